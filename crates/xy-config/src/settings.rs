@@ -1,0 +1,146 @@
+//! What the rest of xy sees of the files: valid by construction.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xy_protocol::server::{ServerName, Transport};
+
+/// Everything the files say.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// All servers, by name.
+    pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
+}
+
+/// What one file says of one server, defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// The stem of its file.
+    pub name: ServerName,
+    /// Where that is written.
+    pub source: Source,
+    /// What the process is: a change here needs a new process.
+    pub process: ProcessSettings,
+    /// The rules it lives by: a change here applies to the living one.
+    pub rules: Rules,
+}
+
+/// Where a server is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The file.
+    pub file: PathBuf,
+    /// The line of its `command`, from 1.
+    pub command_line: u32,
+}
+
+/// What a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSettings {
+    /// A path, or a name to look up on PATH.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Set over the inherited environment.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs; the daemon's own folder if absent.
+    pub working_dir: Option<PathBuf>,
+    /// How it speaks MCP.
+    pub transport: Transport,
+    /// Where an http or sse server listens.
+    pub port: Option<u16>,
+    /// The endpoint of an http server.
+    pub path: Option<String>,
+}
+
+/// The rules a server lives by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// What happens when it dies.
+    pub restart: RestartRules,
+    /// How it is ended.
+    pub stop: StopRules,
+    /// When it counts as ready.
+    pub ready: ReadyRules,
+}
+
+/// What happens when a server dies unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestartRules {
+    /// Whether it is started again.
+    pub policy: RestartPolicy,
+    /// The first delay; it doubles from there.
+    pub backoff_initial: Duration,
+    /// No delay is longer.
+    pub backoff_max: Duration,
+    /// More unexpected exits than this within 60 s are too many; 0 turns the limit off.
+    pub max_retries_per_minute: u32,
+    /// More restarts in a row than this are too many; 0 turns the limit off.
+    pub max_attempts: u32,
+    /// This much ready uptime ends a row.
+    pub reset_after: Duration,
+    /// Whether delays vary by up to a quarter.
+    pub jitter: bool,
+}
+
+impl Default for RestartRules {
+    fn default() -> Self {
+        Self {
+            policy: RestartPolicy::OnFailure,
+            backoff_initial: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(30),
+            max_retries_per_minute: 5,
+            max_attempts: 5,
+            reset_after: Duration::from_secs(60),
+            jitter: true,
+        }
+    }
+}
+
+/// Whether a server that died unasked is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RestartPolicy {
+    /// Whatever its exit.
+    Always,
+    /// Unless it exited with code 0.
+    OnFailure,
+    /// No.
+    Never,
+}
+
+/// How a server is ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopRules {
+    /// From the request to the KILL.
+    pub grace: Duration,
+}
+
+impl Default for StopRules {
+    fn default() -> Self {
+        Self { grace: Duration::from_secs(10) }
+    }
+}
+
+/// When a server counts as ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadyRules {
+    /// How that is found out.
+    pub probe: Probe,
+    /// It must be so within this time.
+    pub within: Duration,
+}
+
+impl Default for ReadyRules {
+    fn default() -> Self {
+        Self { probe: Probe::Process, within: Duration::from_secs(10) }
+    }
+}
+
+/// How readiness is found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Probe {
+    /// It is ready once its program runs.
+    Process,
+}

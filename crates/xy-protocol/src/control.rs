@@ -1,0 +1,521 @@
+//! Every request on the control plane, and its answer.
+//!
+//! [`Request`] is a closed enum: adding a variant makes the compiler ask for its
+//! handler. Answers may gain fields, never lose them.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::error::{CallError, ErrorKind};
+use crate::server::{ServerEntry, ServerName, ServerState, Stream};
+use crate::time::Timestamp;
+
+/// How many lines `logs` shows when nobody says.
+pub const DEFAULT_TAIL: u32 = 20;
+
+/// Everything that can be asked of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// All servers. Answer: [`ServerEntry`]s.
+    List,
+    /// One server in full. Answer: [`crate::server::ServerStatus`].
+    Status(ByName),
+    /// Answer: [`Started`].
+    Start(Select),
+    /// Answer: [`Stopped`].
+    Stop(Select),
+    /// Answer: [`Restarted`].
+    Restart(Select),
+    /// Read the files again. Answer: [`Reloaded`].
+    Reload(Reload),
+    /// Lines of one server. Answer: [`Subscribed`], then `log`, `log_skipped`, `log_end`.
+    Logs(Logs),
+    /// End a stream of lines. Answer: [`Cancelled`].
+    LogsCancel(Cancel),
+    /// Changes of state from now on. Answer: [`Subscribed`], then `event`, `event_skipped`, `event_end`.
+    Events,
+    /// End a stream of events. Answer: [`Cancelled`].
+    EventsCancel(Cancel),
+    /// Look for problems in the files. Answer: [`CheckReport`].
+    Check,
+    /// Which xy this is. Answer: [`Version`].
+    Version,
+    /// Where this daemon is and what it listens on. Answer: [`Info`].
+    Info,
+    /// Stop all servers, then the daemon. Answer: [`ShuttingDown`].
+    Shutdown,
+}
+
+/// Names of all methods, for suggestions and documentation.
+pub const METHODS: [&str; 14] = [
+    "list", "status", "start", "stop", "restart", "reload", "logs", "logs_cancel", "events",
+    "events_cancel", "check", "version", "info", "shutdown",
+];
+
+impl Request {
+    /// Reads what is asked from a method and its params.
+    pub fn parse(method: &str, params: Option<&RawValue>) -> Result<Self, CallError> {
+        match method {
+            "list" => no_params(params, Self::List),
+            "status" => read_params(params).map(Self::Status),
+            "start" => read_params(params).and_then(Select::checked).map(Self::Start),
+            "stop" => read_params(params).and_then(Select::checked).map(Self::Stop),
+            "restart" => read_params(params).and_then(Select::checked).map(Self::Restart),
+            "reload" => read_params(params).map(Self::Reload),
+            "logs" => read_params(params).map(Self::Logs),
+            "logs_cancel" => read_params(params).map(Self::LogsCancel),
+            "events" => no_params(params, Self::Events),
+            "events_cancel" => read_params(params).map(Self::EventsCancel),
+            "check" => no_params(params, Self::Check),
+            "version" => no_params(params, Self::Version),
+            "info" => no_params(params, Self::Info),
+            "shutdown" => no_params(params, Self::Shutdown),
+            _ => Err(CallError::new(
+                ErrorKind::MethodNotFound,
+                format!("there is no method `{method}`"),
+            )
+            .hint(format!("the methods are {}", METHODS.join(", ")))),
+        }
+    }
+
+    /// The method's name on the wire.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Status(_) => "status",
+            Self::Start(_) => "start",
+            Self::Stop(_) => "stop",
+            Self::Restart(_) => "restart",
+            Self::Reload(_) => "reload",
+            Self::Logs(_) => "logs",
+            Self::LogsCancel(_) => "logs_cancel",
+            Self::Events => "events",
+            Self::EventsCancel(_) => "events_cancel",
+            Self::Check => "check",
+            Self::Version => "version",
+            Self::Info => "info",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// The params on the wire.
+    pub fn params(&self) -> Option<Value> {
+        let value = match self {
+            Self::List
+            | Self::Events
+            | Self::Check
+            | Self::Version
+            | Self::Info
+            | Self::Shutdown => return None,
+            Self::Status(ask) => serde_json::to_value(ask),
+            Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => serde_json::to_value(ask),
+            Self::Reload(ask) => serde_json::to_value(ask),
+            Self::Logs(ask) => serde_json::to_value(ask),
+            Self::LogsCancel(ask) | Self::EventsCancel(ask) => serde_json::to_value(ask),
+        };
+        Some(value.expect("params are plain structs, which always serialise"))
+    }
+}
+
+fn is_empty(params: Option<&RawValue>) -> bool {
+    params.is_none_or(|raw| matches!(raw.get(), "null" | "{}" | "[]"))
+}
+
+fn no_params(params: Option<&RawValue>, request: Request) -> Result<Request, CallError> {
+    let blank = |raw: &RawValue| raw.get().chars().all(|c| "{}[] \t".contains(c));
+    if is_empty(params) || params.is_some_and(blank) {
+        return Ok(request);
+    }
+    Err(CallError::invalid_params(format!("`{}` takes no params", request.method())))
+}
+
+fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, CallError> {
+    let text = if is_empty(params) { "{}" } else { params.map_or("{}", RawValue::get) };
+    if !text.starts_with('{') {
+        return Err(CallError::invalid_params("`params` is not an object"));
+    }
+    serde_json::from_str(text)
+        .map_err(|cause| CallError::invalid_params("the params do not fit the method").cause(cause))
+}
+
+/// One server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByName {
+    /// Its name.
+    pub name: String,
+}
+
+/// One server, or all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Select {
+    /// The one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// All.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub all: bool,
+    /// Whether to answer only when the servers have settled.
+    #[serde(skip_serializing_if = "Clone::clone", default = "yes")]
+    pub wait: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Select {
+    /// The server `name`.
+    pub fn one(name: impl Into<String>) -> Self {
+        Self { name: Some(name.into()), all: false, wait: true }
+    }
+
+    /// Every server.
+    pub fn all() -> Self {
+        Self { name: None, all: true, wait: true }
+    }
+
+    fn checked(self) -> Result<Self, CallError> {
+        if self.name.is_some() == self.all {
+            return Err(CallError::invalid_params("give either `name` or `all: true`"));
+        }
+        Ok(self)
+    }
+}
+
+/// How to read the files again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reload {
+    /// Only say what would happen.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dry_run: bool,
+}
+
+/// Which lines to show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logs {
+    /// Of which server.
+    pub name: String,
+    /// How many of the latest; [`DEFAULT_TAIL`] if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tail: Option<u32>,
+    /// Whether to go on with new ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub follow: bool,
+}
+
+/// Which stream to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    /// From the answer that began it.
+    pub subscription_id: u64,
+}
+
+/// A server that did not become what was asked, among several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which.
+    pub name: ServerName,
+    /// Why.
+    pub error: CallError,
+}
+
+/// The answer to `start`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// They were down.
+    pub started: Vec<ServerName>,
+    /// They were up.
+    pub already_running: Vec<ServerName>,
+    /// They did not come up.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `stop`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// They were up.
+    pub stopped: Vec<ServerName>,
+    /// They were down.
+    pub not_running: Vec<ServerName>,
+    /// They did not go down.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `restart`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarted {
+    /// They are up again.
+    pub restarted: Vec<ServerName>,
+    /// They did not come up.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `reload`: what changed, or with `dry_run` what would.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// New files.
+    pub added: Vec<ServerName>,
+    /// Files that are gone.
+    pub removed: Vec<ServerName>,
+    /// Files that say something else: `restarted` and `updated` together.
+    pub changed: Vec<ServerName>,
+    /// Files that say the same.
+    pub unchanged: Vec<ServerName>,
+    /// Of `changed`: what the process is has changed, so it was replaced.
+    pub restarted: Vec<ServerName>,
+    /// Of `changed`: only rules have changed, and the living instance follows them.
+    pub updated: Vec<ServerName>,
+    /// Whether nothing was done.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dry_run: bool,
+    /// What is odd in the files, though they are valid.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub problems: Vec<Problem>,
+}
+
+/// A stream has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscribed {
+    /// Its id, in every notification of it.
+    pub subscription_id: u64,
+}
+
+/// A stream has been told to end; its end notification follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// Its id.
+    pub subscription_id: u64,
+}
+
+/// The notification `log`: one line of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// Which server.
+    pub name: ServerName,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// The text, invalid UTF-8 replaced.
+    pub line: String,
+    /// When it was read; null for lines from before this daemon, whose time was not kept.
+    pub ts: Option<Timestamp>,
+    /// Its number; absent for lines from before this daemon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub seq: Option<u64>,
+    /// Whether it goes on the line before it, which was too long for one record.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub continued: bool,
+}
+
+/// The notifications `log_skipped` and `event_skipped`: the reader was too slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// How many it will not see.
+    pub count: u64,
+}
+
+/// The notifications `log_end` and `event_end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEnd {
+    /// Whose stream.
+    pub subscription_id: u64,
+}
+
+/// The notification `event`: a server changed its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// Which server.
+    pub name: ServerName,
+    /// The state before.
+    pub from: ServerState,
+    /// The state after.
+    pub state: ServerState,
+    /// Why.
+    pub reason: String,
+    /// The leader of its processes, while there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+    /// Restarts since an operator last started it.
+    pub restart_count: u32,
+    /// When.
+    pub ts: Timestamp,
+}
+
+/// How bad a problem in the files is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, but it looks like a mistake.
+    Warning,
+}
+
+/// One problem in the files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// How bad.
+    pub severity: Severity,
+    /// What.
+    pub message: String,
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub line: Option<u32>,
+    /// The column, from 1, in characters.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub column: Option<u32>,
+    /// What would be right.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub suggestion: Option<String>,
+    /// All of it as a person reads it, with the text underlined.
+    pub rendered: String,
+}
+
+/// The answer to `check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Whether a daemon would accept these files.
+    pub valid: bool,
+    /// How many server files there are.
+    pub servers: usize,
+    /// Everything that is wrong or odd.
+    pub problems: Vec<Problem>,
+}
+
+/// The answer to `version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// The daemon's version.
+    pub version: String,
+    /// [`crate::PROTOCOL_VERSION`].
+    pub protocol: u32,
+}
+
+/// The answer to `info`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// The socket this was asked on.
+    pub control_socket: String,
+    /// The socket for MCP clients; null until there is one.
+    pub mcp_socket: Option<String>,
+    /// The address for MCP clients; null until there is one.
+    pub gateway_url: Option<String>,
+    /// Where server files are read from.
+    pub config_dir: String,
+    /// Where logs and state are kept.
+    pub state_dir: String,
+    /// How long the daemon has been up.
+    pub uptime_secs: u64,
+    /// How many servers it knows.
+    pub servers: usize,
+    /// How many of them are running.
+    pub running: usize,
+}
+
+/// The answer to `shutdown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShuttingDown {
+    /// The process that is going.
+    pub pid: u32,
+}
+
+/// The answer to `list`.
+pub type Listed = Vec<ServerEntry>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(method: &str, params: &str) -> Result<Request, CallError> {
+        let raw: Option<Box<RawValue>> =
+            (!params.is_empty()).then(|| serde_json::from_str(params).unwrap());
+        Request::parse(method, raw.as_deref())
+    }
+
+    #[test]
+    fn every_request_survives_the_wire() {
+        let requests = [
+            Request::List,
+            Request::Status(ByName { name: "a".into() }),
+            Request::Start(Select::one("a")),
+            Request::Stop(Select::all()),
+            Request::Restart(Select { wait: false, ..Select::one("a") }),
+            Request::Reload(Reload { dry_run: true }),
+            Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
+            Request::LogsCancel(Cancel { subscription_id: 3 }),
+            Request::Events,
+            Request::EventsCancel(Cancel { subscription_id: 3 }),
+            Request::Check,
+            Request::Version,
+            Request::Info,
+            Request::Shutdown,
+        ];
+        assert_eq!(requests.each_ref().map(Request::method).as_slice(), METHODS);
+        let mut wire = String::new();
+        for request in requests {
+            let params = request.params().map(|params| params.to_string()).unwrap_or_default();
+            wire += &format!("{} {params}\n", request.method());
+            assert_eq!(parse(request.method(), &params).unwrap(), request);
+        }
+        insta::assert_snapshot!(wire, @"");
+    }
+
+    #[test]
+    fn params_that_do_not_fit_are_refused_with_the_reason() {
+        let asks = [
+            ("list", r#"{"name":"a"}"#),
+            ("status", ""),
+            ("status", r#"["a"]"#),
+            ("status", r#"{"name":"a","nmae":"b"}"#),
+            ("start", "{}"),
+            ("start", r#"{"name":"a","all":true}"#),
+            ("logs", r#"{"name":"a","tail":-1}"#),
+            ("lst", ""),
+        ];
+        let told: Vec<String> = asks
+            .iter()
+            .map(|(method, params)| {
+                let error = parse(method, params).unwrap_err();
+                format!("{method} {params} -> {} {error}", error.code())
+            })
+            .collect();
+        insta::assert_snapshot!(told.join("\n"), @"");
+    }
+
+    #[test]
+    fn a_method_without_params_accepts_empty_ones() {
+        for params in ["", "null", "{}", "[]", "{ }"] {
+            assert_eq!(parse("list", params).unwrap(), Request::List);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The words on xy's control socket: what front ends ask and what the daemon answers.
+//!
+//! Types for the wire only. Nothing here does I/O, reads a clock or knows how a
+//! server is run; the rest of xy converts to these types at its edge.
+
+pub mod control;
+pub mod error;
+pub mod jsonrpc;
+pub mod server;
+pub mod time;
+
+/// The revision of this protocol; it grows when an answer changes its meaning.
+pub const PROTOCOL_VERSION: u32 = 1;

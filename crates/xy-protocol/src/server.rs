@@ -1,0 +1,332 @@
+//! Names and states of servers, as clients see them.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// The longest name a server may have.
+pub const MAX_NAME_LENGTH: usize = 32;
+
+/// The name of a server: the stem of its file.
+///
+/// Letters, digits, `-` and single `_`, so that `{server}__{tool}` can be taken
+/// apart again and every client accepts it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServerName(String);
+
+impl ServerName {
+    /// Accepts `name`, or says which rule it breaks.
+    pub fn new(name: &str) -> Result<Self, BadName> {
+        if name.is_empty() {
+            return Err(BadName::Empty);
+        }
+        if name.len() > MAX_NAME_LENGTH {
+            return Err(BadName::TooLong { length: name.len() });
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if let Some(character) = name.chars().find(|&c| !allowed(c)) {
+            return Err(BadName::Character { character });
+        }
+        if name.starts_with('_') || name.ends_with('_') {
+            return Err(BadName::EdgeUnderscore);
+        }
+        if name.contains("__") {
+            return Err(BadName::DoubleUnderscore);
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl Borrow<str> for ServerName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ServerName {
+    type Error = BadName;
+
+    fn try_from(name: String) -> Result<Self, BadName> {
+        Self::new(&name)
+    }
+}
+
+impl From<ServerName> for String {
+    fn from(name: ServerName) -> Self {
+        name.0
+    }
+}
+
+/// Why a text cannot be the name of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadName {
+    /// There is no text at all.
+    Empty,
+    /// It is longer than [`MAX_NAME_LENGTH`].
+    TooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// It holds something other than letters, digits, `-` and `_`.
+    Character {
+        /// The first such character.
+        character: char,
+    },
+    /// It starts or ends with `_`.
+    EdgeUnderscore,
+    /// It contains `__`, which separates a server from its tools.
+    DoubleUnderscore,
+}
+
+impl fmt::Display for BadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "a server's name cannot be empty"),
+            Self::TooLong { length } => {
+                write!(f, "a server's name has at most {MAX_NAME_LENGTH} characters, not {length}")
+            }
+            Self::Character { character } => write!(
+                f,
+                "a server's name has only letters, digits, `-` and `_`, not {character:?}"
+            ),
+            Self::EdgeUnderscore => write!(f, "a server's name cannot start or end with `_`"),
+            Self::DoubleUnderscore => write!(
+                f,
+                "a server's name cannot contain `__`, which separates a server from its tools"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BadName {}
+
+/// What a server is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerState {
+    /// Not there, and nothing will start it by itself.
+    Stopped,
+    /// Launched, not ready yet.
+    Starting,
+    /// Ready.
+    Running,
+    /// Waiting for the back-off before the next try.
+    Restarting,
+    /// Given up; `reason` says why.
+    Failed,
+    /// Being ended.
+    Stopping,
+}
+
+impl ServerState {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Restarting => "restarting",
+            Self::Failed => "failed",
+            Self::Stopping => "stopping",
+        }
+    }
+
+    /// Whether nothing more will happen at once: a request that led here is answered.
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Self::Starting | Self::Stopping)
+    }
+}
+
+impl fmt::Display for ServerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What the operator wants of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// Keep it alive.
+    Up,
+    /// Leave it alone until somebody starts it.
+    Down,
+}
+
+/// What probes say of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// No probe has said anything yet.
+    Unknown,
+    /// The last probe was answered.
+    Healthy,
+    /// Several probes in a row failed.
+    Unhealthy,
+    /// A remote server does not answer at all.
+    Unreachable,
+}
+
+/// How a server speaks MCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Over its stdin and stdout.
+    Stdio,
+    /// Streamable HTTP on `port`.
+    Http,
+    /// The older HTTP+SSE pair on `port`.
+    Sse,
+}
+
+impl Transport {
+    /// The word in files and on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Http => "http",
+            Self::Sse => "sse",
+        }
+    }
+}
+
+/// Which of its two outputs a server wrote to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Its stdout: for a stdio server, what was not protocol.
+    Stdout,
+    /// Its stderr.
+    Stderr,
+}
+
+/// How the last life of a server ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastExit {
+    /// Its exit code, unless a signal ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub code: Option<i32>,
+    /// The number of the signal that ended it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub signal: Option<i32>,
+    /// Whether xy or an operator had asked for it.
+    pub expected: bool,
+    /// When it was seen.
+    pub at: Timestamp,
+}
+
+/// The next thing that will happen by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextStep {
+    /// What: `restart`, `give_up_waiting`, `kill`.
+    pub what: String,
+    /// In how many milliseconds from the answer on.
+    pub in_ms: u64,
+}
+
+/// One server in `list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    /// Its name.
+    pub name: ServerName,
+    /// What it is doing.
+    pub state: ServerState,
+    /// The leader of its processes, while there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+    /// The port its file declares; null for stdio servers.
+    pub port: Option<u16>,
+    /// Seconds since it became ready.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub uptime_secs: Option<u64>,
+    /// Restarts since an operator last started it.
+    pub restart_count: u32,
+    /// How its last life ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_exit: Option<LastExit>,
+    /// What the operator wants.
+    pub wanted: Wanted,
+    /// What probes say.
+    pub health: Health,
+    /// How it speaks MCP.
+    pub transport: Transport,
+    /// Restarts since the daemon first knew it.
+    pub restarts_total: u64,
+    /// Why it is in this state.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// What will happen next by itself.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<NextStep>,
+    /// What does not work as it should, though the server runs: its log, for one.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// One change of state in the past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// The state before.
+    pub from: ServerState,
+    /// The state after.
+    pub to: ServerState,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// One server in full: the answer to `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// What `list` shows of it.
+    #[serde(flatten)]
+    pub entry: ServerEntry,
+    /// Its latest changes of state, oldest first.
+    pub transitions: Vec<Transition>,
+    /// The last lines of its stderr, when it has failed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub last_stderr: Vec<String>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The file that configures it.
+    pub config_file: String,
+    /// Where its output is kept.
+    pub log_file: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rules() {
+        for good in ["a", "git-hub", "a_b", "A9", &"x".repeat(32)] {
+            assert!(ServerName::new(good).is_ok(), "{good}");
+        }
+        let bad = ["", "_a", "a_", "a__b", "a b", "a.b", "é", "a/b", &"x".repeat(33)];
+        let told: Vec<String> =
+            bad.iter().map(|name| ServerName::new(name).unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(told.join("\n"), @"");
+    }
+
+    #[test]
+    fn a_name_off_the_wire_is_checked_too() {
+        assert!(serde_json::from_str::<ServerName>(r#""a__b""#).is_err());
+    }
+}
