@@ -1,1 +1,15 @@
-//! xy-daemon
+//! The daemon: builds everything in order, serves, takes it down in reverse.
+//!
+//! The only crate that knows all the others. A handler finds, asks, waits and
+//! translates; what decides something is in a pure module elsewhere.
+
+pub mod check;
+mod daemon;
+mod files;
+mod handlers;
+mod logging;
+mod run;
+mod view;
+
+pub use logging::LogTo;
+pub use run::{Options, run};

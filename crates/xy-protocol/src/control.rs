@@ -50,8 +50,20 @@ pub enum Request {
 
 /// Names of all methods, for suggestions and documentation.
 pub const METHODS: [&str; 14] = [
-    "list", "status", "start", "stop", "restart", "reload", "logs", "logs_cancel", "events",
-    "events_cancel", "check", "version", "info", "shutdown",
+    "list",
+    "status",
+    "start",
+    "stop",
+    "restart",
+    "reload",
+    "logs",
+    "logs_cancel",
+    "events",
+    "events_cancel",
+    "check",
+    "version",
+    "info",
+    "shutdown",
 ];
 
 impl Request {
@@ -484,10 +496,25 @@ mod tests {
         let mut wire = String::new();
         for request in requests {
             let params = request.params().map(|params| params.to_string()).unwrap_or_default();
-            wire += &format!("{} {params}\n", request.method());
+            wire.push_str(&[request.method(), " ", &params, "\n"].concat());
             assert_eq!(parse(request.method(), &params).unwrap(), request);
         }
-        insta::assert_snapshot!(wire, @"");
+        insta::assert_snapshot!(wire, @r#"
+        list 
+        status {"name":"a"}
+        start {"name":"a"}
+        stop {"all":true}
+        restart {"name":"a","wait":false}
+        reload {"dry_run":true}
+        logs {"follow":true,"name":"a","tail":5}
+        logs_cancel {"subscription_id":3}
+        events 
+        events_cancel {"subscription_id":3}
+        check 
+        version 
+        info 
+        shutdown
+        "#);
     }
 
     #[test]
@@ -509,7 +536,16 @@ mod tests {
                 format!("{method} {params} -> {} {error}", error.code())
             })
             .collect();
-        insta::assert_snapshot!(told.join("\n"), @"");
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        list {"name":"a"} -> -32602 `list` takes no params
+        status  -> -32602 the params do not fit the method: missing field `name` at line 1 column 2
+        status ["a"] -> -32602 `params` is not an object
+        status {"name":"a","nmae":"b"} -> -32602 the params do not fit the method: unknown field `nmae`, expected `name` at line 1 column 18
+        start {} -> -32602 give either `name` or `all: true`
+        start {"name":"a","all":true} -> -32602 give either `name` or `all: true`
+        logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
+        lst  -> -32601 there is no method `lst`
+        "#);
     }
 
     #[test]

@@ -221,7 +221,7 @@ mod tests {
             .cause("because")
             .hint("did you mean `y`?");
         let text = serde_json::to_string(&error).unwrap();
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r#"{"code":-32001,"message":"no server named `x`","data":{"kind":"ServerNotFound","cause":"because","hint":"did you mean `y`?"}}"#);
         assert_eq!(serde_json::from_str::<CallError>(&text).unwrap(), error);
     }
 

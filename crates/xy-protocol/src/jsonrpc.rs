@@ -216,7 +216,17 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":{},"method":"list"}"#,
         ];
         let told: Vec<String> = lines.iter().map(|line| refusal(line)).collect();
-        insta::assert_snapshot!(told.join("\n"), @"");
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        Null -32700 the message is not valid JSON
+        Null -32700 the message is not valid JSON
+        Null -32600 the message is not a JSON-RPC 2.0 request
+        Null -32600 batches are not supported
+        Number(1) -32600 `jsonrpc` is not "2.0"
+        Number(1) -32600 `method` is not a text
+        Text("a") -32600 `method` is not a text
+        Null -32600 `id` is neither a text nor a whole number
+        Null -32600 `id` is neither a text nor a whole number
+        "#);
     }
 
     proptest! {

@@ -322,7 +322,17 @@ mod tests {
         let bad = ["", "_a", "a_", "a__b", "a b", "a.b", "é", "a/b", &"x".repeat(33)];
         let told: Vec<String> =
             bad.iter().map(|name| ServerName::new(name).unwrap_err().to_string()).collect();
-        insta::assert_snapshot!(told.join("\n"), @"");
+        insta::assert_snapshot!(told.join("\n"), @"
+        a server's name cannot be empty
+        a server's name cannot start or end with `_`
+        a server's name cannot start or end with `_`
+        a server's name cannot contain `__`, which separates a server from its tools
+        a server's name has only letters, digits, `-` and `_`, not ' '
+        a server's name has only letters, digits, `-` and `_`, not '.'
+        a server's name has only letters, digits, `-` and `_`, not 'é'
+        a server's name has only letters, digits, `-` and `_`, not '/'
+        a server's name has at most 32 characters, not 33
+        ");
     }
 
     #[test]

@@ -1,1 +1,15 @@
-//! xy-supervisor
+//! The life of servers; knows nothing of MCP.
+//!
+//! [`lifecycle`] decides, [`task`] acts, [`fleet`] holds all of them, [`launch`] is
+//! the seam behind which a process, and later a container, is started and ended.
+
+#[cfg(test)]
+mod fake;
+pub mod fleet;
+pub mod instance;
+pub mod launch;
+pub mod lifecycle;
+pub mod logs;
+pub mod reload;
+mod task;
+pub mod wishes;

@@ -1,1 +1,39 @@
-//! xy-testkit
+//! For tests only: a real daemon in a temporary home, and servers to supervise.
+//!
+//! The harness drives xy from outside, as a person and a client would. It shares
+//! no code with xy, not even the words of the protocol, so that it can bear
+//! witness; and it never waits without a limit. When a [`Home`] ends, whatever
+//! the test left behind fails the test.
+//!
+//! ```ignore
+//! #[test]
+//! fn a_server_starts_with_the_daemon() {
+//!     let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
+//!     home.server("one", &home.kdl_command("xy-test-sleep-server", &[]));
+//!     home.daemon();
+//!     home.wait_for_state("one", "running");
+//!     home.finish();
+//! }
+//! ```
+//!
+//! Its panics are its answers: a test wants no error to handle, but a sentence.
+
+mod clock;
+mod daemon;
+mod home;
+mod kdl;
+mod leaks;
+mod logs;
+mod process;
+mod run;
+pub mod standin;
+mod wait;
+mod wire;
+
+pub use daemon::Daemon;
+pub use home::Home;
+pub use logs::read_log_lines;
+pub use process::{Proc, is_alive, marked_processes};
+pub use run::Ran;
+pub use wait::Sign;
+pub use wire::{Heard, Wire};

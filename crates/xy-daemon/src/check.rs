@@ -1,0 +1,34 @@
+//! A look at the files, with or without a daemon: the answer to `check`.
+
+use xy_config::{Kind, Loaded, Paths};
+use xy_protocol::control::{CheckReport, Problem};
+use xy_protocol::error::{CallError, ErrorKind};
+
+/// Everything that is wrong or odd in the files.
+pub fn report(paths: &Paths) -> CheckReport {
+    let loaded = xy_config::load(paths);
+    CheckReport {
+        valid: loaded.is_valid(),
+        servers: loaded.settings.servers.len(),
+        problems: problems_of(&loaded),
+    }
+}
+
+/// Problems as they stand on the wire.
+pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
+    loaded.problems.iter().map(Problem::from).collect()
+}
+
+/// Why the files cannot be used; an error only in what differs between files is a conflict.
+pub(crate) fn refusal(loaded: &Loaded, asked: &str) -> CallError {
+    let errors: Vec<_> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
+    let only_ports = errors.iter().all(|problem| problem.kind == Kind::PortConflict);
+    let (kind, what) = match (only_ports, errors.len()) {
+        (true, _) => (ErrorKind::PortConflict, "two servers have the same port".to_owned()),
+        (false, 1) => (ErrorKind::ConfigInvalid, "the configuration has an error".to_owned()),
+        (false, n) => (ErrorKind::ConfigInvalid, format!("the configuration has {n} errors")),
+    };
+    CallError::new(kind, format!("{asked}: {what}"))
+        .hint("`xy check` shows all problems again, also without a daemon")
+        .problems(problems_of(loaded))
+}

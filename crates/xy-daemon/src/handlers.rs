@@ -1,0 +1,50 @@
+//! The table of contents: one line per request.
+
+use std::sync::Arc;
+
+use xy_ipc::server::{Answer, Service};
+use xy_protocol::control::Request;
+use xy_protocol::error::CallError;
+
+use crate::daemon::Daemon;
+
+mod asks;
+mod check;
+mod events;
+mod info;
+mod list;
+mod logs;
+pub(crate) mod reload;
+mod restart;
+mod shutdown;
+mod start;
+mod status;
+mod stop;
+mod version;
+
+/// Answers what comes in on the control socket.
+pub(crate) struct Handlers(pub(crate) Arc<Daemon>);
+
+impl Service for Handlers {
+    async fn call(&self, request: Request) -> Result<Answer, CallError> {
+        let daemon = &self.0;
+        match request {
+            Request::List => Answer::of(&list::handle(daemon)),
+            Request::Status(ask) => Answer::of(&status::handle(daemon, &ask)?),
+            Request::Start(ask) => Answer::of(&start::handle(daemon, ask).await?),
+            Request::Stop(ask) => Answer::of(&stop::handle(daemon, ask).await?),
+            Request::Restart(ask) => Answer::of(&restart::handle(daemon, ask).await?),
+            Request::Reload(ask) => Answer::of(&reload::handle(daemon, &ask).await?),
+            Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask)?)),
+            Request::Events => Ok(Answer::Stream(events::handle(daemon))),
+            Request::Check => Answer::of(&check::handle(daemon).await?),
+            Request::Version => Answer::of(&version::handle()),
+            Request::Info => Answer::of(&info::handle(daemon)),
+            Request::Shutdown => Answer::of(&shutdown::handle(daemon)),
+            // A connection ends its own streams.
+            Request::LogsCancel(_) | Request::EventsCancel(_) => {
+                Err(CallError::invalid_params("there is no such stream on this connection"))
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What `start`, `stop` and `restart` have in common: ask, wait, sort the outcome.
+
+use xy_protocol::control::{Failure, Select};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::{ServerName, ServerState};
+use xy_supervisor::fleet::Ask;
+use xy_supervisor::instance::{InstanceHandle, Snapshot};
+use xy_supervisor::lifecycle::Reason;
+
+use crate::daemon::{Daemon, closed};
+
+/// A server that was asked something, and what became of it.
+pub(super) struct Settled {
+    pub(super) name: ServerName,
+    pub(super) before: ServerState,
+    pub(super) after: Snapshot,
+}
+
+/// Everything that was asked.
+pub(super) struct Outcome {
+    pub(super) settled: Vec<Settled>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Asks servers for something; waits until they have settled unless told not to.
+pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Outcome, CallError> {
+    let names = select.name.clone().map(|name| vec![name]);
+    let outcome = daemon.fleet.ask(ask, names).await.map_err(closed)?;
+    if let Some(name) = outcome.unknown.first() {
+        return Err(daemon.not_found(name));
+    }
+    let mut settled = Vec::with_capacity(outcome.asked.len());
+    // They change at the same time, so waiting for one after the other takes no longer.
+    for asked in outcome.asked {
+        let instance: InstanceHandle = asked.instance;
+        let after = if select.wait { instance.settled().await } else { instance.now() };
+        let name = instance.key().server.clone();
+        settled.push(Settled { name, before: asked.before, after });
+    }
+    Ok(Outcome { settled, warnings: outcome.warnings })
+}
+
+/// One server that failed is an error; one of several is a part of the answer.
+pub(super) fn failures(
+    select: &Select,
+    mut failed: Vec<Failure>,
+) -> Result<Vec<Failure>, CallError> {
+    match (select.all, failed.pop()) {
+        (false, Some(failure)) => Err(failure.error),
+        (true, Some(failure)) => {
+            failed.push(failure);
+            Ok(failed)
+        }
+        (_, None) => Ok(failed),
+    }
+}
+
+/// Whether it came up; with `wait: false` it may still be on its way.
+pub(super) fn came_up(select: &Select, settled: &Settled) -> Result<(), CallError> {
+    let is_up = match settled.after.state() {
+        ServerState::Running => true,
+        ServerState::Starting | ServerState::Stopping => !select.wait,
+        ServerState::Stopped | ServerState::Restarting | ServerState::Failed => false,
+    };
+    if is_up { Ok(()) } else { Err(did_not_start(settled)) }
+}
+
+fn did_not_start(settled: &Settled) -> CallError {
+    let reason = &settled.after.life.reason;
+    let kind = match reason {
+        Reason::NeverReady { .. } => ErrorKind::TimedOut,
+        _ => ErrorKind::SpawnFailed,
+    };
+    let name = &settled.name;
+    let hint = reason
+        .hint()
+        .map_or_else(|| format!("`xy logs {name}` shows what it said"), ToOwned::to_owned);
+    CallError::new(kind, format!("server `{name}` did not start")).cause(reason).hint(hint)
+}
+
+/// Whether it went down; with `wait: false` it may still be on its way.
+pub(super) fn went_down(select: &Select, settled: &Settled) -> Result<(), CallError> {
+    match settled.after.state() {
+        ServerState::Stopped => Ok(()),
+        ServerState::Stopping if !select.wait => Ok(()),
+        state => Err(CallError::new(
+            ErrorKind::Internal,
+            format!("server `{}` was not stopped", settled.name),
+        )
+        .cause(format!("it is {state}: {}", settled.after.life.reason))
+        .hint("somebody else may have started it meanwhile; try again")),
+    }
+}

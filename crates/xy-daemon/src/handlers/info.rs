@@ -1,0 +1,24 @@
+//! `info`: where this daemon is and what it listens on.
+
+use xy_protocol::control::Info;
+use xy_protocol::server::ServerState;
+
+use crate::daemon::Daemon;
+use crate::view;
+
+pub(super) fn handle(daemon: &Daemon) -> Info {
+    let roster = daemon.fleet.roster();
+    let is_running = |state| state == ServerState::Running;
+    Info {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        control_socket: daemon.paths.control_socket.display().to_string(),
+        mcp_socket: None,
+        gateway_url: None,
+        config_dir: daemon.paths.config_dir.display().to_string(),
+        state_dir: daemon.paths.state_dir.display().to_string(),
+        uptime_secs: daemon.started_at.elapsed().as_secs(),
+        servers: roster.len(),
+        running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),
+    }
+}

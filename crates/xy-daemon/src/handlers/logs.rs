@@ -1,0 +1,136 @@
+//! `logs`: the last lines of a server, and new ones as they come.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde::Serialize;
+use xy_ipc::server::{Feed, Outbox, OutboxClosed};
+use xy_protocol::control::{DEFAULT_TAIL, LogLine, Logs, Skipped};
+use xy_protocol::error::CallError;
+use xy_protocol::jsonrpc::OutgoingNotification;
+use xy_protocol::server::{ServerName, Stream};
+use xy_protocol::time::Timestamp;
+use xy_supervisor::instance::InstanceHandle;
+use xy_supervisor::lifecycle::State;
+use xy_supervisor::logs::{Follower, Item, Line, Page};
+
+use crate::daemon::Daemon;
+
+/// Notifications are gathered up to this size and sent together.
+const CHUNK: usize = 64 * 1024;
+
+pub(super) fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
+    let member = daemon.find(&ask.name)?;
+    let instance =
+        member.instances.into_values().next().ok_or_else(|| daemon.not_found(&ask.name))?;
+    let count = usize::try_from(ask.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
+    let (tail, follower) = instance.logs().tail(count);
+    let follow = ask.follow.then_some((follower, instance));
+    let writer = Writer {
+        id: daemon.new_subscription(),
+        name: member.settings.name.clone(),
+        chunk: Vec::new(),
+    };
+    Ok(Box::new(LogFeed { writer, tail, follow }))
+}
+
+struct LogFeed {
+    writer: Writer,
+    tail: Vec<Line>,
+    follow: Option<(Follower, InstanceHandle)>,
+}
+
+impl Feed for LogFeed {
+    fn id(&self) -> u64 {
+        self.writer.id
+    }
+
+    fn end_method(&self) -> &'static str {
+        "log_end"
+    }
+
+    fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let _ = self.send_all(&outbox).await; // The reader has left: nobody to tell.
+        })
+    }
+}
+
+impl LogFeed {
+    async fn send_all(mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        for line in std::mem::take(&mut self.tail) {
+            self.writer.line(&line);
+            if self.writer.chunk.len() >= CHUNK {
+                self.writer.send(outbox).await?;
+            }
+        }
+        self.writer.send(outbox).await?;
+        let Some((mut follower, instance)) = self.follow else {
+            return Ok(());
+        };
+        let is_retired = instance.wait_until(|snapshot| snapshot.life.state == State::Retired);
+        tokio::pin!(is_retired);
+        loop {
+            let page = tokio::select! {
+                biased;
+                page = follower.next() => page,
+                _ = &mut is_retired => return Ok(()),
+            };
+            self.writer.page(&page, outbox).await?;
+        }
+    }
+}
+
+/// Turns lines into notifications.
+struct Writer {
+    id: u64,
+    name: ServerName,
+    chunk: Vec<u8>,
+}
+
+impl Writer {
+    async fn page(&mut self, page: &Page, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        let mut chunks = Vec::new();
+        page.for_each(|item| {
+            match item {
+                Item::Shown(record) => self.line(&Line::from(record)),
+                Item::Skipped(count) => {
+                    self.notify("log_skipped", &Skipped { subscription_id: self.id, count });
+                }
+            }
+            if self.chunk.len() >= CHUNK {
+                chunks.push(std::mem::take(&mut self.chunk));
+            }
+        });
+        for chunk in chunks {
+            outbox.send(chunk).await?;
+        }
+        self.send(outbox).await
+    }
+
+    fn line(&mut self, line: &Line) {
+        let told = LogLine {
+            subscription_id: self.id,
+            name: self.name.clone(),
+            stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
+            line: String::from_utf8_lossy(&line.bytes).into_owned(),
+            ts: line.unix_millis.map(Timestamp::from_unix_millis),
+            seq: line.seq,
+            continued: line.continued,
+        };
+        self.notify("log", &told);
+    }
+
+    fn notify(&mut self, method: &str, params: &impl Serialize) {
+        // Plain values into memory: this cannot fail.
+        let _ = serde_json::to_writer(&mut self.chunk, &OutgoingNotification::new(method, params));
+        self.chunk.push(b'\n');
+    }
+
+    async fn send(&mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        outbox.send(std::mem::take(&mut self.chunk)).await
+    }
+}

@@ -1,0 +1,11 @@
+//! `shutdown`: end all servers, then the daemon.
+
+use xy_protocol::control::ShuttingDown;
+
+use crate::daemon::Daemon;
+
+pub(super) fn handle(daemon: &Daemon) -> ShuttingDown {
+    tracing::info!("asked to shut down");
+    daemon.ending.send_replace(true);
+    ShuttingDown { pid: std::process::id() }
+}

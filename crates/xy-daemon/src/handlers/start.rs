@@ -1,0 +1,25 @@
+//! `start`: bring servers up, answer once they have settled.
+
+use xy_protocol::control::{Failure, Select, Started};
+use xy_protocol::error::CallError;
+use xy_protocol::server::ServerState;
+use xy_supervisor::fleet::Ask;
+
+use super::asks::{ask, came_up, failures};
+use crate::daemon::Daemon;
+
+pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Started, CallError> {
+    let outcome = ask(daemon, Ask::Start, &select).await?;
+    let mut answer = Started { warnings: outcome.warnings, ..Started::default() };
+    for settled in outcome.settled {
+        match (came_up(&select, &settled), settled.before) {
+            (Err(error), _) => answer.failed.push(Failure { name: settled.name, error }),
+            (Ok(()), ServerState::Running | ServerState::Starting) => {
+                answer.already_running.push(settled.name);
+            }
+            (Ok(()), _) => answer.started.push(settled.name),
+        }
+    }
+    answer.failed = failures(&select, answer.failed)?;
+    Ok(answer)
+}

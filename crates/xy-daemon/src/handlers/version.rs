@@ -1,0 +1,10 @@
+//! `version`: which xy this is.
+
+use xy_protocol::control::Version;
+
+pub(super) fn handle() -> Version {
+    Version {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: xy_protocol::PROTOCOL_VERSION,
+    }
+}

@@ -1,0 +1,209 @@
+//! Builds everything, in order; takes it down in reverse.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use xy_config::{Loaded, Paths};
+use xy_ipc::listen::{BindError, Bound};
+use xy_protocol::control::Reload;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::fleet::{Fleet, FleetParts};
+use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
+
+use crate::check;
+use crate::daemon::Daemon;
+use crate::files::{self, FilesError, Lock};
+use crate::handlers::{Handlers, reload};
+use crate::logging::{self, LogTo};
+
+/// However short the graces are, shims get this long to bring their logs to disk.
+const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Two threads: one slow request must not hold up the rest.
+const THREADS: usize = 2;
+
+/// How to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where everything is.
+    pub paths: Paths,
+    /// Where the daemon's own log goes.
+    pub log: LogTo,
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(options: Options) -> Result<(), CallError> {
+    logging::start(&options.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .map_err(|cause| not_started().cause(cause))?;
+    let outcome = runtime.block_on(serve(options.paths));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+fn not_started() -> CallError {
+    CallError::new(ErrorKind::Internal, "the daemon did not start")
+}
+
+async fn serve(paths: Paths) -> Result<(), CallError> {
+    paths.check_socket().map_err(|cause| not_started().cause(cause))?;
+    files::make_folders(&paths).map_err(no_files)?;
+    let _lock = Lock::take(&paths.lock_file).map_err(no_files)?;
+    let loaded = load(&paths)?;
+    let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
+    let Bound { listener, file } =
+        xy_ipc::listen::bind(&paths.control_socket).map_err(no_socket)?;
+    let daemon = Arc::new(Daemon::new(fleet(&paths)?, paths));
+
+    let servers = loaded.settings.servers;
+    tracing::info!(
+        pid = std::process::id(),
+        servers = servers.len(),
+        socket = %daemon.paths.control_socket.display(),
+        "ready"
+    );
+    // Nobody else has the fleet yet, so it cannot be closed.
+    let _ = daemon.fleet.apply(servers).await;
+
+    let (close, closed) = oneshot::channel::<()>();
+    let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
+        let _ = closed.await; // Dropped or sent: either way it is time.
+    });
+    let door = tokio::spawn(door);
+    signals.until_end(&daemon).await;
+    let ended = end_servers(&daemon, &mut signals).await;
+    drop(close);
+    let _ = door.await; // A door that panicked is closed.
+    file.remove();
+    tracing::info!("ended");
+    ended
+}
+
+/// Reads the files; at start, an error in one is fatal.
+fn load(paths: &Paths) -> Result<Loaded, CallError> {
+    let loaded = xy_config::load(paths);
+    if !loaded.is_valid() {
+        let refused = check::refusal(&loaded, "the daemon did not start");
+        return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
+    }
+    for problem in &loaded.problems {
+        tracing::warn!(file = problem.file, "{}", problem.message);
+    }
+    Ok(loaded)
+}
+
+fn fleet(paths: &Paths) -> Result<Fleet, CallError> {
+    let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
+    Ok(Fleet::spawn(FleetParts {
+        launcher: Arc::new(ProcessLauncher::new(shim, paths.logs_dir.clone())),
+        wishes_file: paths.wishes_file.clone(),
+        logs_dir: paths.logs_dir.clone(),
+    }))
+}
+
+/// Ends all servers at the same time, within twice the longest grace.
+async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallError> {
+    let graces = daemon.fleet.settings();
+    let longest = graces.values().map(|one| one.rules.stop.grace).max().unwrap_or_default();
+    let limit = (longest * 2).max(LEAST_SHUTDOWN);
+    tracing::info!(servers = graces.len(), ?limit, "ending all servers");
+    let problem = tokio::select! {
+        done = timeout(limit, daemon.fleet.shutdown()) => match done {
+            Ok(()) => return Ok(()),
+            Err(_) => format!("they did not all end within {limit:?}"),
+        },
+        () = signals.end() => "told twice to end".to_owned(),
+    };
+    Err(CallError::new(ErrorKind::TimedOut, "the daemon ended before all of its servers")
+        .cause(problem)
+        .hint("each is being ended by its own shim"))
+}
+
+/// What the outside tells by signals.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => tracing::info!("got SIGTERM"),
+            _ = self.interrupt.recv() => tracing::info!("got SIGINT"),
+        }
+    }
+
+    /// Waits for the end; a hang-up reloads, also when a terminal has died.
+    async fn until_end(&mut self, daemon: &Arc<Daemon>) {
+        let mut ending = daemon.ending.subscribe();
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return tracing::info!("got SIGTERM"),
+                _ = self.interrupt.recv() => return tracing::info!("got SIGINT"),
+                _ = ending.wait_for(|ending| *ending) => return,
+                _ = self.hangup.recv() => {
+                    let daemon = daemon.clone();
+                    tokio::spawn(async move { reload_and_tell(&daemon).await });
+                }
+            }
+        }
+    }
+}
+
+async fn reload_and_tell(daemon: &Daemon) {
+    match reload::handle(daemon, &Reload::default()).await {
+        Ok(done) => tracing::info!(
+            added = done.added.len(),
+            removed = done.removed.len(),
+            restarted = done.restarted.len(),
+            updated = done.updated.len(),
+            "got SIGHUP and reloaded"
+        ),
+        Err(error) => {
+            tracing::error!("got SIGHUP, but {error}");
+            for problem in error.problems {
+                tracing::error!("{}", problem.rendered);
+            }
+        }
+    }
+}
+
+fn no_files(error: FilesError) -> CallError {
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    let hint = match &error {
+        FilesError::Folder { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
+        FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
+        FilesError::Held { path, .. } => format!(
+            "it holds the lock `{}`; end it with `xy shutdown`, or talk to it with `xy list`",
+            path.display()
+        ),
+    };
+    let cause = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
+    not_started().cause(cause).hint(hint)
+}
+
+fn no_socket(error: BindError) -> CallError {
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    let hint = match &error {
+        BindError::InUse { .. } => "two daemons need two XDG_RUNTIME_DIR folders",
+        BindError::NotASocket { .. } => "move it away: xy never deletes what it did not make",
+        BindError::Io { .. } => "make the folder writable, or set XDG_RUNTIME_DIR to another",
+    };
+    let cause = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
+    not_started().cause(cause).hint(hint)
+}

@@ -1,0 +1,134 @@
+//! What the supervisor knows, as the wire shows it.
+
+use std::time::Instant;
+
+use xy_protocol::server::{
+    Health, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Transition,
+};
+use xy_protocol::time::Timestamp;
+use xy_supervisor::fleet::Member;
+use xy_supervisor::instance::{InstanceHandle, SeenExit, Snapshot};
+use xy_supervisor::lifecycle::State;
+use xy_supervisor::logs::Line;
+
+/// Lines of stderr shown for a server that has failed.
+const LAST_STDERR: usize = 10;
+
+/// One server in `list`: its instances as one.
+pub(crate) fn entry(member: &Member) -> ServerEntry {
+    let snapshots: Vec<Snapshot> = member.instances.values().map(InstanceHandle::now).collect();
+    let now = tokio::time::Instant::now().into_std();
+    match snapshots.iter().max_by_key(|snapshot| telling(snapshot.state())) {
+        Some(snapshot) => entry_of(member, snapshot, now),
+        None => unborn(member),
+    }
+}
+
+/// Of several instances, the one to be told of: trouble first.
+fn telling(state: ServerState) -> u8 {
+    match state {
+        ServerState::Failed => 5,
+        ServerState::Restarting => 4,
+        ServerState::Stopping => 3,
+        ServerState::Starting => 2,
+        ServerState::Running => 1,
+        ServerState::Stopped => 0,
+    }
+}
+
+fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
+    let life = &snapshot.life;
+    let uptime_secs = match life.state {
+        State::Running { ready_at, .. } => Some(now.saturating_duration_since(ready_at).as_secs()),
+        _ => None,
+    };
+    ServerEntry {
+        state: snapshot.state(),
+        pid: snapshot.pid,
+        uptime_secs,
+        restart_count: life.tally.restart_count,
+        last_exit: snapshot.last_exit.map(last_exit),
+        wanted: life.wanted,
+        restarts_total: life.tally.restarts_total,
+        reason: Some(life.reason.to_string()),
+        next: next_step(&life.state, now),
+        warnings: snapshot.log_problem.iter().map(|it| format!("log: {it}")).collect(),
+        ..unborn(member)
+    }
+}
+
+/// A server without any instance.
+fn unborn(member: &Member) -> ServerEntry {
+    let settings = &member.settings;
+    ServerEntry {
+        name: settings.name.clone(),
+        state: ServerState::Stopped,
+        pid: None,
+        port: settings.process.port,
+        uptime_secs: None,
+        restart_count: 0,
+        last_exit: None,
+        wanted: xy_protocol::server::Wanted::Up,
+        health: Health::Unknown,
+        transport: settings.process.transport,
+        restarts_total: 0,
+        reason: None,
+        next: None,
+        warnings: Vec::new(),
+    }
+}
+
+fn last_exit(seen: SeenExit) -> LastExit {
+    LastExit {
+        code: seen.exit.code,
+        signal: seen.exit.signal,
+        expected: seen.expected,
+        at: Timestamp::from(seen.at),
+    }
+}
+
+fn next_step(state: &State, now: Instant) -> Option<NextStep> {
+    let what = match state {
+        State::Starting { .. } => "give_up_waiting",
+        State::Backoff { .. } => "restart",
+        State::Stopping { .. } => "kill",
+        State::Stopped | State::Running { .. } | State::Failed | State::Retired => return None,
+    };
+    let left = state.deadline()?.saturating_duration_since(now);
+    let in_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    Some(NextStep { what: what.to_owned(), in_ms })
+}
+
+/// One server in full.
+pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
+    let entry = entry(member);
+    let shared = member.instances.values().next();
+    let transitions = shared.map(|instance| instance.now().transitions).unwrap_or_default();
+    let last_stderr = match (entry.state, shared) {
+        (ServerState::Failed | ServerState::Restarting, Some(instance)) => {
+            instance.logs().last_stderr(LAST_STDERR).iter().map(text).collect()
+        }
+        _ => Vec::new(),
+    };
+    let process = &member.settings.process;
+    ServerStatus {
+        entry,
+        transitions: transitions
+            .iter()
+            .map(|it| Transition {
+                from: it.from,
+                to: it.to,
+                reason: it.reason.to_string(),
+                at: Timestamp::from(it.at),
+            })
+            .collect(),
+        last_stderr,
+        command: std::iter::once(&process.command).chain(&process.args).cloned().collect(),
+        config_file: member.settings.source.file.display().to_string(),
+        log_file,
+    }
+}
+
+fn text(line: &Line) -> String {
+    String::from_utf8_lossy(&line.bytes).into_owned()
+}

@@ -1,0 +1,197 @@
+//! For tests: settings, and a launcher that plays its lives from a script.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use xy_config::settings::{ProcessSettings, Rules, ServerSettings, Source};
+use xy_protocol::server::{ServerName, Transport};
+
+use crate::instance::InstanceKey;
+use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
+use crate::lifecycle::{Exit, LaunchFault};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// Rules without jitter, so that times are exact.
+pub(crate) fn steady() -> Rules {
+    let mut rules = Rules::default();
+    rules.restart.jitter = false;
+    rules
+}
+
+pub(crate) fn settings(name: &str) -> ServerSettings {
+    ServerSettings {
+        name: ServerName::new(name).unwrap(),
+        source: Source { file: PathBuf::from(format!("servers/{name}.kdl")), command_line: 1 },
+        process: ProcessSettings {
+            command: "/bin/true".into(),
+            args: Vec::new(),
+            env: [].into(),
+            working_dir: None,
+            transport: Transport::Stdio,
+            port: None,
+            path: None,
+        },
+        rules: steady(),
+    }
+}
+
+/// A program that is not there.
+pub(crate) fn permanent_fault() -> LaunchFault {
+    LaunchFault {
+        permanent: true,
+        message: "program `x` is not on PATH".into(),
+        hint: Some("install it".into()),
+    }
+}
+
+/// A machine that has no room just now.
+pub(crate) fn transient_fault() -> LaunchFault {
+    LaunchFault { permanent: false, message: "out of memory".into(), hint: None }
+}
+
+/// How one life goes.
+#[derive(Debug, Clone)]
+pub(crate) enum Script {
+    /// Lives until stopped, which takes `stops_in`.
+    Lives { stops_in: Duration },
+    /// Dies by itself.
+    Dies { after: Duration, exit: Exit },
+    /// Cannot be started, which shows after a while.
+    Fails { after: Duration, fault: LaunchFault },
+    /// Never gets as far as running, until stopped.
+    Hangs,
+    /// Ignores a stop; only force ends it.
+    Stubborn,
+    /// Its launcher disappears without a last word.
+    Vanishes { after: Duration },
+    /// Lives, but its log cannot be written until `after`.
+    Complains { after: Duration },
+}
+
+/// Plays one script per life, the last one again and again.
+#[derive(Debug, Clone)]
+pub(crate) struct FakeLauncher {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    scripts: VecDeque<Script>,
+    /// For servers that have their own.
+    own_scripts: HashMap<String, VecDeque<Script>>,
+    launches: Vec<(Instant, LaunchOrder)>,
+    asks: Vec<Ask>,
+    living: HashMap<InstanceKey, usize>,
+    most_living: usize,
+}
+
+impl FakeLauncher {
+    pub(crate) fn plays(scripts: impl IntoIterator<Item = Script>) -> Self {
+        let shared = Shared {
+            scripts: scripts.into_iter().collect(),
+            own_scripts: HashMap::new(),
+            launches: Vec::new(),
+            asks: Vec::new(),
+            living: HashMap::new(),
+            most_living: 0,
+        };
+        Self { shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// The same launcher, with other scripts for one server.
+    pub(crate) fn and_for(self, server: &str, scripts: impl IntoIterator<Item = Script>) -> Self {
+        let scripts = scripts.into_iter().collect();
+        self.with(|shared| shared.own_scripts.insert(server.to_owned(), scripts));
+        self
+    }
+
+    pub(crate) fn each_lives_for(after: Duration) -> Self {
+        Self::plays([Script::Dies { after, exit: Exit::code(1) }])
+    }
+
+    pub(crate) fn each_lives_on() -> Self {
+        Self::each_stops_in(Duration::from_millis(10))
+    }
+
+    pub(crate) fn each_stops_in(stops_in: Duration) -> Self {
+        Self::plays([Script::Lives { stops_in }])
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
+        look(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn launches(&self) -> usize {
+        self.with(|shared| shared.launches.len())
+    }
+
+    pub(crate) fn launched_at(&self) -> Vec<Instant> {
+        self.with(|shared| shared.launches.iter().map(|(at, _)| *at).collect())
+    }
+
+    /// The servers, in the order of their launches.
+    pub(crate) fn launched(&self) -> Vec<String> {
+        self.with(|shared| shared.launches.iter().map(|(_, order)| order.key.to_string()).collect())
+    }
+
+    pub(crate) fn last_settings(&self) -> Arc<ServerSettings> {
+        self.with(|shared| shared.launches.last().unwrap().1.settings.clone())
+    }
+
+    /// Everything that lives were asked, in order.
+    pub(crate) fn asks(&self) -> Vec<Ask> {
+        self.with(|shared| shared.asks.clone())
+    }
+
+    /// How many live now, of all servers.
+    pub(crate) fn living(&self) -> usize {
+        self.with(|shared| shared.living.values().sum())
+    }
+
+    /// How many of any one server ever lived at the same time.
+    pub(crate) fn most_living(&self) -> usize {
+        self.with(|shared| shared.most_living)
+    }
+}
+
+impl Shared {
+    fn begin(&mut self, order: LaunchOrder) -> (Script, u32) {
+        let living = self.living.entry(order.key.clone()).or_default();
+        *living += 1;
+        self.most_living = self.most_living.max(*living);
+        let scripts =
+            self.own_scripts.get_mut(order.key.server.as_str()).unwrap_or(&mut self.scripts);
+        let script = match scripts.len() {
+            1 => scripts[0].clone(),
+            _ => scripts.pop_front().unwrap(),
+        };
+        self.launches.push((Instant::now(), order));
+        (script, u32::try_from(self.launches.len()).unwrap())
+    }
+
+    fn end(&mut self, key: &InstanceKey) {
+        *self.living.get_mut(key).unwrap() -= 1;
+    }
+}
+
+impl Launch for FakeLauncher {
+    /// The pid of a life is its number among all launches, from 1.
+    fn launch(&self, order: LaunchOrder) -> Instance {
+        let (instance, InstanceEnds { news, asks }) = Instance::pair();
+        let key = order.key.clone();
+        let (script, pid) = self.with(|shared| shared.begin(order));
+        let stage = Stage { launcher: self.clone(), pid, news: news.clone(), asks };
+        tokio::spawn(async move {
+            let last = stage.play(script).await;
+            stage_left(&key, last, &news).await;
+        });
+        return instance;
+
+        async fn stage_left(_: &InstanceKey, _: Option<News>, _: &mpsc::Sender<News>) {}
+    }
+}

@@ -1,0 +1,366 @@
+//! All servers: one owner of the roster, of operators' wishes and of every task.
+//!
+//! Whoever reads takes the roster as it is now; whoever changes something asks the
+//! fleet's own task, which applies one request after another. It never waits for a
+//! server to settle: that is for the asker, who gets the handles to wait on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::{ServerName, ServerState, Wanted};
+
+use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
+use crate::launch::Launch;
+use crate::lifecycle::{Event, State};
+use crate::logs::LogBook;
+use crate::logs::history::History;
+use crate::reload::{Plan, ServerMap, diff};
+use crate::task::{Parts, Task};
+use crate::wishes::Wishes;
+
+/// Requests wait here while one is being applied.
+const COMMANDS: usize = 64;
+
+/// Changes a listener may lag behind before it is told that it missed some.
+const CHANGES: usize = 1024;
+
+/// One server and all its instances.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// What its file says.
+    pub settings: Arc<ServerSettings>,
+    /// Its instances, by whom they live for.
+    pub instances: BTreeMap<Holder, InstanceHandle>,
+}
+
+/// All servers, as they are now.
+pub type Roster = BTreeMap<ServerName, Member>;
+
+/// What an operator asks of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Be up.
+    Start,
+    /// Be down, also after a restart of the daemon.
+    Stop,
+    /// Begin a new life.
+    Restart,
+}
+
+/// A server that was asked something.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Its state before.
+    pub before: ServerState,
+    /// To wait on.
+    pub instance: InstanceHandle,
+}
+
+/// What became of a request.
+#[derive(Debug, Default)]
+pub struct AskOutcome {
+    /// The servers, in the order of their names.
+    pub asked: Vec<Asked>,
+    /// Names that nobody bears.
+    pub unknown: Vec<String>,
+    /// What went wrong beside it.
+    pub warnings: Vec<String>,
+}
+
+/// What a reload did.
+#[derive(Debug)]
+pub struct Applied {
+    /// What was done to each server.
+    pub plan: Plan,
+    /// The removed ones: they are ending.
+    pub leaving: Vec<InstanceHandle>,
+    /// The added and the restarted ones: they are starting.
+    pub coming: Vec<InstanceHandle>,
+}
+
+/// The fleet has been shut down.
+#[derive(Debug, thiserror::Error)]
+#[error("the daemon is shutting down")]
+pub struct Closed;
+
+enum Command {
+    Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
+    Apply { servers: ServerMap, reply: oneshot::Sender<Applied> },
+    Shutdown { reply: oneshot::Sender<()> },
+}
+
+/// What a fleet is made of.
+pub struct FleetParts {
+    /// Starts instances.
+    pub launcher: Arc<dyn Launch>,
+    /// Where operators' wishes are kept.
+    pub wishes_file: PathBuf,
+    /// Where logs are kept.
+    pub logs_dir: PathBuf,
+}
+
+/// All servers, as others hold them.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    commands: mpsc::Sender<Command>,
+    roster: watch::Receiver<Arc<Roster>>,
+    changes: broadcast::Sender<StateChange>,
+}
+
+impl Fleet {
+    /// An empty fleet that knows its operators' wishes. Its task ends with `shutdown`.
+    pub fn spawn(parts: FleetParts) -> Self {
+        let (commands, queue) = mpsc::channel(COMMANDS);
+        let (published, roster) = watch::channel(Arc::default());
+        let changes = broadcast::Sender::new(CHANGES);
+        let (wishes, problem) = Wishes::read(&parts.wishes_file);
+        if let Some(problem) = problem {
+            tracing::warn!("{problem}");
+        }
+        let owner = Owner {
+            parts,
+            wishes,
+            published,
+            changes: changes.clone(),
+            tasks: JoinSet::new(),
+            leaving: HashMap::new(),
+        };
+        tokio::spawn(owner.run(queue));
+        Self { commands, roster, changes }
+    }
+
+    /// All servers, as they are now.
+    pub fn roster(&self) -> Arc<Roster> {
+        self.roster.borrow().clone()
+    }
+
+    /// Changes of state from now on.
+    pub fn changes(&self) -> broadcast::Receiver<StateChange> {
+        self.changes.subscribe()
+    }
+
+    /// Asks something of the named servers, or of all; resolves when it has been applied.
+    pub async fn ask(&self, ask: Ask, names: Option<Vec<String>>) -> Result<AskOutcome, Closed> {
+        let (reply, outcome) = oneshot::channel();
+        self.commands.send(Command::Ask { ask, names, reply }).await.map_err(|_| Closed)?;
+        outcome.await.map_err(|_| Closed)
+    }
+
+    /// Makes the servers what `servers` says; resolves when it has been applied.
+    pub async fn apply(&self, servers: ServerMap) -> Result<Applied, Closed> {
+        let (reply, applied) = oneshot::channel();
+        self.commands.send(Command::Apply { servers, reply }).await.map_err(|_| Closed)?;
+        applied.await.map_err(|_| Closed)
+    }
+
+    /// Ends all servers at the same time; resolves when all are gone.
+    pub async fn shutdown(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.commands.send(Command::Shutdown { reply }).await.is_ok() {
+            let _ = done.await; // A fleet that is gone has nothing left to end.
+        }
+    }
+
+    /// What the files said when they were last applied.
+    pub fn settings(&self) -> ServerMap {
+        settings_of(&self.roster())
+    }
+}
+
+fn settings_of(roster: &Roster) -> ServerMap {
+    roster.iter().map(|(name, member)| (name.clone(), member.settings.clone())).collect()
+}
+
+struct Owner {
+    parts: FleetParts,
+    wishes: Wishes,
+    published: watch::Sender<Arc<Roster>>,
+    changes: broadcast::Sender<StateChange>,
+    tasks: JoinSet<()>,
+    /// Removed instances that may not be gone yet, so that a successor waits for them.
+    leaving: HashMap<InstanceKey, InstanceHandle>,
+}
+
+impl Owner {
+    async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
+        while let Some(command) = queue.recv().await {
+            while self.tasks.try_join_next().is_some() {}
+            match command {
+                Command::Ask { ask, names, reply } => {
+                    let _ = reply.send(self.ask(ask, names).await); // The asker may have left.
+                }
+                Command::Apply { servers, reply } => {
+                    let _ = reply.send(self.apply(servers).await); // The asker may have left.
+                }
+                Command::Shutdown { reply } => {
+                    queue.close();
+                    self.shutdown().await;
+                    let _ = reply.send(()); // The asker may have left.
+                    return;
+                }
+            }
+        }
+        self.shutdown().await;
+    }
+
+    async fn ask(&mut self, ask: Ask, names: Option<Vec<String>>) -> AskOutcome {
+        let roster = self.published.borrow().clone();
+        let mut outcome = AskOutcome::default();
+        let (known, unknown): (Vec<_>, Vec<_>) = names
+            .unwrap_or_else(|| roster.keys().map(ToString::to_string).collect())
+            .into_iter()
+            .partition(|name| roster.contains_key(name.as_str()));
+        outcome.unknown = unknown;
+        if let Err(problem) = self.remember(ask, &known, &roster).await {
+            outcome.warnings.push(problem);
+        }
+        let event = match ask {
+            Ask::Start => Event::StartRequested,
+            Ask::Stop => Event::StopRequested,
+            Ask::Restart => Event::RestartRequested,
+        };
+        for instance in known.iter().flat_map(|name| roster[name.as_str()].instances.values()) {
+            let before = instance.now().state();
+            if instance.request(event.clone()).await.is_ok() {
+                outcome.asked.push(Asked { before, instance: instance.clone() });
+            }
+        }
+        outcome
+    }
+
+    /// Keeps what the operator wants. If it cannot be kept, it is done all the same.
+    async fn remember(
+        &mut self,
+        ask: Ask,
+        names: &[String],
+        roster: &Roster,
+    ) -> Result<(), String> {
+        let mut wishes = self.wishes.clone();
+        for name in names {
+            let Some((name, _)) = roster.get_key_value(name.as_str()) else {
+                continue;
+            };
+            match ask {
+                Ask::Stop => wishes.stopped.insert(name.clone()),
+                Ask::Start | Ask::Restart => wishes.stopped.remove(name),
+            };
+        }
+        self.keep(wishes).await.map_err(|problem| {
+            format!("this will be forgotten when the daemon restarts: {problem}")
+        })
+    }
+
+    async fn keep(&mut self, wishes: Wishes) -> Result<(), String> {
+        if wishes == self.wishes {
+            return Ok(());
+        }
+        self.wishes = wishes.clone();
+        let file = self.parts.wishes_file.clone();
+        let shown = file.display().to_string();
+        match tokio::task::spawn_blocking(move || wishes.write(&file)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("{shown} could not be written: {error}")),
+            Err(error) => Err(format!("{shown} could not be written: {error}")),
+        }
+    }
+
+    async fn apply(&mut self, servers: ServerMap) -> Applied {
+        let mut roster = Roster::clone(&self.published.borrow());
+        let plan = diff(&settings_of(&roster), &servers);
+        let mut leaving = Vec::new();
+        let mut coming = Vec::new();
+        for name in &plan.removed {
+            leaving.extend(self.remove(&mut roster, name).await);
+        }
+        for settings in plan.added.iter().filter_map(|name| servers.get(name)) {
+            coming.push(self.add(&mut roster, settings));
+        }
+        for (names, event) in
+            [(&plan.restarted, Event::ProcessChanged), (&plan.updated, Event::RulesChanged)]
+        {
+            for settings in names.iter().filter_map(|name| servers.get(name)) {
+                coming.extend(reconfigure(&mut roster, settings, &event).await);
+            }
+        }
+        self.published.send_replace(Arc::new(roster));
+        self.forget_wishes_of(&plan.removed).await;
+        Applied { plan, leaving, coming }
+    }
+
+    async fn remove(&mut self, roster: &mut Roster, name: &ServerName) -> Vec<InstanceHandle> {
+        let Some(member) = roster.remove(name) else {
+            return Vec::new();
+        };
+        let instances: Vec<_> = member.instances.into_values().collect();
+        for instance in &instances {
+            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
+            self.leaving.insert(instance.key().clone(), instance.clone());
+        }
+        self.leaving.retain(|_, instance| instance.now().life.state != State::Retired);
+        instances
+    }
+
+    fn add(&mut self, roster: &mut Roster, settings: &Arc<ServerSettings>) -> InstanceHandle {
+        let key = InstanceKey::shared(settings.name.clone());
+        let is_down = self.wishes.stopped.contains(&settings.name);
+        let log_file = self.parts.logs_dir.join(format!("{}.log", settings.name));
+        let (task, handle) = Task::new(Parts {
+            key: key.clone(),
+            settings: settings.clone(),
+            wanted: if is_down { Wanted::Down } else { Wanted::Up },
+            launcher: self.parts.launcher.clone(),
+            logs: Arc::new(LogBook::new(History::note(&log_file))),
+            changes: self.changes.clone(),
+            predecessor: self.leaving.remove(&key),
+        });
+        self.tasks.spawn(task.run());
+        let instances = BTreeMap::from([(key.holder, handle.clone())]);
+        roster.insert(settings.name.clone(), Member { settings: settings.clone(), instances });
+        handle
+    }
+
+    async fn forget_wishes_of(&mut self, names: &[ServerName]) {
+        let mut wishes = self.wishes.clone();
+        for name in names {
+            wishes.stopped.remove(name);
+        }
+        if let Err(problem) = self.keep(wishes).await {
+            tracing::warn!("{problem}");
+        }
+    }
+
+    async fn shutdown(&mut self) {
+        let roster = self.published.borrow().clone();
+        for instance in roster.values().flat_map(|member| member.instances.values()) {
+            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Gives a server's instances other settings; answers those that begin a new life by it.
+async fn reconfigure(
+    roster: &mut Roster,
+    settings: &Arc<ServerSettings>,
+    event: &Event,
+) -> Vec<InstanceHandle> {
+    let Some(member) = roster.get_mut(&settings.name) else {
+        return Vec::new();
+    };
+    member.settings = settings.clone();
+    let mut coming = Vec::new();
+    for instance in member.instances.values() {
+        let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
+        if instance.now().life.wanted == Wanted::Up {
+            coming.push(instance.clone());
+        }
+    }
+    coming
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The handle others hold of one instance: requests, state, logs.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::{ServerName, ServerState};
+
+use crate::lifecycle::{Event, Exit, Life, Reason};
+use crate::logs::LogBook;
+
+/// How many changes of state are remembered.
+pub const TRANSITIONS_KEPT: usize = 32;
+
+/// Which instance: of which server, for whom.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceKey {
+    /// The server.
+    pub server: ServerName,
+    /// For whom it lives.
+    pub holder: Holder,
+}
+
+impl InstanceKey {
+    /// The instance that all clients share.
+    pub fn shared(server: ServerName) -> Self {
+        Self { server, holder: Holder::Shared }
+    }
+}
+
+impl fmt::Display for InstanceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.holder {
+            Holder::Shared => write!(f, "{}", self.server),
+            Holder::Client(client) => write!(f, "{}@{client}", self.server),
+        }
+    }
+}
+
+/// For whom an instance lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holder {
+    /// All clients.
+    Shared,
+    /// One client alone.
+    Client(u64),
+}
+
+/// What is true of an instance now.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// What it is doing.
+    pub life: Life,
+    /// What its file says.
+    pub settings: Arc<ServerSettings>,
+    /// The leader of its processes, while there is one.
+    pub pid: Option<u32>,
+    /// How its last life ended.
+    pub last_exit: Option<SeenExit>,
+    /// Its latest changes of state, oldest first.
+    pub transitions: Arc<VecDeque<Transition>>,
+    /// Why its log cannot be written, if so.
+    pub log_problem: Option<String>,
+}
+
+impl Snapshot {
+    /// The word for its state on the wire.
+    pub fn state(&self) -> ServerState {
+        self.life.state.on_wire()
+    }
+}
+
+/// An exit, and when it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenExit {
+    /// How.
+    pub exit: Exit,
+    /// Whether somebody had asked for it.
+    pub expected: bool,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// One change of state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// The state before.
+    pub from: ServerState,
+    /// The state after.
+    pub to: ServerState,
+    /// Why.
+    pub reason: Reason,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// A change of state, as it is told to everyone who listens.
+#[derive(Debug, Clone)]
+pub struct StateChange {
+    /// Of which instance.
+    pub key: InstanceKey,
+    /// What changed.
+    pub transition: Transition,
+    /// The leader of its processes, while there is one.
+    pub pid: Option<u32>,
+    /// Restarts since an operator last started it.
+    pub restart_count: u32,
+}
+
+/// The instance has ended for good and takes no more requests.
+#[derive(Debug, thiserror::Error)]
+#[error("the server has been removed, or the daemon is ending")]
+pub struct Gone;
+
+/// What is asked of an instance's task.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) event: Event,
+    /// What its file says from now on.
+    pub(crate) settings: Option<Arc<ServerSettings>>,
+    pub(crate) applied: oneshot::Sender<()>,
+}
+
+/// One instance, as others hold it.
+#[derive(Debug, Clone)]
+pub struct InstanceHandle {
+    key: InstanceKey,
+    commands: mpsc::Sender<Command>,
+    published: watch::Receiver<Snapshot>,
+    logs: Arc<LogBook>,
+}
+
+impl InstanceHandle {
+    pub(crate) fn new(
+        key: InstanceKey,
+        commands: mpsc::Sender<Command>,
+        published: watch::Receiver<Snapshot>,
+        logs: Arc<LogBook>,
+    ) -> Self {
+        Self { key, commands, published, logs }
+    }
+
+    /// Which instance it is.
+    pub fn key(&self) -> &InstanceKey {
+        &self.key
+    }
+
+    /// Its recent output.
+    pub fn logs(&self) -> &Arc<LogBook> {
+        &self.logs
+    }
+
+    /// What is true of it now.
+    pub fn now(&self) -> Snapshot {
+        self.published.borrow().clone()
+    }
+
+    /// Asks for something; resolves when it has been applied, not when it is done.
+    pub async fn request(&self, event: Event) -> Result<(), Gone> {
+        self.send(event, None).await
+    }
+
+    /// Gives it other settings; `event` says what kind of change that is.
+    pub(crate) async fn reconfigure(
+        &self,
+        event: Event,
+        settings: Arc<ServerSettings>,
+    ) -> Result<(), Gone> {
+        self.send(event, Some(settings)).await
+    }
+
+    async fn send(&self, event: Event, settings: Option<Arc<ServerSettings>>) -> Result<(), Gone> {
+        let (applied, done) = oneshot::channel();
+        let command = Command { event, settings, applied };
+        self.commands.send(command).await.map_err(|_| Gone)?;
+        done.await.map_err(|_| Gone)
+    }
+
+    /// Waits until nothing more will happen at once.
+    pub async fn settled(&self) -> Snapshot {
+        self.wait_until(|snapshot| snapshot.state().is_settled()).await
+    }
+
+    /// Waits until `is_so`; a retired instance is whatever it was last.
+    pub async fn wait_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let mut published = self.published.clone();
+        // An error means that the task is gone: what it last said stays true.
+        let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
+        published.borrow().clone()
+    }
+}
+
+/// Seconds from `since` until now, as people count uptime.
+pub fn seconds_since(since: Instant) -> u64 {
+    tokio::time::Instant::now().into_std().saturating_duration_since(since).as_secs()
+}

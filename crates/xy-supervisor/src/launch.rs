@@ -1,0 +1,96 @@
+//! The seam behind which an instance is started, heard of and ended.
+//!
+//! A launcher answers at once and reports through [`News`]; nothing here blocks the
+//! task that asks. One [`Instance`] is one life: its last news is `LaunchFailed` or
+//! `Exited`, and after it nothing of that life is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use xy_config::settings::ServerSettings;
+
+use crate::instance::InstanceKey;
+use crate::lifecycle::{Exit, LaunchFault};
+use crate::logs::LogBook;
+
+pub mod process;
+mod shim_link;
+
+/// News of one life; few, so a small queue never fills while its reader is sane.
+const NEWS: usize = 16;
+
+/// A life is asked to stop once and killed once; more than that is never in flight.
+const ASKS: usize = 4;
+
+/// Starts instances.
+pub trait Launch: Send + Sync + 'static {
+    /// Begins a life; what becomes of it is told by its news.
+    fn launch(&self, order: LaunchOrder) -> Instance;
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct LaunchOrder {
+    /// Whose life it is.
+    pub key: InstanceKey,
+    /// What its file says.
+    pub settings: Arc<ServerSettings>,
+    /// Where its output goes.
+    pub logs: Arc<LogBook>,
+}
+
+/// One thing heard of a life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// Its program runs.
+    Launched {
+        /// The leader of its processes.
+        pid: u32,
+    },
+    /// It could not be started. The last news.
+    LaunchFailed(LaunchFault),
+    /// It is gone, and all it wrote has been kept. The last news.
+    Exited(Exit),
+    /// Its log cannot be written; `None` when it can again.
+    LogTrouble(Option<String>),
+}
+
+/// One thing asked of a life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// End, gently at first.
+    Stop {
+        /// By force after this time.
+        grace: Duration,
+    },
+    /// End by force.
+    Kill,
+}
+
+/// One life, as its task holds it. Dropping it ends the life.
+#[derive(Debug)]
+pub struct Instance {
+    /// What is heard of it.
+    pub news: mpsc::Receiver<News>,
+    /// What is asked of it.
+    pub asks: mpsc::Sender<Ask>,
+}
+
+/// The launcher's ends of an [`Instance`].
+#[derive(Debug)]
+pub struct InstanceEnds {
+    /// What is heard of it.
+    pub news: mpsc::Sender<News>,
+    /// What is asked of it.
+    pub asks: mpsc::Receiver<Ask>,
+}
+
+impl Instance {
+    /// A life, and the ends for whoever brings it about.
+    pub fn pair() -> (Self, InstanceEnds) {
+        let (news_in, news) = mpsc::channel(NEWS);
+        let (asks, asks_out) = mpsc::channel(ASKS);
+        (Self { news, asks }, InstanceEnds { news: news_in, asks: asks_out })
+    }
+}

@@ -1,0 +1,188 @@
+//! The daemon's end of the conversation with one shim: frames in, frames out.
+//!
+//! Log frames go straight to the book; reports are handed on. One read buffer per
+//! thread serves all links, so an idle server costs almost nothing.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use xy_shim::wire::{self, Frame, Order, Report};
+
+use crate::logs::LogBook;
+
+/// What one read takes.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Descriptors that may come with one message.
+const MAX_FDS: usize = 2;
+
+/// Beyond this much unsent, nothing more is read for the shim.
+const OUTBOX_ROOM: usize = 256 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Runs `read` on this thread's buffer.
+fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| read(scratch))
+}
+
+#[derive(Debug)]
+pub(super) struct ShimLink {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl ShimLink {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, inbox: Vec::new(), outbox: Vec::new(), fds: VecDeque::new() }
+    }
+
+    pub(super) fn queue(&mut self, order: &Order) {
+        wire::put_order(&mut self.outbox, order);
+    }
+
+    /// Passes on output that `read` brings, for the log; answers how much it was.
+    pub(super) fn forward(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        with_scratch(|scratch| {
+            let got = read(scratch)?;
+            if got > 0 {
+                wire::put_stray(&mut self.outbox, &scratch[..got]);
+            }
+            Ok(got)
+        })
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.outbox.len() < OUTBOX_ROOM
+    }
+
+    /// A descriptor that came with a report.
+    pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fds.pop_front()
+    }
+
+    /// Tells the shim that nobody is here any more.
+    pub(super) fn hang_up(&self) {
+        // A link that is already broken needs no hanging up.
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+    }
+
+    /// Sends what is queued and waits for the next report; `None` at the shim's end.
+    ///
+    /// Cancel-safe: what was read and not returned is still in the inbox.
+    pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<Option<Report>> {
+        loop {
+            if let Some(report) = self.take_report(logs)? {
+                return Ok(Some(report));
+            }
+            let interest = if self.outbox.is_empty() {
+                Interest::READABLE
+            } else {
+                Interest::READABLE | Interest::WRITABLE
+            };
+            let ready = self.stream.ready(interest).await?;
+            if ready.is_writable() && !self.outbox.is_empty() {
+                self.send_some()?;
+            }
+            if ready.is_readable() && self.receive_some()? == Some(0) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn send_some(&mut self) -> io::Result<()> {
+        match self.stream.try_write(&self.outbox) {
+            Ok(sent) if sent == self.outbox.len() => self.outbox = Vec::new(),
+            Ok(sent) => drop(self.outbox.drain(..sent)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                // The shim is going; what it still said is to be read.
+                self.outbox = Vec::new();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// How much came; `None` if nothing was there after all.
+    fn receive_some(&mut self) -> io::Result<Option<usize>> {
+        let (stream, inbox, fds) = (&self.stream, &mut self.inbox, &mut self.fds);
+        let received = stream.try_io(Interest::READABLE, || {
+            with_scratch(|scratch| {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+                let mut control = RecvAncillaryBuffer::new(&mut space);
+                let mut parts = [IoSliceMut::new(scratch)];
+                let got = recvmsg(stream, &mut parts, &mut control, receive_flags())?;
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(received) = message {
+                        fds.extend(received);
+                    }
+                }
+                inbox.extend_from_slice(&scratch[..got.bytes]);
+                Ok(got.bytes)
+            })
+        });
+        match received {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            // The shim was killed with words of ours unread: that is its end.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Some(0)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes whole frames off the inbox up to the first report.
+    fn take_report(&mut self, logs: &LogBook) -> io::Result<Option<Report>> {
+        let mut taken = 0;
+        let mut report = None;
+        while report.is_none() {
+            let rest = &self.inbox[taken..];
+            let parsed = wire::parse(rest)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let Some((frame, used)) = parsed else { break };
+            taken += used;
+            match frame {
+                Frame::Log { next_seq, batch } => logs.push(next_seq, batch),
+                Frame::Report(heard) => report = Some(heard),
+                Frame::Order(_) | Frame::Stray(_) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the shim gave an order",
+                    ));
+                }
+            }
+        }
+        if taken == self.inbox.len() {
+            self.inbox = Vec::new();
+        } else {
+            self.inbox.drain(..taken);
+        }
+        Ok(report)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn receive_flags() -> RecvFlags {
+    RecvFlags::CMSG_CLOEXEC
+}
+
+// There is no such flag here; the shim's pipes are marked before they are sent, but a
+// received descriptor is a new one. xy starts no other program than the shim, which
+// marks everything it inherits.
+#[cfg(not(target_os = "linux"))]
+fn receive_flags() -> RecvFlags {
+    RecvFlags::empty()
+}

@@ -1,0 +1,468 @@
+//! The life of one instance, as a pure function.
+//!
+//! Nothing here spawns, sleeps, logs, reads a clock or draws a number. [`on_event`]
+//! is told what an instance is doing and one thing that happened; it answers with
+//! what it does next and what to do about it. `task.rs` does the doing.
+//!
+//! ```text
+//!            start                 ready
+//! stopped ──────────► starting ──────────► running
+//!    ▲  ▲                │ exited,            │ exited
+//!    │  │                │ launch failed      │
+//!    │  │ clean exit,    ▼                    ▼
+//!    │  └─────────── by policy: restart?  ◄───┘
+//!    │                   │ yes         │ no, or too often
+//!    │      deadline     ▼             ▼
+//!    │   starting ◄── backoff       failed ── start, changed file ──► starting
+//!    │                   │             │
+//!    │ exited            │ stop        │ stop
+//! stopping ◄── stop ── (any)           └──────► stopped
+//!    └── then: start again, count a failure, or retire for good
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use xy_config::settings::{RestartPolicy, Rules};
+use xy_protocol::server::{ServerState, Wanted};
+
+pub mod reason;
+
+pub use reason::{Exit, LaunchFault, Reason};
+
+/// The window of `max-retries-per-minute`.
+pub const WINDOW: Duration = Duration::from_mins(1);
+
+/// With no back-off at all, a successor waits this long if the life before it was short.
+pub const SHORT_LIFE_DELAY: Duration = Duration::from_millis(100);
+
+/// A life shorter than this was a short one.
+pub const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// The launcher keeps the grace itself; if it has not by then, it is forced.
+pub const STOP_MARGIN: Duration = Duration::from_secs(10);
+
+/// What an instance is doing. Each state holds only what makes sense in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Not there, and nothing will start it by itself.
+    Stopped,
+    /// Launched, not ready yet.
+    Starting {
+        /// When it was launched.
+        launched_at: Instant,
+        /// Ready by then, or it is ended.
+        ready_by: Instant,
+    },
+    /// Ready.
+    Running {
+        /// When it was launched.
+        launched_at: Instant,
+        /// When it became ready.
+        ready_at: Instant,
+    },
+    /// Waiting before the next try.
+    Backoff {
+        /// Until then.
+        retry_at: Instant,
+    },
+    /// Being ended.
+    Stopping {
+        /// Forced then; `None` once that has been done.
+        overdue_at: Option<Instant>,
+        /// What comes after it.
+        then: AfterStop,
+    },
+    /// Given up; the reason says why.
+    Failed,
+    /// Ended for good: nothing happens any more.
+    Retired,
+}
+
+/// What comes after a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterStop {
+    /// Nothing.
+    StayDown,
+    /// A new life.
+    StartAgain,
+    /// What comes after a crash: it never became ready.
+    CountFailure,
+    /// Nothing, for ever.
+    Retire,
+}
+
+impl State {
+    /// When something happens by itself, if ever.
+    pub fn deadline(&self) -> Option<Instant> {
+        match *self {
+            Self::Starting { ready_by, .. } => Some(ready_by),
+            Self::Backoff { retry_at } => Some(retry_at),
+            Self::Stopping { overdue_at, .. } => overdue_at,
+            Self::Stopped | Self::Running { .. } | Self::Failed | Self::Retired => None,
+        }
+    }
+
+    /// The word for it on the wire.
+    pub fn on_wire(&self) -> ServerState {
+        match self {
+            Self::Stopped | Self::Retired => ServerState::Stopped,
+            Self::Starting { .. } => ServerState::Starting,
+            Self::Running { .. } => ServerState::Running,
+            Self::Backoff { .. } => ServerState::Restarting,
+            Self::Stopping { .. } => ServerState::Stopping,
+            Self::Failed => ServerState::Failed,
+        }
+    }
+
+    /// Whether an instance exists, or may.
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. })
+    }
+}
+
+/// What is remembered from one life to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Restarts since an operator last started it.
+    pub restart_count: u32,
+    /// Restarts ever.
+    pub restarts_total: u64,
+    /// Restarts in a row, none of which led to `reset-after` of ready uptime.
+    in_a_row: u32,
+    /// Unexpected exits of the last [`WINDOW`], at most one more than the limit.
+    recent_exits: VecDeque<Instant>,
+}
+
+impl Tally {
+    /// An operator starts it: everything but the total begins anew.
+    fn fresh(&self) -> Self {
+        Self { restarts_total: self.restarts_total, ..Self::default() }
+    }
+}
+
+/// One instance: what it is doing, what is wanted of it, what is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    /// What it is doing.
+    pub state: State,
+    /// What the operator wants.
+    pub wanted: Wanted,
+    /// What is remembered.
+    pub tally: Tally,
+    /// Why the state is what it is.
+    pub reason: Reason,
+}
+
+impl Life {
+    /// A life that has not begun.
+    pub fn new(wanted: Wanted) -> Self {
+        let tally = Tally::default();
+        Self { state: State::Stopped, wanted, tally, reason: Reason::NotStarted }
+    }
+
+    /// A life that has not begun, while another of the same key is still ending.
+    pub fn after_predecessor(wanted: Wanted) -> Self {
+        let then = match wanted {
+            Wanted::Up => AfterStop::StartAgain,
+            Wanted::Down => AfterStop::StayDown,
+        };
+        Self::new(wanted).enters(State::Stopping { overdue_at: None, then }, Reason::Predecessor)
+    }
+
+    fn enters(self, state: State, reason: Reason) -> Self {
+        Self { state, reason, ..self }
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody wants it up.
+    StartRequested,
+    /// Somebody wants it down.
+    StopRequested,
+    /// Somebody wants a new life.
+    RestartRequested,
+    /// Its file is gone, or the daemon ends.
+    RetireRequested,
+    /// Its file now describes another process.
+    ProcessChanged,
+    /// Its file now has other rules; the process is the same.
+    RulesChanged,
+    /// The launcher could not start it.
+    LaunchFailed(LaunchFault),
+    /// The probe says that it is ready.
+    Ready,
+    /// It is gone.
+    Exited(Exit),
+    /// The state's own deadline has come.
+    DeadlineReached,
+}
+
+/// What must be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Begin a new life.
+    Launch,
+    /// End this one, gently at first, within the grace of its rules.
+    Stop,
+    /// End this one by force: the gentle way took too long.
+    Kill,
+}
+
+/// What a decision may depend on besides the state: the time, and a number drawn at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The time.
+    pub now: Instant,
+    /// Decides the jitter: 0 for none of it, 255 for all.
+    pub chance: u8,
+}
+
+/// Decides what one event means to an instance.
+#[expect(clippy::too_many_lines, reason = "it is one flat table")]
+pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
+    use AfterStop::{CountFailure, Retire, StartAgain, StayDown};
+    use Event::{
+        DeadlineReached, Exited, LaunchFailed, ProcessChanged, Ready, RestartRequested,
+        RetireRequested, RulesChanged, StartRequested, StopRequested,
+    };
+    use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
+
+    let now = moment.now;
+    let life = Life { wanted: wanted_after(&event, life.wanted), ..life };
+    match (life.state, event) {
+        // What an operator asks for.
+        (Stopped | Backoff { .. } | Failed, StartRequested) => {
+            launch_afresh(life, Reason::StartRequested, rules, now)
+        }
+        (Stopped | Backoff { .. } | Failed, RestartRequested) => {
+            launch_afresh(life, Reason::RestartRequested, rules, now)
+        }
+        (Starting { .. } | Running { .. }, RestartRequested) => {
+            stop(life, StartAgain, Reason::RestartRequested, rules, now)
+        }
+        (Starting { .. } | Running { .. }, StopRequested) => {
+            stop(life, StayDown, Reason::StopRequested, rules, now)
+        }
+        (Backoff { .. } | Failed, StopRequested) => {
+            (life.enters(Stopped, Reason::StopRequested), None)
+        }
+
+        // What comes after a stop can still change, unless it is retirement.
+        (Stopping { then: Retire, .. }, StartRequested | RestartRequested | StopRequested) => {
+            (life, None)
+        }
+        (Stopping { overdue_at, .. }, StartRequested | RestartRequested) => {
+            let state = Stopping { overdue_at, then: StartAgain };
+            (life.enters(state, Reason::RestartRequested), None)
+        }
+        (Stopping { overdue_at, .. }, StopRequested) => {
+            (life.enters(Stopping { overdue_at, then: StayDown }, Reason::StopRequested), None)
+        }
+
+        // The end for good.
+        (Stopped | Backoff { .. } | Failed, RetireRequested) => {
+            (life.enters(Retired, Reason::RetireRequested), None)
+        }
+        (Starting { .. } | Running { .. }, RetireRequested) => {
+            stop(life, Retire, Reason::RetireRequested, rules, now)
+        }
+        (Stopping { overdue_at, .. }, RetireRequested) => {
+            (life.enters(Stopping { overdue_at, then: Retire }, Reason::RetireRequested), None)
+        }
+
+        // What a reload brings. A server that an operator stopped stays stopped.
+        (Stopped | Backoff { .. } | Failed, ProcessChanged) | (Failed, RulesChanged)
+            if life.wanted == Wanted::Up =>
+        {
+            launch_afresh(life, Reason::SettingsChanged, rules, now)
+        }
+        (Failed, ProcessChanged | RulesChanged) => {
+            (life.enters(Stopped, Reason::SettingsChanged), None)
+        }
+        (Starting { .. } | Running { .. }, ProcessChanged) => {
+            stop(life, StartAgain, Reason::SettingsChanged, rules, now)
+        }
+        // Its end is no longer a failure of the settings it is judged by.
+        (Stopping { overdue_at, then: CountFailure }, ProcessChanged) => {
+            let state = Stopping { overdue_at, then: StartAgain };
+            (life.enters(state, Reason::SettingsChanged), None)
+        }
+
+        // What becomes of a life.
+        (Starting { launched_at, .. }, Ready) => {
+            (life.enters(Running { launched_at, ready_at: now }, Reason::Ready), None)
+        }
+        (Starting { .. }, DeadlineReached) => {
+            stop(life, CountFailure, Reason::NeverReady { within: rules.ready.within }, rules, now)
+        }
+        (Starting { .. }, LaunchFailed(fault)) if fault.permanent => {
+            (life.enters(Failed, Reason::LaunchFailed(fault)), None)
+        }
+        (Starting { .. }, LaunchFailed(fault)) => {
+            let end = End { what: Reason::LaunchFailed(fault), clean: false, lived: Lived::NOT };
+            (after_end(life, end, rules, moment), None)
+        }
+        (Starting { launched_at, .. }, Exited(exit)) => {
+            let lived = Lived { total: now - launched_at, ready: Duration::ZERO };
+            (after_end(life, End::of(exit, lived), rules, moment), None)
+        }
+        (Running { launched_at, ready_at }, Exited(exit)) => {
+            let lived = Lived { total: now - launched_at, ready: now - ready_at };
+            (after_end(life, End::of(exit, lived), rules, moment), None)
+        }
+        (Backoff { .. }, DeadlineReached) => launch_again(life, rules, now),
+
+        // The end of a stop.
+        (Stopping { then, .. }, DeadlineReached) => (
+            life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
+            Some(Effect::Kill),
+        ),
+        (Stopping { then, .. }, Exited(_) | LaunchFailed(_)) => match then {
+            StayDown => (life.enters(Stopped, Reason::StopDone), None),
+            Retire => (life.enters(Retired, Reason::StopDone), None),
+            StartAgain if life.reason == Reason::SettingsChanged => {
+                launch_afresh(life, Reason::SettingsChanged, rules, now)
+            }
+            StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
+            CountFailure => {
+                let what = Reason::NeverReady { within: rules.ready.within };
+                let end = End { what, clean: false, lived: Lived::NOT };
+                (after_end(life, end, rules, moment), None)
+            }
+        },
+
+        // The rest asks for what is already so, or is news that came too late.
+        (
+            Stopped
+            | Starting { .. }
+            | Running { .. }
+            | Backoff { .. }
+            | Stopping { .. }
+            | Failed
+            | Retired,
+            _,
+        ) => (life, None),
+    }
+}
+
+fn wanted_after(event: &Event, wanted: Wanted) -> Wanted {
+    match event {
+        Event::StartRequested | Event::RestartRequested => Wanted::Up,
+        Event::StopRequested => Wanted::Down,
+        _ => wanted,
+    }
+}
+
+/// A new life that somebody asked for: what went wrong before is forgotten.
+fn launch_afresh(life: Life, why: Reason, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
+    let tally = life.tally.fresh();
+    launch(Life { tally, ..life }, why, rules, now)
+}
+
+/// A new life by policy.
+fn launch_again(mut life: Life, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
+    let tally = &mut life.tally;
+    tally.in_a_row = tally.in_a_row.saturating_add(1);
+    tally.restart_count = tally.restart_count.saturating_add(1);
+    tally.restarts_total = tally.restarts_total.saturating_add(1);
+    let why = Reason::Retry { attempt: tally.in_a_row, of: rules.restart.max_attempts };
+    launch(life, why, rules, now)
+}
+
+fn launch(life: Life, why: Reason, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
+    let state = State::Starting { launched_at: now, ready_by: now + rules.ready.within };
+    (life.enters(state, why), Some(Effect::Launch))
+}
+
+fn stop(
+    life: Life,
+    then: AfterStop,
+    why: Reason,
+    rules: &Rules,
+    now: Instant,
+) -> (Life, Option<Effect>) {
+    let overdue_at = Some(now + rules.stop.grace + STOP_MARGIN);
+    (life.enters(State::Stopping { overdue_at, then }, why), Some(Effect::Stop))
+}
+
+/// How long a life was.
+struct Lived {
+    total: Duration,
+    ready: Duration,
+}
+
+impl Lived {
+    const NOT: Self = Self { total: Duration::ZERO, ready: Duration::ZERO };
+}
+
+/// An end that nobody asked for.
+struct End {
+    what: Reason,
+    clean: bool,
+    lived: Lived,
+}
+
+impl End {
+    fn of(exit: Exit, lived: Lived) -> Self {
+        Self { what: Reason::Exited(exit), clean: exit.is_clean(), lived }
+    }
+}
+
+/// Whether to try again, and when.
+fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
+    let restart = &rules.restart;
+    let wants_restart = match restart.policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => !end.clean,
+        RestartPolicy::Never => false,
+    };
+    if !wants_restart {
+        let state = if end.clean { State::Stopped } else { State::Failed };
+        return life.enters(state, end.what);
+    }
+    if end.lived.ready >= restart.reset_after {
+        life.tally.in_a_row = 0;
+    }
+    let exits = note_exit(&mut life.tally, restart.max_retries_per_minute, moment.now);
+    let last = Box::new(end.what);
+    if restart.max_retries_per_minute != 0 && exits > restart.max_retries_per_minute {
+        let limit = restart.max_retries_per_minute;
+        return life.enters(State::Failed, Reason::TooManyExits { exits, limit, last });
+    }
+    if restart.max_attempts != 0 && life.tally.in_a_row >= restart.max_attempts {
+        let attempts = life.tally.in_a_row;
+        return life.enters(State::Failed, Reason::TooManyAttempts { attempts, last });
+    }
+    let delay = delay_after(life.tally.in_a_row, end.lived.total, rules, moment.chance);
+    life.enters(State::Backoff { retry_at: moment.now + delay }, *last)
+}
+
+/// Counts one more unexpected exit; answers how many there were within the window.
+fn note_exit(tally: &mut Tally, limit: u32, now: Instant) -> u32 {
+    let exits = &mut tally.recent_exits;
+    exits.push_back(now);
+    while exits.front().is_some_and(|&at| now - at >= WINDOW) || exits.len() > limit as usize + 1 {
+        exits.pop_front();
+    }
+    u32::try_from(exits.len()).unwrap_or(u32::MAX)
+}
+
+/// `min(max, initial · 2ⁿ)`, and up to a quarter more, but never over the maximum.
+fn delay_after(in_a_row: u32, lived: Duration, rules: &Rules, chance: u8) -> Duration {
+    let restart = &rules.restart;
+    if restart.backoff_initial.is_zero() {
+        return if lived >= SHORT_LIFE { Duration::ZERO } else { SHORT_LIFE_DELAY };
+    }
+    let doubled = 2u32.checked_pow(in_a_row).and_then(|by| restart.backoff_initial.checked_mul(by));
+    let delay = doubled.unwrap_or(restart.backoff_max).min(restart.backoff_max);
+    let jitter = if restart.jitter { delay / 4 * u32::from(chance) / 255 } else { Duration::ZERO };
+    (delay + jitter).min(restart.backoff_max)
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

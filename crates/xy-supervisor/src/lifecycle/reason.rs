@@ -1,0 +1,179 @@
+//! Why a server is in the state it is in, in words for people.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How a life ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+impl Exit {
+    /// Nobody saw how it ended.
+    pub const UNSEEN: Self = Self { code: None, signal: None };
+
+    /// It ended with this code.
+    pub fn code(code: i32) -> Self {
+        Self { code: Some(code), signal: None }
+    }
+
+    /// Only an exit code of 0 is clean: an unasked death by a signal is not.
+    pub fn is_clean(self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exited with code {code}"),
+            (None, Some(signal)) => write!(f, "killed by signal {}", SignalName(signal)),
+            (None, None) => write!(f, "ended, nobody saw how"),
+        }
+    }
+}
+
+/// A signal as people know it.
+struct SignalName(i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use rustix::process::Signal;
+        let known = [
+            (Signal::HUP, "SIGHUP"),
+            (Signal::INT, "SIGINT"),
+            (Signal::QUIT, "SIGQUIT"),
+            (Signal::ILL, "SIGILL"),
+            (Signal::TRAP, "SIGTRAP"),
+            (Signal::ABORT, "SIGABRT"),
+            (Signal::BUS, "SIGBUS"),
+            (Signal::FPE, "SIGFPE"),
+            (Signal::KILL, "SIGKILL"),
+            (Signal::SEGV, "SIGSEGV"),
+            (Signal::PIPE, "SIGPIPE"),
+            (Signal::ALARM, "SIGALRM"),
+            (Signal::TERM, "SIGTERM"),
+            (Signal::SYS, "SIGSYS"),
+        ];
+        let name = known.into_iter().find(|(signal, _)| signal.as_raw() == self.0);
+        match name {
+            Some((_, name)) => write!(f, "{} ({name})", self.0),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Why a life could not begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchFault {
+    /// Whether trying again cannot help: the configuration is wrong, not the moment.
+    pub permanent: bool,
+    /// What went wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// Why a server is in the state it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Nothing has happened yet.
+    NotStarted,
+    /// One of the same name has been removed and is still ending.
+    Predecessor,
+    /// A start was asked for.
+    StartRequested,
+    /// A stop was asked for.
+    StopRequested,
+    /// A restart was asked for.
+    RestartRequested,
+    /// Its file is gone, or the daemon ends.
+    RetireRequested,
+    /// Its file says something else now.
+    SettingsChanged,
+    /// The probe says that it is ready.
+    Ready,
+    /// A stop has been carried out.
+    StopDone,
+    /// A stop took too long and is being forced.
+    StopOverdue,
+    /// It could not be started.
+    LaunchFailed(LaunchFault),
+    /// It was not ready in time.
+    NeverReady {
+        /// The time it had.
+        within: Duration,
+    },
+    /// It ended by itself.
+    Exited(Exit),
+    /// It is tried again by policy.
+    Retry {
+        /// Which try in a row this is.
+        attempt: u32,
+        /// How many there may be; 0 for any number.
+        of: u32,
+    },
+    /// It ended too often within a minute.
+    TooManyExits {
+        /// How often.
+        exits: u32,
+        /// How often it may.
+        limit: u32,
+        /// What happened last.
+        last: Box<Reason>,
+    },
+    /// It was tried too often in a row.
+    TooManyAttempts {
+        /// How often.
+        attempts: u32,
+        /// What happened last.
+        last: Box<Reason>,
+    },
+}
+
+impl Reason {
+    /// What to do about it, where somebody knows.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::LaunchFailed(fault) => fault.hint.as_deref(),
+            Self::TooManyExits { last, .. } | Self::TooManyAttempts { last, .. } => last.hint(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => write!(f, "not started yet"),
+            Self::Predecessor => write!(f, "waiting for the end of its predecessor"),
+            Self::StartRequested => write!(f, "start requested"),
+            Self::StopRequested => write!(f, "stop requested"),
+            Self::RestartRequested => write!(f, "restart requested"),
+            Self::RetireRequested => write!(f, "removed, or the daemon is ending"),
+            Self::SettingsChanged => write!(f, "its file has changed"),
+            Self::Ready => write!(f, "ready"),
+            Self::StopDone => write!(f, "stopped as requested"),
+            Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
+            Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
+            Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
+            Self::Exited(exit) => write!(f, "{exit}"),
+            Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),
+            Self::Retry { attempt, of } if attempt == of => {
+                write!(f, "last attempt ({attempt} of {of})")
+            }
+            Self::Retry { attempt, of } => write!(f, "attempt {attempt} of {of}"),
+            Self::TooManyExits { exits, limit, last } => write!(
+                f,
+                "{last}; {exits} unexpected exits within 60 s (max-retries-per-minute is {limit})"
+            ),
+            Self::TooManyAttempts { attempts, last } => {
+                write!(f, "{last}; gave up after {attempts} restarts in a row (max-attempts)")
+            }
+        }
+    }
+}

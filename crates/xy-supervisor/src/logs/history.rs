@@ -1,0 +1,153 @@
+//! What a log file held before this daemon, for `logs` after a restart.
+//!
+//! The place where history ends is noted once, when the daemon starts; the file may
+//! be rotated afterwards, so it is found again by its inode.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::Line;
+
+/// How far back history is read.
+const HISTORY_BYTES: u64 = 256 * 1024;
+
+/// How many generations to look through for the file.
+const GENERATIONS: u32 = 5;
+
+/// The end of a log as it was when the daemon started.
+#[derive(Debug)]
+pub struct History {
+    file: PathBuf,
+    device: u64,
+    inode: u64,
+    length: u64,
+}
+
+impl History {
+    /// Notes where the log at `file` ends now; `None` if there is none.
+    pub fn note(file: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(file).ok()?;
+        (metadata.len() > 0).then(|| Self {
+            file: file.to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+        })
+    }
+
+    /// The last `count` lines of it, oldest first; none if it cannot be read any more.
+    pub fn last_lines(&self, count: usize) -> Vec<Line> {
+        let Some(text) = self.open().and_then(|mut file| self.read_end(&mut file).ok()) else {
+            return Vec::new();
+        };
+        let lines: Vec<Line> = text.split(|&byte| byte == b'\n').filter_map(parse).collect();
+        lines[lines.len().saturating_sub(count)..].to_vec()
+    }
+
+    /// The file, wherever rotation has moved it.
+    fn open(&self) -> Option<File> {
+        let rotated = (1..=GENERATIONS).map(|n| {
+            let mut path = self.file.clone().into_os_string();
+            path.push(format!(".{n}"));
+            PathBuf::from(path)
+        });
+        std::iter::once(self.file.clone())
+            .chain(rotated)
+            .filter_map(|path| File::open(path).ok())
+            .find(|file| file.metadata().is_ok_and(|metadata| self.is(&metadata)))
+    }
+
+    fn is(&self, metadata: &Metadata) -> bool {
+        (metadata.dev(), metadata.ino()) == (self.device, self.inode)
+            && metadata.len() >= self.length
+    }
+
+    fn read_end(&self, file: &mut File) -> io::Result<Vec<u8>> {
+        let start = self.length.saturating_sub(HISTORY_BYTES);
+        file.seek(SeekFrom::Start(start))?;
+        let mut text = Vec::new();
+        file.take(self.length - start).read_to_end(&mut text)?;
+        if start > 0 {
+            // The first line is most likely cut.
+            let first_whole = text.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+            text.drain(..first_whole);
+        }
+        Ok(text)
+    }
+}
+
+/// A line of a log file; `None` for what is no output of a server.
+fn parse(line: &[u8]) -> Option<Line> {
+    let tags = [
+        (b"[out] ".as_slice(), false, false),
+        (b"[err] ", true, false),
+        (b"[out+] ", false, true),
+        (b"[err+] ", true, true),
+    ];
+    tags.into_iter().find_map(|(tag, is_stderr, continued)| {
+        let bytes = line.strip_prefix(tag)?.to_vec();
+        Some(Line { seq: None, unix_millis: None, is_stderr, continued, bytes })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(lines: &[Line]) -> Vec<String> {
+        lines.iter().map(|line| String::from_utf8_lossy(&line.bytes).into_owned()).collect()
+    }
+
+    #[test]
+    fn the_last_lines_come_back_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.log");
+        std::fs::write(&file, "[out] one\n[err] two\n[xy] not the server's\n[err+] three\n")
+            .unwrap();
+        let lines = History::note(&file).unwrap().last_lines(2);
+        assert_eq!(texts(&lines), ["two", "three"]);
+        assert!(lines[0].is_stderr && lines[1].continued);
+    }
+
+    #[test]
+    fn what_came_later_is_not_history_even_after_a_rotation() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.log");
+        std::fs::write(&file, "[out] old\n").unwrap();
+        let history = History::note(&file).unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&file)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"[out] new\n"))
+            .unwrap();
+        std::fs::rename(&file, folder.path().join("a.log.1")).unwrap();
+        std::fs::write(&file, "[out] newer\n").unwrap();
+        assert_eq!(texts(&history.last_lines(10)), ["old"]);
+    }
+
+    #[test]
+    fn a_log_that_was_cut_or_deleted_has_no_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.log");
+        std::fs::write(&file, "[out] old\n").unwrap();
+        let history = History::note(&file).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert!(history.last_lines(10).is_empty());
+        std::fs::remove_file(&file).unwrap();
+        assert!(history.last_lines(10).is_empty());
+    }
+
+    #[test]
+    fn a_long_file_is_read_from_its_end_at_a_line_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.log");
+        let lines: Vec<_> = (0..100_000).map(|n| format!("[out] line {n:06}\n")).collect();
+        std::fs::write(&file, lines.concat()).unwrap();
+        let lines = History::note(&file).unwrap().last_lines(usize::MAX);
+        assert!(lines.len() < 20_000);
+        assert!(texts(&lines).iter().all(|line| line.len() == "line 000000".len()));
+        assert_eq!(texts(&lines).last().unwrap(), "line 099999");
+    }
+}

@@ -1,0 +1,135 @@
+//! What changed between two sets of settings. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::ServerName;
+
+/// All servers, by name.
+pub type ServerMap = BTreeMap<ServerName, Arc<ServerSettings>>;
+
+/// What a reload does to each server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Its file is new.
+    pub added: Vec<ServerName>,
+    /// Its file is gone.
+    pub removed: Vec<ServerName>,
+    /// Its file describes another process.
+    pub restarted: Vec<ServerName>,
+    /// Its file has other rules for the same process.
+    pub updated: Vec<ServerName>,
+    /// Its file says the same.
+    pub unchanged: Vec<ServerName>,
+}
+
+/// What leads from `old` to `new`.
+pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
+    let mut plan = Plan::default();
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        plan.removed.push(name.clone());
+    }
+    for (name, settings) in new {
+        let list = match old.get(name) {
+            None => &mut plan.added,
+            Some(before) if before.process != settings.process => &mut plan.restarted,
+            Some(before) if before.rules != settings.rules => &mut plan.updated,
+            Some(_) => &mut plan.unchanged,
+        };
+        list.push(name.clone());
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use xy_config::settings::RestartPolicy;
+
+    use super::*;
+    use crate::fake::settings;
+
+    fn map(servers: &[ServerSettings]) -> ServerMap {
+        servers.iter().map(|one| (one.name.clone(), Arc::new(one.clone()))).collect()
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut ServerSettings)) -> ServerSettings {
+        let mut changed = settings(name);
+        change(&mut changed);
+        changed
+    }
+
+    #[test]
+    fn each_server_is_in_one_list() {
+        let old = map(&[settings("same"), settings("gone"), settings("rules"), settings("args")]);
+        let new = map(&[
+            settings("same"),
+            settings("new"),
+            with("rules", |it| {
+                it.rules.restart.policy = RestartPolicy::Always;
+            }),
+            with("args", |it| it.process.args = vec!["--other".into()]),
+        ]);
+        insta::assert_debug_snapshot!(diff(&old, &new), @"");
+    }
+
+    #[test]
+    fn every_field_that_shapes_the_process_restarts_it() {
+        let old = map(&[settings("a")]);
+        let changes: [fn(&mut ServerSettings); 7] = [
+            |it| it.process.command = "/other".into(),
+            |it| it.process.args.push("x".into()),
+            |it| it.process.env = [("A".into(), "b".into())].into(),
+            |it| it.process.working_dir = Some("/".into()),
+            |it| it.process.port = Some(1),
+            |it| it.process.path = Some("/mcp".into()),
+            |it| it.process.transport = xy_protocol::server::Transport::Sse,
+        ];
+        for change in changes {
+            assert_eq!(diff(&old, &map(&[with("a", change)])).restarted.len(), 1);
+        }
+    }
+
+    #[test]
+    fn rules_and_the_place_of_a_line_do_not_restart_it() {
+        let old = map(&[settings("a")]);
+        let rules = with("a", |it| it.rules.stop.grace = Duration::from_secs(99));
+        assert_eq!(diff(&old, &map(&[rules])).updated.len(), 1);
+        let moved = with("a", |it| it.source.command_line = 99);
+        assert_eq!(diff(&old, &map(&[moved])).unchanged.len(), 1);
+    }
+
+    fn any_map() -> impl Strategy<Value = ServerMap> {
+        let one = (0..6u8, 0..3u8, 0..3u8).prop_map(|(name, args, attempts)| {
+            with(&format!("s{name}"), |it| {
+                it.process.args = vec![args.to_string()];
+                it.rules.restart.max_attempts = u32::from(attempts);
+            })
+        });
+        proptest::collection::vec(one, 0..8).prop_map(|servers| map(&servers))
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_changes_between_the_same(servers in any_map()) {
+            let plan = diff(&servers, &servers);
+            prop_assert_eq!(plan.unchanged.len(), servers.len());
+        }
+
+        #[test]
+        fn following_the_plan_leads_from_one_to_the_other(old in any_map(), new in any_map()) {
+            let plan = diff(&old, &new);
+            let mut applied = old.clone();
+            for name in &plan.removed {
+                applied.remove(name);
+            }
+            for name in plan.added.iter().chain(&plan.restarted).chain(&plan.updated) {
+                applied.insert(name.clone(), new[name].clone());
+            }
+            prop_assert_eq!(applied, new);
+        }
+    }
+}

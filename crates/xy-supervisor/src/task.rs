@@ -1,0 +1,253 @@
+//! Waits, asks `lifecycle`, acts: one task per instance, which owns its state.
+//!
+//! The loop has no opinions. Each arm of [`Task::next_event`] only names what
+//! happened, and every arm is cancel-safe.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+use xy_config::settings::{Probe, ServerSettings};
+use xy_protocol::server::Wanted;
+
+use crate::instance::{
+    Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange, TRANSITIONS_KEPT,
+    Transition,
+};
+use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
+use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
+use crate::logs::LogBook;
+
+/// Requests wait here while one is being applied; askers beyond it wait their turn.
+const COMMANDS: usize = 16;
+
+/// What a task is made of.
+pub(crate) struct Parts {
+    pub(crate) key: InstanceKey,
+    pub(crate) settings: Arc<ServerSettings>,
+    pub(crate) wanted: Wanted,
+    pub(crate) launcher: Arc<dyn Launch>,
+    pub(crate) logs: Arc<LogBook>,
+    pub(crate) changes: broadcast::Sender<StateChange>,
+    /// An instance of the same key that is still ending: nothing starts before it is gone.
+    pub(crate) predecessor: Option<InstanceHandle>,
+}
+
+pub(crate) struct Task {
+    key: InstanceKey,
+    launcher: Arc<dyn Launch>,
+    logs: Arc<LogBook>,
+    changes: broadcast::Sender<StateChange>,
+    predecessor: Option<InstanceHandle>,
+    commands: mpsc::Receiver<Command>,
+    published: watch::Sender<Snapshot>,
+    /// Exists exactly while the state is live.
+    instance: Option<Instance>,
+    now: Snapshot,
+}
+
+impl Task {
+    /// A task, and the handle to it. If it is wanted up, its first life begins here.
+    pub(crate) fn new(parts: Parts) -> (Self, InstanceHandle) {
+        let life = match parts.predecessor {
+            Some(_) => Life::after_predecessor(parts.wanted),
+            None => Life::new(parts.wanted),
+        };
+        let now = Snapshot {
+            life,
+            settings: parts.settings,
+            pid: None,
+            last_exit: None,
+            transitions: Arc::new(VecDeque::new()),
+            log_problem: None,
+        };
+        let (command_sender, commands) = mpsc::channel(COMMANDS);
+        let (published, watched) = watch::channel(now.clone());
+        let handle =
+            InstanceHandle::new(parts.key.clone(), command_sender, watched, parts.logs.clone());
+        let mut task = Self {
+            key: parts.key,
+            launcher: parts.launcher,
+            logs: parts.logs,
+            changes: parts.changes,
+            predecessor: parts.predecessor,
+            commands,
+            published,
+            instance: None,
+            now,
+        };
+        if task.now.life.wanted == Wanted::Up && task.predecessor.is_none() {
+            task.handle(Event::StartRequested);
+        }
+        (task, handle)
+    }
+
+    /// Lives until retired, or until nobody holds a handle.
+    pub(crate) async fn run(mut self) {
+        while self.now.life.state != State::Retired {
+            let Some((event, applied)) = self.next_event().await else {
+                break;
+            };
+            self.handle(event);
+            let _ = applied.map(|applied| applied.send(())); // The asker may have left.
+        }
+    }
+
+    /// Waits for the next thing to happen; `None` once nobody holds a handle.
+    async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
+        loop {
+            let heard = tokio::select! {
+                command = self.commands.recv() => {
+                    let Command { event, settings, applied } = command?;
+                    if let Some(settings) = settings {
+                        self.now.settings = settings;
+                    }
+                    return Some((event, Some(applied)));
+                }
+                news = news_of(&mut self.instance) => news,
+                () = end_of(&mut self.predecessor) => {
+                    return Some((Event::Exited(Exit::UNSEEN), None));
+                }
+                () = sleep_until_some(self.now.life.state.deadline()) => {
+                    return Some((Event::DeadlineReached, None));
+                }
+            };
+            if let Some(event) = self.hear(heard) {
+                return Some((event, None));
+            }
+        }
+    }
+
+    /// What a piece of news means to the lifecycle, if anything.
+    fn hear(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Launched { pid } => {
+                self.now.pid = Some(pid);
+                self.publish();
+                match self.now.settings.rules.ready.probe {
+                    Probe::Process => Some(Event::Ready),
+                }
+            }
+            News::LaunchFailed(fault) => {
+                self.instance = None;
+                Some(Event::LaunchFailed(fault))
+            }
+            News::Exited(exit) => {
+                self.instance = None;
+                self.now.pid = None;
+                let expected = matches!(
+                    self.now.life.state,
+                    State::Stopping {
+                        then: AfterStop::StayDown | AfterStop::StartAgain | AfterStop::Retire,
+                        ..
+                    }
+                );
+                let at = SystemTime::now();
+                self.now.last_exit = Some(SeenExit { exit, expected, at });
+                Some(Event::Exited(exit))
+            }
+            News::LogTrouble(problem) => {
+                if let Some(problem) = &problem {
+                    tracing::warn!(server = %self.key, problem, "the log cannot be written");
+                }
+                self.now.log_problem = problem;
+                self.publish();
+                None
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let moment = Moment { now: Instant::now().into_std(), chance: draw() };
+        let before = self.now.life.clone();
+        let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, moment);
+        self.now.life = life;
+        match effect {
+            Some(Effect::Launch) => self.launch(),
+            Some(Effect::Stop) => {
+                self.ask(Ask::Stop { grace: self.now.settings.rules.stop.grace });
+            }
+            Some(Effect::Kill) => self.ask(Ask::Kill),
+            None => {}
+        }
+        self.tell(&before);
+        self.publish();
+    }
+
+    fn launch(&mut self) {
+        self.instance = Some(self.launcher.launch(LaunchOrder {
+            key: self.key.clone(),
+            settings: self.now.settings.clone(),
+            logs: self.logs.clone(),
+        }));
+    }
+
+    /// Effects are quick: the queue has room for everything a life can be asked.
+    fn ask(&mut self, ask: Ask) {
+        if let Some(instance) = &self.instance {
+            let _ = instance.asks.try_send(ask); // A life that is over needs no asking.
+        }
+    }
+
+    /// Remembers a change of state and tells it to those who listen.
+    fn tell(&mut self, before: &Life) {
+        let (from, to) = (before.state.on_wire(), self.now.life.state.on_wire());
+        if from == to {
+            return;
+        }
+        let reason = self.now.life.reason.clone();
+        let transition = Transition { from, to, reason, at: SystemTime::now() };
+        tracing::info!(server = %self.key, %from, %to, reason = %transition.reason, "changed");
+        let transitions = Arc::make_mut(&mut self.now.transitions);
+        if transitions.len() == TRANSITIONS_KEPT {
+            transitions.pop_front();
+        }
+        transitions.push_back(transition.clone());
+        let _ = self.changes.send(StateChange {
+            key: self.key.clone(),
+            transition,
+            pid: self.now.pid,
+            restart_count: self.now.life.tally.restart_count,
+        }); // Nobody may be listening.
+    }
+
+    fn publish(&self) {
+        self.published.send_replace(self.now.clone());
+    }
+}
+
+/// The next news; never, while there is no life. A life whose launcher vanished is over.
+async fn news_of(instance: &mut Option<Instance>) -> News {
+    match instance {
+        None => std::future::pending().await,
+        Some(instance) => instance.news.recv().await.unwrap_or(News::Exited(Exit::UNSEEN)),
+    }
+}
+
+/// Resolves once, when the predecessor is gone; never, if there is none.
+async fn end_of(predecessor: &mut Option<InstanceHandle>) {
+    match predecessor {
+        None => std::future::pending().await,
+        Some(handle) => handle.wait_until(|snapshot| snapshot.life.state == State::Retired).await,
+    };
+    *predecessor = None;
+}
+
+async fn sleep_until_some(deadline: Option<std::time::Instant>) {
+    match deadline {
+        None => std::future::pending().await,
+        Some(deadline) => sleep_until(Instant::from_std(deadline)).await,
+    }
+}
+
+/// A number at random: the hasher of the standard library is seeded anew each time.
+fn draw() -> u8 {
+    let [first, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    first
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! A temporary home for xy: folders, configuration, a daemon, and the end of it all.
+
+mod closing;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::Daemon;
+use crate::kdl;
+use crate::process::{MARK, random_mark};
+use crate::run::{Ran, to_the_end};
+use crate::wait::{Sign, poll};
+use crate::wire::Wire;
+
+/// How long a state, or a daemon that serves, is waited for.
+const WAIT_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long a verb may take.
+const VERB_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a daemon that must answer at once may take.
+const PROMPTLY: Duration = Duration::from_secs(5);
+
+/// What children get from our own environment: where programs and libraries are,
+/// and the settings of coverage and sanitizers. Everything else is the test's say.
+const INHERITED: [&str; 8] = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "DYLD_FALLBACK_LIBRARY_PATH",
+    "RUST_BACKTRACE",
+    "LLVM_PROFILE_FILE",
+    "ASAN_OPTIONS",
+    "LSAN_OPTIONS",
+    "TSAN_OPTIONS",
+];
+
+/// A home of its own for one test. Dropping it ends what runs in it, and fails
+/// the test if anything is left.
+#[derive(Debug)]
+pub struct Home {
+    /// Holds the folder, which is removed with it.
+    _folder: TempDir,
+    root: PathBuf,
+    xy: PathBuf,
+    mark: String,
+    env: Vec<(String, String)>,
+    daemons: Mutex<Vec<Daemon>>,
+    expected: Mutex<Vec<String>>,
+    is_closed: bool,
+}
+
+impl Home {
+    /// An empty home for the program `xy`: `env!("CARGO_BIN_EXE_xy")`.
+    #[track_caller]
+    pub fn new(xy: &Path) -> Self {
+        assert!(xy.is_file(), "there is no program {}", xy.display());
+        // The path of a socket has at most about 100 bytes, so the folder is near the root.
+        let folder = tempfile::Builder::new().prefix("xy").tempdir_in("/tmp").expect("a folder");
+        let root = folder.path().canonicalize().expect("the folder is there");
+        for name in ["config/xy/servers", "state", "run", "home", "tmp", "harness"] {
+            fs::create_dir_all(root.join(name)).expect("a folder of our own is writable");
+        }
+        Self {
+            _folder: folder,
+            root,
+            xy: xy.to_owned(),
+            mark: random_mark(),
+            env: Vec::new(),
+            daemons: Mutex::default(),
+            expected: Mutex::default(),
+            is_closed: false,
+        }
+    }
+
+    /// Sets a variable for everything started from here, the folders' included.
+    #[must_use]
+    pub fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The folder that holds `config`, `state`, `run`, `home` and `tmp`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What everything started from here carries in its environment.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("run/xy.sock")
+    }
+
+    /// The current log file of the server `name`.
+    pub fn log_file(&self, name: &str) -> PathBuf {
+        self.root.join(format!("state/xy/logs/{name}.log"))
+    }
+
+    /// Writes the file of the server `name`, in place of an older one.
+    pub fn server(&self, name: &str, kdl: &str) {
+        self.write_config(&format!("servers/{name}.kdl"), kdl);
+    }
+
+    /// Removes the file of the server `name`.
+    #[track_caller]
+    pub fn remove_server(&self, name: &str) {
+        let file = self.root.join(format!("config/xy/servers/{name}.kdl"));
+        fs::remove_file(file).unwrap_or_else(|cause| panic!("no file of `{name}`: {cause}"));
+    }
+
+    /// Writes a file in the configuration folder, `xy.kdl` for one.
+    pub fn write_config(&self, path: &str, kdl: &str) {
+        let file = self.root.join("config/xy").join(path);
+        fs::create_dir_all(file.parent().expect("it is in a folder")).expect("a folder of ours");
+        fs::write(file, kdl).expect("a file of ours is writable");
+    }
+
+    /// `command` and `args` for a server file, with one of the test servers.
+    #[track_caller]
+    pub fn kdl_command(&self, program: &str, args: &[&str]) -> String {
+        kdl::command(&self.program(program), args)
+    }
+
+    /// The path of one of the test servers: they are built beside xy.
+    #[track_caller]
+    pub fn program(&self, name: &str) -> PathBuf {
+        let path = self.xy.with_file_name(name);
+        assert!(
+            path.is_file(),
+            "no {} — build the whole workspace first: cargo build --workspace --all-targets",
+            path.display()
+        );
+        path
+    }
+
+    /// xy with `args`, in this home, ready to be spawned.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.xy);
+        let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command.args(args).env_clear().envs(inherited).current_dir(self.root.join("home"));
+        let folders = [
+            ("XDG_CONFIG_HOME", "config"),
+            ("XDG_STATE_HOME", "state"),
+            ("XDG_RUNTIME_DIR", "run"),
+            ("HOME", "home"),
+            ("TMPDIR", "tmp"),
+        ];
+        command.envs(folders.map(|(name, folder)| (name, self.root.join(folder))));
+        command.env(MARK, &self.mark).envs(self.env.iter().cloned());
+        command
+    }
+
+    /// Runs a verb to its end.
+    #[track_caller]
+    pub fn xy(&self, args: &[&str]) -> Ran {
+        to_the_end(&mut self.command(args), VERB_WITHIN).into()
+    }
+
+    /// Runs a verb with `--json`, which must succeed, and reads its answer.
+    #[track_caller]
+    pub fn xy_json(&self, args: &[&str]) -> Value {
+        let ran = self.xy(&[args, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "`xy {}` failed: {ran:#?}", args.join(" "));
+        serde_json::from_str(&ran.stdout)
+            .unwrap_or_else(|cause| panic!("`xy {}`: {cause}: {ran:#?}", args.join(" ")))
+    }
+
+    /// Starts a daemon and waits until it serves.
+    #[track_caller]
+    pub fn daemon(&self) -> Daemon {
+        self.daemon_with(&[])
+    }
+
+    /// Starts a daemon with more arguments and waits until it, and no other, serves.
+    #[track_caller]
+    pub fn daemon_with(&self, args: &[&str]) -> Daemon {
+        let daemon = self.spawn_daemon(args);
+        let settled = poll(WAIT_WITHIN, || !daemon.is_running() || self.is_served_by(daemon.pid));
+        let stderr = || daemon.stderr();
+        match (settled, daemon.status()) {
+            (_, Some(status)) => panic!("the daemon ended ({status}); stderr:\n{}", stderr()),
+            (None, None) => {
+                panic!("the daemon did not serve within {WAIT_WITHIN:?}; stderr:\n{}", stderr())
+            }
+            (Some(()), None) => daemon,
+        }
+    }
+
+    /// Runs a daemon that must end by itself.
+    #[track_caller]
+    pub fn daemon_fails(&self) -> Output {
+        to_the_end(&mut self.command(&["daemon"]), VERB_WITHIN)
+    }
+
+    /// Asks the daemon on a connection of its own: the result, or the error object.
+    #[track_caller]
+    pub fn call(&self, method: &str, params: Value) -> Result<Value, Value> {
+        self.connect().call(method, params)
+    }
+
+    /// A raw connection to the daemon.
+    #[track_caller]
+    pub fn connect(&self) -> Wire {
+        let socket = self.socket();
+        Wire::open(&socket)
+            .unwrap_or_else(|cause| panic!("no daemon at {}: {cause}", socket.display()))
+    }
+
+    /// Waits until `look` sees it: `true`, or `Some` of what is wanted.
+    #[track_caller]
+    pub fn wait_until<S: Sign>(&self, what: &str, look: impl FnMut() -> S) -> S::Seen {
+        poll(WAIT_WITHIN, look)
+            .unwrap_or_else(|| panic!("not within {WAIT_WITHIN:?}: {what}; {}", self.last_words()))
+    }
+
+    /// Waits until the server `name` is in `state`, and answers its status.
+    #[track_caller]
+    pub fn wait_for_state(&self, name: &str, state: &str) -> Value {
+        let mut last = Ok(Value::Null);
+        let seen = poll(WAIT_WITHIN, || {
+            last = self.ask("status", json!({ "name": name }));
+            last.clone().ok().filter(|status| status["state"] == state)
+        });
+        seen.unwrap_or_else(|| {
+            panic!(
+                "`{name}` is not {state} within {WAIT_WITHIN:?}: {last:#?}; {}",
+                self.last_words()
+            )
+        })
+    }
+
+    /// Says that the test leaves this on purpose: a path below [`Home::root`], or
+    /// the beginning of some.
+    pub fn expect_left(&self, path: &str) {
+        locked(&self.expected).push(path.to_owned());
+    }
+
+    #[track_caller]
+    fn spawn_daemon(&self, args: &[&str]) -> Daemon {
+        let mut daemons = self.daemons_mut();
+        let stderr = self.root.join(format!("harness/daemon-{}.stderr", daemons.len()));
+        let file = File::create(&stderr).expect("a file of ours is writable");
+        let mut command = self.command(&[&["daemon"], args].concat());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
+        let daemon = Daemon::new(child, stderr);
+        daemons.push(daemon.clone());
+        daemon
+    }
+
+    /// Whether the daemon at the socket answers, and is the process `pid`.
+    fn is_served_by(&self, pid: u32) -> bool {
+        self.ask("version", Value::Null).is_ok()
+            && self.ask("info", Value::Null).is_ok_and(|info| info["pid"] == pid)
+    }
+
+    /// Like [`Home::call`], but a daemon that does not answer is an error too.
+    fn ask(&self, method: &str, params: Value) -> Result<Value, Value> {
+        let answer =
+            Wire::open(&self.socket()).and_then(|mut wire| wire.try_call(method, params, PROMPTLY));
+        answer.unwrap_or_else(|cause| Err(json!(format!("no answer: {cause}"))))
+    }
+
+    /// The stderr of the last daemon, for the reader of a failed test.
+    fn last_words(&self) -> String {
+        match self.daemons().last() {
+            Some(daemon) => format!("stderr of daemon {}:\n{}", daemon.pid, daemon.stderr()),
+            None => "no daemon was started".to_owned(),
+        }
+    }
+
+    fn daemons(&self) -> Vec<Daemon> {
+        self.daemons_mut().clone()
+    }
+
+    fn daemons_mut(&self) -> MutexGuard<'_, Vec<Daemon>> {
+        locked(&self.daemons)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

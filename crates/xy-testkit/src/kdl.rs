@@ -1,0 +1,50 @@
+//! A few words of KDL, for the files tests write.
+
+use std::path::Path;
+
+/// `command` and, if there are any, `args`.
+pub(crate) fn command(program: &Path, args: &[&str]) -> String {
+    let program = program.to_str().expect("the path of a test program is UTF-8");
+    let command = format!("command {}\n", quoted(program));
+    if args.is_empty() {
+        return command;
+    }
+    let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
+    format!("{command}args {}\n", args.join(" "))
+}
+
+/// `text` as a KDL string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            _ if character.is_control() => {
+                quoted.extend(character.escape_unicode());
+            }
+            _ => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_args_is_one_line() {
+        assert_eq!(command(Path::new("/bin/true"), &[]), "command \"/bin/true\"\n");
+    }
+
+    #[test]
+    fn args_are_quoted() {
+        let text = command(Path::new("/bin/sh"), &["-c", "echo \"a\\b\"\n\u{1}"]);
+        let args = "args \"-c\" \"echo \\\"a\\\\b\\\"\\n\\u{1}\"\n";
+        assert_eq!(text, format!("command \"/bin/sh\"\n{args}"));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a test must not leave behind: processes, sockets, stray files.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::process::{Proc, kill_marked, marked_processes};
+use crate::wait::poll;
+
+/// How long the processes of a test may take to end once their daemon has.
+const DIE_WITHIN: Duration = Duration::from_secs(3);
+
+/// What xy may leave in a home for the next daemon, beside configuration.
+const KEPT: [&str; 4] =
+    ["state/xy/logs/", "state/xy/xy.pid", "state/xy/wishes.json", "state/xy/daemon.log"];
+
+/// Names every process that still carries `mark` after a while, and kills it.
+pub(crate) fn processes(mark: &str) -> Vec<String> {
+    if poll(DIE_WITHIN, || is_quiet(mark)).is_some() {
+        return Vec::new();
+    }
+    let left = marked_processes(mark);
+    // A supervisor among them may start another before its own turn comes.
+    let _ = poll(DIE_WITHIN, || {
+        for process in marked_processes(mark) {
+            kill_marked(process.pid, mark);
+        }
+        is_quiet(mark)
+    });
+    left.iter().map(describe).collect()
+}
+
+/// Whether no process carries `mark`. A process in the middle of an `exec` has no
+/// environment for a moment, so one look is not enough.
+fn is_quiet(mark: &str) -> bool {
+    marked_processes(mark).is_empty() && marked_processes(mark).is_empty()
+}
+
+fn describe(process: &Proc) -> String {
+    let Proc { pid, cmdline, state } = process;
+    if *state == 'Z' {
+        return format!("process {pid} is dead but nobody reaped it: {cmdline}");
+    }
+    format!("process {pid} was still alive ({state}) and has been killed: {cmdline}")
+}
+
+/// Names every file in `root` that has no reason to be there. `allowed` holds
+/// paths below `root`, or beginnings of such.
+pub(crate) fn files(root: &Path, allowed: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(root, "", &mut found);
+    let is_allowed = |path: &str| allowed.iter().any(|start| path.starts_with(start.as_str()));
+    let mut left: Vec<String> = found
+        .into_iter()
+        .filter(|(path, _)| !is_allowed(path))
+        .filter(|(path, is_socket)| *is_socket || !is_kept(path))
+        .map(|(path, is_socket)| format!("{} {path}", if is_socket { "socket" } else { "file" }))
+        .collect();
+    left.sort();
+    left
+}
+
+fn is_kept(path: &str) -> bool {
+    let is_config = path.starts_with("config/")
+        && Path::new(path).extension().is_some_and(|extension| extension == "kdl");
+    let is_state = KEPT
+        .iter()
+        .any(|kept| if kept.ends_with('/') { path.starts_with(kept) } else { path == *kept });
+    is_config || is_state
+}
+
+/// Collects the paths of all that is no folder, each with whether it is a socket.
+fn walk(folder: &Path, prefix: &str, found: &mut Vec<(String, bool)>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
+            Ok(kind) => found.push((path, kind.is_socket())),
+            Err(_) => {} // It went away while we looked.
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn root_with(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir_in("/tmp").unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn what_the_next_daemon_needs_may_stay() {
+        let root = root_with(&[
+            "config/xy/xy.kdl",
+            "config/xy/servers/a.kdl",
+            "state/xy/xy.pid",
+            "state/xy/wishes.json",
+            "state/xy/logs/a.log.1",
+        ]);
+        assert_eq!(files(root.path(), &[]), [""; 0]);
+    }
+
+    #[test]
+    fn anything_else_is_named_unless_the_test_expects_it() {
+        let root = root_with(&["state/xy/wishes.json.tmp", "run/x", "config/xy/servers/a.kdl~"]);
+        let left = ["file config/xy/servers/a.kdl~", "file run/x", "file state/xy/wishes.json.tmp"];
+        assert_eq!(files(root.path(), &[]), left);
+        let allowed = ["state/xy/wishes.json.".to_owned(), "run/".to_owned()];
+        assert_eq!(files(root.path(), &allowed), left[..1]);
+    }
+
+    #[test]
+    fn a_socket_is_named_wherever_it_is() {
+        let root = root_with(&["state/xy/logs/a.log"]);
+        let _listener = UnixListener::bind(root.path().join("state/xy/logs/s")).unwrap();
+        assert_eq!(files(root.path(), &[]), ["socket state/xy/logs/s"]);
+    }
+}

@@ -1,0 +1,28 @@
+//! The lines a server's log files hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::home::Home;
+
+/// All lines in the log files of the server `name`, oldest first, `[out]` and
+/// `[err]` included; none if there is no log yet.
+///
+/// A rotation in the middle of the reading can hide or repeat lines: wait until
+/// the server has written all of them, then read.
+pub fn read_log_lines(home: &Home, name: &str) -> Vec<String> {
+    let bytes: Vec<u8> = generations(&home.log_file(name))
+        .iter()
+        .flat_map(|file| fs::read(file).unwrap_or_default())
+        .collect();
+    String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+}
+
+/// The files that exist, oldest first: `.N` … `.1`, then the current one.
+fn generations(current: &Path) -> Vec<PathBuf> {
+    let older = (1..).map(|number| PathBuf::from(format!("{}.{number}", current.display())));
+    let mut files: Vec<PathBuf> = older.take_while(|file| file.exists()).collect();
+    files.reverse();
+    files.push(current.to_owned());
+    files
+}

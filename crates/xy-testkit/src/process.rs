@@ -1,0 +1,188 @@
+//! Which processes a test has started, however far down, by a mark in their
+//! environment.
+//!
+//! Only Linux shows the environment of others; elsewhere nothing is found, and
+//! the oracle of leaks sees files alone.
+
+#[cfg(target_os = "linux")]
+use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use rustix::process::{Pid, Signal};
+
+/// The variable that carries the mark. Not `XY_…`: xy takes those away.
+pub(crate) const MARK: &str = "TESTKIT_MARK";
+
+/// A mark that no other test has.
+pub(crate) fn random_mark() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
+}
+
+/// A process that carries a mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proc {
+    /// Its number.
+    pub pid: u32,
+    /// Its program and arguments, or its bare name in brackets.
+    pub cmdline: String,
+    /// What it does: `S` sleeps, `R` runs, `Z` is dead and not reaped.
+    pub state: char,
+}
+
+/// All processes whose environment carries `mark`, and their dead children that
+/// nobody has reaped (a dead process has no environment any more).
+#[cfg(target_os = "linux")]
+pub fn marked_processes(mark: &str) -> Vec<Proc> {
+    let all: Vec<Stat> = every_pid().into_iter().filter_map(Stat::of).collect();
+    let marked: Vec<u32> =
+        all.iter().map(|stat| stat.pid).filter(|&pid| carries(pid, mark)).collect();
+    let unreaped = |stat: &Stat| stat.state == 'Z' && marked.contains(&stat.parent);
+    all.iter()
+        .filter(|stat| marked.contains(&stat.pid) || unreaped(stat))
+        .map(|stat| Proc { pid: stat.pid, cmdline: stat.command(), state: stat.state })
+        .collect()
+}
+
+/// Nothing can be seen here.
+#[cfg(not(target_os = "linux"))]
+pub fn marked_processes(_mark: &str) -> Vec<Proc> {
+    Vec::new()
+}
+
+/// Whether the process `pid` exists and is not merely unreaped.
+#[cfg(target_os = "linux")]
+pub fn is_alive(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+}
+
+/// Whether the process `pid` exists.
+#[cfg(not(target_os = "linux"))]
+pub fn is_alive(pid: u32) -> bool {
+    known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+}
+
+/// Kills `pid` if it still carries `mark`: numbers are used again.
+#[cfg(target_os = "linux")]
+pub(crate) fn kill_marked(pid: u32, mark: &str) {
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+    let Some(process) = known(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return;
+    };
+    if carries(pid, mark) {
+        let _ = pidfd_send_signal(process, Signal::KILL); // It may have ended meanwhile.
+    }
+}
+
+/// Nothing is marked here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn kill_marked(_pid: u32, _mark: &str) {}
+
+/// Sends SIGTERM to `pid`, if there is such a process.
+pub(crate) fn terminate(pid: u32) {
+    if let Some(pid) = known(pid) {
+        let _ = rustix::process::kill_process(pid, Signal::TERM); // It may have ended.
+    }
+}
+
+fn known(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+#[cfg(target_os = "linux")]
+fn every_pid() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether the environment of `pid` carries `mark`; it is not always text.
+#[cfg(target_os = "linux")]
+fn carries(pid: u32, mark: &str) -> bool {
+    let wanted = format!("{MARK}={mark}");
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environ.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+}
+
+#[cfg(target_os = "linux")]
+struct Stat {
+    pid: u32,
+    name: String,
+    state: char,
+    parent: u32,
+}
+
+#[cfg(target_os = "linux")]
+impl Stat {
+    /// `None` once the process is gone.
+    fn of(pid: u32) -> Option<Self> {
+        let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        // The name stands in parentheses and may hold some itself.
+        let (head, tail) = text.rsplit_once(") ")?;
+        let name = head.split_once('(')?.1.to_owned();
+        let mut fields = tail.split(' ');
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        Some(Self { pid, name, state, parent })
+    }
+
+    fn command(&self) -> String {
+        let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+        if text.trim().is_empty() { format!("[{}]", self.name) } else { text.trim().to_owned() }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wait::poll;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn marked(mark: &str, script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env(MARK, mark).stdout(Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    #[test]
+    fn a_marked_child_is_found_and_killed_and_an_unmarked_one_is_not() {
+        let mark = random_mark();
+        let mut child = marked(&mark, "exec sleep 60");
+        let found =
+            poll(SOON, || marked_processes(&mark).pop().filter(|it| it.cmdline == "sleep 60"));
+        assert_eq!(found.unwrap().pid, child.id());
+        assert_eq!(marked_processes(&mark[1..]), []); // A part of a mark is another mark.
+
+        kill_marked(child.id(), &random_mark());
+        assert!(is_alive(child.id()));
+        kill_marked(child.id(), &mark);
+        assert!(!child.wait().unwrap().success());
+        assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn a_dead_child_that_a_marked_process_does_not_reap_is_found() {
+        let mark = random_mark();
+        // The shell becomes a program that knows nothing of its child.
+        let mut child = marked(&mark, "sleep 0 & exec sleep 60");
+        let zombie = poll(SOON, || marked_processes(&mark).into_iter().find(|it| it.state == 'Z'));
+        assert_eq!(zombie.unwrap().cmdline, "[sleep]");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(marked_processes(&mark), []);
+    }
+
+    #[test]
+    fn a_dead_child_of_ours_is_not_alive() {
+        let mark = random_mark();
+        let mut child = marked(&mark, "exit 0");
+        assert!(poll(SOON, || !is_alive(child.id())).is_some());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,100 @@
+//! One command from its start to its end, within a limit.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::wait::poll;
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// Its exit code; 128 and the signal's number if one ended it.
+    pub code: i32,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let signal = || 128 + output.status.signal().unwrap_or_default();
+        Self {
+            code: output.status.code().unwrap_or_else(signal),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs `command` to its end; kills it and panics if that takes longer than `limit`.
+///
+/// Its output goes to files: a child it leaves behind may hold a pipe open for
+/// ever, but cannot keep a file from being read.
+#[track_caller]
+pub(crate) fn to_the_end(command: &mut Command, limit: Duration) -> Output {
+    let (stdout, stderr) = (scratch(), scratch());
+    command.stdin(Stdio::null()).stdout(shared(&stdout)).stderr(shared(&stderr));
+    let mut child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
+    let status = poll(limit, || child.try_wait().expect("a child of ours can be waited for"));
+    if status.is_none() {
+        let _ = child.kill(); // It may end at this very moment.
+        let _ = child.wait();
+    }
+    let read = |file: &File| read_all(file).expect("a scratch file can be read");
+    let (stdout, stderr) = (read(&stdout), read(&stderr));
+    let Some(status) = status else {
+        let told = [stdout, stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        panic!(
+            "{command:?} did not end within {limit:?}; stdout: {}\nstderr: {}",
+            told[0], told[1]
+        );
+    };
+    Output { status, stdout, stderr }
+}
+
+fn scratch() -> File {
+    tempfile::tempfile().expect("a scratch file")
+}
+
+fn shared(file: &File) -> File {
+    file.try_clone().expect("a descriptor is free")
+}
+
+/// Reads from the start without moving the offset, which the writers share.
+fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    let mut bytes = vec![0; usize::try_from(length).expect("what a test wrote fits in memory")];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, limit: Duration) -> Ran {
+        to_the_end(Command::new("sh").args(["-c", script]), limit).into()
+    }
+
+    #[test]
+    fn code_and_output_are_told() {
+        let ran = sh("echo a; echo b >&2; exit 3", Duration::from_secs(20));
+        assert_eq!(ran, Ran { code: 3, stdout: "a\n".to_owned(), stderr: "b\n".to_owned() });
+    }
+
+    #[test]
+    fn a_death_by_signal_is_told_as_shells_do() {
+        assert_eq!(sh("kill -9 $$", Duration::from_secs(20)).code, 137);
+    }
+
+    #[test]
+    #[should_panic(expected = "did not end within")]
+    fn a_command_that_does_not_end_is_a_fault() {
+        sh("echo before; exec sleep 60", Duration::from_millis(50));
+    }
+}

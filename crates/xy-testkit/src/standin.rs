@@ -1,0 +1,226 @@
+//! What the test servers in `bin/` have in common: flags, plain writes, and the
+//! wait for SIGTERM or the end of stdin.
+//!
+//! Nothing here buffers: a text is one `write(2)`, so that a test knows what a
+//! reader can have seen. No server outlives its safety limit.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FileType;
+use signal_hook::consts::SIGTERM;
+use signal_hook::low_level::{pipe, raise};
+
+use crate::clock;
+
+/// No test takes longer; a server that a test forgot ends by itself.
+pub const SAFETY_LIMIT: Duration = Duration::from_mins(10);
+
+/// Ends this process by SIGKILL after `limit`, even if it is stuck in a write.
+pub fn live_at_most(limit: Duration) {
+    let watchdog = thread::Builder::new().name("watchdog".to_owned());
+    let watched = watchdog.spawn(move || {
+        clock::pause(limit);
+        raise(signal_hook::consts::SIGKILL)
+    });
+    watched.expect("a test server may have a second thread");
+}
+
+/// Does nothing for `duration`; a signal ends the process as it does by default.
+pub fn linger(duration: Duration) {
+    clock::pause(duration);
+}
+
+/// The flags a test server was given; what is wrong with them is a panic.
+#[derive(Debug)]
+pub struct Flags {
+    rest: VecDeque<String>,
+}
+
+impl Flags {
+    /// The arguments of this process.
+    pub fn of_this_process() -> Self {
+        Self { rest: std::env::args().skip(1).collect() }
+    }
+
+    /// The next flag, without its value.
+    pub fn next_flag(&mut self) -> Option<String> {
+        self.rest.pop_front()
+    }
+
+    /// The value of the flag that was read last.
+    pub fn value(&mut self) -> String {
+        self.rest.pop_front().expect("the last flag needs a value")
+    }
+
+    /// The value of the flag that was read last, a number.
+    pub fn number(&mut self) -> u64 {
+        let text = self.value();
+        text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
+    }
+
+    /// The value of the flag that was read last, in milliseconds.
+    pub fn millis(&mut self) -> Duration {
+        Duration::from_millis(self.number())
+    }
+}
+
+/// Where a text goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// File descriptor 1.
+    Stdout,
+    /// File descriptor 2.
+    Stderr,
+}
+
+impl Output {
+    fn descriptor(self) -> BorrowedFd<'static> {
+        match self {
+            Self::Stdout => rustix::stdio::stdout(),
+            Self::Stderr => rustix::stdio::stderr(),
+        }
+    }
+
+    /// Writes all of `bytes`, in one call if the reader lets it.
+    pub fn write(self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::write(self.descriptor(), bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(cause) => return Err(cause.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `text` and a line end. A reader that is gone changes nothing: how
+    /// long a server lives does not depend on who listens.
+    pub fn say(self, text: &str) {
+        let _ = self.write(format!("{text}\n").as_bytes());
+    }
+}
+
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// SIGTERM came.
+    Term,
+    /// The other end of stdin is closed.
+    StdinClosed,
+    /// The time is over.
+    InTime,
+}
+
+/// Waits for SIGTERM and, if stdin has another end at all, for its closing.
+#[derive(Debug)]
+pub struct Wait {
+    terms: UnixStream,
+    watches_stdin: bool,
+}
+
+impl Wait {
+    /// From now on SIGTERM is noted instead of deadly.
+    pub fn new() -> Self {
+        let (terms, written_by_handler) = UnixStream::pair().expect("a pair of sockets");
+        pipe::register(SIGTERM, written_by_handler).expect("SIGTERM can be handled");
+        Self { terms, watches_stdin: has_another_end(rustix::stdio::stdin()) }
+    }
+
+    /// The same, but the end of stdin means nothing.
+    pub fn for_term_only() -> Self {
+        Self { watches_stdin: false, ..Self::new() }
+    }
+
+    /// Waits at most `limit`, or for ever; what arrives on stdin is read and forgotten.
+    pub fn next(&mut self, limit: Option<Duration>) -> Woken {
+        let until = limit.map(|limit| clock::now() + limit);
+        loop {
+            let (term, input) = self.poll(until);
+            if term {
+                self.terms.read_exact(&mut [0]).expect("the handler wrote a byte");
+                return Woken::Term;
+            }
+            if input && stdin_is_at_its_end() {
+                return Woken::StdinClosed;
+            }
+            if until.is_some_and(|until| clock::now() >= until) {
+                return Woken::InTime;
+            }
+        }
+    }
+
+    /// Whether there is a SIGTERM, and whether there is something on stdin.
+    fn poll(&self, until: Option<Instant>) -> (bool, bool) {
+        let stdin = rustix::stdio::stdin();
+        let mut watched = vec![PollFd::new(&self.terms, PollFlags::IN)];
+        if self.watches_stdin {
+            watched.push(PollFd::new(&stdin, PollFlags::IN));
+        }
+        let left = until.map(|until| until.saturating_duration_since(clock::now()));
+        let left = left.map(|left| Timespec::try_from(left).expect("a short time"));
+        match rustix::event::poll(&mut watched, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => panic!("cannot poll: {cause}"),
+        }
+        let happened = |at: usize| watched.get(at).is_some_and(|it| !it.revents().is_empty());
+        (happened(0), happened(1))
+    }
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn has_another_end(descriptor: impl AsFd) -> bool {
+    rustix::fs::fstat(descriptor).is_ok_and(|stat| {
+        matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket)
+    })
+}
+
+fn stdin_is_at_its_end() -> bool {
+    let mut buffer = [0; 8 * 1024];
+    match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+        Ok(count) => count == 0,
+        Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => false,
+        Err(_) => true,
+    }
+}
+
+/// Says `tick 1`, `tick 2` … until it is told to end, and why it ends.
+pub fn tick(output: Output, every: Duration) -> ExitCode {
+    let mut wait = Wait::new();
+    let mut count = 0u64;
+    loop {
+        match wait.next(Some(every)) {
+            Woken::InTime => {
+                count += 1;
+                output.say(&format!("tick {count}"));
+            }
+            end => return stopping(output, end),
+        }
+    }
+}
+
+/// Says nothing until it is told to end, and then why.
+pub fn sleep(output: Output) -> ExitCode {
+    let end = Wait::new().next(None);
+    stopping(output, end)
+}
+
+fn stopping(output: Output, end: Woken) -> ExitCode {
+    output.say(match end {
+        Woken::Term => "stopping: TERM",
+        Woken::StdinClosed => "stopping: stdin closed",
+        Woken::InTime => "stopping: in time",
+    });
+    ExitCode::SUCCESS
+}

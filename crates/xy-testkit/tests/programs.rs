@@ -1,0 +1,196 @@
+//! The test servers do what their flags say.
+//!
+//! A read here has no limit of its own: a test server that forgets to speak is
+//! ended by its safety limit.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const EXIT: &str = env!("CARGO_BIN_EXE_xy-test-exit");
+const IGNORE_TERM: &str = env!("CARGO_BIN_EXE_xy-test-ignore-term");
+const MIRROR: &str = env!("CARGO_BIN_EXE_xy-test-mirror");
+const SLEEP_SERVER: &str = env!("CARGO_BIN_EXE_xy-test-sleep-server");
+const SPEW: &str = env!("CARGO_BIN_EXE_xy-test-spew");
+
+/// A server whose stderr is read line by line.
+struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Server {
+    fn start(program: &str, args: &[&str], stdin: Stdio) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).stdin(stdin).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stderr }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// What it still says, and how it ends.
+    fn end(mut self) -> (String, Option<i32>, Option<i32>) {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        (rest, status.code(), status.signal())
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_sleep_server_ticks_until_term() {
+    let mut server = Server::start(SLEEP_SERVER, &["--every", "5"], Stdio::null());
+    assert_eq!(server.line(), format!("started {}", server.child.id()));
+    // Stdin is /dev/null, which is always at its end and means nothing.
+    assert_eq!(server.line(), "tick 1");
+    assert_eq!(server.line(), "tick 2");
+    server.send(Signal::TERM);
+    let (rest, code, _) = server.end();
+    assert!(rest.ends_with("stopping: TERM\n"), "{rest}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn a_sleep_server_ends_with_its_stdin() {
+    let mut server = Server::start(SLEEP_SERVER, &["--every", "600000"], Stdio::piped());
+    assert!(server.line().starts_with("started "));
+    drop(server.child.stdin.take());
+    assert_eq!(server.end(), ("stopping: stdin closed\n".to_owned(), Some(0), None));
+}
+
+#[test]
+fn a_sleep_server_can_speak_on_stdout() {
+    let mut command = Command::new(SLEEP_SERVER);
+    command.arg("--stdout").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let said = command.spawn().unwrap().wait_with_output().unwrap();
+    let said = (text(&said.stdout).lines().last(), text(&said.stderr));
+    assert_eq!(said, (Some("stopping: stdin closed"), ""));
+}
+
+#[test]
+fn an_exit_has_a_code_and_last_words() {
+    let ran = run(EXIT, &["--code", "7", "--after", "5", "--say", "goodbye"]);
+    assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(7), "goodbye\n"));
+    assert_eq!(run(EXIT, &[]).status.code(), Some(1));
+}
+
+#[test]
+fn an_exit_can_be_by_a_signal() {
+    for signal in [6, 9, 11, 13, 15] {
+        assert_eq!(run(EXIT, &["--signal", &signal.to_string()]).status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn an_exit_can_be_only_for_the_first_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let lives = folder.path().join("lives");
+    let args = ["--lives", lives.to_str().unwrap(), "--until", "2", "--code", "3"];
+    assert_eq!(run(EXIT, &args).status.code(), Some(3));
+    assert_eq!(run(EXIT, &args).status.code(), Some(3));
+    let mut third = Server::start(EXIT, &args, Stdio::null());
+    assert_eq!(third.line(), "tick 1");
+    third.send(Signal::TERM);
+    assert_eq!(third.end().1, Some(0));
+    assert_eq!(fs::read_to_string(lives).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn only_a_kill_ends_the_one_that_ignores_term() {
+    let mut server = Server::start(IGNORE_TERM, &[], Stdio::piped());
+    assert_eq!(server.line(), "ready");
+    drop(server.child.stdin.take());
+    for _ in 0..2 {
+        server.send(Signal::TERM);
+        assert_eq!(server.line(), "got TERM");
+    }
+    server.send(Signal::KILL);
+    assert_eq!(server.end(), (String::new(), None, Some(9)));
+}
+
+#[test]
+fn spewed_lines_are_numbered_and_of_one_width() {
+    let ran = run(SPEW, &["--lines", "3", "--text", "a", "--stream", "both"]);
+    assert_eq!(text(&ran.stdout), "a0000001\na0000002\na0000003\n");
+    assert_eq!(ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(0));
+}
+
+#[test]
+fn blocks_hold_the_same_as_lines() {
+    let by_line = run(SPEW, &["--lines", "20000", "--stream", "out"]);
+    let by_block = run(SPEW, &["--lines", "20000", "--stream", "out", "--flush", "block"]);
+    assert_eq!(text(&by_line.stdout).lines().count(), 20_000);
+    assert!(by_line.stdout == by_block.stdout);
+}
+
+#[test]
+fn a_spew_can_end_in_the_middle_of_a_line() {
+    let ran = run(SPEW, &["--lines", "2", "--no-newline-at-end"]);
+    assert_eq!(text(&ran.stderr), "line 0000001\nline 0000002");
+    let ran = run(SPEW, &["--lines", "1", "--bytes-without-newline", "70000"]);
+    assert_eq!(text(&ran.stderr), format!("line 0000001\n{}", "x".repeat(70_000)));
+}
+
+#[test]
+fn a_spew_can_sleep_afterwards() {
+    let args = ["--lines", "1", "--then", "sleep"];
+    let mut server = Server::start(SPEW, &args, Stdio::piped());
+    assert_eq!(server.line(), "line 0000001");
+    drop(server.child.stdin.take());
+    assert_eq!(server.end(), ("stopping: stdin closed\n".to_owned(), Some(0), None));
+}
+
+#[test]
+fn a_mirror_shows_what_it_was_given() {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$0" an-argument <&-"#, MIRROR]);
+    command.env_clear().env("TESTED", "yes").current_dir("/");
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut mirror = Server { child, stderr };
+    let seen: Value = serde_json::from_str(&mirror.line()).unwrap();
+    mirror.send(Signal::TERM);
+    assert_eq!(mirror.end().1, Some(0));
+
+    assert_eq!(seen["argv"], json!([MIRROR, "an-argument"]));
+    assert_eq!(seen["cwd"], "/");
+    assert_eq!(seen["env"]["TESTED"], "yes");
+    assert_eq!(seen["env"].get("HOME"), None);
+    assert_eq!(seen["ppid"], std::process::id());
+    assert_eq!(seen["pgid"], rustix::process::getpgrp().as_raw_pid());
+    assert_eq!(seen["sid"], rustix::process::getsid(None).unwrap().as_raw_pid());
+    assert_eq!((&seen["stdin"], &seen["stdout"]), (&json!("closed"), &json!("null")));
+    assert_eq!(seen["stderr"], "pipe");
+    if cfg!(target_os = "linux") {
+        assert_eq!(seen["fds"]["1"], "/dev/null");
+        assert!(seen["fds"]["2"].as_str().unwrap().starts_with("pipe:["), "{seen}");
+        // Not even SIGPIPE, which Rust programs ignore: it looks before they do.
+        assert_eq!(seen["signals"]["caught"], json!([]));
+        assert!(!seen["signals"]["ignored"].as_array().unwrap().contains(&json!(13)), "{seen}");
+    }
+}
