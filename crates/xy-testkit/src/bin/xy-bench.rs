@@ -1,0 +1,217 @@
+//! Measures the real thing: log throughput, `list`, memory. Prints figures, asserts none.
+//!
+//! Everything is a ratio within one run on one machine, or stands beside the budget
+//! that it is held against. What was measured is also checked: a run that lost or
+//! tore a line is no measurement.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use xy_testkit::{Home, read_log_lines};
+
+const LINES: usize = 1_000_000;
+const LOG_ROUNDS: usize = 5;
+const LIST_ROUNDS: usize = 40;
+const SERVERS: usize = 100;
+
+fn main() -> ExitCode {
+    let Some(xy) = std::env::args().nth(1).map(PathBuf::from) else {
+        say("usage: xy-bench <path of a release build of xy>");
+        return ExitCode::from(64);
+    };
+    say(&format!("{:<46} {:>12} {:>12}  budget", "what", "figure", "ratio"));
+    logs(&xy);
+    servers(&xy);
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "printing figures is what it is for")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn row(what: &str, figure: &str, ratio: Option<f64>, budget: &str) {
+    let ratio = ratio.map(|ratio| format!("{ratio:.2} x")).unwrap_or_default();
+    say(&format!("{what:<46} {figure:>12} {ratio:>12}  {budget}"));
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+/// A million lines, one write(2) each: through `cat`, through xy, through xy with a follower.
+fn logs(xy: &Path) {
+    let (mut cat, mut alone, mut followed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut skipped = 0;
+    for _ in 0..LOG_ROUNDS {
+        cat.push(through_cat(xy));
+        alone.push(through_xy(xy, false).0);
+        let (time, missed) = through_xy(xy, true);
+        followed.push(time);
+        skipped = skipped.max(missed);
+    }
+    let (cat, alone, followed) = (median(cat), median(alone), median(followed));
+    let over_cat = |time: Duration| Some(time.as_secs_f64() / cat.as_secs_f64());
+    row("1,000,000 lines through cat", &millis(cat), None, "");
+    row("1,000,000 lines through xy", &millis(alone), over_cat(alone), "");
+    let budget = "<= 1.20 x, 0 lost, 0 torn";
+    row("the same, a follower attached", &millis(followed), over_cat(followed), budget);
+    row("lines the follower was told it missed", &skipped.to_string(), None, "");
+}
+
+fn through_cat(xy: &Path) -> Duration {
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    let file = File::create(folder.path().join("lines")).expect("a file of our own");
+    let began = now();
+    let mut spew = Command::new(beside(xy, "xy-test-spew"))
+        .args(["--lines", &LINES.to_string(), "--stream", "out"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the test servers are built");
+    let lines = spew.stdout.take().expect("it is piped");
+    let cat = Command::new("cat").stdin(lines).stdout(file).status().expect("cat is everywhere");
+    assert!(cat.success() && spew.wait().expect("it is our child").success());
+    began.elapsed()
+}
+
+fn through_xy(xy: &Path, follow: bool) -> (Duration, u64) {
+    let home = Home::new(xy);
+    let spew = home.kdl_command("xy-test-spew", &["--lines", &LINES.to_string()]);
+    home.server("spew", &format!("{spew}\nrestart {{ policy \"never\" }}\n"));
+    home.server("idle", &home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]));
+    home.daemon();
+    home.wait_for_state("spew", "stopped");
+    fs::remove_dir_all(home.log_file("spew").parent().expect("it is in a folder")).expect("ours");
+
+    let follower = follow.then(|| {
+        home.command(&["logs", "spew", "--follow", "--tail", "0", "--json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("xy runs")
+    });
+    let counting = follower.map(|mut child| {
+        let out = child.stdout.take().expect("it is piped");
+        (std::thread::spawn(move || count(out)), child)
+    });
+    let mut events = home.connect();
+    events.call("events", Value::Null).expect("a subscription");
+    let began = now();
+    home.call("start", json!({"name": "spew"})).expect("it starts");
+    while events.next(Duration::from_secs(60))["params"]["state"] != "stopped" {}
+    let took = began.elapsed();
+
+    let lines = read_log_lines(&home, "spew");
+    assert_eq!(lines.len(), LINES, "nothing is lost");
+    assert!(lines.windows(2).all(|pair| pair[0] < pair[1]), "nothing is torn or out of order");
+    let missed = counting.map_or(0, |(counter, mut child)| {
+        home.remove_server("spew");
+        home.call("reload", Value::Null).expect("it reloads");
+        child.wait().expect("it is our child");
+        let (shown, skipped) = counter.join().expect("counting does not panic");
+        assert_eq!(shown + skipped, LINES as u64, "shown and skipped are all");
+        skipped
+    });
+    home.finish();
+    (took, missed)
+}
+
+/// How many lines a follower showed, and how many it was told it missed.
+fn count(out: impl std::io::Read) -> (u64, u64) {
+    use std::io::{BufRead, BufReader};
+    let (mut shown, mut skipped) = (0, 0);
+    for line in BufReader::with_capacity(1 << 20, out).lines() {
+        let line = line.expect("it is text");
+        if let Some(rest) = line.split("\"count\":").nth(1) {
+            let number = rest.trim_end_matches(|c: char| !c.is_ascii_digit());
+            skipped += number.parse::<u64>().expect("a count is a number");
+        } else {
+            shown += 1;
+        }
+    }
+    (shown, skipped)
+}
+
+/// What a hundred servers cost, and how long it takes to list them.
+fn servers(xy: &Path) {
+    let idle = Home::new(xy);
+    let daemon = idle.daemon();
+    let (rss, pss) = memory(daemon.pid);
+    row("daemon, idle: RSS", &mega(rss), None, "<= 12 MB");
+    row("daemon, idle: PSS", &mega(pss), None, "");
+    idle.finish();
+
+    let home = Home::new(xy);
+    let server = home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]);
+    for n in 0..SERVERS {
+        home.server(&format!("s{n:03}"), &server);
+    }
+    let daemon = home.daemon();
+    home.wait_until("all are running", || {
+        let listed = home.call("list", Value::Null).expect("a list");
+        listed.as_array().is_some_and(|all| all.iter().all(|one| one["state"] == "running"))
+    });
+    let (rss, pss) = memory(daemon.pid);
+    row("daemon, 100 stdio servers: RSS", &mega(rss), None, "<= 25 MB");
+    row("daemon, 100 stdio servers: PSS", &mega(pss), None, "");
+    let shims = shims_of(daemon.pid);
+    assert_eq!(shims.len(), SERVERS);
+    let (rss, pss) = shims.iter().map(|&pid| memory(pid)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    row("one shim of 100: RSS", &mega(rss / SERVERS as u64), None, "");
+    row("one shim of 100: PSS", &mega(pss / SERVERS as u64), None, "<= 1 MB, aim 0.5");
+
+    let time = |command: &mut Command| {
+        let began = now();
+        let output = command.output().expect("it runs");
+        assert!(output.status.success());
+        began.elapsed()
+    };
+    let (mut list, mut nothing) = (Vec::new(), Vec::new());
+    for _ in 0..LIST_ROUNDS {
+        list.push(time(&mut home.command(&["list"])));
+        nothing.push(time(&mut Command::new("true")));
+    }
+    let (list, nothing) = (median(list), median(nothing));
+    row("`true`, for comparison", &millis(nothing), None, "");
+    let ratio = list.as_secs_f64() / nothing.as_secs_f64();
+    row("`xy list`, 100 servers", &millis(list), Some(ratio), "<= 10 ms");
+    home.finish();
+}
+
+/// Resident and proportional memory of a process, in kB.
+fn memory(pid: u32) -> (u64, u64) {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
+    let field = |name: &str| {
+        let line = rollup.lines().find(|line| line.starts_with(name)).expect("the kernel says");
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+    };
+    (field("Rss:"), field("Pss:"))
+}
+
+fn shims_of(daemon: u32) -> Vec<u32> {
+    let children = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
+    children
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn mega(kilobytes: u64) -> String {
+    format!("{}.{:02} MB", kilobytes / 1000, kilobytes % 1000 / 10)
+}
+
+fn beside(xy: &Path, name: &str) -> PathBuf {
+    xy.with_file_name(name)
+}
