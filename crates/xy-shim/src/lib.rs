@@ -3,5 +3,28 @@
 //! It is entered from the same binary before any runtime starts, has one thread,
 //! and does not know tokio: this crate must never depend on it. The daemon's side
 //! of the conversation is in `xy-supervisor`; the words of it are in [`wire`].
+//!
+//! ```text
+//! run ── waits for Start ── exec ──► life ─┬─ control   frames to and from the daemon
+//!                                          ├─ log       lines, disk_log, log_file
+//!                                          ├─ stop      decides: state × event → state × effect
+//!                                          └─ leader    signals and reaps the server
+//! ```
 
+mod clock;
+mod control;
+mod disk_log;
+mod exec;
+mod leader;
+mod life;
+mod lines;
+mod log;
+pub mod log_file;
+mod program;
+mod run;
+mod signals;
+mod stop;
+mod sys;
 pub mod wire;
+
+pub use run::run;

@@ -1,0 +1,154 @@
+//! Starts a server: its pipes, its environment, its clean slate.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::leader::Leader;
+use crate::program;
+use crate::sys;
+use crate::wire::{Problem, StartFault, StartOrder, Stdout};
+
+/// A server that has just been started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) leader: Leader,
+    /// Our ends of its stdin and stdout, when the daemon speaks with it.
+    pub(crate) passed: Option<Passed>,
+    /// Our ends of its stdout and stderr, where the log gets them.
+    pub(crate) logged: [Option<OwnedFd>; 2],
+}
+
+/// Two copies of our ends of stdin and stdout, in this order.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    pub(crate) kept: [OwnedFd; 2],
+    pub(crate) given: [OwnedFd; 2],
+}
+
+/// Starts the server, or says why it cannot be.
+pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
+    let mut command = command(order)?;
+    let mut pipes = Pipes::make(order.stdout).map_err(|cause| failed("make its pipes", &cause))?;
+    command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
+    command.stdout(pipes.stdout).stderr(pipes.stderr);
+    sys::start_clean(&mut command);
+    let child = command.spawn().map_err(|cause| exec_fault(&cause))?;
+    drop(command); // And with it the server's ends of the pipes.
+
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let leader = Leader::new(pid.expect("a child has a pid"));
+    Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
+}
+
+/// The server's ends, and ours.
+struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    passed: Option<Passed>,
+    logged: [Option<OwnedFd>; 2],
+}
+
+impl Pipes {
+    fn make(who_reads: Stdout) -> io::Result<Self> {
+        let (from_stdout, stdout) = io::pipe()?;
+        let (from_stderr, stderr) = io::pipe()?;
+        rustix::io::ioctl_fionbio(&from_stdout, true)?;
+        rustix::io::ioctl_fionbio(&from_stderr, true)?;
+        let (stdout, stderr) = (stdout.into(), stderr.into());
+        if who_reads == Stdout::Logged {
+            let logged = [Some(from_stdout.into()), Some(from_stderr.into())];
+            return Ok(Self { stdin: None, stdout, stderr, passed: None, logged });
+        }
+        let (stdin, to_stdin) = io::pipe()?;
+        // The daemon gets this same description, so this is non-blocking there too.
+        rustix::io::ioctl_fionbio(&to_stdin, true)?;
+        let given = [to_stdin.try_clone()?.into(), from_stdout.try_clone()?.into()];
+        let passed = Some(Passed { kept: [to_stdin.into(), from_stdout.into()], given });
+        let logged = [None, Some(from_stderr.into())];
+        Ok(Self { stdin: Some(stdin.into()), stdout, stderr, passed, logged })
+    }
+}
+
+fn command(order: &StartOrder) -> Result<Command, StartFault> {
+    let folder = Path::new(order.working_dir.as_deref().unwrap_or("."));
+    check_folder(folder)?;
+    let program = program::find(&order.program, search_path(order), folder)?;
+    let mut command = Command::new(program);
+    command.arg0(&order.program).args(&order.args);
+    if order.working_dir.is_some() {
+        command.current_dir(folder);
+    }
+    for (name, _) in std::env::vars_os() {
+        if name.as_bytes().starts_with(b"XY_") {
+            command.env_remove(name);
+        }
+    }
+    command.envs(order.env.iter().map(|(name, value)| (name, value)));
+    Ok(command)
+}
+
+/// The PATH that the server itself will have.
+fn search_path(order: &StartOrder) -> Option<OsString> {
+    let given = order.env.iter().rfind(|(name, _)| name == "PATH");
+    given.map(|(_, value)| value.into()).or_else(|| std::env::var_os("PATH"))
+}
+
+fn check_folder(folder: &Path) -> Result<(), StartFault> {
+    let errno = match std::fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => Some(Errno::NOTDIR.raw_os_error()),
+        Err(cause) => cause.raw_os_error(),
+    };
+    Err(StartFault { problem: Problem::NoWorkingDir, errno })
+}
+
+/// What an exec that failed means for a program that was found before.
+fn exec_fault(cause: &io::Error) -> StartFault {
+    match Errno::from_io_error(cause) {
+        // It was there, so what is missing is its interpreter.
+        Some(
+            Errno::NOENT
+            | Errno::ACCESS
+            | Errno::PERM
+            | Errno::NOEXEC
+            | Errno::ISDIR
+            | Errno::NOTDIR
+            | Errno::LOOP
+            | Errno::INVAL,
+        ) => StartFault { problem: Problem::NotExecutable, errno: cause.raw_os_error() },
+        _ => failed("start its program", cause),
+    }
+}
+
+fn failed(step: &str, cause: &io::Error) -> StartFault {
+    let what = format!("could not {step}: {cause}");
+    StartFault { problem: Problem::System { what }, errno: cause.raw_os_error() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_exec_says_whether_the_program_or_the_system_is_at_fault() {
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOEXEC] {
+            let fault = exec_fault(&errno.into());
+            assert_eq!(fault.problem, Problem::NotExecutable);
+            assert_eq!(fault.errno, Some(errno.raw_os_error()));
+        }
+        for errno in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::TOOBIG] {
+            let fault = exec_fault(&errno.into());
+            assert!(matches!(fault.problem, Problem::System { .. }));
+            assert_eq!(fault.errno, Some(errno.raw_os_error()));
+        }
+    }
+}

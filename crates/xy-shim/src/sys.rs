@@ -1,0 +1,118 @@
+//! The few system calls without a safe name. All unsafe code of the shim is here.
+
+#![expect(unsafe_code, reason = "dispositions, close_range, pre_exec and si_pid have no safe API")]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::Pid;
+
+/// The highest signal number of Linux; numbers a system lacks are refused by it.
+const LAST_SIGNAL: libc::c_int = 64;
+
+/// Makes sure that nothing but 0–2 reaches a program that is executed from here.
+pub(crate) fn close_all_on_exec() {
+    #[cfg(target_os = "linux")]
+    {
+        let flags = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
+        // SAFETY: close_range reads no memory, and with this flag it closes nothing now.
+        if unsafe { libc::close_range(3, libc::c_uint::MAX, flags) } == 0 {
+            return;
+        }
+    }
+    let open_limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let end = open_limit.unwrap_or(u64::MAX).min(65_536);
+    for descriptor in 3..i32::try_from(end).unwrap_or(i32::MAX) {
+        // SAFETY: fcntl with F_SETFD reads no memory; a closed number is only an error.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}
+
+/// Lets every signal through, whatever the starter of this process had blocked.
+pub(crate) fn clear_signal_mask() {
+    // SAFETY: a zeroed set is valid to be overwritten by sigemptyset; both calls only
+    // read and write that set, and are async-signal-safe.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Has the command start in its own session, with default signals, and die with us.
+pub(crate) fn start_clean(command: &mut Command) {
+    let shim = rustix::process::getpid();
+    // SAFETY: `clean_child` makes only async-signal-safe calls and does not allocate.
+    unsafe { command.pre_exec(move || clean_child(shim)) };
+}
+
+/// Runs between fork and exec.
+fn clean_child(shim: Pid) -> io::Result<()> {
+    rustix::process::setsid()?;
+    for signal in (1..=LAST_SIGNAL).filter(|it| ![libc::SIGKILL, libc::SIGSTOP].contains(it)) {
+        set_default(signal);
+    }
+    clear_signal_mask();
+    die_with(shim)
+}
+
+/// Straight to the kernel: the C library keeps a few signals to itself and would leave
+/// those ignored.
+#[cfg(target_os = "linux")]
+fn set_default(signal: libc::c_int) {
+    /// At least as long as the kernel's `sigaction`, whose zeroes mean the default.
+    const DEFAULT: [u64; 8] = [0; 8];
+    const SET_SIZE: usize = 8;
+    // SAFETY: the kernel reads within `DEFAULT` and writes nothing; SIG_DFL installs no
+    // handler; a system call is async-signal-safe.
+    unsafe {
+        let nothing = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), nothing, SET_SIZE);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn set_default(signal: libc::c_int) {
+    // SAFETY: SIG_DFL installs no handler; signal is async-signal-safe.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+#[cfg(target_os = "linux")]
+fn die_with(shim: Pid) -> io::Result<()> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A shim that died before that call will not be noticed by it.
+    if getppid() == Some(shim) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same signature on every system")]
+fn die_with(_shim: Pid) -> io::Result<()> {
+    Ok(()) // There is no such thing here; the daemon's sweep finds what is left.
+}
+
+/// A child that is dead and not reaped yet, if there is one. It stays unreaped.
+pub(crate) fn first_dead_child() -> Option<Pid> {
+    // SAFETY: a zeroed siginfo_t is valid; waitid overwrites it or leaves it zero, and
+    // for an exited child si_pid is the member that is set.
+    let pid = unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        if libc::waitid(libc::P_ALL, 0, &raw mut found, options) != 0 {
+            return None; // No children at all.
+        }
+        found.si_pid()
+    };
+    Pid::from_raw(pid)
+}
+
+/// Gives freed memory back to the system.
+pub(crate) fn release_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: malloc_trim only releases what the allocator holds free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

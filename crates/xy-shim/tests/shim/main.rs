@@ -1,0 +1,8 @@
+//! A real shim with real servers; the test is the daemon.
+
+#![expect(clippy::unwrap_used, reason = "everything here is a test")]
+
+mod daemon;
+mod output;
+mod start;
+mod stop;
