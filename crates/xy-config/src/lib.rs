@@ -1,3 +1,19 @@
 //! KDL files to trusted settings: raw (with spans) → check (all problems at once) → settings.
+//!
+//! [`load()`] reads the files of [`Paths`]; it is the only thing here that touches
+//! a disk. [`check()`] and [`check_text`] judge texts that somebody else has read.
 
+pub mod check;
+pub mod load;
+pub mod paths;
+mod raw;
+pub mod report;
 pub mod settings;
+mod source;
+
+pub use check::{FileText, Found, Loaded, Surroundings, check, check_text};
+pub use load::load;
+pub use paths::{PathError, Paths};
+pub use report::{Kind, Paint, Place, Problem, Related};
+pub use settings::Settings;
+pub use xy_protocol::control::Severity;

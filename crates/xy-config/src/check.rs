@@ -1,0 +1,244 @@
+//! Raw files to settings, collecting every problem.
+//!
+//! Nothing here reads a file; [`Surroundings`] answers what has to be known of
+//! the machine. A server with a mistake is left out of the settings, and so is
+//! the second of two servers with one port: what is left is valid by construction.
+
+mod blocks;
+mod environment;
+mod fields;
+mod later;
+mod problems;
+mod program;
+mod read;
+mod rules;
+mod values;
+mod words;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use xy_protocol::server::ServerName;
+
+use self::fields::{Fields, Scope};
+use self::problems::{Problems, without_repeats};
+use self::read::{Reader, Spanned};
+use self::rules::{Joining, check_health, check_restart, restart_rules};
+use self::words::{Word, word};
+use crate::raw;
+use crate::report::{Kind, Problem};
+use crate::settings::{ServerSettings, Settings, Source};
+use crate::source::SourceFile;
+
+const DAEMON_WORDS: [Word; 4] = [
+    word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
+    word("orphan-timeout", r#"orphan-timeout "60s""#),
+    word("park", r#"park { queue "30s" }"#),
+    word("defaults", r#"defaults { restart { policy "always" } }"#),
+];
+
+/// What the files say, and what is wrong with them.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded {
+    /// The servers without mistakes.
+    pub settings: Settings,
+    /// Everything that is wrong or odd, by file and line.
+    pub problems: Vec<Problem>,
+    /// How many server files there are, with mistakes or without.
+    pub server_files: usize,
+}
+
+impl Loaded {
+    /// Whether a daemon may use these settings: there is no error, though perhaps a warning.
+    pub fn is_valid(&self) -> bool {
+        !self.problems.iter().any(Problem::is_error)
+    }
+}
+
+/// A file that somebody has read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileText {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its name in reports.
+    pub shown: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// What a check has to know of the machine.
+pub trait Surroundings {
+    /// The home folder, for suggestions.
+    fn home(&self) -> Option<PathBuf>;
+    /// The PATH that programs are looked up on; `None` if it is not known.
+    fn search_path(&self) -> Option<OsString>;
+    /// What is at a path.
+    fn look(&self, path: &Path) -> Found;
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing, or nothing that can be seen.
+    Nothing,
+    /// A folder.
+    Folder,
+    /// A file that may be executed.
+    Program,
+    /// A file that may not be executed.
+    File,
+    /// That is not known, so nothing is said of it.
+    Unknown,
+}
+
+/// Judges the daemon's own file and all server files.
+pub fn check(
+    daemon_file: Option<&FileText>,
+    server_files: &[FileText],
+    surroundings: &dyn Surroundings,
+) -> Loaded {
+    let mut checker = Checker {
+        surroundings,
+        defaults: Fields::default(),
+        ports: HashMap::new(),
+        loaded: Loaded { server_files: server_files.len(), ..Loaded::default() },
+    };
+    if let Some(file) = daemon_file {
+        checker.daemon_file(file);
+    }
+    for file in server_files {
+        checker.server_file(file);
+    }
+    checker.loaded.problems = without_repeats(checker.loaded.problems);
+    checker.loaded
+}
+
+/// Judges one text alone: `xy.kdl` if that is its name, else a server file.
+///
+/// Nothing of the machine is looked at, so no program is found missing.
+pub fn check_text(name: &str, text: &str) -> Loaded {
+    let file =
+        FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() };
+    match file.path.file_name() {
+        Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &Anywhere),
+        _ => check(None, std::slice::from_ref(&file), &Anywhere),
+    }
+}
+
+/// A machine of which nothing is known.
+struct Anywhere;
+
+impl Surroundings for Anywhere {
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn search_path(&self) -> Option<OsString> {
+        None
+    }
+
+    fn look(&self, _: &Path) -> Found {
+        Found::Unknown
+    }
+}
+
+struct Checker<'a> {
+    surroundings: &'a dyn Surroundings,
+    defaults: Fields,
+    /// Who has which port, in the order of files.
+    ports: HashMap<u16, Spanned<u16>>,
+    loaded: Loaded,
+}
+
+impl Checker<'_> {
+    fn daemon_file(&mut self, file: &FileText) {
+        let file = SourceFile::new(&file.path, &file.shown, &file.text);
+        let mut problems = Problems::default();
+        match raw::parse(&file) {
+            Err(faults) => problems.extend(faults),
+            Ok(nodes) => {
+                let surroundings = self.surroundings;
+                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+                for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
+                    if word.name != "defaults" {
+                        later::daemon_field(&mut reader, node, word);
+                    } else if let Some(children) = reader.block(node, word) {
+                        self.defaults = Fields::read(&mut reader, children, Scope::Defaults);
+                    }
+                }
+                // Without a server to use them, mistakes among the defaults are mistakes too.
+                check_health(&self.defaults, &mut problems);
+                let restart = restart_rules(&self.defaults.restart);
+                check_restart(&self.defaults.restart, &restart, &mut problems);
+            }
+        }
+        self.loaded.problems.extend(problems.finish(&file.shown));
+    }
+
+    fn server_file(&mut self, file: &FileText) {
+        let file = SourceFile::new(&file.path, &file.shown, &file.text);
+        let mut problems = Problems::default();
+        let name = server_name(&file).map_err(|problem| problems.push(problem)).ok();
+        match raw::parse(&file) {
+            Err(faults) => problems.extend(faults),
+            Ok(nodes) => {
+                let surroundings = self.surroundings;
+                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+                let fields = Fields::read(&mut reader, &nodes, Scope::Server);
+                self.server(name, &file, fields, &mut problems);
+            }
+        }
+        self.loaded.problems.extend(problems.finish(&file.shown));
+    }
+
+    fn server(
+        &mut self,
+        name: Option<ServerName>,
+        file: &Arc<SourceFile>,
+        fields: Fields,
+        problems: &mut Problems,
+    ) {
+        if let Some(port) = &fields.port {
+            problems.extend(self.claim_port(port));
+        }
+        let command_line = fields.command.as_ref().map_or(1, |command| command.at.line());
+        let fields = fields.or(&self.defaults);
+        let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
+        let process = joining.process();
+        let rules = joining.rules();
+        let (Some(name), Some(process), false) = (name, process, problems.has_errors()) else {
+            return;
+        };
+        let source = Source { file: file.path.clone(), command_line };
+        let server = ServerSettings { name: name.clone(), source, process, rules };
+        self.loaded.settings.servers.insert(name, Arc::new(server));
+    }
+
+    /// The first file has the port; every later one conflicts with it.
+    fn claim_port(&mut self, port: &Spanned<u16>) -> Option<Problem> {
+        let Some(first) = self.ports.get(&port.value) else {
+            self.ports.insert(port.value, port.clone());
+            return None;
+        };
+        let message = format!(
+            "port {} of `{}` is already used by `{}`",
+            port.value, port.at.file.shown, first.at.file.shown
+        );
+        let problem = Problem::error(&port.at, message).kind(Kind::PortConflict);
+        Some(problem.label("give one of them another port").related(&first.at, "used here first"))
+    }
+}
+
+/// The name of a server is the stem of its file.
+fn server_name(file: &SourceFile) -> Result<ServerName, Problem> {
+    let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    ServerName::new(&stem).map_err(|why| {
+        Problem::in_file(&file.shown, why.to_string())
+            .suggest("rename the file: its name without `.kdl` is the name of the server")
+    })
+}
+
+#[cfg(test)]
+mod tests;

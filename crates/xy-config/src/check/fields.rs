@@ -1,0 +1,160 @@
+//! The fields of a server file, read one by one.
+//!
+//! A field that is absent stays absent: `defaults` and xy's own defaults come
+//! later, and so do the rules about several fields at once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use xy_protocol::server::Transport;
+
+use super::blocks::{self, HealthFields, RestartFields};
+use super::program;
+use super::read::{Reader, Spanned};
+use super::words::{Word, word};
+use super::{environment, later};
+use crate::raw::RawNode;
+use crate::source::At;
+
+/// Every field of a server file.
+pub(super) const SERVER_WORDS: [Word; 18] = [
+    word("command", r#"command "npx""#),
+    word("args", r#"args "-y" "some-server""#),
+    word("transport", r#"transport "stdio""#),
+    word("port", "port 8421"),
+    word("path", r#"path "/mcp""#),
+    word("env", r#"env { RUST_LOG "info" }"#),
+    word("working-dir", r#"working-dir "/srv/x""#),
+    word("restart", r#"restart { policy "always" }"#),
+    word("stop", r#"stop { grace "10s" }"#),
+    word("ready", r#"ready { within "10s" }"#),
+    word("health", r#"health { probe "off" }"#),
+    word("isolation", r#"isolation "shared""#),
+    word("share-key", r#"share-key "x""#),
+    word("start", r#"start "eager""#),
+    word("idle-stop", r#"idle-stop "10m""#),
+    word("limits", "limits { nofile 4096 }"),
+    word("container", r#"container { image "x" }"#),
+    word("url", r#"url "https://example.com/mcp""#),
+];
+/// A field that goes with `url` only.
+const HEADERS: Word = word("headers", r#"headers { Accept-Language "en" }"#);
+
+/// Fields that say what one server is, so no default can.
+const OWN_FIELDS: [&str; 6] = ["command", "args", "port", "container", "url", "headers"];
+
+/// Whose fields are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    Server,
+    Defaults,
+}
+
+/// What a file says, and where.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fields {
+    /// Which of `command`, `container` and `url` are given.
+    pub(super) kinds: Vec<(&'static str, At)>,
+    pub(super) command: Option<Spanned<String>>,
+    pub(super) args: Option<Vec<String>>,
+    pub(super) transport: Option<Spanned<Transport>>,
+    pub(super) port: Option<Spanned<u16>>,
+    pub(super) path: Option<Spanned<String>>,
+    pub(super) env: BTreeMap<String, Spanned<String>>,
+    pub(super) working_dir: Option<Spanned<PathBuf>>,
+    pub(super) restart: RestartFields,
+    pub(super) grace: Option<Spanned<Duration>>,
+    pub(super) within: Option<Spanned<Duration>>,
+    pub(super) health: HealthFields,
+    /// Fields that are given but wrong: no rule should complain that they are missing.
+    broken: HashSet<&'static str>,
+}
+
+impl Fields {
+    /// Reads the fields that `nodes` give.
+    pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], scope: Scope) -> Self {
+        let mut fields = Self::default();
+        let words: Vec<Word> = SERVER_WORDS.into_iter().chain([HEADERS]).collect();
+        let inside = (scope == Scope::Defaults).then_some("defaults");
+        for (node, word) in reader.known(nodes, &words, inside) {
+            let errors_before = reader.problems.errors();
+            if scope == Scope::Defaults && OWN_FIELDS.contains(&word.name) {
+                let message = format!("`{}` makes no sense in `defaults`", word.name);
+                let problem = reader.error(node.name_span, message);
+                reader.report(problem.suggest("write it in the file of the server it is for"));
+            } else {
+                fields.read_field(reader, node, word);
+            }
+            if reader.problems.errors() > errors_before {
+                fields.broken.insert(word.name);
+            }
+        }
+        fields
+    }
+
+    fn read_field(&mut self, reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+        if matches!(word.name, "command" | "container" | "url") {
+            self.kinds.push((word.name, reader.at(node.name_span)));
+        }
+        match word.name {
+            "command" => self.command = reader.filled_text(node, word),
+            "args" => self.args = Some(args(reader, node)),
+            "transport" => {
+                self.transport = reader.choice(node, word, "transport", &TRANSPORTS);
+            }
+            "port" => self.port = port(reader, node, word),
+            "path" => self.path = reader.url_path(node, word),
+            "env" => self.env = environment::read(reader, node, word),
+            "working-dir" => self.working_dir = program::working_dir(reader, node, word),
+            "restart" => self.restart = blocks::restart(reader, node, word),
+            "stop" => self.grace = blocks::stop(reader, node, word),
+            "ready" => self.within = blocks::ready(reader, node, word),
+            "health" => self.health = blocks::health(reader, node, word),
+            _ => later::server_field(reader, node, word),
+        }
+    }
+
+    /// These fields, and what `defaults` say where these say nothing.
+    pub(super) fn or(mut self, defaults: &Self) -> Self {
+        for (name, value) in &defaults.env {
+            self.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        // A field that is given but wrong is not replaced: its mistake has been told.
+        let unless_broken = |name| !self.broken.contains(name);
+        let transport = defaults.transport.clone().filter(|_| unless_broken("transport"));
+        let working_dir = defaults.working_dir.clone().filter(|_| unless_broken("working-dir"));
+        Self {
+            transport: self.transport.or(transport),
+            path: self.path.or_else(|| defaults.path.clone()),
+            working_dir: self.working_dir.or(working_dir),
+            restart: self.restart.or(&defaults.restart),
+            grace: self.grace.or_else(|| defaults.grace.clone()),
+            within: self.within.or_else(|| defaults.within.clone()),
+            health: self.health.or(&defaults.health),
+            ..self
+        }
+    }
+
+    /// Whether a field is given but wrong.
+    pub(super) fn is_broken(&self, field: &str) -> bool {
+        self.broken.contains(field)
+    }
+}
+
+const TRANSPORTS: [(&str, Transport); 3] =
+    [("stdio", Transport::Stdio), ("http", Transport::Http), ("sse", Transport::Sse)];
+
+fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<String> {
+    let values = reader.values(node);
+    values
+        .into_iter()
+        .filter_map(|value| reader.as_text(value, "args"))
+        .map(|text| text.value)
+        .collect()
+}
+
+fn port(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u16>> {
+    let port = reader.count(node, word, 1..=u32::from(u16::MAX))?;
+    Some(port.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
+}

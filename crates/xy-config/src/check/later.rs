@@ -1,0 +1,230 @@
+//! What is understood but cannot be done yet.
+//!
+//! All of it is read as if it worked, so that a wrong word is told as such; only
+//! what is right is then refused, plainly. A feature that gets built moves from
+//! here to `fields.rs`.
+
+use std::net::SocketAddr;
+
+use super::environment;
+use super::read::{Reader, Spanned};
+use super::values::Zero;
+use super::words::{Word, word};
+use crate::raw::{RawNode, Value};
+use crate::report::{Problem, quote};
+
+const LIMITS_WORDS: [Word; 3] =
+    [word("nofile", "nofile 4096"), word("memory", r#"memory "1GiB""#), word("pids", "pids 200")];
+
+const CONTAINER_WORDS: [Word; 10] = [
+    word("image", r#"image "ghcr.io/x/y:1""#),
+    word("args", r#"args "--verbose""#),
+    word("env", r#"env { RUST_LOG "info" }"#),
+    word("volumes", r#"volumes "/srv/x:/x""#),
+    word("memory", r#"memory "1GiB""#),
+    word("cpus", "cpus 2"),
+    word("pids", "pids 200"),
+    word("network", r#"network "none""#),
+    word("read-only", "read-only #true"),
+    word("user", r#"user "1000""#),
+];
+
+const GATEWAY_WORDS: [Word; 2] =
+    [word("listen", r#"listen "127.0.0.1:7979""#), word("auth", r#"auth "token""#)];
+
+const PARK_WORDS: [Word; 3] = [
+    word("queue", r#"queue "30s""#),
+    word("calls", "calls 1000"),
+    word("bytes", r#"bytes "64MiB""#),
+];
+
+const HEADER: Word = word("a header", r#"Accept-Language "en""#);
+
+const PROCESSES_ONLY: &str = "only servers with a `command` can be run now";
+
+/// Fields of a server file of which some or all values have to wait.
+pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    match word.name {
+        "isolation" => {
+            let now = "use `\"shared\"`, or leave it out";
+            only_first(reader, node, word, ["shared", "client"], now);
+        }
+        "start" => {
+            let now = "use `\"eager\"`, or leave it out: servers start with the daemon";
+            only_first(reader, node, word, ["eager", "lazy"], now);
+        }
+        "share-key" => refuse(reader, node, word, "leave it out", |reader| {
+            reader.filled_text(node, word);
+        }),
+        "idle-stop" => {
+            let now = "leave it out: servers run until they are stopped";
+            refuse(reader, node, word, now, |reader| {
+                let zero = Zero::Senseless("leave it out to turn it off");
+                reader.duration(node, word, zero);
+            });
+        }
+        "limits" => refuse(reader, node, word, "leave it out", |reader| limits(reader, node, word)),
+        "container" => {
+            refuse(reader, node, word, PROCESSES_ONLY, |reader| container(reader, node, word));
+        }
+        "url" => refuse(reader, node, word, PROCESSES_ONLY, |reader| url(reader, node, word)),
+        _ => refuse(reader, node, word, PROCESSES_ONLY, |reader| headers(reader, node, word)),
+    }
+}
+
+/// Fields of `xy.kdl` that have to wait.
+pub(super) fn daemon_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    refuse(reader, node, word, "leave it out", |reader| match word.name {
+        "gateway" => gateway(reader, node, word),
+        "park" => park(reader, node, word),
+        _ => {
+            let zero = Zero::Senseless("servers would end with the daemon that is being replaced");
+            reader.duration(node, word, zero);
+        }
+    });
+}
+
+/// Reads a field; if it is right, refuses it.
+fn refuse(
+    reader: &mut Reader<'_>,
+    node: &RawNode,
+    word: Word,
+    now: &str,
+    read: impl FnOnce(&mut Reader<'_>),
+) {
+    let errors_before = reader.problems.errors();
+    read(reader);
+    if reader.problems.errors() == errors_before {
+        reader.unavailable(node.name_span, &format!("`{}`", word.name), now);
+    }
+}
+
+/// Reads a word out of two, of which only the first can be used now.
+fn only_first(
+    reader: &mut Reader<'_>,
+    node: &RawNode,
+    word: Word,
+    words: [&'static str; 2],
+    now: &str,
+) {
+    let choices = [(words[0], true), (words[1], false)];
+    let choice = reader.choice(node, word, word.name, &choices);
+    if let Some(Spanned { value: false, at }) = choice {
+        let what = format!("`{} \"{}\"`", word.name, words[1]);
+        reader.unavailable(at.span, &what, now);
+    }
+}
+
+fn limits(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(children) = reader.block(node, word) else { return };
+    for (node, word) in reader.known(children, &LIMITS_WORDS, Some("limits")) {
+        match word.name {
+            "memory" => {
+                reader.size(node, word);
+            }
+            _ => {
+                reader.count(node, word, 1..=u32::MAX);
+            }
+        }
+    }
+}
+
+fn container(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(children) = reader.block(node, word) else { return };
+    let fields = reader.known(children, &CONTAINER_WORDS, Some("container"));
+    if !fields.iter().any(|(_, word)| word.name == "image") {
+        let problem = reader.error(node.name_span, "`container` needs an `image`");
+        reader.report(problem.suggest("for example `image \"ghcr.io/x/y:1\"`"));
+    }
+    for (node, word) in fields {
+        container_field(reader, node, word);
+    }
+}
+
+fn container_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    match word.name {
+        "args" | "volumes" => {
+            for value in reader.values(node) {
+                reader.as_text(value, word.name);
+            }
+        }
+        "env" => {
+            environment::read(reader, node, word);
+        }
+        "memory" => {
+            reader.size(node, word);
+        }
+        "cpus" => cpus(reader, node, word),
+        "pids" => {
+            reader.count(node, word, 1..=u32::MAX);
+        }
+        "read-only" => {
+            reader.flag(node, word);
+        }
+        _ => {
+            reader.filled_text(node, word);
+        }
+    }
+}
+
+fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(value) = reader.value(node, word) else { return };
+    let enough = match value.value {
+        Value::Whole(number) => number > 0,
+        Value::Fraction(number) => number > 0.0 && number.is_finite(),
+        _ => false,
+    };
+    if !enough {
+        let problem = reader.error(value.span, "`cpus` must be a number above 0");
+        reader.report(problem.suggest("for example `cpus 1.5`"));
+    }
+}
+
+fn url(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(url) = reader.filled_text(node, word) else { return };
+    let host = ["http://", "https://"].iter().find_map(|scheme| url.value.strip_prefix(scheme));
+    if host.is_none_or(|host| host.is_empty() || host.starts_with('/')) {
+        let problem = Problem::error(&url.at, format!("{} is not a URL", quote(&url.value)));
+        reader.report(problem.suggest("it starts with `https://` or `http://` and names a host"));
+    }
+}
+
+fn headers(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(children) = reader.block(node, word) else { return };
+    for header in reader.once(children) {
+        reader.filled_text(header, HEADER);
+    }
+}
+
+fn gateway(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(children) = reader.block(node, word) else { return };
+    for (node, word) in reader.known(children, &GATEWAY_WORDS, Some("gateway")) {
+        if word.name == "auth" {
+            reader.choice(node, word, "auth", &[("token", ()), ("none", ())]);
+            continue;
+        }
+        let Some(listen) = reader.text(node, word) else { continue };
+        if listen.value.parse::<SocketAddr>().is_err() {
+            let message = format!("{} is not an address with a port", quote(&listen.value));
+            let problem = Problem::error(&listen.at, message);
+            reader.report(problem.suggest("write it like `\"127.0.0.1:7979\"`"));
+        }
+    }
+}
+
+fn park(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
+    let Some(children) = reader.block(node, word) else { return };
+    for (node, word) in reader.known(children, &PARK_WORDS, Some("park")) {
+        match word.name {
+            "queue" => {
+                reader.duration(node, word, Zero::Allowed);
+            }
+            "calls" => {
+                reader.count(node, word, 0..=u32::MAX);
+            }
+            _ => {
+                reader.size(node, word);
+            }
+        }
+    }
+}

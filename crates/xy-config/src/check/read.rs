@@ -1,0 +1,195 @@
+//! Nodes and their form: known or not, once or twice, with a value or a block.
+//!
+//! Says nothing of what values mean; that is in `values.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Surroundings;
+use super::problems::Problems;
+use super::words::{Word, listed, nearest};
+use crate::raw::{RawNode, RawProp, RawValue};
+use crate::report::{Kind, Problem, quote};
+use crate::source::{At, SourceFile, Span};
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(super) struct Spanned<T> {
+    pub(super) value: T,
+    pub(super) at: At,
+}
+
+impl<T> Spanned<T> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Spanned<U> {
+        Spanned { value: change(self.value), at: self.at }
+    }
+}
+
+/// Reads the nodes of one file; what is wrong with them goes to its problems.
+pub(super) struct Reader<'a> {
+    pub(super) file: &'a Arc<SourceFile>,
+    pub(super) problems: &'a mut Problems,
+    pub(super) surroundings: &'a dyn Surroundings,
+}
+
+impl Reader<'_> {
+    pub(super) fn at(&self, span: Span) -> At {
+        At::new(self.file, span)
+    }
+
+    pub(super) fn error(&self, span: Span, message: impl Into<String>) -> Problem {
+        Problem::error(&self.at(span), message)
+    }
+
+    pub(super) fn report(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// Reports a value that is right but of no use yet.
+    pub(super) fn unavailable(&mut self, span: Span, what: &str, instead: &str) {
+        let problem = self.error(span, format!("{what} is not available in this version"));
+        self.report(problem.kind(Kind::Unavailable).suggest(instead));
+    }
+
+    /// The nodes whose names are known, each once; the others are reported.
+    pub(super) fn known<'n>(
+        &mut self,
+        nodes: &'n [RawNode],
+        words: &[Word],
+        inside: Option<&str>,
+    ) -> Vec<(&'n RawNode, Word)> {
+        let mut found = Vec::new();
+        for node in self.once(nodes) {
+            match words.iter().find(|word| word.name == node.name) {
+                Some(word) => found.push((node, *word)),
+                None => self.unknown(node, words, inside),
+            }
+        }
+        found
+    }
+
+    /// The nodes without those whose name came before; these are reported.
+    pub(super) fn once<'n>(&mut self, nodes: &'n [RawNode]) -> Vec<&'n RawNode> {
+        let mut first_places: HashMap<&str, Span> = HashMap::new();
+        let mut found = Vec::new();
+        for node in nodes {
+            let first = *first_places.entry(&node.name).or_insert(node.name_span);
+            if first == node.name_span {
+                found.push(node);
+                continue;
+            }
+            let message = format!("{} is given twice", quote(&node.name));
+            let problem = self.error(node.name_span, message).label("given again here");
+            self.report(problem.related(&self.at(first), "first given here"));
+        }
+        found
+    }
+
+    fn unknown(&mut self, node: &RawNode, words: &[Word], inside: Option<&str>) {
+        let within = inside.map_or(String::new(), |block| format!(" in `{block}`"));
+        let message = format!("unknown field {}{within}", quote(&node.name));
+        let known = words.iter().map(|word| word.name);
+        let suggestion = match nearest(&node.name, known.clone()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => format!("the known fields are {}", listed(known)),
+        };
+        let problem = self.error(node.name_span, message).suggest(suggestion);
+        self.report(problem);
+    }
+
+    /// The one value of a node that has nothing else.
+    pub(super) fn value<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n RawValue> {
+        let plain = self.no_annotation(node) & self.no_props(node) & self.no_block(node);
+        let [value, rest @ ..] = node.args.as_slice() else {
+            // A block or a property where the value should be has been reported.
+            if plain {
+                let message = format!("{} needs a value", quote(&node.name));
+                let example = format!("for example `{}`", word.example);
+                self.report(self.error(node.name_span, message).suggest(example));
+            }
+            return None;
+        };
+        if let Some(extra) = rest.first() {
+            let count = node.args.len();
+            let message = format!("{} takes one value, not {count}", quote(&node.name));
+            let example = format!("for example `{}`", word.example);
+            self.report(self.error(extra.span, message).suggest(example));
+            return None;
+        }
+        self.plain_value(value)
+    }
+
+    /// All values of a node that has nothing else.
+    pub(super) fn values<'n>(&mut self, node: &'n RawNode) -> Vec<&'n RawValue> {
+        self.no_annotation(node);
+        self.no_props(node);
+        self.no_block(node);
+        node.args.iter().filter_map(|value| self.plain_value(value)).collect()
+    }
+
+    /// The children of a node that has nothing else.
+    pub(super) fn block<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n [RawNode]> {
+        self.no_annotation(node);
+        let no_props = self.no_props_as_children(node, word);
+        if let Some(value) = node.args.first() {
+            let message = format!("`{}` takes a block, not a value", word.name);
+            let example = format!("for example `{}`", word.example);
+            self.report(self.error(value.span, message).suggest(example));
+        } else if node.children.is_none() && no_props {
+            let message = format!("`{}` needs a block", word.name);
+            let example = format!("for example `{}`", word.example);
+            self.report(self.error(node.name_span, message).suggest(example));
+        }
+        node.children.as_deref()
+    }
+
+    fn plain_value<'n>(&mut self, value: &'n RawValue) -> Option<&'n RawValue> {
+        let Some(annotation) = value.annotation else { return Some(value) };
+        self.annotated(annotation);
+        None
+    }
+
+    fn no_annotation(&mut self, node: &RawNode) -> bool {
+        node.annotation.is_none_or(|annotation| {
+            self.annotated(annotation);
+            false
+        })
+    }
+
+    fn annotated(&mut self, annotation: Span) {
+        let written = self.file.slice(annotation).to_owned();
+        let message = format!("type annotation {} has no meaning here", quote(&written));
+        self.report(self.error(annotation, message).suggest("remove it, with its parentheses"));
+    }
+
+    fn no_props(&mut self, node: &RawNode) -> bool {
+        for prop in &node.props {
+            self.unexpected_prop(node, prop, None);
+        }
+        node.props.is_empty()
+    }
+
+    /// Like `no_props`, for a node whose properties were meant to be children.
+    fn no_props_as_children(&mut self, node: &RawNode, word: Word) -> bool {
+        for prop in &node.props {
+            let written = self.file.slice(prop.span);
+            let value = written.split_once('=').map_or("…", |(_, value)| value.trim());
+            let child = format!("`{} {{ {} {value} }}`", word.name, prop.name);
+            self.unexpected_prop(node, prop, Some(format!("write it as {child}")));
+        }
+        node.props.is_empty()
+    }
+
+    fn unexpected_prop(&mut self, node: &RawNode, prop: &RawProp, suggestion: Option<String>) {
+        let message = format!("{} has no property {}", quote(&node.name), quote(&prop.name));
+        self.report(self.error(prop.span, message).suggest_some(suggestion));
+    }
+
+    fn no_block(&mut self, node: &RawNode) -> bool {
+        if node.children.is_some() {
+            let message = format!("{} takes no block", quote(&node.name));
+            self.report(self.error(node.name_span, message));
+        }
+        node.children.is_none()
+    }
+}

@@ -1,0 +1,284 @@
+//! Rules about several fields at once.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use xy_protocol::server::Transport;
+
+use super::Surroundings;
+use super::blocks::{HealthProbe, RestartFields};
+use super::fields::Fields;
+use super::problems::Problems;
+use super::program::CommandRules;
+use super::read::Spanned;
+use crate::report::{Kind, Problem};
+use crate::settings::{ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules};
+use crate::source::{At, SourceFile};
+
+/// A server while its fields are being joined.
+pub(super) struct Joining<'a> {
+    pub(super) file: &'a SourceFile,
+    pub(super) fields: Fields,
+    pub(super) problems: &'a mut Problems,
+    pub(super) surroundings: &'a dyn Surroundings,
+}
+
+impl Joining<'_> {
+    /// What the process is; `None` if that cannot be told.
+    pub(super) fn process(&mut self) -> Option<ProcessSettings> {
+        self.check_kind();
+        let transport = self.transport();
+        let path = self.path(transport);
+        let command = self.command();
+        Some(ProcessSettings {
+            command: command?,
+            args: self.fields.args.take().unwrap_or_default(),
+            env: self
+                .fields
+                .env
+                .iter()
+                .map(|(name, it)| (name.clone(), it.value.clone()))
+                .collect(),
+            working_dir: self.working_dir(),
+            transport,
+            port: self.fields.port.as_ref().map(|port| port.value),
+            path,
+        })
+    }
+
+    /// The rules it lives by.
+    pub(super) fn rules(&mut self) -> Rules {
+        check_health(&self.fields, self.problems);
+        let restart = restart_rules(&self.fields.restart);
+        check_restart(&self.fields.restart, &restart, self.problems);
+        let mut rules = Rules { restart, ..Rules::default() };
+        if let Some(grace) = &self.fields.grace {
+            rules.stop = StopRules { grace: grace.value };
+        }
+        if let Some(within) = &self.fields.within {
+            rules.ready = ReadyRules { within: within.value, ..ReadyRules::default() };
+        }
+        rules
+    }
+
+    /// Exactly one field says what the server is.
+    fn check_kind(&mut self) {
+        match self.fields.kinds.as_slice() {
+            [] => {
+                let message = "nothing says what this server is";
+                let problem = Problem::in_file(&self.file.shown, message);
+                self.problems
+                    .push(problem.suggest("add a `command`, for example `command \"npx\"`"));
+            }
+            [_] => {}
+            [(first, first_at), rest @ ..] => {
+                for (other, at) in rest {
+                    let message = format!("a server cannot have both `{first}` and `{other}`");
+                    let problem = Problem::error(at, message).label("one of them has to go");
+                    self.problems.push(problem.related(first_at, "the other one"));
+                }
+            }
+        }
+    }
+
+    fn transport(&mut self) -> Transport {
+        let port = self.fields.port.as_ref();
+        match &self.fields.transport {
+            None if port.is_some() => Transport::Http,
+            None => Transport::Stdio,
+            Some(Spanned { value: Transport::Stdio, at }) => {
+                if let Some(port) = port {
+                    let message = "a server with transport `stdio` has no `port`";
+                    let problem = Problem::error(&port.at, message)
+                        .label("remove it, or use transport `http`")
+                        .related(at, "the transport is given here");
+                    self.problems.push(problem);
+                }
+                Transport::Stdio
+            }
+            Some(Spanned { value, at }) => {
+                if port.is_none() && !self.fields.is_broken("port") {
+                    let problem = self.port_is_missing(*value, at);
+                    self.problems.push(problem);
+                }
+                *value
+            }
+        }
+    }
+
+    fn port_is_missing(&self, transport: Transport, at: &At) -> Problem {
+        let message = format!("transport `{}` needs a `port`", transport.as_str());
+        if at.file.shown == self.file.shown {
+            return Problem::error(at, message).suggest("add the port it listens on: `port 8421`");
+        }
+        // The transport comes from `defaults`: the server's own file has to be named.
+        let problem = Problem::error(at, format!("{message} in `{}`", self.file.shown));
+        problem.suggest("add the `port` there, or give that server another `transport`")
+    }
+
+    fn path(&mut self, transport: Transport) -> Option<String> {
+        let path = self.fields.path.take()?;
+        if transport == Transport::Http {
+            return Some(path.value);
+        }
+        // A `path` among the defaults is meant for those servers that can have one.
+        let is_own = path.at.file.shown == self.file.shown;
+        let unclear = self.fields.is_broken("transport") || self.fields.is_broken("port");
+        if is_own && !unclear {
+            let message = format!("a server with transport `{}` has no `path`", transport.as_str());
+            let problem = Problem::error(&path.at, message);
+            self.problems.push(problem.suggest("remove it, or use transport `http` with a `port`"));
+        }
+        None
+    }
+
+    fn working_dir(&self) -> Option<PathBuf> {
+        self.fields.working_dir.as_ref().map(|folder| folder.value.clone())
+    }
+
+    fn command(&mut self) -> Option<String> {
+        let command = self.fields.command.as_ref()?;
+        let working_dir = self.working_dir();
+        let rules = CommandRules {
+            working_dir: working_dir.as_deref(),
+            working_dir_is_broken: self.fields.is_broken("working-dir"),
+            env: &self.fields.env,
+            surroundings: self.surroundings,
+        };
+        let (command, missing) = match rules.settle(command) {
+            Ok((command, missing)) => (Some(command), missing),
+            Err(problem) => (None, Some(problem)),
+        };
+        if let Some(problem) = missing {
+            self.problems.push(problem);
+        }
+        command
+    }
+}
+
+/// A `health` block has to turn health off, until it can be probed.
+pub(super) fn check_health(fields: &Fields, problems: &mut Problems) {
+    let Some(block) = &fields.health.block else { return };
+    let at = match &fields.health.probe {
+        Some(Spanned { value: HealthProbe::Off, .. }) => return,
+        Some(probe) => &probe.at,
+        None => block,
+    };
+    let problem = Problem::error(at, "`health` is not available in this version");
+    let instead = "leave the block out, or turn it off with `probe \"off\"`";
+    problems.push(problem.kind(Kind::Unavailable).suggest(instead));
+}
+
+/// What a block says, with xy's own defaults.
+pub(super) fn restart_rules(fields: &RestartFields) -> RestartRules {
+    let ours = RestartRules::default();
+    RestartRules {
+        policy: said(fields.policy.as_ref(), ours.policy),
+        backoff_initial: said(fields.backoff_initial.as_ref(), ours.backoff_initial),
+        backoff_max: said(fields.backoff_max.as_ref(), ours.backoff_max),
+        max_retries_per_minute: said(
+            fields.max_retries_per_minute.as_ref(),
+            ours.max_retries_per_minute,
+        ),
+        max_attempts: said(fields.max_attempts.as_ref(), ours.max_attempts),
+        reset_after: said(fields.reset_after.as_ref(), ours.reset_after),
+        jitter: said(fields.jitter.as_ref(), ours.jitter),
+    }
+}
+
+fn said<T: Copy>(field: Option<&Spanned<T>>, otherwise: T) -> T {
+    field.map_or(otherwise, |field| field.value)
+}
+
+/// The delays fit each other, and the limits can be reached.
+pub(super) fn check_restart(fields: &RestartFields, rules: &RestartRules, problems: &mut Problems) {
+    if fields.delays_are_broken {
+        return; // What seems to be missing is there, but wrong.
+    }
+    if rules.backoff_initial > rules.backoff_max {
+        problems.extend(delays_crossed(fields, rules));
+    } else if limit_never_trips(rules) {
+        problems.extend(idle_limit(fields, rules));
+    }
+}
+
+fn delays_crossed(fields: &RestartFields, rules: &RestartRules) -> Option<Problem> {
+    let message = "`backoff-initial` is longer than `backoff-max`";
+    let initial = humantime::format_duration(rules.backoff_initial);
+    let most = humantime::format_duration(rules.backoff_max);
+    Some(match (&fields.backoff_initial, &fields.backoff_max) {
+        (Some(first), Some(last)) => Problem::error(&first.at, message)
+            .label("the first delay")
+            .related(&last.at, "the longest delay"),
+        (Some(first), None) => Problem::error(&first.at, message)
+            .suggest(format!("`backoff-max` is \"{most}\" unless you raise it too")),
+        (None, Some(last)) => Problem::error(&last.at, message)
+            .suggest(format!("`backoff-initial` is \"{initial}\" unless you lower it too")),
+        (None, None) => return None,
+    })
+}
+
+fn idle_limit(fields: &RestartFields, rules: &RestartRules) -> Option<Problem> {
+    let at = [
+        fields.max_retries_per_minute.as_ref().map(|it| &it.at),
+        fields.backoff_initial.as_ref().map(|it| &it.at),
+        fields.backoff_max.as_ref().map(|it| &it.at),
+        fields.max_attempts.as_ref().map(|it| &it.at),
+    ];
+    let at = at.into_iter().flatten().next()?;
+    let exits = u64::from(rules.max_retries_per_minute) + 1;
+    let message = "`max-retries-per-minute` can never be exceeded with these delays";
+    let why = format!("{exits} exits take more than a minute, so it is retried for ever");
+    Some(Problem::warning(at, message).label(why).suggest("set `max-attempts` to end that"))
+}
+
+/// Whether the delays alone keep the exits further apart than the limit per minute.
+fn limit_never_trips(rules: &RestartRules) -> bool {
+    let no_limit = rules.policy == RestartPolicy::Never || rules.max_retries_per_minute == 0;
+    if no_limit || rules.max_attempts > 0 || rules.backoff_initial.is_zero() {
+        return false;
+    }
+    let mut waited = Duration::ZERO;
+    let mut delay = rules.backoff_initial;
+    for _ in 0..rules.max_retries_per_minute {
+        // Jitter may shorten a delay by a quarter.
+        let shortest = if rules.jitter { delay * 3 / 4 } else { delay };
+        waited = waited.saturating_add(shortest);
+        if waited > Duration::from_mins(1) {
+            return true;
+        }
+        delay = delay.saturating_mul(2).min(rules.backoff_max);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_per_minute_trips_unless_delays_are_longer() {
+        let rules = |initial: u64, max: u64, per_minute, jitter| RestartRules {
+            backoff_initial: Duration::from_secs(initial),
+            backoff_max: Duration::from_secs(max),
+            max_retries_per_minute: per_minute,
+            max_attempts: 0,
+            jitter,
+            ..RestartRules::default()
+        };
+        let table = [
+            (rules(1, 30, 5, true), false), // 1 + 2 + 4 + 8 + 16 = 31 s
+            (rules(1, 30, 6, false), true), // 31 + 30 = 61 s
+            (rules(1, 30, 6, true), false), // a quarter less
+            (rules(1, 30, 9, true), true),
+            (rules(0, 30, 900, false), false),
+            (rules(1, 30, 0, false), false), // There is no limit to trip.
+            (rules(1, 1, u32::MAX, false), true),
+            (RestartRules { max_attempts: 5, ..rules(1, 30, 9, false) }, false),
+            (RestartRules { policy: RestartPolicy::Never, ..rules(1, 30, 9, false) }, false),
+        ];
+        for (rules, never) in table {
+            assert_eq!(limit_never_trips(&rules), never, "{rules:?}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Whole files, and everything that can be wrong with them.
+
+use proptest::prelude::*;
+use xy_protocol::control;
+use xy_protocol::server::Transport;
+
+use super::*;
+use crate::settings::{RestartPolicy, RestartRules, Rules};
+
+/// A machine with a few programs in `/bin` and one folder.
+struct FakeMachine;
+
+impl Surroundings for FakeMachine {
+    fn home(&self) -> Option<PathBuf> {
+        Some(PathBuf::from("/home/ann"))
+    }
+
+    fn search_path(&self) -> Option<OsString> {
+        Some(OsString::from("/bin:/nowhere"))
+    }
+
+    fn look(&self, path: &Path) -> Found {
+        match path.to_string_lossy().as_ref() {
+            "/bin/npx" | "/bin/node" | "/srv/x/run" | "/opt/bin/tool" => Found::Program,
+            "/bin/data" => Found::File,
+            "/bin" | "/srv/x" => Found::Folder,
+            _ => Found::Nothing,
+        }
+    }
+}
+
+fn file(name: &str, text: &str) -> FileText {
+    let path = Path::new("/home/ann/.config/xy").join(name);
+    FileText { path, shown: name.to_owned(), text: text.to_owned() }
+}
+
+/// Checks files given as name and text; `xy.kdl` is the daemon's.
+fn check_files(files: &[(&str, &str)]) -> Loaded {
+    let daemon = files.iter().find(|(name, _)| *name == "xy.kdl");
+    let servers: Vec<FileText> = files
+        .iter()
+        .filter(|(name, _)| *name != "xy.kdl")
+        .map(|(name, text)| file(&format!("servers/{name}"), text))
+        .collect();
+    check(daemon.map(|(name, text)| file(name, text)).as_ref(), &servers, &FakeMachine)
+}
+
+fn rendered(loaded: &Loaded) -> String {
+    loaded.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn told(files: &[(&str, &str)]) -> String {
+    rendered(&check_files(files))
+}
+
+/// The settings of one server without problems.
+fn only(text: &str) -> ServerSettings {
+    let loaded = check_files(&[("a.kdl", text)]);
+    assert_eq!(rendered(&loaded), "");
+    ServerSettings::clone(&loaded.settings.servers["a"])
+}
+
+const FULL: &str = r#"
+// A server with everything that can be said now.
+command "npx"
+args "-y" "some-server" "" "--x=1"
+transport "http"
+port 8421
+path "/mcp"
+env { RUST_LOG "info"; DEBUG #true; RETRIES 1_000; MASK 0x10; "odd name" -1 }
+working-dir "/srv/x"
+restart {
+    policy "always"
+    backoff-initial "0s"
+    backoff-max "1m 30s"
+    max-retries-per-minute 10
+    max-attempts 0
+    reset-after "2m"
+    jitter #false
+}
+stop { grace "500ms" }
+ready { probe "process"; within "20s" }
+health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
+isolation "shared"
+start "eager"
+"#;
+
+/// Wrong in as many ways as there are.
+const AWFUL: &str = r#"comand "npx"
+command "npx" "extra"
+command x=1
+args 1 #true "ok" (str)"typed" "\u{0}"
+transport "htpp"
+port "8421"
+port 99999
+path "mcp"
+env {
+    XY_SECRET "x"
+    "A=B" 1
+    RATIO 1.5
+    NOTHING #null
+    TWICE 1
+    TWICE 2
+    EMPTY
+}
+working-dir "~/x"
+restart policy="always" {
+    policy "allways"
+    backoff-initial 10
+    backoff-max "10 parsecs"
+    max-retries-per-minute -1
+    max-attempts 1.5
+    reset-after "0s"
+    jitter "yes"
+    tries 3
+}
+stop { grace "0s"; grace "400d" }
+ready "mcp"
+health { probe "sometimes"; failures 0 }
+isolation "client"
+share-key ""
+start lazy
+idle-stop 10
+limits { nofile 0; memory "lots"; pids 200 }
+container { volumes 1; cpus -1 }
+url "example.com"
+headers
+(u8)stop
+frobnicate { a; b }
+"#;
+
+#[test]
+fn a_command_is_enough() {
+    let server = only("command \"npx\"");
+    assert_eq!(server.process.command, "npx");
+    assert_eq!(server.process.transport, Transport::Stdio);
+    assert_eq!(server.rules, Rules::default());
+    assert_eq!(server.source.command_line, 1);
+    assert_eq!(server.source.file, Path::new("/home/ann/.config/xy/servers/a.kdl"));
+}
+
+#[test]
+fn a_full_file_is_read_to_the_last_field() {
+    insta::assert_debug_snapshot!(only(FULL));
+}
+
+#[test]
+fn every_problem_of_a_file_is_told_at_once() {
+    insta::assert_snapshot!(told(&[("awful.kdl", AWFUL)]));
+}
+
+#[test]
+fn what_is_not_available_is_refused_plainly() {
+    let server = r#"
+ready { probe "tcp"; path "/health"; timeout "2s" }
+health { probe "mcp"; interval "30s" }
+isolation "client"
+share-key "x"
+start "lazy"
+idle-stop "10m"
+limits { nofile 4096; memory "1GiB"; pids 200 }
+container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
+headers { Accept-Language "en" }
+"#;
+    let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
+    let daemon = r#"
+gateway { listen "127.0.0.1:7979"; auth "token" }
+orphan-timeout "60s"
+park { queue "30s"; calls 1000; bytes "64MiB" }
+"#;
+    let loaded = check_files(&[("xy.kdl", daemon), ("later.kdl", server), ("remote.kdl", remote)]);
+    assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::Unavailable));
+    assert!(!loaded.is_valid());
+    insta::assert_snapshot!(rendered(&loaded));
+}
+
+#[test]
+fn the_daemons_own_file_is_checked_as_closely() {
+    insta::assert_snapshot!(told(&[(
+        "xy.kdl",
+        r#"gatway { }
+gateway { listen "localhost"; auth "tokn"; port 1 }
+orphan-timeout 60
+park { queue "x"; calls -1; bytes 64 }
+defaults {
+    command "npx"
+    port 1
+    restart { policy "allways"; backoff-initial "2m" }
+    health { interval "1s" }
+    polcy "x"
+}
+"#
+    )]));
+}
+
+#[test]
+fn one_port_cannot_serve_three_files() {
+    let loaded = check_files(&[
+        ("a.kdl", "command \"npx\"\nport 8421"),
+        ("b.kdl", "port 8421; command \"npx\""),
+        ("c.kdl", "command \"npx\"\n\n\n\n\n\n\n\n\nport 0x20e5"),
+        ("d.kdl", "command \"npx\"\nport 8422"),
+    ]);
+    insta::assert_snapshot!(rendered(&loaded));
+    assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::PortConflict));
+    let kept: Vec<&str> = loaded.settings.servers.keys().map(ServerName::as_str).collect();
+    assert_eq!(kept, ["a", "d"]);
+}
+
+#[test]
+fn several_files_with_several_problems_are_told_in_order() {
+    let loaded = check_files(&[
+        ("xy.kdl", "defaults { stop { grace 5 } }"),
+        ("b__d.kdl", "command \"npx\"\nprot 1"),
+        ("broken.kdl", "command \"npx\nport true"),
+        ("empty.kdl", "// nothing"),
+        ("good.kdl", "command \"npx\""),
+        ("two.kdl", "command \"npx\"\nurl \"https://x\""),
+    ]);
+    insta::assert_snapshot!(rendered(&loaded));
+    assert_eq!(loaded.settings.servers.len(), 1);
+    assert_eq!(loaded.server_files, 5);
+}
+
+#[test]
+fn transport_port_and_path_have_to_fit() {
+    let table = [
+        ("port 1", Some(Transport::Http)),
+        ("port 1; path \"/mcp\"", Some(Transport::Http)),
+        ("transport \"sse\"; port 1", Some(Transport::Sse)),
+        ("transport \"stdio\"", Some(Transport::Stdio)),
+        ("transport \"http\"", None),
+        ("transport \"sse\"", None),
+        ("transport \"stdio\"; port 1", None),
+        ("path \"/mcp\"", None),
+        ("transport \"sse\"; port 1; path \"/mcp\"", None),
+        ("port 1; path \"/a?b\"", None),
+    ];
+    let mut reports = Vec::new();
+    for (fields, transport) in table {
+        let loaded = check_files(&[("a.kdl", &format!("command \"npx\"; {fields}"))]);
+        let server = loaded.settings.servers.get("a");
+        assert_eq!(server.map(|server| server.process.transport), transport, "{fields}");
+        reports.extend(loaded.problems.iter().map(ToString::to_string));
+    }
+    insta::assert_snapshot!(reports.join("\n"));
+}
+
+#[test]
+fn a_program_that_cannot_be_found_is_a_warning() {
+    let commands = [
+        ("command \"nope\"", "nope"),
+        ("command \"npx -y server\"", "npx -y server"),
+        ("command \"/nowhere/x\"", "/nowhere/x"),
+        ("command \"/bin/data\"", "/bin/data"),
+        ("command \"/bin\"", "/bin"),
+        ("command \"tool\"; env { PATH \"/opt/bin\" }", "tool"),
+        ("command \"npx\"; env { PATH \"/opt/bin\" }", "npx"),
+        ("command \"./run\"; working-dir \"/srv/x\"", "/srv/x/run"),
+        ("command \"./gone\"; working-dir \"/srv/x\"", "/srv/x/gone"),
+        ("command \"npx\"; working-dir \"/gone\"", "npx"),
+        ("command \"npx\"; working-dir \"/bin/data\"", "npx"),
+    ];
+    let mut reports = Vec::new();
+    for (text, command) in commands {
+        let loaded = check_files(&[("a.kdl", text)]);
+        assert!(loaded.is_valid(), "{text}");
+        assert_eq!(loaded.settings.servers["a"].process.command, command);
+        reports.push(rendered(&loaded));
+    }
+    insta::assert_snapshot!(reports.join("\n"));
+}
+
+#[test]
+fn paths_that_depend_on_a_shell_or_on_luck_are_errors() {
+    insta::assert_snapshot!(told(&[
+        ("a.kdl", "command \"~/bin/x\""),
+        ("b.kdl", "command \"./x\""),
+        ("c.kdl", "command \"npx\"; working-dir \"~\""),
+        ("d.kdl", "command \"./x\"; working-dir \"srv/x\""),
+        ("e.kdl", "command \"\""),
+    ]));
+}
+
+#[test]
+fn delays_that_cross_are_told_with_both_places() {
+    let restart = |fields: &str| format!("command \"npx\"\nrestart {{ {fields} }}");
+    insta::assert_snapshot!(told(&[
+        ("both.kdl", &restart("backoff-initial \"1m\"; backoff-max \"5s\"")),
+        ("initial.kdl", &restart("backoff-initial \"1m\"")),
+        ("max.kdl", &restart("backoff-max \"500ms\"")),
+        ("never.kdl", &restart("max-attempts 0; max-retries-per-minute 20")),
+    ]));
+}
+
+#[test]
+fn defaults_fill_what_a_file_leaves_out_leaf_by_leaf() {
+    let loaded = check_files(&[
+        (
+            "xy.kdl",
+            r#"defaults {
+                restart { policy "always"; max-attempts 9 }
+                stop { grace "3s" }
+                env { A "default"; B "default" }
+                path "/mcp"
+                working-dir "/srv/x"
+                health { probe "off" }
+            }"#,
+        ),
+        ("a.kdl", "command \"npx\"\nrestart { policy \"never\" }\nenv { A \"own\" }"),
+        ("b.kdl", "command \"npx\"\nport 1\nstop { grace \"4s\" }\nhealth { interval \"5s\" }"),
+    ]);
+    assert_eq!(rendered(&loaded), "");
+    let a = &loaded.settings.servers["a"];
+    assert_eq!(
+        a.rules.restart,
+        RestartRules { policy: RestartPolicy::Never, max_attempts: 9, ..RestartRules::default() }
+    );
+    assert_eq!(a.rules.stop.grace.as_secs(), 3);
+    assert_eq!(a.process.env["A"], "own");
+    assert_eq!(a.process.env["B"], "default");
+    assert_eq!(a.process.path, None, "a stdio server has none");
+    let b = &loaded.settings.servers["b"];
+    assert_eq!(b.rules.restart.policy, RestartPolicy::Always);
+    assert_eq!(b.rules.stop.grace.as_secs(), 4);
+    assert_eq!(b.process.path.as_deref(), Some("/mcp"));
+}
+
+#[test]
+fn a_default_that_does_not_fit_a_server_is_told_where_it_is() {
+    insta::assert_snapshot!(told(&[
+        ("xy.kdl", "defaults {\n transport \"http\"\n restart { backoff-max \"2s\" }\n}"),
+        ("a.kdl", "command \"npx\"\nport 1\nrestart { backoff-initial \"5s\" }"),
+        ("b.kdl", "command \"npx\""),
+        ("c.kdl", "command \"npx\""),
+    ]));
+}
+
+#[test]
+fn a_file_with_countless_problems_is_told_in_part() {
+    let loaded = check_files(&[("a.kdl", &"x\n".repeat(5_000))]);
+    assert_eq!(loaded.problems.len(), problems::MAX_PROBLEMS + 1);
+    let last = loaded.problems.last().unwrap();
+    assert!(last.message.contains("more problems"), "{}", last.message);
+}
+
+#[test]
+fn a_problem_keeps_its_facts_on_the_wire() {
+    let loaded = check_files(&[("a.kdl", "command \"npx\"\nprot 1")]);
+    let told = control::Problem::from(&loaded.problems[0]);
+    assert_eq!(told.file, "servers/a.kdl");
+    assert_eq!((told.line, told.column), (Some(2), Some(1)));
+    assert_eq!(told.suggestion.as_deref(), Some("did you mean `port`?"));
+    assert_eq!(told.rendered, loaded.problems[0].to_string());
+}
+
+#[test]
+fn a_text_alone_is_judged_without_a_look_at_the_machine() {
+    let server = check_text("a.kdl", "command \"nope\"\nworking-dir \"/gone\"");
+    assert_eq!(rendered(&server), "");
+    assert_eq!(server.settings.servers.len(), 1);
+    assert!(check_text("xy.kdl", "defaults { }").is_valid());
+    assert!(!check_text("xy.kdl", "command \"x\"").is_valid());
+}
+
+/// The guide shows no example that does not work.
+#[test]
+fn every_example_of_the_guide_is_valid() {
+    let guide = include_str!("../../../../docs/guide/configuration.md");
+    let mut examples = 0;
+    for block in guide.split("```kdl\n").skip(1) {
+        let example = block.split("```").next().unwrap();
+        let file = if example.contains("\ndefaults") { "xy.kdl" } else { "a.kdl" };
+        let whole = match file {
+            "a.kdl" if !example.contains("command") => format!("command \"npx\"\n{example}"),
+            _ => example.to_owned(),
+        };
+        let needs_port = example.starts_with("path");
+        let whole = if needs_port { format!("{whole}\nport 8421") } else { whole };
+        assert_eq!(rendered(&check_text(file, &whole)), "", "{example}");
+        examples += 1;
+    }
+    assert!(examples >= 8, "{examples}");
+}
+
+#[test]
+fn one_mistake_in_a_block_is_told_once() {
+    let text = "command \"npx\"\nrestart { backoff-initial \"1x\"; backoff-max \"500ms\" }";
+    let loaded = check_files(&[("a.kdl", text)]);
+    assert_eq!(loaded.problems.len(), 1, "{}", rendered(&loaded));
+}
+
+/// Whatever is accepted holds what `settings.rs` promises.
+fn assert_invariants(loaded: &Loaded) {
+    for problem in &loaded.problems {
+        let text = problem.to_string();
+        let hidden = text.chars().find(|&c| c.is_control() && c != '\n');
+        assert_eq!(hidden, None, "{text:?}");
+    }
+    for (name, server) in &loaded.settings.servers {
+        assert_eq!(name, &server.name);
+        let process = &server.process;
+        assert!(!process.command.is_empty());
+        assert!(!process.command.contains('/') || process.command.starts_with('/'));
+        assert_eq!(process.port.is_some(), process.transport != Transport::Stdio);
+        assert!(process.path.is_none() || process.transport == Transport::Http);
+        assert!(process.port != Some(0));
+        assert!(process.working_dir.as_ref().is_none_or(|folder| folder.is_absolute()));
+        let words = process.args.iter().chain(process.env.values()).chain(process.env.keys());
+        assert!(words.chain([&process.command]).all(|word| !word.contains('\0')));
+        assert!(process.env.keys().all(|key| !key.is_empty() && !key.contains('=')));
+        assert!(process.env.keys().all(|key| !key.starts_with("XY_")));
+        let restart = &server.rules.restart;
+        assert!(restart.backoff_initial <= restart.backoff_max);
+        assert!(restart.backoff_max <= values::LONGEST);
+        assert!(!restart.reset_after.is_zero());
+        assert!(!server.rules.stop.grace.is_zero());
+        assert!(!server.rules.ready.within.is_zero());
+    }
+}
+
+/// The full example with some bytes taken out, put in or exchanged.
+fn mutated() -> impl Strategy<Value = String> {
+    let bits = prop::sample::select(vec![
+        "", "\"", "{", "}", "\n", ";", "#", "=", "(", ")", "\\", "0", "-1", "é", "\t", "#true",
+        "#null", "1.5", "\"0s\"", "x=1", "/-", "/*", "//", "\u{1b}", "\u{0}", "~", "XY_",
+    ]);
+    let edits = prop::collection::vec((0..FULL.len(), 0usize..12, bits), 1..6);
+    edits.prop_map(|edits| {
+        let mut text = FULL.to_owned();
+        for (at, length, bit) in edits {
+            let at = at.min(text.len());
+            let end = (at + length).min(text.len());
+            if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                text.replace_range(at..end, bit);
+            }
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_text_makes_it_panic(text in any::<String>()) {
+        assert_invariants(&check_text("a.kdl", &text));
+        assert_invariants(&check_text("xy.kdl", &text));
+    }
+
+    #[test]
+    fn whatever_is_accepted_of_a_changed_file_holds_the_promises(text in mutated()) {
+        assert_invariants(&check_text("a.kdl", &text));
+        assert_invariants(&check_text("xy.kdl", &format!("defaults {{\n{text}\n}}")));
+        assert_invariants(&check_files(&[("xy.kdl", "defaults { port 1 }"), ("a.kdl", &text), ("b.kdl", FULL)]));
+    }
+
+    #[test]
+    fn whatever_is_accepted_of_chosen_fields_holds_the_promises(
+        fields in prop::collection::vec(prop::sample::select(FULL.lines().collect::<Vec<_>>()), 0..12)
+    ) {
+        assert_invariants(&check_text("a.kdl", &fields.join("\n")));
+    }
+}

@@ -1,0 +1,152 @@
+//! Reads the files: the only place of this crate that touches a disk.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::check::{FileText, Found, Loaded, Surroundings, check};
+use crate::paths::Paths;
+use crate::report::{Kind, Problem};
+
+/// A longer file is not a configuration.
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// More servers than this are not wanted on one machine.
+pub const MAX_SERVER_FILES: usize = 1000;
+
+/// Reads and judges all files.
+pub fn load(paths: &Paths) -> Loaded {
+    let mut problems = Vec::new();
+    let daemon_file = if exists(&paths.daemon_file) {
+        read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
+    } else {
+        None
+    };
+    let listed = server_files(paths, &mut problems);
+    let read: Vec<FileText> = listed
+        .iter()
+        .filter_map(|path| read_file(paths, path).map_err(|problem| problems.push(problem)).ok())
+        .collect();
+    let mut loaded = check(daemon_file.as_ref(), &read, &Machine);
+    loaded.server_files = listed.len();
+    problems.append(&mut loaded.problems);
+    loaded.problems = problems;
+    loaded
+}
+
+/// The server files, by name.
+fn server_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let folder = &paths.servers_dir;
+    let unreadable = |cause: &io::Error| {
+        Problem::in_file(&paths.shown(folder), format!("the folder cannot be read: {cause}"))
+            .kind(Kind::Unreadable)
+            .suggest("make it a folder that you can read, or remove it")
+    };
+    if !exists(folder) {
+        return Vec::new();
+    }
+    let mut names: Vec<OsString> = Vec::new();
+    let entries = fs::read_dir(folder).map_err(|cause| problems.push(unreadable(&cause)));
+    for entry in entries.into_iter().flatten() {
+        match entry {
+            Ok(entry) if is_server_file(&entry.file_name()) => names.push(entry.file_name()),
+            Ok(_) => {}
+            Err(cause) => {
+                problems.push(unreadable(&cause));
+                break;
+            }
+        }
+    }
+    names.sort();
+    if names.len() > MAX_SERVER_FILES {
+        let message = format!("there are {} server files", names.len());
+        let problem = Problem::in_file(&paths.shown(folder), message);
+        problems.push(problem.suggest(format!("xy reads at most {MAX_SERVER_FILES}")));
+        names.truncate(MAX_SERVER_FILES);
+    }
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+/// Ends in `.kdl`, and is not hidden; editors' backups are one or the other.
+fn is_server_file(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    bytes.ends_with(b".kdl") && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
+}
+
+/// Whether there is anything at a path, be it a link to nowhere.
+fn exists(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(_) => true,
+        Err(cause) => cause.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+fn read_file(paths: &Paths, path: &Path) -> Result<FileText, Problem> {
+    let shown = paths.shown(path);
+    let unreadable = |message: String, advice: &str| {
+        Problem::in_file(&shown, message).kind(Kind::Unreadable).suggest(advice)
+    };
+    let system = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::NotFound => {
+            unreadable(format!("a link to nowhere: {cause}"), "correct the link, or remove it")
+        }
+        io::ErrorKind::PermissionDenied => {
+            unreadable(format!("the file cannot be read: {cause}"), "allow it with `chmod u+r`")
+        }
+        _ => unreadable(format!("the file cannot be read: {cause}"), "correct or remove it"),
+    };
+    let found = fs::metadata(path).map_err(system)?;
+    if !found.is_file() {
+        let what = if found.is_dir() { "a folder" } else { "not a regular file" };
+        return Err(unreadable(format!("this is {what}"), "put a file there, or rename it"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(system)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(system)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = "the file is larger than 1 MiB".to_owned();
+        return Err(unreadable(message, "a server needs a few lines only; is it the right file?"));
+    }
+    let text = String::from_utf8(bytes).map_err(|cause| {
+        let offset = cause.utf8_error().valid_up_to();
+        let line = cause.as_bytes()[..offset].split(|&byte| byte == b'\n').count();
+        unreadable(format!("line {line} is not UTF-8"), "save the file as UTF-8")
+    })?;
+    Ok(FileText { path: path.to_owned(), shown, text })
+}
+
+/// The machine we are on.
+struct Machine;
+
+impl Surroundings for Machine {
+    fn home(&self) -> Option<PathBuf> {
+        etcetera::home_dir().ok()
+    }
+
+    fn search_path(&self) -> Option<OsString> {
+        std::env::var_os("PATH")
+    }
+
+    fn look(&self, path: &Path) -> Found {
+        match fs::metadata(path) {
+            Err(_) => Found::Nothing,
+            Ok(found) if found.is_dir() => Found::Folder,
+            Ok(found) if is_executable(&found) => Found::Program,
+            Ok(_) => Found::File,
+        }
+    }
+}
+
+#[cfg(unix)]
+fn is_executable(found: &fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    found.permissions().mode() & 0o111 != 0
+}
+
+#[cfg(not(unix))]
+fn is_executable(_: &fs::Metadata) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests;

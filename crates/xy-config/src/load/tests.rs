@@ -1,0 +1,149 @@
+//! Real folders, and what can be wrong with them.
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A home of its own; what is written there disappears with it.
+struct Home {
+    root: TempDir,
+    paths: Paths,
+}
+
+impl Home {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::resolve(root.path(), |_| None).unwrap();
+        fs::create_dir_all(&paths.servers_dir).unwrap();
+        Self { root, paths }
+    }
+
+    fn server(&self, name: &str, text: impl AsRef<[u8]>) -> &Self {
+        fs::write(self.paths.servers_dir.join(name), text).unwrap();
+        self
+    }
+
+    /// All problems, with the temporary folder's name taken out.
+    fn told(&self) -> String {
+        let loaded = load(&self.paths);
+        let told: Vec<String> = loaded.problems.iter().map(ToString::to_string).collect();
+        told.join("\n").replace(&self.root.path().display().to_string(), "HOME")
+    }
+
+    fn names(&self) -> Vec<String> {
+        load(&self.paths).settings.servers.keys().map(ToString::to_string).collect()
+    }
+}
+
+const GOOD: &str = "command \"sh\"";
+
+#[test]
+fn without_files_there_are_no_servers_and_no_problems() {
+    let home = Home::new();
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+    fs::remove_dir_all(&home.paths.config_dir).unwrap();
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+}
+
+#[test]
+fn servers_are_read_by_name() {
+    let home = Home::new();
+    home.server("b.kdl", GOOD).server("a.kdl", GOOD).server("c.kdl", GOOD);
+    assert_eq!(home.names(), ["a", "b", "c"]);
+    assert_eq!(load(&home.paths).server_files, 3);
+}
+
+#[test]
+fn the_daemons_file_gives_the_defaults() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::write(&home.paths.daemon_file, "defaults { stop { grace \"3s\" } }").unwrap();
+    let loaded = load(&home.paths);
+    assert!(loaded.is_valid());
+    assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
+}
+
+#[test]
+fn what_is_no_server_file_is_ignored() {
+    let home = Home::new();
+    for name in
+        ["a.kdl~", ".a.kdl.swp", ".hidden.kdl", "#a.kdl#", ".#a.kdl", "README.md", "a.kdl.bak"]
+    {
+        home.server(name, "not { kdl");
+    }
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_read_is_told_with_the_reason() {
+    let home = Home::new();
+    home.server("good.kdl", GOOD)
+        .server("latin.kdl", b"command \"x\"\nargs \"\xe9\"")
+        .server("large.kdl", vec![b'\n'; 1024 * 1024 + 1])
+        .server("bad name.kdl", GOOD);
+    let folder = &home.paths.servers_dir;
+    fs::create_dir(folder.join("folder.kdl")).unwrap();
+    std::os::unix::fs::symlink("/nowhere/x.kdl", folder.join("dangling.kdl")).unwrap();
+    std::os::unix::fs::symlink("loop.kdl", folder.join("loop.kdl")).unwrap();
+    std::os::unix::net::UnixListener::bind(folder.join("socket.kdl")).unwrap();
+    fs::create_dir(&home.paths.daemon_file).unwrap();
+    insta::assert_snapshot!(home.told());
+    assert_eq!(home.names(), ["good"]);
+}
+
+#[test]
+fn a_file_of_the_largest_size_is_still_read() {
+    let home = Home::new();
+    let padding = " ".repeat(1024 * 1024 - GOOD.len());
+    home.server("a.kdl", format!("{GOOD}{padding}"));
+    assert_eq!(home.names(), ["a"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_servers_folder_that_is_none_is_an_error() {
+    let home = Home::new();
+    fs::remove_dir(&home.paths.servers_dir).unwrap();
+    fs::write(&home.paths.servers_dir, "").unwrap();
+    let as_file = home.told();
+    fs::remove_file(&home.paths.servers_dir).unwrap();
+    std::os::unix::fs::symlink("/nowhere", &home.paths.servers_dir).unwrap();
+    insta::assert_snapshot!([as_file, home.told()].join("\n"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_that_is_not_unicode_is_a_bad_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    let name = OsStr::from_bytes(b"a\xff.kdl");
+    fs::write(home.paths.servers_dir.join(name), GOOD).unwrap();
+    assert!(home.told().contains("a server's name has only letters"), "{}", home.told());
+}
+
+#[test]
+fn too_many_files_are_an_error() {
+    let home = Home::new();
+    for number in 0..=MAX_SERVER_FILES {
+        home.server(&format!("s{number}.kdl"), GOOD);
+    }
+    assert_eq!(home.names().len(), MAX_SERVER_FILES);
+    insta::assert_snapshot!(home.told());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_program_is_looked_for_on_the_real_disk() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    let program = home.root.path().join("program");
+    fs::write(&program, "").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    home.server("a.kdl", format!("command {:?}", program.display().to_string()));
+    assert!(home.told().contains("is not executable"), "{}", home.told());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(home.told(), "");
+    fs::remove_file(&program).unwrap();
+    assert!(home.told().contains("does not exist"), "{}", home.told());
+}

@@ -1,0 +1,207 @@
+//! Where xy keeps its files: the XDG folders, on Linux and macOS alike.
+//!
+//! Nothing is created or read here.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The longest path a socket may have: `sun_path` without its final zero.
+pub const MAX_SOCKET_PATH: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+
+/// All files and folders of xy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// What people write.
+    pub config_dir: PathBuf,
+    /// One file per server.
+    pub servers_dir: PathBuf,
+    /// The daemon's own settings, `xy.kdl`.
+    pub daemon_file: PathBuf,
+    /// What xy itself writes.
+    pub state_dir: PathBuf,
+    /// The output of servers.
+    pub logs_dir: PathBuf,
+    /// A lock and a socket for each shim.
+    pub shims_dir: PathBuf,
+    /// Where the daemon listens.
+    pub control_socket: PathBuf,
+    /// Whoever holds its lock is the daemon.
+    pub lock_file: PathBuf,
+    /// What the operator wants of each server.
+    pub wishes_file: PathBuf,
+    /// What a detached daemon has to say.
+    pub daemon_log: PathBuf,
+    /// The variable that decides where the control socket is.
+    socket_variable: &'static str,
+}
+
+/// Why the paths cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Everything hangs on a home folder.
+    #[error("there is no home folder: set HOME to an absolute path")]
+    NoHome,
+    /// The system would cut it off.
+    #[error(
+        "the socket path `{path}` is {length} bytes long, but this system allows {limit}: \
+         set {variable} to a shorter folder"
+    )]
+    SocketTooLong {
+        /// The path of the socket.
+        path: String,
+        /// Its length in bytes.
+        length: usize,
+        /// The longest that works.
+        limit: usize,
+        /// What to change.
+        variable: &'static str,
+    },
+}
+
+impl Paths {
+    /// The paths for the process that asks.
+    pub fn from_env() -> Result<Self, PathError> {
+        let home = etcetera::home_dir().map_err(|_| PathError::NoHome)?;
+        Self::resolve(&home, |name| std::env::var_os(name))
+    }
+
+    /// The paths for a home folder and an environment.
+    ///
+    /// A variable that is empty or not absolute counts as unset, as the XDG
+    /// specification asks.
+    pub fn resolve(
+        home: &Path,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, PathError> {
+        if !home.is_absolute() {
+            return Err(PathError::NoHome);
+        }
+        let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let config_dir =
+            folder("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("xy");
+        let state_home = folder("XDG_STATE_HOME");
+        let (socket_dir, socket_variable) = match (folder("XDG_RUNTIME_DIR"), &state_home) {
+            (Some(runtime), _) => (Some(runtime), "XDG_RUNTIME_DIR"),
+            (None, Some(_)) => (None, "XDG_RUNTIME_DIR or XDG_STATE_HOME"),
+            (None, None) => (None, "XDG_RUNTIME_DIR, XDG_STATE_HOME or HOME"),
+        };
+        let state_dir = state_home.unwrap_or_else(|| home.join(".local/state")).join("xy");
+        Ok(Self {
+            servers_dir: config_dir.join("servers"),
+            daemon_file: config_dir.join("xy.kdl"),
+            config_dir,
+            logs_dir: state_dir.join("logs"),
+            shims_dir: state_dir.join("shims"),
+            control_socket: socket_dir.unwrap_or_else(|| state_dir.clone()).join("xy.sock"),
+            lock_file: state_dir.join("xy.pid"),
+            wishes_file: state_dir.join("wishes.json"),
+            daemon_log: state_dir.join("daemon.log"),
+            state_dir,
+            socket_variable,
+        })
+    }
+
+    /// Whether the system can bind the control socket at its path.
+    pub fn check_socket(&self) -> Result<(), PathError> {
+        let length = self.control_socket.as_os_str().len();
+        if length <= MAX_SOCKET_PATH {
+            return Ok(());
+        }
+        Err(PathError::SocketTooLong {
+            path: self.control_socket.display().to_string(),
+            length,
+            limit: MAX_SOCKET_PATH,
+            variable: self.socket_variable,
+        })
+    }
+
+    /// A path as reports show it: relative to the configuration folder if inside it.
+    pub fn shown(&self, path: &Path) -> String {
+        let inside = path.strip_prefix(&self.config_dir).ok();
+        let shorter = inside.filter(|rest| !rest.as_os_str().is_empty()).unwrap_or(path);
+        shorter.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(variables: &[(&str, &str)]) -> Paths {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+        };
+        Paths::resolve(Path::new("/home/ann"), variable).unwrap()
+    }
+
+    #[test]
+    fn without_variables_everything_is_under_home() {
+        let paths = resolve(&[]);
+        assert_eq!(paths.servers_dir, Path::new("/home/ann/.config/xy/servers"));
+        assert_eq!(paths.daemon_file, Path::new("/home/ann/.config/xy/xy.kdl"));
+        assert_eq!(paths.control_socket, Path::new("/home/ann/.local/state/xy/xy.sock"));
+        assert_eq!(paths.lock_file, Path::new("/home/ann/.local/state/xy/xy.pid"));
+        assert_eq!(paths.logs_dir, Path::new("/home/ann/.local/state/xy/logs"));
+        assert_eq!(paths.wishes_file, Path::new("/home/ann/.local/state/xy/wishes.json"));
+        assert_eq!(paths.daemon_log, Path::new("/home/ann/.local/state/xy/daemon.log"));
+    }
+
+    #[test]
+    fn variables_move_their_folder_only() {
+        let paths = resolve(&[
+            ("XDG_CONFIG_HOME", "/c"),
+            ("XDG_STATE_HOME", "/s"),
+            ("XDG_RUNTIME_DIR", "/r"),
+        ]);
+        assert_eq!(paths.servers_dir, Path::new("/c/xy/servers"));
+        assert_eq!(paths.state_dir, Path::new("/s/xy"));
+        assert_eq!(paths.control_socket, Path::new("/r/xy.sock"));
+    }
+
+    #[test]
+    fn empty_and_relative_variables_count_as_unset() {
+        for value in ["", "relative", "./x", "~/x"] {
+            let paths = resolve(&[
+                ("XDG_CONFIG_HOME", value),
+                ("XDG_STATE_HOME", value),
+                ("XDG_RUNTIME_DIR", value),
+            ]);
+            assert_eq!(paths, resolve(&[]), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_home_that_is_not_absolute_is_none() {
+        assert_eq!(Paths::resolve(Path::new(""), |_| None), Err(PathError::NoHome));
+    }
+
+    #[test]
+    fn a_socket_path_may_be_as_long_as_the_system_allows_and_no_longer() {
+        let runtime = |length: usize| format!("/{}", "r".repeat(length - "//xy.sock".len()));
+        let fits = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH))]);
+        assert_eq!(fits.check_socket(), Ok(()));
+        let too_long = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH + 1))]);
+        let told = too_long.check_socket().unwrap_err().to_string();
+        assert!(told.contains("XDG_RUNTIME_DIR") && told.contains("/xy.sock"), "{told}");
+        assert!(told.contains(&(MAX_SOCKET_PATH + 1).to_string()), "{told}");
+        assert!(told.contains(&MAX_SOCKET_PATH.to_string()), "{told}");
+    }
+
+    #[test]
+    fn the_variable_to_change_is_the_one_that_decided() {
+        let long = format!("/{}", "s".repeat(200));
+        let told = resolve(&[("XDG_STATE_HOME", &long)]).check_socket().unwrap_err().to_string();
+        assert!(
+            told.ends_with("set XDG_RUNTIME_DIR or XDG_STATE_HOME to a shorter folder"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn files_are_shown_relative_to_the_configuration_folder() {
+        let paths = resolve(&[]);
+        assert_eq!(paths.shown(&paths.servers_dir.join("a.kdl")), "servers/a.kdl");
+        assert_eq!(paths.shown(Path::new("/etc/a.kdl")), "/etc/a.kdl");
+        assert_eq!(paths.shown(&paths.config_dir), "/home/ann/.config/xy");
+    }
+}

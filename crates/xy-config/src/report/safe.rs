@@ -1,0 +1,65 @@
+//! Text of others, made fit for a terminal.
+
+use std::fmt::Write;
+
+/// How much of a name or value a message repeats.
+const QUOTED_CHARS: usize = 60;
+
+/// The text with nothing in it that a terminal would obey.
+pub(crate) fn safe(text: &str) -> String {
+    text.chars().map(safe_char).collect()
+}
+
+/// The text in backticks: safe to print, escapes spelled out, cut when long.
+pub(crate) fn quote(text: &str) -> String {
+    let mut quoted = String::from("`");
+    for character in text.chars().take(QUOTED_CHARS) {
+        if safe_char(character) == character {
+            quoted.push(character);
+        } else {
+            let _ = write!(quoted, "{}", character.escape_default()); // A String takes all.
+        }
+    }
+    if text.chars().nth(QUOTED_CHARS).is_some() {
+        quoted.push('…');
+    }
+    quoted.push('`');
+    quoted
+}
+
+/// One visible character for one that is not; tabs are left to the caller.
+fn safe_char(character: char) -> char {
+    match character {
+        '\t' => ' ',
+        '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(character)).unwrap_or('\u{fffd}'),
+        '\u{7f}' => '\u{2421}',
+        // The C1 controls, and all that joins, hides, breaks or reverses text.
+        '\u{80}'..='\u{9f}'
+        | '\u{ad}'
+        | '\u{61c}'
+        | '\u{180e}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}' => '\u{fffd}',
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_a_terminal_would_obey_is_left() {
+        assert_eq!(safe("a\u{1b}[31mb\u{9b}c\u{202e}d\u{7f}\té日"), "a␛[31mb�c�d␡ é日");
+    }
+
+    #[test]
+    fn a_quoted_text_is_cut_and_escaped() {
+        assert_eq!(quote("a\u{1b}b\n"), "`a\\u{1b}b\\n`");
+        assert_eq!(quote(&"x".repeat(70)), format!("`{}…`", "x".repeat(60)));
+    }
+}
