@@ -9,6 +9,7 @@ pub fn report(paths: &Paths) -> CheckReport {
     let loaded = xy_config::load(paths);
     CheckReport {
         valid: loaded.is_valid(),
+        files: loaded.server_files,
         servers: loaded.settings.servers.len(),
         problems: problems_of(&loaded),
     }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use xy_config::Paths;
+use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
 use xy_supervisor::fleet::{Closed, Fleet, Member};
 
 /// A name this unlike every known one gets no suggestion.
@@ -46,22 +48,57 @@ impl Daemon {
 
     pub(crate) fn not_found(&self, name: &str) -> CallError {
         let roster = self.fleet.roster();
-        let nearest = roster
-            .keys()
-            .map(|known| (strsim::jaro_winkler(name, known.as_str()), known))
-            .filter(|(likeness, _)| *likeness >= LIKENESS)
-            .max_by(|(a, _), (b, _)| a.total_cmp(b));
-        let hint = match nearest {
-            Some((_, known)) => format!("did you mean `{known}`?"),
+        let hint = match nearest(name, roster.keys().map(ServerName::as_str)) {
+            Some(known) => format!("did you mean `{known}`?"),
             None => "`xy list` shows all servers".to_owned(),
         };
-        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-        CallError::new(ErrorKind::ServerNotFound, format!("no server named `{shown}`")).hint(hint)
+        let message = format!("no server named `{}`", quoted(name));
+        CallError::new(ErrorKind::ServerNotFound, message).hint(hint)
     }
+}
+
+/// The known name that was probably meant, if one is near enough.
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    if name.len() > 2 * MAX_NAME_LENGTH {
+        return None; // Comparing takes time with the length, and no name is that long.
+    }
+    known
+        .map(|known| (likeness(name, known), known))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
+/// From 0 to 1. One slip of the finger is near, also in a name of three letters.
+fn likeness(name: &str, known: &str) -> f64 {
+    let is_slip = known.len() > 2 && strsim::damerau_levenshtein(name, known) == 1;
+    strsim::jaro_winkler(name, known).max(if is_slip { LIKENESS } else { 0.0 })
 }
 
 /// The daemon is going while somebody still asks.
 pub(crate) fn closed(Closed: Closed) -> CallError {
     CallError::new(ErrorKind::NotAllowed, "the daemon is shutting down")
         .hint("start it again with `xy daemon`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found_when_it_is_near_enough() {
+        let known = ["github", "one", "two"];
+        let table = [
+            ("git", Some("github")),
+            ("gihtub", Some("github")),
+            ("oen", Some("one")),
+            ("towo", Some("two")),
+            ("zebra", None),
+            ("", None),
+        ];
+        for (name, meant) in table {
+            assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
+        }
+        assert_eq!(nearest(&"github".repeat(20), known.into_iter()), None);
+    }
 }

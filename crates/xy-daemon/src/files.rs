@@ -4,8 +4,18 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use tokio::time::sleep;
 use xy_config::Paths;
+
+/// Whoever has just taken the lock writes its number in a moment: so often it is looked for.
+const LOOKS: u32 = 20;
+
+/// How long between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Why the daemon cannot have its files.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +60,7 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock, or says who has it. The number in the file is for people.
-    pub(crate) fn take(path: &Path) -> Result<Self, FilesError> {
+    pub(crate) async fn take(path: &Path) -> Result<Self, FilesError> {
         let failed = |cause| FilesError::Lock { path: path.to_owned(), cause };
         let mut file = File::options()
             .read(true)
@@ -63,7 +73,7 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let pid = read_pid(&mut file);
+                let pid = holder(&mut file).await;
                 return Err(FilesError::Held { path: path.to_owned(), pid });
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
@@ -73,11 +83,24 @@ impl Lock {
     }
 }
 
-fn read_pid(file: &mut File) -> Option<String> {
+/// Who holds the lock. A number of the dead is that of a holder before it.
+async fn holder(file: &mut File) -> Option<String> {
+    for _ in 0..LOOKS {
+        let pid = read_pid(file).filter(|&pid| test_kill_process(pid) != Err(Errno::SRCH));
+        if let Some(pid) = pid {
+            return Some(pid.to_string());
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+    None
+}
+
+fn read_pid(file: &mut File) -> Option<Pid> {
     let mut text = String::new();
+    file.rewind().ok()?;
     file.take(32).read_to_string(&mut text).ok()?;
-    let pid: u32 = text.trim().parse().ok()?;
-    Some(pid.to_string())
+    let number: u32 = text.trim().parse().ok()?;
+    Pid::from_raw(number.try_into().ok()?)
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {
@@ -90,34 +113,50 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_second_taker_is_told_who_has_the_lock() {
+    #[tokio::test(start_paused = true)]
+    async fn the_second_taker_is_told_who_has_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
-        let lock = Lock::take(&path).unwrap();
-        let refused = Lock::take(&path).unwrap_err().to_string();
+        let lock = Lock::take(&path).await.unwrap();
+        let refused = Lock::take(&path).await.unwrap_err().to_string();
         assert_eq!(refused, format!("another daemon runs already, pid {}", std::process::id()));
         drop(lock);
-        assert!(Lock::take(&path).is_ok());
+        assert!(Lock::take(&path).await.is_ok());
     }
 
-    #[test]
-    fn a_number_left_by_the_dead_does_not_matter() {
+    #[tokio::test(start_paused = true)]
+    async fn a_number_left_by_the_dead_does_not_matter() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
         std::fs::write(&path, "1\nand more than a number, 123456789012345678901234567890").unwrap();
-        drop(Lock::take(&path).unwrap());
+        drop(Lock::take(&path).await.unwrap());
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, format!("{}\n", std::process::id()));
     }
 
-    #[test]
-    fn nonsense_in_the_file_of_a_living_daemon_is_not_repeated() {
+    #[tokio::test(start_paused = true)]
+    async fn nonsense_in_the_file_of_a_living_daemon_is_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
-        let _lock = Lock::take(&path).unwrap();
+        let _lock = Lock::take(&path).await.unwrap();
         std::fs::write(&path, "rm -rf\x1b[31m").unwrap();
-        let refused = Lock::take(&path).unwrap_err().to_string();
+        let refused = Lock::take(&path).await.unwrap_err().to_string();
         assert_eq!(refused, "another daemon runs already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_a_holder_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("xy.pid");
+        let _lock = Lock::take(&path).await.unwrap();
+        // Above what any system gives: left by the dead, and not yet written over.
+        std::fs::write(&path, "2147483647\n").unwrap();
+        let writes = async {
+            sleep(LOOK_AGAIN * 3 / 2).await;
+            std::fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+        };
+        let (refused, ()) = tokio::join!(Lock::take(&path), writes);
+        let told = format!("another daemon runs already, pid {}", std::process::id());
+        assert_eq!(refused.unwrap_err().to_string(), told);
     }
 }

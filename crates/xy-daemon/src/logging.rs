@@ -1,16 +1,20 @@
 //! The daemon's own log: structured lines to stderr, or to a bounded file when detached.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::Instant;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 use xy_shim::log_file::RotatingFile;
+
+use crate::run::not_started;
 
 /// Where the daemon's own log goes.
 #[derive(Debug, Clone)]
@@ -27,12 +31,19 @@ const MAX_BYTES: u64 = 10_000_000;
 /// So many older ones are kept.
 const GENERATIONS: u32 = 2;
 
+/// How long a line waits for whoever reads stderr; while one line has waited in vain,
+/// the next do not.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A pipe that takes anything takes so much.
+const AT_ONCE: usize = 4096;
+
 /// Starts logging; `XY_LOG` sets the level (`debug`, or `info,xy_supervisor=trace`).
 pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
     let wanted = std::env::var("XY_LOG").unwrap_or_else(|_| "info".to_owned());
     let levels: Targets = wanted.parse().map_err(|cause| {
-        CallError::new(ErrorKind::InvalidParams, format!("XY_LOG is `{wanted}`"))
-            .cause(cause)
+        not_started()
+            .cause(format!("XY_LOG is `{}`: {cause}", wanted.escape_debug()))
             .hint("use a level such as `info` or `debug`, or `info,xy_supervisor=trace`")
     })?;
     let lines = tracing_subscriber::fmt::layer()
@@ -44,7 +55,7 @@ pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
         LogTo::Stderr => {
             let colours = io::IsTerminal::is_terminal(&io::stderr())
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            registry.with(lines.with_ansi(colours).with_writer(io::stderr)).init();
+            registry.with(lines.with_ansi(colours).with_writer(SharedStderr::default())).init();
         }
         LogTo::File(path) => {
             let file = RotatingFile::new(path.clone(), MAX_BYTES, GENERATIONS);
@@ -54,6 +65,66 @@ pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
     }
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(())
+}
+
+/// stderr for all threads. Who logs never waits for long for who reads: a terminal may
+/// be paused and a pipe may be full, and the servers must not stand still for that.
+#[derive(Clone, Default)]
+struct SharedStderr(Arc<Mutex<Stderr>>);
+
+#[derive(Default)]
+struct Stderr {
+    /// Lines that nobody read in time.
+    skipped: u64,
+}
+
+impl Stderr {
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let patience = if self.skipped == 0 { PATIENCE } else { Duration::ZERO };
+        if !is_writable(patience) {
+            self.skipped += 1;
+            return Ok(());
+        }
+        if self.skipped > 0 {
+            let told = format!("… {} lines skipped, which nobody read in time\n", self.skipped);
+            self.skipped = 0;
+            io::stderr().write_all(told.as_bytes())?;
+        }
+        for part in line.chunks(AT_ONCE) {
+            if !is_writable(PATIENCE) {
+                return Ok(()); // The rest of a very long line.
+            }
+            io::stderr().write_all(part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether [`AT_ONCE`] bytes can be written, or an error can be had, without waiting.
+fn is_writable(within: Duration) -> bool {
+    let stderr = io::stderr();
+    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+    let within = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+    !matches!(poll(&mut polled, Some(&within)), Ok(0))
+}
+
+impl<'a> MakeWriter<'a> for SharedStderr {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl io::Write for SharedStderr {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut stderr = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stderr.append(line).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One file for all threads; a line is written whole.

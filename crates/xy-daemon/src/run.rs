@@ -47,18 +47,18 @@ pub fn run(options: Options) -> Result<(), CallError> {
     outcome
 }
 
-fn not_started() -> CallError {
+pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
 async fn serve(paths: Paths) -> Result<(), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
-    files::make_folders(&paths).map_err(no_files)?;
-    let _lock = Lock::take(&paths.lock_file).map_err(no_files)?;
+    files::make_folders(&paths).map_err(|error| no_files(&error))?;
+    let _lock = Lock::take(&paths.lock_file).await.map_err(|error| no_files(&error))?;
     let loaded = load(&paths)?;
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
-        xy_ipc::listen::bind(&paths.control_socket).map_err(no_socket)?;
+        xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
     let daemon = Arc::new(Daemon::new(fleet(&paths)?, paths));
 
     let servers = loaded.settings.servers;
@@ -183,10 +183,12 @@ async fn reload_and_tell(daemon: &Daemon) {
     }
 }
 
-fn no_files(error: FilesError) -> CallError {
-    let cause = std::error::Error::source(&error).map(ToString::to_string);
-    let hint = match &error {
-        FilesError::Folder { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
+fn no_files(error: &FilesError) -> CallError {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let hint = match error {
+        FilesError::Folder { .. } => {
+            "make it a folder that you can write to, or set XDG_STATE_HOME to another".to_owned()
+        }
         FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
         FilesError::Held { path, .. } => format!(
             "it holds the lock `{}`; end it with `xy shutdown`, or talk to it with `xy list`",
@@ -197,12 +199,14 @@ fn no_files(error: FilesError) -> CallError {
     not_started().cause(cause).hint(hint)
 }
 
-fn no_socket(error: BindError) -> CallError {
-    let cause = std::error::Error::source(&error).map(ToString::to_string);
-    let hint = match &error {
+fn no_socket(error: &BindError) -> CallError {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let hint = match error {
         BindError::InUse { .. } => "two daemons need two XDG_RUNTIME_DIR folders",
         BindError::NotASocket { .. } => "move it away: xy never deletes what it did not make",
-        BindError::Io { .. } => "make the folder writable, or set XDG_RUNTIME_DIR to another",
+        BindError::Io { .. } => {
+            "make it a folder that you can write to, or set XDG_RUNTIME_DIR to another"
+        }
     };
     let cause = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
     not_started().cause(cause).hint(hint)

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use xy_protocol::server::{
-    Health, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Transition,
+    Health, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step, Transition,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
@@ -89,14 +89,14 @@ fn last_exit(seen: SeenExit) -> LastExit {
 
 fn next_step(state: &State, now: Instant) -> Option<NextStep> {
     let what = match state {
-        State::Starting { .. } => "give_up_waiting",
-        State::Backoff { .. } => "restart",
-        State::Stopping { .. } => "kill",
+        State::Starting { .. } => Step::GiveUpWaiting,
+        State::Backoff { .. } => Step::Restart,
+        State::Stopping { .. } => Step::Kill,
         State::Stopped | State::Running { .. } | State::Failed | State::Retired => return None,
     };
     let left = state.deadline()?.saturating_duration_since(now);
     let in_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-    Some(NextStep { what: what.to_owned(), in_ms })
+    Some(NextStep { what, in_ms })
 }
 
 /// One server in full.

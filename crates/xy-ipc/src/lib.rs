@@ -1,1 +1,14 @@
-//! xy-ipc
+//! JSON-RPC over a Unix socket, one message per line: the server, the client, the socket itself.
+//!
+//! Knows the envelope, not the requests' meaning: a [`server::Service`] answers them.
+//! The client is blocking and has no runtime, so that a verb starts at once.
+
+pub mod client;
+pub mod framing;
+pub mod listen;
+pub mod server;
+mod socket;
+
+pub use client::{CallFailure, Client, ConnectError, Notification};
+pub use listen::{BindError, Bound, SocketFile, bind};
+pub use server::{Answer, Feed, Outbox, OutboxClosed, Service, serve};

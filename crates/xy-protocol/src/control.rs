@@ -86,7 +86,7 @@ impl Request {
             "shutdown" => no_params(params, Self::Shutdown),
             _ => Err(CallError::new(
                 ErrorKind::MethodNotFound,
-                format!("there is no method `{method}`"),
+                format!("there is no method `{}`", quoted(method)),
             )
             .hint(format!("the methods are {}", METHODS.join(", ")))),
         }
@@ -131,25 +131,37 @@ impl Request {
     }
 }
 
-fn is_empty(params: Option<&RawValue>) -> bool {
-    params.is_none_or(|raw| matches!(raw.get(), "null" | "{}" | "[]"))
-}
-
 fn no_params(params: Option<&RawValue>, request: Request) -> Result<Request, CallError> {
-    let blank = |raw: &RawValue| raw.get().chars().all(|c| "{}[] \t".contains(c));
-    if is_empty(params) || params.is_some_and(blank) {
+    if is_empty(params) {
         return Ok(request);
     }
     Err(CallError::invalid_params(format!("`{}` takes no params", request.method())))
 }
 
+/// Absent, `null`, `{}` and `[]`, however they are spaced.
+fn is_empty(params: Option<&RawValue>) -> bool {
+    let Some(raw) = params else { return true };
+    let text: String = raw.get().chars().filter(|c| !c.is_ascii_whitespace()).take(5).collect();
+    matches!(text.as_str(), "null" | "{}" | "[]")
+}
+
 fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, CallError> {
-    let text = if is_empty(params) { "{}" } else { params.map_or("{}", RawValue::get) };
+    let text = params.filter(|_| !is_empty(params)).map_or("{}", RawValue::get);
     if !text.starts_with('{') {
         return Err(CallError::invalid_params("`params` is not an object"));
     }
     serde_json::from_str(text)
         .map_err(|cause| CallError::invalid_params("the params do not fit the method").cause(cause))
+}
+
+/// A text of somebody else in an error of ours: short, and safe to show.
+pub fn quoted(text: &str) -> String {
+    const SHOWN: usize = 64;
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// One server.
@@ -415,6 +427,8 @@ pub struct CheckReport {
     /// Whether a daemon would accept these files.
     pub valid: bool,
     /// How many server files there are.
+    pub files: usize,
+    /// How many of them describe a server without a fault.
     pub servers: usize,
     /// Everything that is wrong or odd.
     pub problems: Vec<Problem>,
@@ -552,6 +566,14 @@ mod tests {
     fn a_method_without_params_accepts_empty_ones() {
         for params in ["", "null", "{}", "[]", "{ }"] {
             assert_eq!(parse("list", params).unwrap(), Request::List);
+            assert_eq!(parse("reload", params).unwrap(), Request::Reload(Reload::default()));
         }
+        assert!(parse("list", "[{}]").is_err());
+    }
+
+    #[test]
+    fn an_unknown_method_is_not_repeated_at_length() {
+        let error = parse(&"x\u{1b}".repeat(1_000_000), "").unwrap_err();
+        assert!(error.message.len() < 1000 && !error.message.contains('\u{1b}'));
     }
 }

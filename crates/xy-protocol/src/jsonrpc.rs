@@ -159,21 +159,6 @@ impl<'a, P: Serialize> OutgoingNotification<'a, P> {
     }
 }
 
-/// Anything a front end may receive.
-#[derive(Debug, Deserialize)]
-pub struct IncomingMessage {
-    /// The request it answers; absent in a notification.
-    pub id: Option<RequestId>,
-    /// What a notification tells.
-    pub method: Option<String>,
-    /// The params of a notification, as written.
-    pub params: Option<Box<RawValue>>,
-    /// The result, as written.
-    pub result: Option<Box<RawValue>>,
-    /// Why there is no result.
-    pub error: Option<CallError>,
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

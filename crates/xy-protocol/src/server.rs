@@ -230,11 +230,23 @@ pub struct LastExit {
     pub at: Timestamp,
 }
 
+/// What will happen by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The back-off is over: it is tried again.
+    Restart,
+    /// It is ended, because it did not become ready.
+    GiveUpWaiting,
+    /// It is ended by force.
+    Kill,
+}
+
 /// The next thing that will happen by itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextStep {
-    /// What: `restart`, `give_up_waiting`, `kill`.
-    pub what: String,
+    /// What.
+    pub what: Step,
     /// In how many milliseconds from the answer on.
     pub in_ms: u64,
 }

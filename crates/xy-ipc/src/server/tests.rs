@@ -1,0 +1,281 @@
+//! Plays between a scripted service and clients over real sockets, in paused time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use xy_protocol::control::{ByName, Logs};
+
+use super::*;
+
+mod limits;
+mod shutdown;
+mod streams;
+
+/// `status` sleeps as many seconds as its name says; `logs` feeds by its name.
+#[derive(Default)]
+struct Scripted {
+    /// Requests that are being done; one that is dropped counts down too.
+    under_way: Arc<AtomicUsize>,
+    next_id: AtomicUsize,
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Service for Scripted {
+    async fn call(&self, request: Request) -> Result<Answer, CallError> {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let _counted = Counted(Arc::clone(&self.under_way));
+        match request {
+            Request::List => Answer::of(&json!([])),
+            Request::Status(ByName { name }) => {
+                let seconds = name.parse().map_err(|_| CallError::invalid_params("no number"))?;
+                sleep(Duration::from_secs(seconds)).await;
+                Answer::of(&name)
+            }
+            Request::Logs(Logs { name, .. }) => {
+                let id = self.next_id.fetch_add(1, Ordering::SeqCst) as u64;
+                Ok(Answer::Stream(Box::new(Script { id, name })))
+            }
+            other => Err(CallError::new(ErrorKind::Internal, other.method())),
+        }
+    }
+}
+
+struct Script {
+    id: u64,
+    name: String,
+}
+
+impl Feed for Script {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn end_method(&self) -> &'static str {
+        "log_end"
+    }
+
+    fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            match self.name.as_str() {
+                "three" => {
+                    for number in 0..3 {
+                        outbox.notify("log", json!({"line": number})).await.unwrap();
+                    }
+                }
+                "flood" => while outbox.notify("log", "x".repeat(1000)).await.is_ok() {},
+                "silent" => std::future::pending().await,
+                other => panic!("no script `{other}`"),
+            }
+        })
+    }
+}
+
+/// A server in a temporary folder.
+struct Stage {
+    folder: TempDir,
+    service: Arc<Scripted>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::owned_by(rustix::process::geteuid().as_raw())
+    }
+
+    fn owned_by(own_uid: u32) -> Self {
+        let folder = TempDir::new().unwrap();
+        let listener = UnixListener::bind(folder.path().join("s")).unwrap();
+        let service = Arc::new(Scripted::default());
+        let (stop, stopped) = oneshot::channel();
+        let door = Door { own_uid, service: Arc::clone(&service) };
+        let serving = tokio::spawn(async move {
+            door.serve(listener, async { drop(stopped.await) }).await;
+        });
+        Self { folder, service, stop: Some(stop), serving }
+    }
+
+    async fn client(&self) -> Peer {
+        let stream = UnixStream::connect(self.folder.path().join("s")).await.unwrap();
+        Peer { stream: BufReader::new(stream) }
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    fn under_way(&self) -> usize {
+        self.service.under_way.load(Ordering::SeqCst)
+    }
+
+    async fn until_under_way(&self, count: usize) {
+        let reached = async {
+            while self.under_way() != count {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waited = timeout(Duration::from_secs(10), reached).await;
+        assert!(waited.is_ok(), "{} under way, not {count}", self.under_way());
+    }
+}
+
+/// A client that knows nothing.
+struct Peer {
+    stream: BufReader<UnixStream>,
+}
+
+impl Peer {
+    async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    async fn ask(&mut self, id: u64, method: &str, params: Value) {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.send(format!("{message}\n")).await;
+    }
+
+    /// The next message; null at the end.
+    async fn next(&mut self) -> Value {
+        let mut line = String::new();
+        let read = self.stream.read_line(&mut line);
+        match timeout(Duration::from_secs(100), read).await.expect("no message in time") {
+            Ok(0) => Value::Null,
+            Ok(_) => serde_json::from_str(&line).unwrap(),
+            // We were closed on with something of ours unread.
+            Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => Value::Null,
+            Err(cause) => panic!("{cause}"),
+        }
+    }
+
+    /// The next message in short: `1 result`, `2 error -32600`, `log`.
+    async fn next_short(&mut self) -> String {
+        let message = self.next().await;
+        match (&message["method"], &message["error"]["code"], &message["id"]) {
+            (Value::String(method), _, _) => method.clone(),
+            (_, Value::Number(code), id) => format!("{id} error {code}"),
+            (_, _, Value::Null) => "end".to_owned(),
+            (_, _, id) => format!("{id} result"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_answered_and_garbage_is_told_so() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    peer.send(b"hello\n\r\n[]\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"no\"}\r\n\xff\n").await;
+    peer.ask(2, "list", json!({})).await;
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        told.push(peer.next_short().await);
+    }
+    told.sort();
+    let expected = [
+        "1 error -32601",
+        "2 result",
+        "null error -32600",
+        "null error -32700",
+        "null error -32700",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_request_delays_no_other_on_the_same_connection() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    let began = Instant::now();
+    peer.ask(1, "status", json!({"name": "20"})).await;
+    peer.ask(2, "list", Value::Null).await;
+    assert_eq!(peer.next_short().await, "2 result");
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert_eq!(peer.next_short().await, "1 result");
+    assert!(began.elapsed() >= Duration::from_secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_is_done_and_not_answered() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    peer.send("{\"jsonrpc\":\"2.0\",\"method\":\"status\",\"params\":{\"name\":\"1\"}}\n").await;
+    peer.send("{\"jsonrpc\":\"2.0\",\"method\":\"nonsense\"}\n").await;
+    stage.until_under_way(1).await;
+    stage.until_under_way(0).await;
+    peer.ask(1, "list", Value::Null).await;
+    assert_eq!(peer.next_short().await, "1 result");
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_line_is_nothing_until_its_newline_comes() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    peer.send("{\"jsonrpc\":\"2.0\",\"id\":1,").await;
+    sleep(Duration::from_secs(29)).await;
+    peer.send("\"method\":\"list\"}\n").await;
+    assert_eq!(peer.next_short().await, "1 result");
+    sleep(Duration::from_secs(100)).await; // A client may be silent between its lines.
+    peer.ask(2, "list", Value::Null).await;
+    assert_eq!(peer.next_short().await, "2 result");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_takes_its_requests_with_it() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    peer.ask(1, "status", json!({"name": "1000"})).await;
+    stage.until_under_way(1).await;
+    drop(peer);
+    stage.until_under_way(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_only_stops_sending_still_gets_its_answers() {
+    let stage = Stage::new();
+    let mut peer = stage.client().await;
+    peer.ask(1, "status", json!({"name": "3"})).await;
+    peer.stream.get_mut().shutdown().await.unwrap();
+    assert_eq!(peer.next_short().await, "1 result");
+    assert_eq!(peer.next_short().await, "end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_user_is_turned_away_with_the_reason() {
+    let stage = Stage::owned_by(rustix::process::geteuid().as_raw() + 1);
+    let mut peer = stage.client().await;
+    assert_eq!(peer.next_short().await, "null error -32009");
+    assert_eq!(peer.next_short().await, "end");
+}
+
+/// Fails to accept three times, then has nothing more to say.
+struct OutOfDescriptors(AtomicUsize);
+
+impl Accept for &OutOfDescriptors {
+    async fn next(&self) -> io::Result<UnixStream> {
+        if self.0.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_descriptors_left_means_waiting_not_spinning() {
+    let listener = OutOfDescriptors(AtomicUsize::new(0));
+    let door = Door { own_uid: 0, service: Arc::new(Scripted::default()) };
+    let began = Instant::now();
+    door.serve(&listener, sleep(Duration::from_millis(300))).await;
+    assert_eq!(listener.0.load(Ordering::SeqCst), 2);
+    assert_eq!(began.elapsed(), Duration::from_millis(300));
+}

@@ -1,0 +1,194 @@
+//! The command line: what can be typed, and what the process ends with.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as UsageKind;
+use clap::{Args, Parser, Subcommand};
+
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::verbs;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "xy",
+    version,
+    about = "Keeps MCP servers alive",
+    long_about = "Keeps MCP servers alive: a daemon runs what the files in \
+        ~/.config/xy/servers describe, and these verbs talk to it.",
+    after_help = "Example:\n  xy daemon --detach && xy list\n\n\
+        Exit codes:\n   0  done\n   1  the operation failed\n   2  the daemon cannot be reached\n   \
+        3  the configuration is invalid\n  64  wrong usage",
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Daemon(verbs::daemon::Args),
+    List(verbs::list::Args),
+    Status(verbs::status::Args),
+    Start(verbs::start::Args),
+    Stop(verbs::stop::Args),
+    Restart(verbs::restart::Args),
+    Reload(verbs::reload::Args),
+    Logs(verbs::logs::Args),
+    Events(verbs::events::Args),
+    Check(verbs::check::Args),
+    Info(verbs::info::Args),
+    Version(verbs::version::Args),
+    Shutdown(verbs::shutdown::Args),
+    Demo(verbs::demo::Args),
+    SampleServer(verbs::sample_server::Args),
+}
+
+/// The flag that every verb with an answer has.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Json {
+    /// Print JSON, exactly as the daemon answers; an error is {"error": …} on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which servers, in `start`, `stop` and `restart`.
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Which {
+    /// The server's name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Every configured server
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// Does what the command line says.
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut output = Output::new();
+    let verb = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli.verb,
+        Err(usage) => return explain_usage(&usage, &mut output).into(),
+    };
+    let json = verb.wants_json();
+    let done = verb.run(&mut output).and_then(|()| output.flush());
+    let exit = match done {
+        Ok(()) => Exit::Done,
+        Err(failure) => explain(failure, json, &mut output),
+    };
+    exit.into()
+}
+
+fn explain_usage(usage: &clap::Error, output: &mut Output) -> Exit {
+    let text = usage.render().ansi().to_string();
+    if matches!(usage.kind(), UsageKind::DisplayHelp | UsageKind::DisplayVersion) {
+        return match output.print(&text).and_then(|()| output.flush()) {
+            Ok(()) | Err(Failure::NobodyReads) => Exit::Done,
+            Err(_) => Exit::Failed,
+        };
+    }
+    output.tell(&text);
+    Exit::Usage
+}
+
+fn explain(failure: Failure, json: bool, output: &mut Output) -> Exit {
+    let exit = failure.exit();
+    let (Failure::Failed(error) | Failure::Unreachable(error)) = failure else {
+        return exit;
+    };
+    // What was printed before it comes before it.
+    let flushed = output.flush();
+    if json {
+        if let Err(failure) = flushed.and_then(|()| output.json_error(&error)) {
+            return failure.exit();
+        }
+    } else {
+        output.tell(&crate::render::error::render(&error));
+    }
+    exit
+}
+
+impl Verb {
+    fn run(&self, output: &mut Output) -> Result<(), Failure> {
+        match self {
+            Self::Daemon(args) => verbs::daemon::run(args, output),
+            Self::List(args) => verbs::list::run(args, output),
+            Self::Status(args) => verbs::status::run(args, output),
+            Self::Start(args) => verbs::start::run(args, output),
+            Self::Stop(args) => verbs::stop::run(args, output),
+            Self::Restart(args) => verbs::restart::run(args, output),
+            Self::Reload(args) => verbs::reload::run(args, output),
+            Self::Logs(args) => verbs::logs::run(args, output),
+            Self::Events(args) => verbs::events::run(args, output),
+            Self::Check(args) => verbs::check::run(args, output),
+            Self::Info(args) => verbs::info::run(args, output),
+            Self::Version(args) => verbs::version::run(args, output),
+            Self::Shutdown(args) => verbs::shutdown::run(args, output),
+            Self::Demo(args) => verbs::demo::run(args, output),
+            Self::SampleServer(args) => verbs::sample_server::run(args, output),
+        }
+    }
+
+    fn wants_json(&self) -> bool {
+        match self {
+            Self::Daemon(args) => args.json.json,
+            Self::List(args) => args.json.json,
+            Self::Status(args) => args.json.json,
+            Self::Start(args) => args.json.json,
+            Self::Stop(args) => args.json.json,
+            Self::Restart(args) => args.json.json,
+            Self::Reload(args) => args.json.json,
+            Self::Logs(args) => args.json.json,
+            Self::Events(args) => args.json.json,
+            Self::Check(args) => args.json.json,
+            Self::Info(args) => args.json.json,
+            Self::Version(args) => args.json.json,
+            Self::Shutdown(args) => args.json.json,
+            Self::Demo(_) | Self::SampleServer(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn usage_of(line: &str) -> clap::Error {
+        Cli::try_parse_from(line.split(' ')).unwrap_err()
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_text_reads_well() {
+        let mut command = Cli::command().term_width(80);
+        command.build();
+        insta::assert_snapshot!("help-xy", command.render_long_help());
+        for verb in command.get_subcommands_mut() {
+            if verb.is_hide_set() || verb.get_name() == "help" {
+                continue;
+            }
+            let help = verb.clone().term_width(80).render_long_help().to_string();
+            assert!(help.contains("Example"), "{} has no example", verb.get_name());
+            insta::assert_snapshot!(format!("help-{}", verb.get_name()), help);
+        }
+    }
+
+    #[test]
+    fn a_verb_on_servers_takes_a_name_or_all_of_them() {
+        for verb in ["start", "stop", "restart"] {
+            let neither = usage_of(&format!("xy {verb}"));
+            assert_eq!(neither.kind(), UsageKind::MissingRequiredArgument);
+            let both = usage_of(&format!("xy {verb} github --all"));
+            assert_eq!(both.kind(), UsageKind::ArgumentConflict);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A verb's connection to the daemon, and what a person reads when there is none.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use xy_config::Paths;
+use xy_ipc::client::read_result;
+use xy_ipc::{CallFailure, Client, ConnectError, Notification};
+use xy_protocol::control::Request;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use crate::failure::Failure;
+
+/// How long a question that needs no work may take; longer means a daemon that hangs.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// A connection to the daemon.
+pub(crate) struct Link {
+    pub(crate) client: Client,
+}
+
+impl Link {
+    /// Connects to the daemon of this user; never starts one.
+    pub(crate) fn open() -> Result<Self, Failure> {
+        Self::open_at(&Paths::from_env()?)
+    }
+
+    pub(crate) fn open_at(paths: &Paths) -> Result<Self, Failure> {
+        let client = Client::connect(&paths.control_socket).map_err(|error| no_daemon(&error))?;
+        Ok(Self { client })
+    }
+
+    /// Asks something that is answered at once.
+    pub(crate) fn ask_promptly(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
+        self.limit(Some(PROMPTLY))?;
+        let result = self.ask(request);
+        self.limit(None)?;
+        result
+    }
+
+    /// Asks something that may take as long as it takes.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
+        self.client.call(request).map_err(call_failed)
+    }
+
+    /// The next notification of a stream.
+    pub(crate) fn next(&mut self) -> Result<Notification<'_>, Failure> {
+        self.client.next_notification().map_err(call_failed)
+    }
+
+    fn limit(&mut self, within: Option<Duration>) -> Result<(), Failure> {
+        self.client
+            .answer_within(within)
+            .map_err(|cause| Failure::internal("the connection has no time limit", cause))
+    }
+}
+
+/// Reads a result as its type.
+pub(crate) fn read<T: DeserializeOwned>(result: &RawValue) -> Result<T, Failure> {
+    read_result(result).map_err(call_failed)
+}
+
+/// What a person reads when nobody can be asked.
+pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
+    let start_one = "start one with `xy daemon` (or `xy daemon --detach`)";
+    let unreachable = |message: &str, cause: String, hint: &str| {
+        let error = CallError::new(ErrorKind::NotRunning, message).cause(cause);
+        Failure::Unreachable(error.hint(hint))
+    };
+    let cause = match error {
+        ConnectError::Other { cause, .. } => format!("{error}: {cause}"),
+        _ => error.to_string(),
+    };
+    match error {
+        ConnectError::NoSocket { .. } | ConnectError::Refused { .. } => {
+            unreachable("no daemon is running", cause, start_one)
+        }
+        ConnectError::NoPermission { .. } => unreachable(
+            "the daemon cannot be reached",
+            cause,
+            "run `xy` as the user who runs the daemon",
+        ),
+        ConnectError::TimedOut { .. } => unreachable(
+            "the daemon cannot be reached",
+            cause,
+            "it may be stopped or overloaded: look at its process",
+        ),
+        ConnectError::Other { .. } => unreachable(
+            "the daemon cannot be reached",
+            cause,
+            "check XDG_RUNTIME_DIR and XDG_STATE_HOME, which say where its socket is",
+        ),
+    }
+}
+
+/// What a person reads when a call had no result.
+pub(crate) fn call_failed(failure: CallFailure) -> Failure {
+    let lost = |cause: String| {
+        let error = CallError::new(ErrorKind::OutcomeUnknown, "the daemon did not answer");
+        Failure::Unreachable(
+            error.cause(cause).hint("see `xy list` for what is so, and the daemon's log for why"),
+        )
+    };
+    match failure {
+        CallFailure::Refused(error) => Failure::Failed(error),
+        CallFailure::Io(ref cause) => lost(format!("{failure}: {cause}")),
+        CallFailure::HungUp | CallFailure::TimedOut { .. } | CallFailure::NotXy { .. } => {
+            lost(failure.to_string())
+        }
+    }
+}

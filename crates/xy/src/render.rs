@@ -1,0 +1,164 @@
+//! Values to text, purely: colours are always in it, and `output.rs` takes them out.
+//!
+//! Whatever came from a server goes through [`safe_text`], or it could steer the terminal.
+
+#![expect(
+    clippy::format_push_string,
+    reason = "texts of a few lines read better so; where there are millions it is not used"
+)]
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use xy_protocol::server::ServerState;
+use xy_protocol::time::Timestamp;
+
+pub(crate) mod changes;
+pub(crate) mod error;
+pub(crate) mod info;
+pub(crate) mod list;
+pub(crate) mod log_line;
+pub(crate) mod outcome;
+pub(crate) mod status;
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+pub(crate) const RED_BOLD: Style = RED.bold();
+pub(crate) const PLAIN: Style = Style::new();
+
+/// `text` in `style`.
+pub(crate) fn paint(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The colour of a state.
+pub(crate) fn style_of(state: ServerState) -> Style {
+    match state {
+        ServerState::Running => GREEN,
+        ServerState::Starting | ServerState::Restarting | ServerState::Stopping => YELLOW,
+        ServerState::Failed => RED,
+        ServerState::Stopped => DIM,
+    }
+}
+
+/// `text` with everything escaped that a terminal would obey instead of show.
+pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
+    let harmless = |byte: u8| byte == b'\t' || (b' '..0x7f).contains(&byte);
+    if text.bytes().all(harmless) || !text.contains(must_be_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            '\n' => safe.push_str("\\n"),
+            '\r' => safe.push_str("\\r"),
+            _ if !must_be_escaped(character) => safe.push(character),
+            _ if u32::from(character) < 0x100 => {
+                safe.push_str(&format!("\\x{:02x}", u32::from(character)));
+            }
+            _ => safe.extend(character.escape_unicode()),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Controls, and the marks that reverse the order of what follows.
+fn must_be_escaped(character: char) -> bool {
+    (character.is_control() && character != '\t')
+        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text of several lines, each of them safe and indented.
+pub(crate) fn safe_lines(text: &str, indent: &str) -> String {
+    let mut lines = text.trim_end().lines().map(safe_text);
+    let mut safe = lines.next().unwrap_or_default().into_owned();
+    for line in lines {
+        safe.push('\n');
+        if !line.is_empty() {
+            safe += indent;
+            safe += &line;
+        }
+    }
+    safe
+}
+
+/// A span of time by its two largest units: `3d 4h`, `12m 5s`.
+pub(crate) fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest}s"),
+        (0, 0, _) => format!("{minutes}m {rest}s"),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+/// How long before `now` something happened.
+pub(crate) fn ago(moment: Timestamp, now: Timestamp) -> String {
+    let passed = now.unix_millis().saturating_sub(moment.unix_millis());
+    format!("{} ago", span(Duration::from_millis(passed)))
+}
+
+/// The time of day of a moment, in UTC as everywhere in xy.
+pub(crate) fn clock(moment: Timestamp) -> String {
+    let text = moment.to_string();
+    format!("{}Z", text.get(11..19).unwrap_or(&text))
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn count(number: usize, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+/// What a snapshot shows of a text: no colours.
+#[cfg(test)]
+pub(crate) fn uncoloured(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+#[cfg(test)]
+pub(crate) mod samples;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_instead() {
+        assert_eq!(safe_text("plain\ttext é"), "plain\ttext é");
+        assert_eq!(safe_text("a\x1b[31mb\x07\u{9b}1m"), "a\\x1b[31mb\\x07\\x9b1m");
+        assert_eq!(safe_text("a\nb\r"), "a\\nb\\r");
+        assert_eq!(safe_text("\u{202e}exe.txt"), "\\u{202e}exe.txt");
+    }
+
+    #[test]
+    fn spans_have_their_two_largest_units() {
+        let seconds = [0, 59, 60, 725, 3600, 7380, 86_400, 273_600];
+        let told = seconds.map(|seconds| span(Duration::from_secs(seconds)));
+        let expected = ["0s", "59s", "1m 0s", "12m 5s", "1h 0m", "2h 3m", "1d 0h", "3d 4h"];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_clock_that_went_back_makes_no_negative_span() {
+        let (early, late) = (Timestamp::from_unix_millis(0), Timestamp::from_unix_millis(5000));
+        assert_eq!(ago(late, early), "0s ago");
+        assert_eq!(clock(late), "00:00:05Z");
+    }
+
+    proptest! {
+        #[test]
+        fn safe_text_never_holds_a_control(text in any::<String>()) {
+            prop_assert!(!safe_text(&text).chars().any(must_be_escaped));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `info`, `version` and the summary of `check`.
+
+use std::time::Duration;
+
+use xy_protocol::control::{CheckReport, Info, Severity, Version};
+
+use super::{DIM, count, paint, safe_text, span};
+
+/// The daemon's whereabouts.
+pub(crate) fn info(info: &Info) -> String {
+    let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let facts = [
+        ("version", info.version.clone()),
+        ("pid", info.pid.to_string()),
+        ("uptime", span(Duration::from_secs(info.uptime_secs))),
+        ("servers", format!("{}, {} running", info.servers, info.running)),
+        ("control", info.control_socket.clone()),
+        ("mcp socket", or_none(&info.mcp_socket)),
+        ("gateway", or_none(&info.gateway_url)),
+        ("config", info.config_dir.clone()),
+        ("state", info.state_dir.clone()),
+    ];
+    let line = |(label, value): &(&str, String)| {
+        format!("{}  {}\n", paint(DIM, format_args!("{label:<10}")), safe_text(value))
+    };
+    facts.iter().map(line).collect()
+}
+
+/// This program's version and the daemon's.
+pub(crate) fn version(ours: &str, daemon: Option<&Version>) -> String {
+    let daemon = match daemon {
+        Some(it) => format!("{} (protocol {})", safe_text(&it.version), it.protocol),
+        None => "not running".to_owned(),
+    };
+    format!("xy      {ours}\ndaemon  {daemon}\n")
+}
+
+/// `3 files, 1 error, 2 warnings`.
+pub(crate) fn summary(report: &CheckReport) -> String {
+    let of = |severity| report.problems.iter().filter(|it| it.severity == severity).count();
+    let files = count(report.files, "file");
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    format!("{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::uncoloured;
+    use super::*;
+
+    #[test]
+    fn a_daemon_says_where_it_is() {
+        let it = Info {
+            version: "0.1.0".into(),
+            pid: 4711,
+            control_socket: "/run/user/1000/xy.sock".into(),
+            mcp_socket: None,
+            gateway_url: Some("http://127.0.0.1:7979/mcp".into()),
+            config_dir: "/home/a/.config/xy".into(),
+            state_dir: "/home/a/.local/state/xy".into(),
+            uptime_secs: 725,
+            servers: 3,
+            running: 2,
+        };
+        insta::assert_snapshot!(uncoloured(&info(&it)));
+    }
+
+    #[test]
+    fn a_version_does_not_need_a_daemon() {
+        let daemon = Version { version: "0.2.0".into(), protocol: 1 };
+        let both = version("0.1.0", Some(&daemon)) + &version("0.1.0", None);
+        insta::assert_snapshot!(both);
+    }
+
+    #[test]
+    fn a_report_is_counted() {
+        let report = CheckReport { valid: true, files: 1, servers: 1, problems: Vec::new() };
+        assert_eq!(summary(&report), "1 file, 0 errors, 0 warnings\n");
+    }
+}

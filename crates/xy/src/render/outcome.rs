@@ -1,0 +1,138 @@
+//! What became of servers after `start`, `stop`, `restart` and `reload`.
+
+use xy_protocol::control::{Failure, Reloaded, Restarted, Started, Stopped};
+use xy_protocol::server::ServerName;
+
+use super::{DIM, GREEN, RED, YELLOW, error, paint};
+
+/// What is printed, and what is told beside it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// One line per server.
+    pub(crate) lines: String,
+    /// Errors and warnings.
+    pub(crate) troubles: String,
+    /// Whether a server did not become what was asked.
+    pub(crate) has_failed: bool,
+}
+
+impl Outcome {
+    fn new(failed: &[Failure], warnings: &[String]) -> Self {
+        let failures = failed.iter().map(|failure| error::render(&failure.error));
+        let warnings = warnings.iter().map(|warning| error::warning(warning));
+        Self {
+            lines: String::new(),
+            troubles: failures.chain(warnings).collect(),
+            has_failed: !failed.is_empty(),
+        }
+    }
+
+    fn say(mut self, names: &[ServerName], words: impl Fn(&ServerName) -> String) -> Self {
+        for name in names {
+            self.lines += &format!("{}\n", words(name));
+        }
+        self
+    }
+
+    /// Whether there was nothing to do anything with.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.troubles.is_empty()
+    }
+}
+
+pub(crate) fn started(done: &Started, wait: bool) -> Outcome {
+    let verb = if wait { "started" } else { "starting" };
+    Outcome::new(&done.failed, &done.warnings)
+        .say(&done.started, |name| format!("{verb} {name}"))
+        .say(&done.already_running, |name| format!("{name} was already running"))
+}
+
+pub(crate) fn stopped(done: &Stopped, wait: bool) -> Outcome {
+    let verb = if wait { "stopped" } else { "stopping" };
+    Outcome::new(&done.failed, &done.warnings)
+        .say(&done.stopped, |name| format!("{verb} {name}"))
+        .say(&done.not_running, |name| format!("{name} was not running"))
+}
+
+pub(crate) fn restarted(done: &Restarted, wait: bool) -> Outcome {
+    let verb = if wait { "restarted" } else { "restarting" };
+    Outcome::new(&done.failed, &done.warnings).say(&done.restarted, |name| format!("{verb} {name}"))
+}
+
+/// The plan of a reload, a marked line for each server that it touches.
+pub(crate) fn reloaded(done: &Reloaded) -> String {
+    let mut text = String::new();
+    let groups = [
+        (&done.added, GREEN, "+", "added"),
+        (&done.removed, RED, "-", "removed"),
+        (&done.restarted, YELLOW, "~", "restarted"),
+        (&done.updated, YELLOW, "~", "updated, not restarted"),
+    ];
+    let touched = groups.iter().flat_map(|(names, ..)| names.iter());
+    let width = touched.map(|name| name.as_str().len()).max().unwrap_or_default();
+    for (names, style, mark, what) in groups {
+        for name in names {
+            text += &format!("{} {name:<width$}  {}\n", paint(style, mark), paint(DIM, what));
+        }
+    }
+    text += &format!("{} unchanged\n", done.unchanged.len());
+    if done.dry_run {
+        text += "nothing was done: this is what `xy reload` would do\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use xy_protocol::error::{CallError, ErrorKind};
+
+    use super::super::samples::name;
+    use super::super::uncoloured;
+    use super::*;
+
+    #[test]
+    fn each_server_has_its_line_and_each_failure_its_error() {
+        let done = Started {
+            started: vec![name("github")],
+            already_running: vec![name("files")],
+            failed: vec![Failure {
+                name: name("flaky"),
+                error: CallError::new(ErrorKind::SpawnFailed, "server `flaky` did not start")
+                    .cause("exited with code 1"),
+            }],
+            warnings: vec!["the wish was not written down".into()],
+        };
+        let outcome = started(&done, true);
+        assert!(outcome.has_failed);
+        insta::assert_snapshot!(uncoloured(&(outcome.lines + &outcome.troubles)));
+    }
+
+    #[test]
+    fn a_request_that_did_not_wait_does_not_claim_that_it_is_done() {
+        let stop = Stopped {
+            stopped: vec![name("a")],
+            not_running: vec![name("b")],
+            ..Stopped::default()
+        };
+        assert_eq!(stopped(&stop, true).lines, "stopped a\nb was not running\n");
+        assert_eq!(stopped(&stop, false).lines, "stopping a\nb was not running\n");
+        let restart = Restarted { restarted: vec![name("a")], ..Restarted::default() };
+        assert_eq!(restarted(&restart, false).lines, "restarting a\n");
+        assert!(started(&Started::default(), true).is_empty());
+    }
+
+    #[test]
+    fn a_plan_marks_what_changes() {
+        let plan = Reloaded {
+            added: vec![name("new")],
+            removed: vec![name("old")],
+            changed: vec![name("moved"), name("tuned")],
+            unchanged: vec![name("a"), name("b")],
+            restarted: vec![name("moved")],
+            updated: vec![name("tuned")],
+            dry_run: true,
+            problems: Vec::new(),
+        };
+        insta::assert_snapshot!(uncoloured(&reloaded(&plan)));
+    }
+}

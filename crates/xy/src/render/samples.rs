@@ -1,0 +1,106 @@
+//! Servers for snapshots.
+
+use xy_protocol::server::{
+    Health, LastExit, NextStep, ServerEntry, ServerName, ServerState, ServerStatus, Step, Transition,
+    Transport, Wanted,
+};
+use xy_protocol::time::Timestamp;
+
+pub(crate) const NOW: u64 = 1_700_000_000_000;
+
+pub(crate) fn at(seconds_ago: u64) -> Timestamp {
+    Timestamp::from_unix_millis(NOW - seconds_ago * 1000)
+}
+
+pub(crate) fn name(name: &str) -> ServerName {
+    ServerName::new(name).unwrap()
+}
+
+pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
+    ServerEntry {
+        name: name(called),
+        state,
+        pid: None,
+        port: None,
+        uptime_secs: None,
+        restart_count: 0,
+        last_exit: None,
+        wanted: Wanted::Up,
+        health: Health::Unknown,
+        transport: Transport::Stdio,
+        restarts_total: 0,
+        reason: None,
+        next: None,
+        warnings: Vec::new(),
+    }
+}
+
+/// One server in each state.
+pub(crate) fn entries() -> Vec<ServerEntry> {
+    vec![
+        ServerEntry {
+            pid: Some(4711),
+            port: Some(8421),
+            uptime_secs: Some(273_600),
+            transport: Transport::Http,
+            ..entry("github", ServerState::Running)
+        },
+        ServerEntry {
+            pid: Some(12),
+            uptime_secs: Some(725),
+            restart_count: 2,
+            warnings: vec!["its log is not written: disk full".into()],
+            ..entry("files", ServerState::Running)
+        },
+        ServerEntry {
+            restart_count: 3,
+            reason: Some("exited with code 1".into()),
+            next: Some(NextStep { what: Step::Restart, in_ms: 3600 }),
+            ..entry("flaky", ServerState::Restarting)
+        },
+        ServerEntry {
+            restart_count: 5,
+            reason: Some("crashed 5 times in a minute, last with \x1b[31mcode 1".into()),
+            ..entry("a-rather-long-name", ServerState::Failed)
+        },
+        ServerEntry { wanted: Wanted::Down, ..entry("off", ServerState::Stopped) },
+        ServerEntry {
+            pid: Some(99),
+            next: Some(NextStep { what: Step::GiveUpWaiting, in_ms: 9000 }),
+            ..entry("cold", ServerState::Starting)
+        },
+        ServerEntry {
+            pid: Some(98),
+            next: Some(NextStep { what: Step::Kill, in_ms: 900 }),
+            wanted: Wanted::Down,
+            ..entry("stubborn", ServerState::Stopping)
+        },
+    ]
+}
+
+pub(crate) fn failed_status() -> ServerStatus {
+    let transition = |from, to, reason: &str, seconds_ago| Transition {
+        from,
+        to,
+        reason: reason.into(),
+        at: at(seconds_ago),
+    };
+    ServerStatus {
+        entry: ServerEntry {
+            restart_count: 5,
+            restarts_total: 17,
+            reason: Some("crashed 5 times in a minute".into()),
+            last_exit: Some(LastExit { code: None, signal: Some(11), expected: false, at: at(65) }),
+            ..entry("flaky", ServerState::Failed)
+        },
+        transitions: vec![
+            transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
+            transition(ServerState::Starting, ServerState::Running, "ready", 3999),
+            transition(ServerState::Running, ServerState::Failed, "ended by\nsignal 11", 65),
+        ],
+        last_stderr: vec!["panic: \x1b[1moh no".into(), "  at main".into()],
+        command: vec!["npx".into(), "-y".into(), "two words".into(), String::new()],
+        config_file: "/home/a/.config/xy/servers/flaky.kdl".into(),
+        log_file: "/home/a/.local/state/xy/logs/flaky.log".into(),
+    }
+}

@@ -1,0 +1,131 @@
+//! `status`: one server in full.
+
+use std::time::Duration;
+
+use xy_protocol::server::{Health, LastExit, ServerEntry, ServerStatus, Wanted};
+use xy_protocol::time::Timestamp;
+
+use super::list::next_step;
+use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
+
+/// Everything there is to say, as of `now`.
+pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
+    let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
+    for (label, value) in facts(&status.entry, now).into_iter().chain(files(status)) {
+        text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
+    }
+    text += &transitions(status, now);
+    if !status.last_stderr.is_empty() {
+        text += &format!("\n{}\n", paint(BOLD, "last lines of stderr"));
+        for line in &status.last_stderr {
+            text += &format!("  {} {}\n", paint(DIM, "|"), safe_text(line));
+        }
+    }
+    text
+}
+
+fn facts(server: &ServerEntry, now: Timestamp) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("state", paint(style_of(server.state), server.state))];
+    let mut say = |label, value: Option<String>| facts.extend(value.map(|value| (label, value)));
+    say("reason", server.reason.as_deref().map(|reason| safe_text(reason).into_owned()));
+    say("health", health(server.health).map(str::to_owned));
+    say("pid", server.pid.map(|pid| pid.to_string()));
+    say("uptime", server.uptime_secs.map(|seconds| span(Duration::from_secs(seconds))));
+    say("wanted", Some(wanted(server.wanted).to_owned()));
+    say("transport", Some(server.transport.as_str().to_owned()));
+    say("port", server.port.map(|port| port.to_string()));
+    say("restarts", Some(restarts(server)));
+    say("last exit", server.last_exit.as_ref().map(|exit| last_exit(exit, now)));
+    say("next", server.next.as_ref().map(next_step));
+    for warning in &server.warnings {
+        say("warning", Some(paint(YELLOW, safe_text(warning))));
+    }
+    facts
+}
+
+fn files(status: &ServerStatus) -> [(&'static str, String); 3] {
+    let words: Vec<String> = status.command.iter().map(|word| quoted(word)).collect();
+    [
+        ("command", safe_text(&words.join(" ")).into_owned()),
+        ("config", safe_text(&status.config_file).into_owned()),
+        ("log", safe_text(&status.log_file).into_owned()),
+    ]
+}
+
+/// A word of a command, so that one can see where it ends.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@,+%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn health(health: Health) -> Option<&'static str> {
+    match health {
+        Health::Unknown => None,
+        Health::Healthy => Some("healthy"),
+        Health::Unhealthy => Some("unhealthy: several probes in a row failed"),
+        Health::Unreachable => Some("unreachable"),
+    }
+}
+
+fn wanted(wanted: Wanted) -> &'static str {
+    match wanted {
+        Wanted::Up => "up",
+        Wanted::Down => "down",
+    }
+}
+
+fn restarts(server: &ServerEntry) -> String {
+    match (server.restart_count, server.restarts_total) {
+        (0, 0) => "none".to_owned(),
+        (since_start, total) => format!("{since_start} since it was last started, {total} in all"),
+    }
+}
+
+fn last_exit(exit: &LastExit, now: Timestamp) -> String {
+    let how = match (exit.code, exit.signal) {
+        (Some(code), _) => format!("code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown".to_owned(),
+    };
+    let asked_for = if exit.expected { "as asked" } else { "unasked" };
+    format!("{how}, {asked_for}, {}", ago(exit.at, now))
+}
+
+fn transitions(status: &ServerStatus, now: Timestamp) -> String {
+    if status.transitions.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{}\n", paint(BOLD, "recent changes"));
+    for change in &status.transitions {
+        let when = format!("{}  {:>10}", clock(change.at), ago(change.at, now));
+        let (from, to) =
+            (change.from, paint(style_of(change.to), format_args!("{:<10}", change.to)));
+        let reason = safe_text(&change.reason);
+        text += &format!("  {}  {from:>10} → {to}  {reason}\n", paint(DIM, when));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{samples, uncoloured};
+    use super::*;
+
+    #[test]
+    fn a_failed_server_shows_why_and_what_it_said() {
+        let text = render(&samples::failed_status(), samples::at(0));
+        insta::assert_snapshot!(uncoloured(&text));
+    }
+
+    #[test]
+    fn a_running_server_is_short() {
+        let mut status = samples::failed_status();
+        status.entry = samples::entries().remove(1);
+        status.transitions.clear();
+        status.last_stderr.clear();
+        insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
+    }
+}

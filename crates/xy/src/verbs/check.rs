@@ -1,0 +1,35 @@
+//! `xy check`: look for problems in the files, without a daemon.
+
+use serde_json::value::to_raw_value;
+use xy_config::Paths;
+
+use crate::cli::Json;
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::render::{error, info};
+
+/// Look for problems in the configuration
+///
+/// Reads all files as the daemon would, and prints every problem at once with the place
+/// it is at. Needs no daemon, changes nothing, and exits with 3 if a daemon would not
+/// accept the files.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy check && xy reload")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let report = xy_daemon::check::report(&Paths::from_env()?);
+    if args.json.json {
+        let json = to_raw_value(&report)
+            .map_err(|cause| Failure::internal("the report could not be written", cause))?;
+        output.json(&json)?;
+    } else {
+        let problems: String = report.problems.iter().map(error::problem).collect();
+        output.print(&problems)?;
+        output.print(&info::summary(&report))?;
+    }
+    if report.valid { Ok(()) } else { Err(Failure::Told(Exit::BadConfig)) }
+}

@@ -1,0 +1,179 @@
+//! `xy daemon`: run the daemon, here or in the background.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStderr, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::value::to_raw_value;
+use xy_config::Paths;
+use xy_daemon::{LogTo, Options};
+use xy_protocol::control::Info;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use crate::cli::Json;
+use crate::clock::Deadline;
+use crate::failure::{Exit, Failure};
+use crate::interrupts::readable;
+use crate::launch::{ANSWERS_WITHIN, Came, ask_who_it_is, this_program, until_it_answers};
+use crate::output::Output;
+
+/// What is kept of a failed daemon's last words.
+const MAX_LAST_WORDS: usize = 64 * 1024;
+
+/// Run the daemon that keeps the servers alive
+///
+/// Runs in the foreground and logs to stderr, or with --detach in the background, where
+/// it logs to the state folder and outlives the terminal. Starts every configured server.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy daemon\n  xy daemon --detach")]
+pub(crate) struct Args {
+    /// Run in the background; return once the daemon answers
+    #[arg(long)]
+    detach: bool,
+    /// This is the process in the background.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    detached: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let paths = Paths::from_env()?;
+    if args.detach {
+        return detach(&paths, args.json, output);
+    }
+    let log = if args.detached {
+        leave_the_terminal();
+        LogTo::File(paths.daemon_log.clone())
+    } else {
+        LogTo::Stderr
+    };
+    Ok(xy_daemon::run(Options { paths, log })?)
+}
+
+/// A session of its own, and a folder that nobody unmounts.
+fn leave_the_terminal() {
+    // Only fails for a leader of a group, which `detach` does not start.
+    let _ = rustix::process::setsid();
+    let home = std::env::home_dir().unwrap_or_else(|| "/".into());
+    let _ = std::env::set_current_dir(home).or_else(|_| std::env::set_current_dir("/"));
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"xy"); // Or `ps` would call it `exe`.
+}
+
+fn detach(paths: &Paths, json: Json, output: &mut Output) -> Result<(), Failure> {
+    paths.check_socket()?;
+    if let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN)) {
+        return Err(already_there(&other).into());
+    }
+    let not_started = |cause| Failure::internal("the daemon did not start", cause);
+    let mut child = spawn().map_err(not_started)?;
+    let mut last_words = LastWords::of(&mut child);
+    let spinner = output.spinner("starting the daemon");
+    let came = until_it_answers(&mut child, &paths.control_socket, |moment| {
+        last_words.listen(moment);
+        true
+    })
+    .map_err(not_started)?;
+    drop(spinner);
+    match came {
+        Came::Answers(info) if json.json => print_json(&info, output),
+        Came::Answers(info) => {
+            let log = paths.daemon_log.display();
+            output.print(&format!("xy daemon started, pid {}\nits log is {log}\n", info.pid))
+        }
+        Came::Ended(status) => Err(ended(status, last_words, json, output)),
+        Came::TooLate | Came::GivenUp => Err(too_late(child.id(), paths).into()),
+    }
+}
+
+fn spawn() -> std::io::Result<Child> {
+    this_program()?
+        .args(["daemon", "--detached"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+fn print_json(info: &Info, output: &mut Output) -> Result<(), Failure> {
+    let json = to_raw_value(info)
+        .map_err(|cause| Failure::internal("the answer could not be written", cause))?;
+    output.json(&json)
+}
+
+fn already_there(other: &Info) -> CallError {
+    CallError::new(ErrorKind::AlreadyRunning, "a daemon is already running")
+        .cause(format!("process {} listens at {}", other.pid, other.control_socket))
+        .hint("see `xy info`; end it with `xy shutdown`")
+}
+
+fn too_late(pid: u32, paths: &Paths) -> CallError {
+    let waited = ANSWERS_WITHIN.as_secs();
+    CallError::new(ErrorKind::TimedOut, "the daemon has started but does not answer")
+        .cause(format!("process {pid} said nothing at its socket within {waited} s"))
+        .hint(format!("it still runs: see {}", paths.daemon_log.display()))
+}
+
+/// Hands on what the daemon said about itself, and its exit code.
+fn ended(status: ExitStatus, mut words: LastWords, json: Json, output: &mut Output) -> Failure {
+    words.drain();
+    let exit = match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(code) if code > 0 => Exit::Other(code),
+        _ => Exit::Failed,
+    };
+    if json.json || words.text.is_empty() {
+        let said = String::from_utf8_lossy(&words.text);
+        let cause = if said.is_empty() { status.to_string() } else { said.trim().to_owned() };
+        let error = CallError::new(ErrorKind::SpawnFailed, "the daemon did not start").cause(cause);
+        if json.json {
+            let _ = output.json_error(&error); // The exit code says it all.
+        } else {
+            output.tell(&crate::render::error::render(&error));
+        }
+    } else {
+        output.tell_bytes(&words.text);
+    }
+    Failure::Told(exit)
+}
+
+/// What the daemon writes to stderr before it has a log.
+struct LastWords {
+    source: Option<ChildStderr>,
+    text: Vec<u8>,
+}
+
+impl LastWords {
+    fn of(child: &mut Child) -> Self {
+        Self { source: child.stderr.take(), text: Vec::new() }
+    }
+
+    /// Waits a moment, and takes what is said in it.
+    fn listen(&mut self, moment: Duration) {
+        let Some(source) = &mut self.source else {
+            readable(&[], moment);
+            return;
+        };
+        if !readable(&[source.as_fd()], moment)[0] {
+            return;
+        }
+        let mut chunk = [0; 4096];
+        match source.read(&mut chunk) {
+            Ok(0) | Err(_) => self.source = None,
+            Ok(count) => {
+                let room = MAX_LAST_WORDS.saturating_sub(self.text.len());
+                self.text.extend_from_slice(&chunk[..count.min(room)]);
+            }
+        }
+    }
+
+    /// Takes what is left; a child that outlives the daemon may hold the other end.
+    fn drain(&mut self) {
+        while let Some(source) = &self.source
+            && readable(&[source.as_fd()], Duration::ZERO)[0]
+        {
+            self.listen(Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `xy events`: changes of state, as they happen.
+
+use xy_protocol::control::{Event, Request, Skipped};
+
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render::changes;
+
+/// Columns for a name, until a longer one comes.
+const NAME_WIDTH: usize = 12;
+
+/// Show changes of servers' states as they happen
+///
+/// One line per change: the time (UTC), the server, the state before and after, and
+/// the reason. Goes on until Ctrl-C, or until the daemon ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy events\n  xy events --json | jq -c '[.name, .state]'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let mut link = Link::open()?;
+    link.ask(&Request::Events)?;
+    let mut printer = Printer::new(args.json.json);
+    while printer.print_next(&mut link, output)? {
+        if !link.client.has_more() {
+            output.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints events; names line up as far as they can.
+pub(super) struct Printer {
+    json: bool,
+    name_width: usize,
+}
+
+impl Printer {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, name_width: NAME_WIDTH }
+    }
+
+    /// Waits for an event and prints it; false at the end of the stream.
+    pub(super) fn print_next(
+        &mut self,
+        link: &mut Link,
+        output: &mut Output,
+    ) -> Result<bool, Failure> {
+        let notification = link.next()?;
+        match &*notification.method {
+            "event_end" => return Ok(false),
+            _ if self.json => output.json(notification.params)?,
+            "event" => {
+                let event: Event = read(notification.params)?;
+                self.name_width = self.name_width.max(event.name.as_str().len());
+                output.print(&changes::render(&event, self.name_width))?;
+            }
+            "event_skipped" => {
+                let Skipped { count, .. } = read(notification.params)?;
+                output.print(&changes::skipped(count, "event"))?;
+            }
+            _ => {} // From a newer daemon.
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,87 @@
+//! `xy logs`: what a server wrote.
+
+use xy_ipc::Notification;
+use xy_protocol::control::{Logs, Request, Skipped};
+
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render::changes::skipped;
+use crate::render::log_line::{LineStyle, Record};
+
+/// Show what a server wrote
+///
+/// The latest lines of its stdout and stderr; with --follow also those to come. A line
+/// cannot steer the terminal: control characters are shown as \x1b and the like.
+/// With --json each line is an object; a reader that is too slow gets one with a `count`
+/// of the lines it missed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy logs github --tail 100\n  xy logs github -f")]
+pub(crate) struct Args {
+    /// The server's name
+    name: String,
+    /// How many of the latest lines to show
+    #[arg(long, value_name = "N", default_value_t = xy_protocol::control::DEFAULT_TAIL)]
+    tail: u32,
+    /// Go on with new lines until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    /// Print lines as they came, without a prefix and without escaping anything
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Print the time (UTC) before each line
+    #[arg(long, short, conflicts_with = "json")]
+    timestamps: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let ask = Logs { name: args.name.clone(), tail: Some(args.tail), follow: args.follow };
+    let mut link = Link::open()?;
+    link.ask(&Request::Logs(ask))?;
+    let style =
+        LineStyle { raw: args.raw, timestamps: args.timestamps, colour: output.has_colour() };
+    let mut text = String::new();
+    loop {
+        if !link.client.has_more() {
+            output.flush()?; // Somebody may be watching.
+        }
+        let notification = link.next()?;
+        if notification.method == "log_end" {
+            return Ok(());
+        }
+        if args.json.json {
+            output.json(notification.params)?;
+        } else {
+            show(&notification, style, &mut text, output)?;
+        }
+    }
+}
+
+fn show(
+    notification: &Notification<'_>,
+    style: LineStyle,
+    text: &mut String,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    match &*notification.method {
+        "log" => {
+            let record: Record<'_> = serde_json::from_str(notification.params.get())
+                .map_err(|cause| Failure::internal("a log line could not be read", cause))?;
+            text.clear();
+            style.push(&record, text);
+            output.write(text.as_bytes())
+        }
+        "log_skipped" => {
+            let Skipped { count, .. } = read(notification.params)?;
+            if style.raw {
+                output.tell(&skipped(count, "line")); // stdout has the server's lines only.
+                return Ok(());
+            }
+            output.print(&skipped(count, "line"))
+        }
+        _ => Ok(()), // From a newer daemon.
+    }
+}

@@ -1,0 +1,37 @@
+//! `xy reload`: read the files again.
+
+use xy_protocol::control::{Reload, Reloaded, Request};
+
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render::{error, outcome};
+
+/// Read the server files again and apply what has changed
+///
+/// New servers are started, removed ones stopped, and changed ones restarted if their
+/// process is a different one now. If a file is invalid, nothing is changed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy reload --dry-run\n  xy reload")]
+pub(crate) struct Args {
+    /// Only print what would happen
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let mut link = Link::open()?;
+    let spinner = output.spinner("reloading");
+    let result = link.ask(&Request::Reload(Reload { dry_run: args.dry_run }))?;
+    drop(spinner);
+    if args.json.json {
+        return output.json(&result);
+    }
+    let done: Reloaded = read(&result)?;
+    let warnings: String = done.problems.iter().map(error::problem).collect();
+    output.tell(&warnings);
+    output.print(&outcome::reloaded(&done))
+}

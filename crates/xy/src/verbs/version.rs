@@ -1,0 +1,29 @@
+//! `xy version`: this program's version, and the daemon's.
+
+use xy_protocol::control::{Request, Version};
+
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render;
+
+/// Show the version of this program and of the daemon
+///
+/// Works without a daemon, too; only --json, which prints the daemon's own answer,
+/// needs one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy version")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let asked = Link::open().and_then(|mut link| link.ask_promptly(&Request::Version));
+    if args.json.json {
+        return output.json(&asked?);
+    }
+    let daemon: Option<Version> = asked.ok().and_then(|result| read(&result).ok());
+    output.print(&render::info::version(env!("CARGO_PKG_VERSION"), daemon.as_ref()))
+}
