@@ -185,13 +185,93 @@ impl Launch for FakeLauncher {
         let (instance, InstanceEnds { news, asks }) = Instance::pair();
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
-        let stage = Stage { launcher: self.clone(), pid, news: news.clone(), asks };
+        let mut stage = Stage { launcher: self.clone(), pid, news, asks };
         tokio::spawn(async move {
             let last = stage.play(script).await;
-            stage_left(&key, last, &news).await;
+            stage.launcher.with(|shared| shared.end(&key));
+            if let Some(last) = last {
+                let _ = stage.news.send(last).await; // Nobody may hold this life any more.
+            }
         });
-        return instance;
+        instance
+    }
+}
 
-        async fn stage_left(_: &InstanceKey, _: Option<News>, _: &mpsc::Sender<News>) {}
+/// Where one life is played.
+struct Stage {
+    launcher: FakeLauncher,
+    pid: u32,
+    news: mpsc::Sender<News>,
+    asks: mpsc::Receiver<Ask>,
+}
+
+const KILLED: Exit = Exit { code: None, signal: Some(9) };
+
+impl Stage {
+    /// Plays it to its end; answers with the last news, unless there is none.
+    async fn play(&mut self, script: Script) -> Option<News> {
+        let exit = match script {
+            Script::Fails { after, fault } => {
+                sleep(after).await;
+                return Some(News::LaunchFailed(fault));
+            }
+            Script::Hangs => {
+                self.hear().await;
+                KILLED
+            }
+            Script::Lives { stops_in } => self.live(None, Exit::code(0), Some(stops_in)).await,
+            Script::Dies { after, exit } => {
+                self.live(Some(after), exit, Some(Duration::ZERO)).await
+            }
+            Script::Stubborn => self.live(None, Exit::code(0), None).await,
+            Script::Vanishes { after } => {
+                self.live(Some(after), Exit::UNSEEN, Some(Duration::ZERO)).await;
+                return None;
+            }
+            Script::Complains { after } => {
+                self.tell(News::LogTrouble(Some("disk full".into()))).await;
+                sleep(after).await;
+                self.tell(News::LogTrouble(None)).await;
+                self.live(None, Exit::code(0), Some(Duration::ZERO)).await
+            }
+        };
+        Some(News::Exited(exit))
+    }
+
+    /// Runs until it dies, obeys a stop if it ever does, or is killed.
+    async fn live(&mut self, dies: Option<Duration>, exit: Exit, stops: Option<Duration>) -> Exit {
+        let dies_at = dies.map(|after| Instant::now() + after);
+        self.tell(News::Launched { pid: self.pid }).await;
+        loop {
+            let ask = tokio::select! {
+                () = sleep_until_some(dies_at) => return exit,
+                ask = self.hear() => ask,
+            };
+            match (ask, stops) {
+                (Some(Ask::Kill) | None, _) => return KILLED,
+                (Some(Ask::Stop { .. }), Some(takes)) => {
+                    sleep(takes).await;
+                    return Exit::code(0);
+                }
+                (Some(Ask::Stop { .. }), None) => {}
+            }
+        }
+    }
+
+    async fn hear(&mut self) -> Option<Ask> {
+        let ask = self.asks.recv().await;
+        self.launcher.with(|shared| shared.asks.extend(ask));
+        ask
+    }
+
+    async fn tell(&self, news: News) {
+        let _ = self.news.send(news).await; // Nobody may hold this life any more.
+    }
+}
+
+async fn sleep_until_some(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

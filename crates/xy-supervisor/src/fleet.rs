@@ -4,7 +4,7 @@
 //! fleet's own task, which applies one request after another. It never waits for a
 //! server to settle: that is for the asker, who gets the handles to wait on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -123,6 +123,7 @@ impl Fleet {
         }
         let owner = Owner {
             parts,
+            kept: wishes.clone(),
             wishes,
             published,
             changes: changes.clone(),
@@ -163,6 +164,9 @@ impl Fleet {
         if self.commands.send(Command::Shutdown { reply }).await.is_ok() {
             let _ = done.await; // A fleet that is gone has nothing left to end.
         }
+        // Another may have asked first: the fleet is gone when its roster has no owner.
+        let mut roster = self.roster.clone();
+        while roster.changed().await.is_ok() {}
     }
 
     /// What the files said when they were last applied.
@@ -178,6 +182,8 @@ fn settings_of(roster: &Roster) -> ServerMap {
 struct Owner {
     parts: FleetParts,
     wishes: Wishes,
+    /// What the file says of them: another thing while it cannot be written.
+    kept: Wishes,
     published: watch::Sender<Arc<Roster>>,
     changes: broadcast::Sender<StateChange>,
     tasks: JoinSet<()>,
@@ -212,6 +218,8 @@ impl Owner {
         let mut outcome = AskOutcome::default();
         let (known, unknown): (Vec<_>, Vec<_>) = names
             .unwrap_or_else(|| roster.keys().map(ToString::to_string).collect())
+            .into_iter()
+            .collect::<BTreeSet<_>>() // Named twice is asked once.
             .into_iter()
             .partition(|name| roster.contains_key(name.as_str()));
         outcome.unknown = unknown;
@@ -255,14 +263,17 @@ impl Owner {
     }
 
     async fn keep(&mut self, wishes: Wishes) -> Result<(), String> {
-        if wishes == self.wishes {
+        self.wishes = wishes.clone();
+        if self.wishes == self.kept {
             return Ok(());
         }
-        self.wishes = wishes.clone();
         let file = self.parts.wishes_file.clone();
         let shown = file.display().to_string();
         match tokio::task::spawn_blocking(move || wishes.write(&file)).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                self.kept = self.wishes.clone();
+                Ok(())
+            }
             Ok(Err(error)) => Err(format!("{shown} could not be written: {error}")),
             Err(error) => Err(format!("{shown} could not be written: {error}")),
         }

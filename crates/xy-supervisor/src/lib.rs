@@ -1,6 +1,6 @@
 //! The life of servers; knows nothing of MCP.
 //!
-//! [`lifecycle`] decides, [`task`] acts, [`fleet`] holds all of them, [`launch`] is
+//! [`lifecycle`] decides, `task` acts, [`fleet`] holds all of them, [`launch`] is
 //! the seam behind which a process, and later a container, is started and ended.
 
 #[cfg(test)]

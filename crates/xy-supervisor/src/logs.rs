@@ -135,16 +135,16 @@ impl LogBook {
 
     /// The last `count` lines of stderr that are still in memory, oldest first.
     pub fn last_stderr(&self, count: usize) -> Vec<Line> {
-        let mut last = VecDeque::with_capacity(count);
+        let mut last = VecDeque::new();
         for batch in &self.ring().batches {
             for record in wire::records(&batch.bytes) {
                 if record.flags & flags::STDERR == 0 {
                     continue;
                 }
-                if last.len() == count {
+                last.push_back(Line::from(record));
+                if last.len() > count {
                     last.pop_front();
                 }
-                last.push_back(Line::from(record));
             }
         }
         last.into()

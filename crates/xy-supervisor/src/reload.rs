@@ -73,7 +73,35 @@ mod tests {
             }),
             with("args", |it| it.process.args = vec!["--other".into()]),
         ]);
-        insta::assert_debug_snapshot!(diff(&old, &new), @"");
+        insta::assert_debug_snapshot!(diff(&old, &new), @r#"
+        Plan {
+            added: [
+                ServerName(
+                    "new",
+                ),
+            ],
+            removed: [
+                ServerName(
+                    "gone",
+                ),
+            ],
+            restarted: [
+                ServerName(
+                    "args",
+                ),
+            ],
+            updated: [
+                ServerName(
+                    "rules",
+                ),
+            ],
+            unchanged: [
+                ServerName(
+                    "same",
+                ),
+            ],
+        }
+        "#);
     }
 
     #[test]

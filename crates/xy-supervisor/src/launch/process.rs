@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
 use xy_shim::wire::{self, LogOrder, Order, Report, StartFault, StartOrder};
 
-use super::shim_link::ShimLink;
+use super::shim_link::{Heard, ShimLink};
 use super::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
 use crate::lifecycle::{Exit, LaunchFault};
 
@@ -150,6 +150,8 @@ struct Driver {
     ends: InstanceEnds,
     /// Whether anybody still holds this life.
     is_held: bool,
+    /// Whether it has been told to end: then a stdin that is only now passed on is closed too.
+    is_ending: bool,
     /// How it ended, and when the shim must have ended too.
     end: Option<(News, Instant)>,
 }
@@ -157,6 +159,7 @@ struct Driver {
 /// One thing that happens while a life goes on.
 enum Turn {
     Heard(Report),
+    Room,
     ShimGone,
     LinkBroken(io::Error),
     Asked(Ask),
@@ -167,17 +170,20 @@ enum Turn {
 
 impl Driver {
     fn new(order: LaunchOrder, shim: Child, link: ShimLink, ends: InstanceEnds) -> Self {
-        Self { order, shim, link, pipes: Pipes::default(), ends, is_held: true, end: None }
+        let pipes = Pipes::default();
+        Self { order, shim, link, pipes, ends, is_held: true, is_ending: false, end: None }
     }
 
     async fn run(mut self) {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
+                Turn::Room => {} // So output is read again.
                 Turn::Asked(Ask::Stop { grace }) => self.stop(grace),
                 Turn::Asked(Ask::Kill) => self.kill(),
                 Turn::Dropped => {
                     self.is_held = false;
+                    self.close_stdin();
                     self.link.hang_up();
                 }
                 Turn::Output => self.forward_stdout(),
@@ -206,8 +212,9 @@ impl Driver {
         let deadline = self.end.as_ref().map(|(_, finish_by)| *finish_by);
         tokio::select! {
             report = self.link.next(&self.order.logs) => match report {
-                Ok(Some(report)) => Turn::Heard(report),
-                Ok(None) => Turn::ShimGone,
+                Ok(Heard::Report(report)) => Turn::Heard(report),
+                Ok(Heard::Room) => Turn::Room,
+                Ok(Heard::End) => Turn::ShimGone,
                 Err(error) => Turn::LinkBroken(error),
             },
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
@@ -219,7 +226,7 @@ impl Driver {
     async fn hear(&mut self, report: Report) {
         match report {
             Report::Started { pid } => {
-                self.pipes.stdin = self.link.take_fd();
+                self.pipes.stdin = self.link.take_fd().filter(|_| !self.is_ending);
                 let stdout = self.link.take_fd();
                 self.pipes.stdout = stdout.and_then(|fd| pipe::Receiver::from_owned_fd(fd).ok());
                 self.tell(News::Launched { pid }).await;
@@ -245,8 +252,13 @@ impl Driver {
     }
 
     fn stop(&mut self, grace: Duration) {
-        self.pipes.stdin = None;
+        self.close_stdin();
         self.link.queue(&Order::Stop { grace_ms: millis(grace) });
+    }
+
+    fn close_stdin(&mut self) {
+        self.is_ending = true;
+        self.pipes.stdin = None;
     }
 
     fn kill(&mut self) {

@@ -34,6 +34,17 @@ fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| read(scratch))
 }
 
+/// What a wait for the shim brought.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// It told something.
+    Report(Report),
+    /// It took so much that there is room for more.
+    Room,
+    /// It is gone.
+    End,
+}
+
 #[derive(Debug)]
 pub(super) struct ShimLink {
     stream: UnixStream,
@@ -80,13 +91,13 @@ impl ShimLink {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
     }
 
-    /// Sends what is queued and waits for the next report; `None` at the shim's end.
+    /// Sends what is queued and waits for the next report, or for room where there was none.
     ///
     /// Cancel-safe: what was read and not returned is still in the inbox.
-    pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<Option<Report>> {
+    pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<Heard> {
         loop {
             if let Some(report) = self.take_report(logs)? {
-                return Ok(Some(report));
+                return Ok(Heard::Report(report));
             }
             let interest = if self.outbox.is_empty() {
                 Interest::READABLE
@@ -95,10 +106,14 @@ impl ShimLink {
             };
             let ready = self.stream.ready(interest).await?;
             if ready.is_writable() && !self.outbox.is_empty() {
+                let was_full = !self.has_room();
                 self.send_some()?;
+                if was_full && self.has_room() {
+                    return Ok(Heard::Room);
+                }
             }
             if ready.is_readable() && self.receive_some()? == Some(0) {
-                return Ok(None);
+                return Ok(Heard::End);
             }
         }
     }

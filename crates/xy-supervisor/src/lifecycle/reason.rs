@@ -172,7 +172,8 @@ impl fmt::Display for Reason {
                 "{last}; {exits} unexpected exits within 60 s (max-retries-per-minute is {limit})"
             ),
             Self::TooManyAttempts { attempts, last } => {
-                write!(f, "{last}; gave up after {attempts} restarts in a row (max-attempts)")
+                let restarts = if *attempts == 1 { "restart" } else { "restarts in a row" };
+                write!(f, "{last}; gave up after {attempts} {restarts} (max-attempts)")
             }
         }
     }
