@@ -78,7 +78,10 @@ impl Lock {
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
-        write_pid(&mut file).map_err(failed)?;
+        // The lock is what counts: a full disk keeps nobody from serving.
+        if let Err(error) = write_pid(&mut file) {
+            tracing::warn!(%error, "the pid could not be written to {}", path.display());
+        }
         Ok(Self { _file: file })
     }
 }

@@ -8,7 +8,7 @@ use xy_protocol::server::{
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
 use xy_supervisor::instance::{InstanceHandle, SeenExit, Snapshot};
-use xy_supervisor::lifecycle::State;
+use xy_supervisor::lifecycle::{STOP_MARGIN, State};
 use xy_supervisor::logs::Line;
 
 /// Lines of stderr shown for a server that has failed.
@@ -95,6 +95,10 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
         State::Stopped | State::Running { .. } | State::Failed | State::Retired => return None,
     };
     let left = state.deadline()?.saturating_duration_since(now);
+    let left = match what {
+        Step::Kill => left.saturating_sub(STOP_MARGIN), // The shim kills at the end of the grace.
+        Step::Restart | Step::GiveUpWaiting => left,
+    };
     let in_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
     Some(NextStep { what, in_ms })
 }

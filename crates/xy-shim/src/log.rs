@@ -1,7 +1,9 @@
 //! The output of a server: cut into records, numbered, kept, and told to the daemon.
 //!
-//! The daemon gets what it has room for; what it misses it learns from the numbers.
+//! The daemon gets what it has room for; what it misses it learns from the numbers. What
+//! it misses is never the latest: the last words of a server are the ones that matter.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::clock::Moment;
@@ -12,6 +14,9 @@ use crate::wire::{self, LogOrder, Record, Report, flags};
 
 /// A batch this long goes out before its round ends.
 const BATCH: usize = 256 * 1024;
+
+/// So much of the latest is held back while the daemon has no room; then it gets that.
+const HELD: usize = 256 * 1024;
 
 /// What a quiet log keeps allocated.
 const KEPT: usize = 4 * 1024;
@@ -35,6 +40,8 @@ pub(crate) struct Log {
 struct Records {
     disk: DiskLog,
     batch: Vec<u8>,
+    /// The latest batches that the daemon had no room for, each with the number after it.
+    held: VecDeque<(u64, Vec<u8>)>,
     next_seq: u64,
     /// What the daemon has been told of `next_seq`.
     told_seq: u64,
@@ -47,6 +54,7 @@ impl Log {
         let records = Records {
             disk: DiskLog::open(order, now),
             batch: Vec::new(),
+            held: VecDeque::new(),
             next_seq: order.next_seq,
             told_seq: order.next_seq,
             told_problem: None,
@@ -111,12 +119,40 @@ impl Records {
         self.next_seq += 1;
     }
 
-    /// Sends the batch or drops it; an empty one still tells of those that were dropped.
+    /// Sends what was held back, then the batch; what there is no room for is held back.
     fn send_batch(&mut self, out: &mut Outbox) {
-        if self.told_seq != self.next_seq && out.put_log(self.next_seq, &self.batch) {
-            self.told_seq = self.next_seq;
+        while let Some((next_seq, batch)) = self.held.front()
+            && out.put_log(*next_seq, batch)
+        {
+            self.told_seq = *next_seq;
+            self.held.pop_front();
         }
-        self.batch.clear();
+        if self.told_seq == self.next_seq || self.batch.is_empty() {
+            return;
+        }
+        if self.held.is_empty() && out.put_log(self.next_seq, &self.batch) {
+            self.told_seq = self.next_seq;
+            self.batch.clear();
+        } else {
+            self.hold_back();
+        }
+    }
+
+    /// Adds the batch to what is held back, and forgets the oldest of that.
+    fn hold_back(&mut self) {
+        match self.held.back_mut() {
+            // Small ones are gathered, so that there are never many.
+            Some((next_seq, held)) if held.len() + self.batch.len() <= HELD / 4 => {
+                *next_seq = self.next_seq;
+                held.append(&mut self.batch);
+            }
+            _ => self.held.push_back((self.next_seq, std::mem::take(&mut self.batch))),
+        }
+        while self.held.len() > 1
+            && self.held.iter().map(|(_, batch)| batch.len()).sum::<usize>() > HELD
+        {
+            self.held.pop_front();
+        }
     }
 
     fn tell_problem(&mut self, out: &mut Outbox) {

@@ -1,8 +1,8 @@
 //! Servers for snapshots.
 
 use xy_protocol::server::{
-    Health, LastExit, NextStep, ServerEntry, ServerName, ServerState, ServerStatus, Step, Transition,
-    Transport, Wanted,
+    Health, LastExit, NextStep, ServerEntry, ServerName, ServerState, ServerStatus, Step,
+    Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
 
