@@ -6,12 +6,15 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 /// Everything that is wrong or odd in the files.
 pub fn report(paths: &Paths) -> CheckReport {
-    let loaded = xy_config::load(paths);
+    report_of(&xy_config::load(paths))
+}
+
+pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
     CheckReport {
         valid: loaded.is_valid(),
         files: loaded.server_files,
         servers: loaded.settings.servers.len(),
-        problems: problems_of(&loaded),
+        problems: problems_of(loaded),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
-use xy_config::Paths;
+use xy_config::{Loaded, Paths};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
@@ -22,6 +22,8 @@ pub(crate) struct Daemon {
     /// Turns true when the daemon shall end.
     pub(crate) ending: watch::Sender<bool>,
     next_subscription: AtomicU64,
+    /// Reading all files takes a while and a thread: whoever wants to waits its turn.
+    reading: Semaphore,
 }
 
 impl Daemon {
@@ -32,12 +34,23 @@ impl Daemon {
             started_at: Instant::now(),
             ending: watch::Sender::new(false),
             next_subscription: AtomicU64::new(1),
+            reading: Semaphore::new(1),
         }
     }
 
     /// A number for a new stream, never given twice.
     pub(crate) fn new_subscription(&self) -> u64 {
         self.next_subscription.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Reads the files, away from everything that has to stay quick.
+    pub(crate) async fn load(&self) -> Result<Loaded, CallError> {
+        let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
+        let _turn = self.reading.acquire().await.map_err(|cause| failed().cause(cause))?;
+        let paths = self.paths.clone();
+        tokio::task::spawn_blocking(move || xy_config::load(&paths))
+            .await
+            .map_err(|cause| failed().cause(cause))
     }
 
     /// The server of this name, or an error that names the nearest.

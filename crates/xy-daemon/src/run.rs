@@ -25,6 +25,9 @@ const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
 /// Two threads: one slow request must not hold up the rest.
 const THREADS: usize = 2;
 
+/// For files: reading the configuration, keeping wishes.
+const BLOCKING_THREADS: usize = 4;
+
 /// How to run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -39,6 +42,7 @@ pub fn run(options: Options) -> Result<(), CallError> {
     logging::start(&options.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .map_err(|cause| not_started().cause(cause))?;

@@ -2,7 +2,8 @@
 //!
 //! Says nothing about what requests mean; a [`Service`] does. No client can delay
 //! another: each connection is a task with its own queues, all of them bounded, and
-//! each request a task below it. Closing a connection drops everything it had begun.
+//! each request a task below it. Closing a connection ends its streams; what it had asked
+//! for is still done.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -38,7 +39,7 @@ pub const MAX_SUBSCRIPTIONS: usize = 16;
 /// How long a line may take from its first byte to its newline; scripts type fast.
 pub const LINE_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long requests under way may take once the daemon goes.
+/// How long requests under way may take once the daemon or the asker goes.
 pub const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a client may take to read what is left for it when its connection closes.
@@ -49,7 +50,7 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Does what `request` asks. Dropped if the asker hangs up.
+    /// Does what `request` asks. Dropped a few seconds after the asker has hung up.
     ///
     /// The two cancel requests never get here: a connection ends its own streams.
     fn call(&self, request: Request) -> impl Future<Output = Result<Answer, CallError>> + Send;

@@ -50,12 +50,11 @@ impl Incoming {
             return Err(unreadable(error));
         }
         let envelope: Envelope = serde_json::from_str(text).map_err(|cause| {
-            let error = if cause.is_data() {
+            unreadable(if cause.is_data() {
                 CallError::invalid_request("the message is not a JSON-RPC 2.0 request")
             } else {
-                CallError::parse("the message is not valid JSON")
-            };
-            unreadable(error.cause(cause))
+                CallError::parse("the message is not valid JSON").cause(cause)
+            })
         })?;
         envelope.check()
     }

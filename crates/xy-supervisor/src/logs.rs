@@ -116,11 +116,13 @@ impl LogBook {
     /// The last `count` lines, oldest first, and the follower that goes on after them.
     pub fn tail(self: &Arc<Self>, count: usize) -> (Vec<Line>, Follower) {
         let head = self.head.subscribe();
+        // Who asks for no line of the past is not told of those it has missed, either.
+        let numbered = if count == 0 { *head.borrow() } else { 1 };
         let (mut lines, reaches_start, next_seq) = {
             let ring = self.ring();
             let end = ring.batches.back().map_or(1, |batch| batch.end_seq);
             let reaches_start = ring.batches.front().is_none_or(|batch| batch.first_seq() == 1);
-            (ring.last(count), reaches_start, end)
+            (ring.last(count), reaches_start, end.max(numbered))
         };
         if lines.len() < count
             && reaches_start

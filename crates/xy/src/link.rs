@@ -99,7 +99,9 @@ pub(crate) fn call_failed(failure: CallFailure) -> Failure {
     let lost = |cause: String| {
         let error = CallError::new(ErrorKind::OutcomeUnknown, "the daemon did not answer");
         Failure::Unreachable(
-            error.cause(cause).hint("see `xy list` for what is so, and the daemon's log for why"),
+            error
+                .cause(cause)
+                .hint("the daemon's log says why; `xy info` tells whether it answers again"),
         )
     };
     match failure {

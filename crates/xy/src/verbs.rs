@@ -22,6 +22,7 @@ use crate::cli::Which;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render::outcome::Outcome;
+use crate::render::safe_text;
 
 /// What `start`, `stop` and `restart` ask for.
 fn select(which: &Which, no_wait: bool) -> Select {
@@ -30,7 +31,7 @@ fn select(which: &Which, no_wait: bool) -> Select {
 
 /// `github`, or `all servers`.
 fn shown(which: &Which) -> String {
-    which.name.clone().unwrap_or_else(|| "all servers".to_owned())
+    which.name.as_deref().map_or("all servers".into(), safe_text).into_owned()
 }
 
 /// Shows what became of the servers.

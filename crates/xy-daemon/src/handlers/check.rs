@@ -1,13 +1,11 @@
 //! `check`: look for problems in the files.
 
 use xy_protocol::control::CheckReport;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 
+use crate::check;
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon) -> Result<CheckReport, CallError> {
-    let paths = daemon.paths.clone();
-    tokio::task::spawn_blocking(move || crate::check::report(&paths))
-        .await
-        .map_err(|cause| CallError::new(ErrorKind::Internal, "could not check").cause(cause))
+    daemon.load().await.map(|loaded| check::report_of(&loaded))
 }

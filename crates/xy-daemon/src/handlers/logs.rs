@@ -58,7 +58,14 @@ impl Feed for LogFeed {
 
 impl LogFeed {
     async fn send_all(mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        let mut expected = None;
         for line in std::mem::take(&mut self.tail) {
+            if let (Some(expected), Some(seq)) = (expected, line.seq)
+                && seq > expected
+            {
+                self.writer.skipped(seq - expected);
+            }
+            expected = line.seq.map(|seq| seq + 1);
             self.writer.line(&line);
             if self.writer.chunk.len() >= CHUNK {
                 self.writer.send(outbox).await?;
@@ -94,9 +101,7 @@ impl Writer {
         page.for_each(|item| {
             match item {
                 Item::Shown(record) => self.line(&Line::from(record)),
-                Item::Skipped(count) => {
-                    self.notify("log_skipped", &Skipped { subscription_id: self.id, count });
-                }
+                Item::Skipped(count) => self.skipped(count),
             }
             if self.chunk.len() >= CHUNK {
                 chunks.push(std::mem::take(&mut self.chunk));
@@ -119,6 +124,10 @@ impl Writer {
             continued: line.continued,
         };
         self.notify("log", &told);
+    }
+
+    fn skipped(&mut self, count: u64) {
+        self.notify("log_skipped", &Skipped { subscription_id: self.id, count });
     }
 
     fn notify(&mut self, method: &str, params: &impl Serialize) {

@@ -1,7 +1,7 @@
 //! `reload`: read the files again, change only what must change.
 
 use xy_protocol::control::{Reload, Reloaded};
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 use xy_supervisor::instance::Snapshot;
 use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, diff};
@@ -10,10 +10,7 @@ use crate::check::{problems_of, refusal};
 use crate::daemon::{Daemon, closed};
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
-    let paths = daemon.paths.clone();
-    let loaded = tokio::task::spawn_blocking(move || xy_config::load(&paths))
-        .await
-        .map_err(|cause| CallError::new(ErrorKind::Internal, "could not reload").cause(cause))?;
+    let loaded = daemon.load().await?;
     if !loaded.is_valid() {
         return Err(refusal(&loaded, "nothing was reloaded"));
     }

@@ -5,7 +5,6 @@
 //! request, so a client that sends and never reads is soon not read any more.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,14 +36,22 @@ pub(super) async fn run<S: Service>(
 ) {
     let (read, write) = stream.into_split();
     let (outbox, outgoing) = channel();
-    let mut writing = pin!(outgoing.write_to(write));
+    let mut writing = Box::pin(outgoing.write_to(write));
+    let mut connection = Connection::new(service, outbox);
     let end = tokio::select! {
-        end = Connection::new(service, outbox).converse(Input::new(read), closing) => end,
+        end = connection.converse(Input::new(read), closing) => end,
         () = &mut writing => End::HungUp,
     };
-    if let End::Done = end {
-        // A client that does not read its last lines does without them.
-        let _ = timeout(FLUSH_WITHIN, writing).await;
+    match end {
+        End::Done => {
+            drop(connection);
+            // A client that does not read its last lines does without them.
+            let _ = timeout(FLUSH_WITHIN, writing).await;
+        }
+        End::HungUp => {
+            drop(writing); // Nobody waits for room any more.
+            connection.carry_on().await;
+        }
     }
 }
 
@@ -78,7 +85,7 @@ impl<S: Service> Connection<S> {
         Self { service, outbox, requests, streams, cancels: HashMap::new() }
     }
 
-    async fn converse(mut self, mut input: Input, mut closing: watch::Receiver<bool>) -> End {
+    async fn converse(&mut self, mut input: Input, mut closing: watch::Receiver<bool>) -> End {
         loop {
             let has_room = self.take_lines(&mut input);
             let reading = has_room && !input.has_ended();
@@ -189,8 +196,17 @@ impl<S: Service> Connection<S> {
         }
     }
 
+    /// Does what was asked before the hang-up, within a limit: a `stop` that was sent is
+    /// meant, whoever is left to hear of it.
+    async fn carry_on(&mut self) {
+        self.streams.abort_all();
+        let finish = async { while self.requests.join_next().await.is_some() {} };
+        // Whatever takes longer has been handed on to the servers by then.
+        let _ = timeout(FINISH_WITHIN, finish).await;
+    }
+
     /// Lets requests finish and streams end, within a limit.
-    async fn wind_down(mut self) -> End {
+    async fn wind_down(&mut self) -> End {
         let finish = async {
             loop {
                 self.cancels.clear();

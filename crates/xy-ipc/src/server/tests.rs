@@ -231,7 +231,7 @@ async fn half_a_line_is_nothing_until_its_newline_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_takes_its_requests_with_it() {
+async fn a_client_that_hangs_up_does_not_leave_its_requests_for_ever() {
     let stage = Stage::new();
     let mut peer = stage.client().await;
     peer.ask(1, "status", json!({"name": "1000"})).await;

@@ -168,7 +168,8 @@ fn servers(xy: &Path) {
     row("daemon, 100 stdio servers: PSS", &mega(pss), None, "");
     let shims = shims_of(daemon.pid);
     assert_eq!(shims.len(), SERVERS);
-    let (rss, pss) = shims.iter().map(|&pid| memory(pid)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let (rss, pss) =
+        shims.iter().map(|&pid| memory(pid)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
     row("one shim of 100: RSS", &mega(rss / SERVERS as u64), None, "");
     row("one shim of 100: PSS", &mega(pss / SERVERS as u64), None, "<= 1 MB, aim 0.5");
 
@@ -204,7 +205,9 @@ fn shims_of(daemon: u32) -> Vec<u32> {
     let children = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
     children
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())
-        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
         .collect()
 }
 

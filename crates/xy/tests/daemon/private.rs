@@ -1,0 +1,128 @@
+//! What is for its user alone.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use xy_testkit::{Home, Ran};
+
+use crate::{daemon_by, ends, home_with_one, serves, shown};
+
+fn mode(path: &Path) -> String {
+    let mode = fs::symlink_metadata(path).unwrap().permissions().mode();
+    format!("{:o}", mode & 0o777)
+}
+
+#[test]
+fn files_are_private_whatever_the_umask_says() {
+    let home = home_with_one();
+    let mut daemon = daemon_by(&home, "umask 0; exec \"$@\"");
+    let mut daemon = daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    serves(&home, &mut daemon);
+    home.wait_for_state("one", "running");
+    home.call("stop", json!({ "name": "one" })).unwrap();
+    let state = home.root().join("state/xy");
+    assert_eq!(mode(&home.socket()), "600");
+    assert_eq!(mode(&state), "700");
+    assert_eq!(mode(&state.join("logs")), "700");
+    for file in ["xy.pid", "wishes.json", "logs/one.log"] {
+        assert_eq!(mode(&state.join(file)), "600", "{file}");
+    }
+    ends(&home, &mut daemon);
+    home.finish();
+}
+
+#[test]
+fn what_is_in_an_open_state_folder_is_closed() {
+    let home = home_with_one();
+    let state = home.root().join("state/xy");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
+    home.daemon();
+    home.wait_for_state("one", "running");
+    assert_eq!(mode(&state.join("logs")), "700");
+    assert_eq!(mode(&state.join("xy.pid")), "600");
+    home.finish();
+}
+
+/// Another user than ours: `nobody`.
+const OTHER_USER: u32 = 65_534;
+
+/// `xy` run by another user; `None` where that cannot be shown.
+fn xy_as_another_user(home: &Home, args: &[&str]) -> Option<Ran> {
+    if !rustix::process::geteuid().is_root() {
+        return cannot_show("only root can become another user");
+    }
+    // Another user may look into the home; only what xy itself protects is tested.
+    for folder in ["", "run", "home"] {
+        let open = Permissions::from_mode(0o755);
+        fs::set_permissions(home.root().join(folder), open).unwrap();
+    }
+    let mut command = home.command(args);
+    let command = command.uid(OTHER_USER).stdin(Stdio::null());
+    match command.stdout(Stdio::piped()).stderr(Stdio::piped()).output() {
+        Ok(output) => Some(output.into()),
+        Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
+            cannot_show("another user cannot run the xy under test where it was built")
+        }
+        Err(cause) => panic!("{cause}"),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]
+fn cannot_show<T>(why: &str) -> Option<T> {
+    println!("SKIPPED: {why}");
+    None
+}
+
+#[test]
+fn another_user_cannot_reach_the_socket() {
+    let home = home_with_one();
+    home.daemon();
+    if let Some(ran) = xy_as_another_user(&home, &["list"]) {
+        assert_snapshot!(shown(&home, &ran));
+    }
+    home.finish();
+}
+
+#[test]
+fn another_user_is_turned_away_even_if_the_socket_is_open() {
+    let home = home_with_one();
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    fs::set_permissions(home.socket(), Permissions::from_mode(0o666)).unwrap();
+    if let Some(ran) = xy_as_another_user(&home, &["stop", "one"]) {
+        assert_snapshot!(shown(&home, &ran));
+        assert!(daemon.stderr().contains("turned a connection away"), "{}", daemon.stderr());
+    }
+    home.wait_for_state("one", "running");
+    home.finish();
+}
+
+#[test]
+fn a_secret_in_the_environment_of_a_server_is_in_no_answer() {
+    let home = home_with_one();
+    let sleeper = home.kdl_command("xy-test-sleep-server", &[]);
+    home.server("one", &format!("{sleeper}env {{ API_TOKEN \"hush-hush\" }}\n"));
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    for (method, params) in [
+        ("list", Value::Null),
+        ("status", json!({ "name": "one" })),
+        ("info", Value::Null),
+        ("check", Value::Null),
+    ] {
+        let answer = home.call(method, params).unwrap().to_string();
+        assert!(!answer.contains("hush-hush"), "{answer}");
+    }
+    assert!(!daemon.stderr().contains("hush-hush"));
+    let mut pid = String::new();
+    fs::File::open(home.root().join("state/xy/xy.pid")).unwrap().read_to_string(&mut pid).unwrap();
+    assert_eq!(pid, format!("{}\n", daemon.pid));
+    home.finish();
+}
