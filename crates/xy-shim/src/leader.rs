@@ -8,6 +8,11 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
 };
 
+use crate::tree;
+
+/// A walk is quick, so a few of them outrun most who fork.
+const KILLS_IN_A_ROW: usize = 20;
+
 /// A child of ours that leads a session and a group of its own, and is not reaped.
 #[derive(Debug)]
 pub(crate) struct Leader {
@@ -30,15 +35,38 @@ impl Leader {
         self.pid
     }
 
-    /// Asks the whole group to end; a stopped process has to go on to hear it.
+    /// Asks all below us to end; a stopped process has to go on to hear it.
     pub(crate) fn terminate(&self) {
-        self.signal(Signal::TERM);
-        self.signal(Signal::CONT);
+        // Nobody hears it twice: to some programs that means to drop everything.
+        if !tree::signal_each(&[Signal::TERM, Signal::CONT]) {
+            self.signal_group(Signal::TERM);
+            self.signal_group(Signal::CONT);
+        }
     }
 
-    /// Kills the whole group.
+    /// Kills all below us, and again what was born meanwhile.
     pub(crate) fn kill(&self) {
-        self.signal(Signal::KILL);
+        for _ in 0..KILLS_IN_A_ROW {
+            self.signal_group(Signal::KILL);
+            tree::signal_each(&[Signal::KILL]);
+            if !self.has_others() {
+                return;
+            }
+        }
+    }
+
+    /// Whether anything is left below us beside the leader. Reaps what is dead of it.
+    pub(crate) fn has_others(&self) -> bool {
+        tree::has_others(self.pid)
+    }
+
+    /// What would not die, the leader among it.
+    pub(crate) fn survivors(&self) -> Vec<u32> {
+        let mut alive = tree::alive();
+        if self.ending().is_none() && !alive.contains(&self.pid) {
+            alive.insert(0, self.pid);
+        }
+        alive.iter().map(|pid| pid.as_raw_pid().unsigned_abs()).collect()
     }
 
     /// How it ended, if it has. It stays unreaped.
@@ -47,15 +75,14 @@ impl Leader {
         Some(Ending { code: status.exit_status(), signal: status.terminating_signal() })
     }
 
-    /// Ends what is left of a server whose leader is dead, then reaps the leader.
-    pub(crate) fn end(self) {
-        // Everything below us that has left the group must be found and killed here, too.
-        self.kill();
+    /// Reaps the leader of a server of which nothing else is left, as far as can be seen.
+    pub(crate) fn reap(self) {
+        self.signal_group(Signal::KILL); // Where there is no walk, this is what can be done.
         reap(self.pid);
     }
 
-    /// Signals the group. One that is only the dead leader any more cannot be; no harm.
-    fn signal(&self, signal: Signal) {
+    /// A group that is only the dead leader any more cannot be signalled; no harm.
+    fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 }

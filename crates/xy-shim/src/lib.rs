@@ -25,6 +25,7 @@ mod run;
 mod signals;
 mod stop;
 mod sys;
+mod tree;
 pub mod wire;
 
 pub use run::run;

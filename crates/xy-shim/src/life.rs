@@ -55,9 +55,23 @@ pub(crate) struct Life {
 
 #[derive(Debug)]
 enum Phase {
-    Running { leader: Leader, stop: stop::State },
-    Over { finish_by: Instant },
+    Running {
+        leader: Leader,
+        stop: stop::State,
+        /// Whether its end was asked for, once its leader is dead.
+        ended: Option<Ended>,
+    },
+    Over {
+        finish_by: Instant,
+    },
     Ended,
+}
+
+/// How the leader ended, while the rest of the server may still be there.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    ending: Ending,
+    asked: bool,
 }
 
 /// What can be acted on.
@@ -88,7 +102,7 @@ impl Life {
         };
         control.flush();
         Self {
-            phase: Phase::Running { leader, stop: stop::State::NotAsked },
+            phase: Phase::Running { leader, stop: stop::State::NotAsked, ended: None },
             control,
             signals,
             log: Log::open(&order.log, clock::now()),
@@ -130,7 +144,7 @@ impl Life {
             }
         }
         if ready.signals {
-            self.reap_the_dead();
+            self.on_death();
         }
         self.keep_deadlines();
         self.mind_the_daemon();
@@ -184,46 +198,57 @@ impl Life {
     }
 
     fn on_stop_event(&mut self, event: Event) {
-        let Phase::Running { leader, stop } = &mut self.phase else { return };
+        let Phase::Running { leader, stop, .. } = &mut self.phase else { return };
         let (next, effect) = stop::on_event(*stop, event, clock::now());
         *stop = next;
         match effect {
             None => {}
             Some(Effect::CloseStdin) => self.to_stdin = None,
             Some(Effect::Terminate) => leader.terminate(),
-            Some(Effect::Kill) => leader.kill(),
-            Some(Effect::GiveUp) => self.report_exit(Ending { code: None, signal: None }, true),
-        }
-    }
-
-    /// An unreaped leader may hide the others, so it goes first when its turn comes.
-    fn reap_the_dead(&mut self) {
-        while let Some(pid) = sys::first_dead_child() {
-            let is_leader =
-                matches!(&self.phase, Phase::Running { leader, .. } if leader.pid() == pid);
-            let reaped = if is_leader { self.end_life() } else { leader::reap(pid) };
-            if !reaped {
-                return;
+            Some(Effect::Kill) => {
+                leader.kill();
+                self.end_if_empty();
             }
+            Some(Effect::GiveUp) => self.end_life(),
         }
     }
 
-    /// The leader is dead: ends what is left, keeps its last words, tells the daemon.
-    fn end_life(&mut self) -> bool {
-        let Phase::Running { leader, stop } = &self.phase else { return false };
-        let Some(ending) = leader.ending() else { return false };
-        let asked = stop.was_asked();
-        if let Phase::Running { leader, .. } = std::mem::replace(&mut self.phase, Phase::Ended) {
-            leader.end();
+    /// A child has died: the leader, or one that has fallen to us.
+    fn on_death(&mut self) {
+        let Phase::Running { leader, stop, ended } = &mut self.phase else {
+            while sys::first_dead_child().is_some_and(leader::reap) {}
+            return;
+        };
+        if ended.is_none()
+            && let Some(ending) = leader.ending()
+        {
+            *ended = Some(Ended { ending, asked: *stop != stop::State::NotAsked });
+            self.on_stop_event(Event::LeaderDied);
         }
+        self.end_if_empty();
+    }
+
+    /// The life is over once the leader is dead and nothing else is left.
+    fn end_if_empty(&mut self) {
+        let Phase::Running { leader, ended, .. } = &self.phase else { return };
+        let has_others = leader.has_others(); // Also reaps, while the leader lives.
+        if ended.is_some() && !has_others {
+            self.end_life();
+        }
+    }
+
+    /// Reaps the leader, keeps the last words, tells the daemon.
+    fn end_life(&mut self) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+        let Phase::Running { leader, ended, .. } = phase else { return };
+        let survivors = leader.survivors();
+        let seen = leader.ending();
+        let asked = ended.is_none_or(|ended| ended.asked);
+        let ending = ended.map(|ended| ended.ending).or(seen);
+        leader.reap();
         self.drain_pipes();
-        self.report_exit(ending, asked);
-        true
-    }
-
-    fn report_exit(&mut self, ending: Ending, asked: bool) {
-        let Ending { code, signal } = ending;
-        let report = Report::Exited(ExitReport { code, signal, asked });
+        let Ending { code, signal } = ending.unwrap_or(Ending { code: None, signal: None });
+        let report = Report::Exited(ExitReport { code, signal, asked, survivors });
         self.control.outbox.put_report(&report);
         self.to_stdin = None;
         self.from_stdout = None;

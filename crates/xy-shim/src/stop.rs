@@ -1,21 +1,25 @@
 //! How a server is ended, as a pure function.
 //!
 //! ```text
-//! NotAsked ── asked, stdin is a pipe ─► StdinClosed ── time ─► Terminated ── time ─► Killed
-//!     └────── asked, no stdin ────────────────────────────────────▲                    │
-//!                                                         GivenUp ◄──────── time ──────┘
+//! NotAsked ── asked, stdin is a pipe ─► StdinClosed ── time ─► Terminated ── time ─► Killed ─┐ time:
+//!   │ └────── asked, no stdin ────────────────────────────────────▲                  ▲ ▲    ◄─┘ again
+//!   └──────── its leader died unasked ───────────────────────────────────────────────┘ │
+//!                                                             GivenUp ◄── time, at last ┘
 //! ```
 //!
 //! Nothing here signals or reads a clock; `life.rs` does the doing, and leaves this
-//! machine behind as soon as the server is dead.
+//! machine behind as soon as nothing is left of the server: not when its leader is dead.
 
 use std::time::{Duration, Instant};
 
 /// The longest a server may take to end by itself once its stdin is closed.
 const LONGEST_WAIT_AFTER_STDIN: Duration = Duration::from_secs(2);
 
-/// How long a killed process may take to die before we go on without it.
+/// How long killed processes may take to die before we go on without them.
 const DEAD_WITHIN: Duration = Duration::from_secs(5);
+
+/// What was born during one kill is killed by the next.
+const KILL_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// How far the stop of a server has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +33,10 @@ pub(crate) enum State {
         kill_at: Instant,
     },
     Killed {
+        again_at: Instant,
         give_up_at: Instant,
     },
-    /// It does not even die of a KILL: it hangs in the kernel.
+    /// Something does not even die of a KILL: it hangs in the kernel.
     GivenUp,
 }
 
@@ -39,6 +44,7 @@ pub(crate) enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Asked { grace: Duration, stdin: Stdin },
+    LeaderDied,
     DeadlineReached,
 }
 
@@ -65,20 +71,15 @@ impl State {
             Self::NotAsked | Self::GivenUp => None,
             Self::StdinClosed { terminate_at, .. } => Some(terminate_at),
             Self::Terminated { kill_at } => Some(kill_at),
-            Self::Killed { give_up_at } => Some(give_up_at),
+            Self::Killed { again_at, give_up_at } => Some(again_at.min(give_up_at)),
         }
-    }
-
-    /// Whether an exit now is one that was asked for.
-    pub(crate) fn was_asked(self) -> bool {
-        self != Self::NotAsked
     }
 }
 
 /// Decides what one event means to a stop in `state`.
 pub(crate) fn on_event(state: State, event: Event, now: Instant) -> (State, Option<Effect>) {
     use Effect::{CloseStdin, GiveUp, Kill, Terminate};
-    use Event::{Asked, DeadlineReached};
+    use Event::{Asked, DeadlineReached, LeaderDied};
     use State::{GivenUp, Killed, NotAsked, StdinClosed, Terminated};
     match (state, event) {
         (NotAsked, Asked { grace, stdin: Stdin::Pipe }) => {
@@ -97,15 +98,24 @@ pub(crate) fn on_event(state: State, event: Event, now: Instant) -> (State, Opti
             (Terminated { kill_at: kill_at.min(after(now, grace)) }, None)
         }
         (StdinClosed { kill_at, .. }, DeadlineReached) => (Terminated { kill_at }, Some(Terminate)),
-        (Terminated { .. }, DeadlineReached) => {
-            (Killed { give_up_at: after(now, DEAD_WITHIN) }, Some(Kill))
+        // Nobody asked for its end, so nobody waits for what it has left behind.
+        (NotAsked, LeaderDied) | (Terminated { .. }, DeadlineReached) => {
+            (killed(now, after(now, DEAD_WITHIN)), Some(Kill))
+        }
+        (Killed { give_up_at, .. }, DeadlineReached) if now < give_up_at => {
+            (killed(now, give_up_at), Some(Kill))
         }
         (Killed { .. }, DeadlineReached) => (GivenUp, Some(GiveUp)),
-        // Asked for what is already under way, or woken for nothing.
-        (Killed { .. } | GivenUp, Asked { .. }) | (NotAsked | GivenUp, DeadlineReached) => {
-            (state, None)
-        }
+        // What is below a leader that was asked to end has the rest of the grace; and what
+        // is already under way need not be asked for.
+        (StdinClosed { .. } | Terminated { .. } | Killed { .. } | GivenUp, LeaderDied)
+        | (Killed { .. } | GivenUp, Asked { .. })
+        | (NotAsked | GivenUp, DeadlineReached) => (state, None),
     }
+}
+
+fn killed(now: Instant, give_up_at: Instant) -> State {
+    State::Killed { again_at: after(now, KILL_AGAIN_AFTER), give_up_at }
 }
 
 fn wait_after_stdin(grace: Duration) -> Duration {
@@ -149,7 +159,9 @@ mod tests {
             };
             let (next, effect) = on_event(state, event, now);
             state = next;
-            effects.extend(effect.map(|effect| (now - began, effect)));
+            let is_again =
+                effect == Some(Effect::Kill) && matches!(effects.last(), Some((_, Effect::Kill)));
+            effects.extend(effect.filter(|_| !is_again).map(|effect| (now - began, effect)));
         }
     }
 
@@ -161,12 +173,13 @@ mod tests {
             State::NotAsked,
             State::StdinClosed { terminate_at: later(1), kill_at: later(5) },
             State::Terminated { kill_at: later(5) },
-            State::Killed { give_up_at: later(5) },
+            State::Killed { again_at: later(1), give_up_at: later(5) },
             State::GivenUp,
         ];
         let events = [
             ("asked, stdin is a pipe", ask(3 * SECOND, Stdin::Pipe)),
             ("asked, stdin is empty", ask(3 * SECOND, Stdin::Empty)),
+            ("leader died", Event::LeaderDied),
             ("deadline reached", Event::DeadlineReached),
         ];
         let name = |state: State| {
@@ -198,6 +211,16 @@ mod tests {
                 (10 * SECOND, Effect::GiveUp),
             ]
         );
+    }
+
+    #[test]
+    fn what_a_dead_leader_left_behind_is_killed_at_once_unless_its_end_was_asked_for() {
+        let unasked = play(&[(SECOND, Event::LeaderDied)]);
+        assert_eq!(unasked, [(SECOND, Effect::Kill), (6 * SECOND, Effect::GiveUp)]);
+
+        let asked =
+            play(&[(Duration::ZERO, ask(5 * SECOND, Stdin::Empty)), (SECOND, Event::LeaderDied)]);
+        assert_eq!(asked[1], (5 * SECOND, Effect::Kill));
     }
 
     #[test]
@@ -243,7 +266,7 @@ mod tests {
             ask(Duration::from_millis(u64::MAX), Stdin::Pipe),
             crate::clock::now(),
         );
-        assert!(state.was_asked());
+        assert_ne!(state, State::NotAsked);
     }
 
     proptest! {

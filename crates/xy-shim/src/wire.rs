@@ -116,7 +116,7 @@ pub enum Report {
 }
 
 /// How a server ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// Its exit code, unless a signal ended it.
     pub code: Option<i32>,
@@ -124,6 +124,9 @@ pub struct ExitReport {
     pub signal: Option<i32>,
     /// Whether the shim had been told to end it (or had to, the daemon being gone).
     pub asked: bool,
+    /// Processes below the shim that did not even die of a KILL.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub survivors: Vec<u32>,
 }
 
 /// Why a server could not be started.
@@ -318,7 +321,12 @@ mod tests {
     #[test]
     fn orders_and_reports_survive_the_wire() {
         let order = Order::Stop { grace_ms: 5 };
-        let report = Report::Exited(ExitReport { code: None, signal: Some(9), asked: true });
+        let report = Report::Exited(ExitReport {
+            code: None,
+            signal: Some(9),
+            asked: true,
+            survivors: Vec::new(),
+        });
         let mut bytes = Vec::new();
         put_order(&mut bytes, &order);
         put_report(&mut bytes, &report);

@@ -166,7 +166,7 @@ impl Daemon {
 
     pub(crate) fn exited(&mut self) -> ExitReport {
         self.wait_for_report(|report| match report {
-            Report::Exited(report) => Some(*report),
+            Report::Exited(report) => Some(report.clone()),
             _ => None,
         })
     }
@@ -300,4 +300,9 @@ pub(crate) fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Sen
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));
     result.recv_timeout(LIMIT).expect("done within the limit")
+}
+
+/// An exit that left nothing behind.
+pub(crate) fn ended(code: Option<i32>, signal: Option<i32>, asked: bool) -> ExitReport {
+    ExitReport { code, signal, asked, survivors: Vec::new() }
 }

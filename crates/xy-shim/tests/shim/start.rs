@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use rustix::io::Errno;
-use xy_shim::wire::{ExitReport, Order, Problem, StartFault, Stdout, flags};
+use xy_shim::wire::{Order, Problem, StartFault, Stdout, flags};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, ended};
 
 #[test]
 fn the_daemon_speaks_with_a_server_directly() {
@@ -18,7 +18,7 @@ fn the_daemon_speaks_with_a_server_directly() {
 
     drop(ends.stdin);
     daemon.stop(std::time::Duration::from_secs(60));
-    assert_eq!(daemon.exited(), ExitReport { code: Some(0), signal: None, asked: true });
+    assert_eq!(daemon.exited(), ended(Some(0), None, true));
     daemon.finish();
     assert!(daemon.records.is_empty());
 }
@@ -43,7 +43,7 @@ fn the_end_of_a_server_is_told_as_it_was() {
         ("kill -TERM $$", None, Some(15)),
     ] {
         let mut daemon = Daemon::running(script, Stdout::Logged);
-        assert_eq!(daemon.exited(), ExitReport { code, signal, asked: false });
+        assert_eq!(daemon.exited(), ended(code, signal, false));
         daemon.finish();
     }
 }

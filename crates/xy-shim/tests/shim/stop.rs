@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use xy_shim::wire::{ExitReport, Stdout};
+use xy_shim::wire::Stdout;
 
-use crate::daemon::{Daemon, within_the_limit};
+use crate::daemon::{Daemon, ended, within_the_limit};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ fn a_server_that_ends_with_its_stdin_needs_no_signal() {
     let mut daemon = Daemon::running(script, Stdout::Passed);
     drop(daemon.ends()); // The daemon's copy goes with the order.
     daemon.stop(LONG);
-    assert_eq!(daemon.exited(), ExitReport { code: Some(3), signal: None, asked: true });
+    assert_eq!(daemon.exited(), ended(Some(3), None, true));
     daemon.finish();
     assert_eq!(daemon.log(), "[err] closed\n");
 }
@@ -35,7 +35,7 @@ fn a_server_that_ignores_its_stdin_is_terminated() {
     drop(daemon.ends());
     daemon.line("ready");
     daemon.stop(Duration::from_secs(5));
-    assert_eq!(daemon.exited(), ExitReport { code: Some(15), signal: None, asked: true });
+    assert_eq!(daemon.exited(), ended(Some(15), None, true));
     daemon.finish();
 }
 
@@ -46,7 +46,7 @@ fn a_server_that_ignores_everything_is_killed_at_the_end_of_the_grace() {
         let pid = daemon.started();
         daemon.line("ready");
         daemon.stop(SHORT);
-        assert_eq!(daemon.exited(), ExitReport { code: None, signal: Some(9), asked: true });
+        assert_eq!(daemon.exited(), ended(None, Some(9), true));
         assert!(is_gone(pid));
         daemon.finish();
     }
@@ -67,7 +67,7 @@ fn a_stopped_server_hears_the_term() {
     let mut daemon = Daemon::running("echo ready; kill -STOP $$", Stdout::Logged);
     daemon.line("ready");
     daemon.stop(LONG);
-    assert_eq!(daemon.exited(), ExitReport { code: None, signal: Some(15), asked: true });
+    assert_eq!(daemon.exited(), ended(None, Some(15), true));
     daemon.finish();
 }
 
@@ -87,23 +87,87 @@ fn a_stop_that_comes_with_the_start_is_heard() {
 fn the_whole_group_dies_with_its_leader() {
     let mut daemon = Daemon::running("sleep 60 & echo started; exit 4", Stdout::Passed);
     let mut ends = daemon.ends();
-    assert_eq!(daemon.exited(), ExitReport { code: Some(4), signal: None, asked: false });
+    assert_eq!(daemon.exited(), ended(Some(4), None, false));
     // The end of stdout: nobody is left who could write to it.
     assert_eq!(ends.read(100), b"started\n");
     daemon.finish();
 }
 
+/// Starts one process in a way of its own; each waits until it is out before it goes on.
+/// `$escaped` is what the escaped one does.
+#[cfg(target_os = "linux")]
+const ESCAPES: [(&str, &str); 4] = [
+    ("same group", "sh -c \"$escaped\" &"),
+    ("own session", "setsid sh -c \"$escaped\" &"),
+    ("double fork", "(setsid sh -c \"$escaped\" &);"),
+    ("double fork, own session twice", "(setsid sh -c 'setsid sh -c \"$escaped\" &' &);"),
+];
+
+/// Hears no TERM, notes its number, waits for ever; no pipe of the server is held open.
+#[cfg(target_os = "linux")]
+const ESCAPED: &str = "trap '' TERM HUP; exec >/dev/null 2>&1; echo $$ >pid; mv pid out; \
+                       while :; do sleep 1; done";
+
+#[cfg(target_os = "linux")]
+fn escaping(how: &str, then: &str) -> String {
+    format!(
+        "trap 'exit 0' TERM; escaped='cd '$PWD'; {ESCAPED}'; export escaped; {how} \
+         while ! [ -e out ]; do sleep 0.01; done; echo ready >&2; {then}"
+    )
+}
+
+#[cfg(target_os = "linux")]
+fn escaped_pid(daemon: &Daemon) -> i32 {
+    std::fs::read_to_string(daemon.path("out")).unwrap().trim().parse().unwrap()
+}
+
+#[cfg(target_os = "linux")]
 #[test]
-fn a_process_that_left_the_group_and_holds_stderr_delays_nothing() {
-    let script = "mkfifo door out; \
-                  setsid sh -c 'echo >out; read go <door; echo still here >&2' & \
-                  read is_out <out; exit 0";
+fn whoever_escaped_dies_with_a_leader_that_dies_unasked() {
+    for (name, how) in ESCAPES {
+        let mut daemon = Daemon::running(&escaping(how, "exit 7"), Stdout::Logged);
+        assert_eq!(daemon.exited(), ended(Some(7), None, false), "{name}");
+        assert!(is_gone(escaped_pid(&daemon)), "{name}");
+        daemon.finish();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stop_is_over_when_whoever_escaped_is_gone_not_when_the_leader_is() {
+    for (name, how) in ESCAPES {
+        let obedient = "while :; do sleep 60 & wait; done";
+        let mut daemon = Daemon::running(&escaping(how, obedient), Stdout::Logged);
+        daemon.line("ready");
+        daemon.stop(SHORT);
+        assert_eq!(daemon.exited(), ended(Some(0), None, true), "{name}");
+        assert!(is_gone(escaped_pid(&daemon)), "{name}");
+        daemon.finish();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_forks_for_ever_does_not_get_away() {
+    // Each lives for a moment and leaves one child, in a session of its own.
+    let hop = "hop() { setsid sh -c \"$hopping\" & }; hop; exit 0";
+    let script = format!(
+        "hopping='{hop}'; export hopping; {hop_once} echo ready >&2; sleep 60",
+        hop_once = "setsid sh -c \"$hopping\" &"
+    );
+    let mut daemon = Daemon::running(&script, Stdout::Logged);
+    daemon.line("ready");
+    daemon.stop(SHORT);
+    let report = daemon.exited();
+    assert!(report.survivors.is_empty(), "{report:?}");
+    daemon.finish();
+}
+
+#[test]
+fn a_process_that_escaped_and_holds_stderr_delays_nothing() {
+    let script = "mkfifo out; setsid sh -c 'echo >out; sleep 60' & read is_out <out; exit 0";
     let mut daemon = Daemon::running(script, Stdout::Logged);
-    assert_eq!(daemon.exited(), ExitReport { code: Some(0), signal: None, asked: false });
-    // It lives on, and what it says is heard as long as the shim is there.
-    let door = daemon.path("door");
-    within_the_limit(move || std::fs::write(door, "go\n").unwrap());
-    daemon.line("still here");
+    assert_eq!(daemon.exited(), ended(Some(0), None, false));
     daemon.finish();
 }
 
@@ -135,7 +199,7 @@ fn a_shim_that_is_terminated_ends_its_server_first() {
     let mut daemon = Daemon::running("echo ready; sleep 60", Stdout::Logged);
     daemon.line("ready");
     kill_process(Pid::from_raw(daemon.shim_pid()).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(daemon.exited(), ExitReport { code: None, signal: Some(15), asked: true });
+    assert_eq!(daemon.exited(), ended(None, Some(15), true));
     daemon.finish();
 }
 
