@@ -1,14 +1,17 @@
 //! What every handler can reach.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::{Loaded, Paths};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
-use xy_supervisor::fleet::{Closed, Fleet, Member};
+use xy_supervisor::fleet::{Applied, Closed, Fleet, Member};
+use xy_supervisor::reload::ServerMap;
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -23,7 +26,9 @@ pub(crate) struct Daemon {
     pub(crate) ending: watch::Sender<bool>,
     next_subscription: AtomicU64,
     /// Reading all files takes a while and a thread: whoever wants to waits its turn.
-    reading: Semaphore,
+    reading: Arc<Semaphore>,
+    /// In milliseconds.
+    longest_grace: AtomicU64,
 }
 
 impl Daemon {
@@ -34,7 +39,8 @@ impl Daemon {
             started_at: Instant::now(),
             ending: watch::Sender::new(false),
             next_subscription: AtomicU64::new(1),
-            reading: Semaphore::new(1),
+            reading: Arc::new(Semaphore::new(1)),
+            longest_grace: AtomicU64::new(0),
         }
     }
 
@@ -43,14 +49,30 @@ impl Daemon {
         self.next_subscription.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reads the files, away from everything that has to stay quick.
-    pub(crate) async fn load(&self) -> Result<Loaded, CallError> {
+    /// Reads the files, away from everything that has to stay quick. While the turn is
+    /// held nobody else reads them, so whoever read last also applies last.
+    pub(crate) async fn load(&self) -> Result<(Loaded, OwnedSemaphorePermit), CallError> {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
-        let _turn = self.reading.acquire().await.map_err(|cause| failed().cause(cause))?;
+        let turn = self.reading.clone().acquire_owned().await;
+        let turn = turn.map_err(|cause| failed().cause(cause))?;
         let paths = self.paths.clone();
-        tokio::task::spawn_blocking(move || xy_config::load(&paths))
+        // The turn goes with the reading, which goes on even if the asker has left.
+        tokio::task::spawn_blocking(move || (xy_config::load(&paths), turn))
             .await
             .map_err(|cause| failed().cause(cause))
+    }
+
+    /// Makes the servers what the files say.
+    pub(crate) async fn apply(&self, servers: ServerMap) -> Result<Applied, CallError> {
+        let graces = servers.values().map(|one| one.rules.stop.grace);
+        let longest = graces.max().unwrap_or_default();
+        self.longest_grace.fetch_max(millis(longest), Ordering::Relaxed);
+        self.fleet.apply(servers).await.map_err(closed)
+    }
+
+    /// The longest grace that any server ever had here: one that was removed may still have it.
+    pub(crate) fn longest_grace(&self) -> Duration {
+        Duration::from_millis(self.longest_grace.load(Ordering::Relaxed))
     }
 
     /// The server of this name, or an error that names the nearest.
@@ -86,6 +108,10 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
 fn likeness(name: &str, known: &str) -> f64 {
     let is_slip = known.len() > 2 && strsim::damerau_levenshtein(name, known) == 1;
     strsim::jaro_winkler(name, known).max(if is_slip { LIKENESS } else { 0.0 })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The daemon is going while somebody still asks.

@@ -35,7 +35,7 @@ impl Service for Handlers {
             Request::Stop(ask) => Answer::of(&stop::handle(daemon, ask).await?),
             Request::Restart(ask) => Answer::of(&restart::handle(daemon, ask).await?),
             Request::Reload(ask) => Answer::of(&reload::handle(daemon, &ask).await?),
-            Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask)?)),
+            Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),
             Request::Events => Ok(Answer::Stream(events::handle(daemon))),
             Request::Check => Answer::of(&check::handle(daemon).await?),
             Request::Version => Answer::of(&version::handle()),

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use xy_config::{Loaded, Paths};
 use xy_ipc::listen::{BindError, Bound};
@@ -22,11 +24,17 @@ use crate::logging::{self, LogTo};
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
 
+/// How long front ends get to read their last lines.
+const DOOR_WITHIN: Duration = Duration::from_secs(2);
+
 /// Two threads: one slow request must not hold up the rest.
 const THREADS: usize = 2;
 
 /// For files: reading the configuration, keeping wishes.
 const BLOCKING_THREADS: usize = 4;
+
+/// Open files: enough for a thousand servers and all front ends at once.
+const FILE_LIMIT: u64 = 16_384;
 
 /// How to run.
 #[derive(Debug, Clone)]
@@ -46,6 +54,9 @@ pub fn run(options: Options) -> Result<(), CallError> {
         .enable_all()
         .build()
         .map_err(|cause| not_started().cause(cause))?;
+    // What a shim that dies leaves behind falls to the daemon, which ends it.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let outcome = runtime.block_on(serve(options.paths));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
@@ -72,8 +83,7 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
-    // Nobody else has the fleet yet, so it cannot be closed.
-    let _ = daemon.fleet.apply(servers).await;
+    daemon.apply(servers).await?;
 
     let (close, closed) = oneshot::channel::<()>();
     let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
@@ -83,7 +93,7 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
     signals.until_end(&daemon).await;
     let ended = end_servers(&daemon, &mut signals).await;
     drop(close);
-    let _ = door.await; // A door that panicked is closed.
+    let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
     tracing::info!("ended");
     ended
@@ -104,19 +114,38 @@ fn load(paths: &Paths) -> Result<Loaded, CallError> {
 
 fn fleet(paths: &Paths) -> Result<Fleet, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
-    Ok(Fleet::spawn(FleetParts {
-        launcher: Arc::new(ProcessLauncher::new(shim, paths.logs_dir.clone())),
+    let spawned = Fleet::spawn(FleetParts {
+        launcher: Arc::new(ProcessLauncher::new(shim, paths.logs_dir.clone(), raise_file_limit())),
         wishes_file: paths.wishes_file.clone(),
         logs_dir: paths.logs_dir.clone(),
-    }))
+    });
+    spawned.map_err(|cause| {
+        let file = paths.wishes_file.display();
+        not_started()
+            .cause(format!("`{file}`, which says who stays stopped, cannot be read: {cause}"))
+            .hint("make it readable, or move it away and stop those servers again")
+    })
+}
+
+/// A daemon needs a few descriptors per server, and shells allow few. Answers the limit
+/// that servers shall have: the one the daemon was given.
+fn raise_file_limit() -> Option<u64> {
+    let given = getrlimit(Resource::Nofile);
+    let wanted = given.maximum.map_or(FILE_LIMIT, |maximum| maximum.min(FILE_LIMIT));
+    let current = given.current?;
+    if current < wanted {
+        let raised = Rlimit { current: Some(wanted), maximum: given.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, limit = current, "the limit of open files could not be raised");
+        }
+    }
+    Some(current)
 }
 
 /// Ends all servers at the same time, within twice the longest grace.
 async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallError> {
-    let graces = daemon.fleet.settings();
-    let longest = graces.values().map(|one| one.rules.stop.grace).max().unwrap_or_default();
-    let limit = (longest * 2).max(LEAST_SHUTDOWN);
-    tracing::info!(servers = graces.len(), ?limit, "ending all servers");
+    let limit = (daemon.longest_grace() * 2).max(LEAST_SHUTDOWN);
+    tracing::info!(servers = daemon.fleet.roster().len(), ?limit, "ending all servers");
     let problem = tokio::select! {
         done = timeout(limit, daemon.fleet.shutdown()) => match done {
             Ok(()) => return Ok(()),
@@ -155,14 +184,18 @@ impl Signals {
     /// Waits for the end; a hang-up reloads, also when a terminal has died.
     async fn until_end(&mut self, daemon: &Arc<Daemon>) {
         let mut ending = daemon.ending.subscribe();
+        let mut reload = JoinSet::new();
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return tracing::info!("got SIGTERM"),
                 _ = self.interrupt.recv() => return tracing::info!("got SIGINT"),
                 _ = ending.wait_for(|ending| *ending) => return,
-                _ = self.hangup.recv() => {
+                () = daemon.fleet.closed() => return tracing::error!("the fleet has failed"),
+                Some(_) = reload.join_next() => {}
+                // One at a time: a hang-up that comes meanwhile is heard afterwards.
+                _ = self.hangup.recv(), if reload.is_empty() => {
                     let daemon = daemon.clone();
-                    tokio::spawn(async move { reload_and_tell(&daemon).await });
+                    reload.spawn(async move { reload_and_tell(&daemon).await });
                 }
             }
         }

@@ -52,7 +52,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restarts_total: life.tally.restarts_total,
         reason: Some(life.reason.to_string()),
         next: next_step(&life.state, now),
-        warnings: snapshot.log_problem.iter().map(|it| format!("log: {it}")).collect(),
+        warnings: warnings(snapshot),
         ..unborn(member)
     }
 }
@@ -76,6 +76,12 @@ fn unborn(member: &Member) -> ServerEntry {
         next: None,
         warnings: Vec::new(),
     }
+}
+
+fn warnings(snapshot: &Snapshot) -> Vec<String> {
+    let log = snapshot.log_problem.iter().map(|problem| format!("log: {problem}"));
+    let alive = snapshot.survivors.iter().map(|pid| format!("process {pid} would not die"));
+    log.chain(alive).collect()
 }
 
 fn last_exit(seen: SeenExit) -> LastExit {

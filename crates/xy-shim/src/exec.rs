@@ -39,7 +39,7 @@ pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
     let mut pipes = Pipes::make(order.stdout).map_err(|cause| failed("make its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
-    sys::start_clean(&mut command);
+    sys::start_clean(&mut command, order.open_files);
     let child = command.spawn().map_err(|cause| exec_fault(&cause))?;
     drop(command); // And with it the server's ends of the pipes.
 

@@ -45,6 +45,7 @@ pub(crate) struct Shim {
 }
 
 fn live() -> io::Result<()> {
+    sys::close_inherited();
     let control = Control::new(take_control()?);
     become_independent();
     let mut shim = Shim { control, signals: Signals::listen()?, chunk: vec![0; CHUNK] };
@@ -98,7 +99,6 @@ fn become_independent() {
     let _ = rustix::process::setsid(); // Fails only for one that leads a group already.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    sys::close_all_on_exec();
     sys::clear_signal_mask();
 }
 

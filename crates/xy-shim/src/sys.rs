@@ -6,26 +6,26 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 /// The highest signal number of Linux; numbers a system lacks are refused by it.
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Makes sure that nothing but 0–2 reaches a program that is executed from here.
-pub(crate) fn close_all_on_exec() {
+/// Makes sure that nothing but 0–2 and what is opened from here on is held by a shim: a
+/// pipe of another server would never come to its end.
+pub(crate) fn close_inherited() {
     #[cfg(target_os = "linux")]
     {
-        let flags = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
-        // SAFETY: close_range reads no memory, and with this flag it closes nothing now.
-        if unsafe { libc::close_range(3, libc::c_uint::MAX, flags) } == 0 {
+        // SAFETY: close_range reads no memory, and nothing has been opened here yet.
+        if unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } == 0 {
             return;
         }
     }
-    let open_limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let open_limit = getrlimit(Resource::Nofile).current;
     let end = open_limit.unwrap_or(u64::MAX).min(65_536);
     for descriptor in 3..i32::try_from(end).unwrap_or(i32::MAX) {
-        // SAFETY: fcntl with F_SETFD reads no memory; a closed number is only an error.
-        unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: nothing has been opened here yet; a closed number is only an error.
+        unsafe { libc::close(descriptor) };
     }
 }
 
@@ -41,15 +41,19 @@ pub(crate) fn clear_signal_mask() {
 }
 
 /// Has the command start in its own session, with default signals, and die with us.
-pub(crate) fn start_clean(command: &mut Command) {
+pub(crate) fn start_clean(command: &mut Command, open_files: Option<u64>) {
     let shim = rustix::process::getpid();
     // SAFETY: `clean_child` makes only async-signal-safe calls and does not allocate.
-    unsafe { command.pre_exec(move || clean_child(shim)) };
+    unsafe { command.pre_exec(move || clean_child(shim, open_files)) };
 }
 
 /// Runs between fork and exec.
-fn clean_child(shim: Pid) -> io::Result<()> {
+fn clean_child(shim: Pid, open_files: Option<u64>) -> io::Result<()> {
     rustix::process::setsid()?;
+    if let Some(current) = open_files {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum })?;
+    }
     for signal in (1..=LAST_SIGNAL).filter(|it| ![libc::SIGKILL, libc::SIGSTOP].contains(it)) {
         set_default(signal);
     }

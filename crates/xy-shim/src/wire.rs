@@ -70,6 +70,9 @@ pub struct StartOrder {
     pub log: LogOrder,
     /// How long a stop may take when the daemon is gone.
     pub grace_ms: u64,
+    /// How many files it may have open, where that is not what the shim may.
+    #[serde(default)]
+    pub open_files: Option<u64>,
 }
 
 /// Who reads a server's stdout.
@@ -279,10 +282,14 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
     Ok(Some((frame, 4 + length)))
 }
 
-/// Appends an order.
-pub fn put_order(out: &mut Vec<u8>, order: &Order) {
+/// Appends an order; only one to start can be too long, by what a file says.
+pub fn put_order(out: &mut Vec<u8>, order: &Order) -> Result<(), BadFrame> {
     let body = serde_json::to_vec(order).expect("an order is plain values, which serialise");
+    if body.len() >= MAX_FRAME {
+        return Err(BadFrame::TooLong(body.len()));
+    }
     put_frame(out, KIND_ORDER, &[&body]);
+    Ok(())
 }
 
 /// Appends stray output.
@@ -328,7 +335,7 @@ mod tests {
             survivors: Vec::new(),
         });
         let mut bytes = Vec::new();
-        put_order(&mut bytes, &order);
+        put_order(&mut bytes, &order).unwrap();
         put_report(&mut bytes, &report);
         put_stray(&mut bytes, b"x\n");
 
@@ -344,7 +351,7 @@ mod tests {
     #[test]
     fn half_a_frame_is_no_frame_yet() {
         let mut bytes = Vec::new();
-        put_order(&mut bytes, &Order::Finish);
+        put_order(&mut bytes, &Order::Finish).unwrap();
         for end in 0..bytes.len() {
             assert!(parse(&bytes[..end]).unwrap().is_none());
         }

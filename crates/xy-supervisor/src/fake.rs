@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use xy_config::settings::{ProcessSettings, Rules, ServerSettings, Source};
 use xy_protocol::server::{ServerName, Transport};
 
 use crate::instance::InstanceKey;
 use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
 use crate::lifecycle::{Exit, LaunchFault};
+use crate::wait::until;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -244,7 +245,7 @@ impl Stage {
         self.tell(News::Launched { pid: self.pid }).await;
         loop {
             let ask = tokio::select! {
-                () = sleep_until_some(dies_at) => return exit,
+                () = until(dies_at) => return exit,
                 ask = self.hear() => ask,
             };
             match (ask, stops) {
@@ -266,12 +267,5 @@ impl Stage {
 
     async fn tell(&self, news: News) {
         let _ = self.news.send(news).await; // Nobody may hold this life any more.
-    }
-}
-
-async fn sleep_until_some(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

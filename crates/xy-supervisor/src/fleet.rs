@@ -5,6 +5,7 @@
 //! server to settle: that is for the asker, who gets the handles to wait on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use xy_protocol::server::{ServerName, ServerState, Wanted};
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::launch::Launch;
 use crate::lifecycle::{Event, State};
-use crate::logs::LogBook;
 use crate::logs::history::History;
+use crate::logs::{LogBook, log_file};
 use crate::reload::{Plan, ServerMap, diff};
 use crate::task::{Parts, Task};
 use crate::wishes::Wishes;
@@ -113,11 +114,11 @@ pub struct Fleet {
 
 impl Fleet {
     /// An empty fleet that knows its operators' wishes. Its task ends with `shutdown`.
-    pub fn spawn(parts: FleetParts) -> Self {
+    pub fn spawn(parts: FleetParts) -> io::Result<Self> {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
         let changes = broadcast::Sender::new(CHANGES);
-        let (wishes, problem) = Wishes::read(&parts.wishes_file);
+        let (wishes, problem) = Wishes::read(&parts.wishes_file)?;
         if let Some(problem) = problem {
             tracing::warn!("{problem}");
         }
@@ -131,7 +132,7 @@ impl Fleet {
             leaving: HashMap::new(),
         };
         tokio::spawn(owner.run(queue));
-        Self { commands, roster, changes }
+        Ok(Self { commands, roster, changes })
     }
 
     /// All servers, as they are now.
@@ -169,6 +170,11 @@ impl Fleet {
         while roster.changed().await.is_ok() {}
     }
 
+    /// Resolves when the fleet takes no more requests: it was shut down, or has failed.
+    pub async fn closed(&self) {
+        self.commands.closed().await;
+    }
+
     /// What the files said when they were last applied.
     pub fn settings(&self) -> ServerMap {
         settings_of(&self.roster())
@@ -195,6 +201,7 @@ impl Owner {
     async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         while let Some(command) = queue.recv().await {
             while self.tasks.try_join_next().is_some() {}
+            self.leaving.retain(|_, instance| instance.now().life.state != State::Retired);
             match command {
                 Command::Ask { ask, names, reply } => {
                     let _ = reply.send(self.ask(ask, names).await); // The asker may have left.
@@ -298,7 +305,7 @@ impl Owner {
             }
         }
         self.published.send_replace(Arc::new(roster));
-        self.forget_wishes_of(&plan.removed).await;
+        self.forget_wishes_but(&servers).await;
         Applied { plan, leaving, coming }
     }
 
@@ -311,14 +318,13 @@ impl Owner {
             let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
             self.leaving.insert(instance.key().clone(), instance.clone());
         }
-        self.leaving.retain(|_, instance| instance.now().life.state != State::Retired);
         instances
     }
 
     fn add(&mut self, roster: &mut Roster, settings: &Arc<ServerSettings>) -> InstanceHandle {
         let key = InstanceKey::shared(settings.name.clone());
         let is_down = self.wishes.stopped.contains(&settings.name);
-        let log_file = self.parts.logs_dir.join(format!("{}.log", settings.name));
+        let log_file = log_file(&self.parts.logs_dir, &settings.name);
         let (task, handle) = Task::new(Parts {
             key: key.clone(),
             settings: settings.clone(),
@@ -334,11 +340,10 @@ impl Owner {
         handle
     }
 
-    async fn forget_wishes_of(&mut self, names: &[ServerName]) {
+    /// Wishes are for servers that there are; one that comes back later is a new one.
+    async fn forget_wishes_but(&mut self, servers: &ServerMap) {
         let mut wishes = self.wishes.clone();
-        for name in names {
-            wishes.stopped.remove(name);
-        }
+        wishes.stopped.retain(|name| servers.contains_key(name));
         if let Err(problem) = self.keep(wishes).await {
             tracing::warn!("{problem}");
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use xy_config::settings::ServerSettings;
@@ -64,6 +64,8 @@ pub struct Snapshot {
     pub transitions: Arc<VecDeque<Transition>>,
     /// Why its log cannot be written, if so.
     pub log_problem: Option<String>,
+    /// Processes of its last life that would not die.
+    pub survivors: Vec<u32>,
 }
 
 impl Snapshot {
@@ -191,9 +193,4 @@ impl InstanceHandle {
         let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
         published.borrow().clone()
     }
-}
-
-/// Seconds from `since` until now, as people count uptime.
-pub fn seconds_since(since: Instant) -> u64 {
-    tokio::time::Instant::now().into_std().saturating_duration_since(since).as_secs()
 }

@@ -14,6 +14,9 @@ use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 
+mod driver;
+mod fault;
+mod orphans;
 pub mod process;
 mod shim_link;
 
@@ -52,6 +55,8 @@ pub enum News {
     LaunchFailed(LaunchFault),
     /// It is gone, and all it wrote has been kept. The last news.
     Exited(Exit),
+    /// It is about to be reported gone, but these processes of it would not die.
+    Survivors(Vec<u32>),
     /// Its log cannot be written; `None` when it can again.
     LogTrouble(Option<String>),
 }
@@ -93,4 +98,9 @@ impl Instance {
         let (asks, asks_out) = mpsc::channel(ASKS);
         (Self { news, asks }, InstanceEnds { news: news_in, asks: asks_out })
     }
+}
+
+/// As the wire counts time.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

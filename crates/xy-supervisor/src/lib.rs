@@ -10,6 +10,8 @@ pub mod instance;
 pub mod launch;
 pub mod lifecycle;
 pub mod logs;
+mod plain_file;
 pub mod reload;
 mod task;
+mod wait;
 pub mod wishes;

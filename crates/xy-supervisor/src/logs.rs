@@ -5,15 +5,28 @@
 //! shown plus skipped is always all. A slow follower never slows the writer.
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use xy_protocol::server::ServerName;
 use xy_shim::wire::{self, Record, flags};
 
 pub mod history;
 
 use history::History;
+
+/// A log file is rotated at this size.
+pub const FILE_BYTES: u64 = 10_000_000;
+
+/// So many older log files are kept.
+pub const FILE_GENERATIONS: u32 = 5;
+
+/// The log of a server.
+pub fn log_file(logs_dir: &Path, server: &ServerName) -> PathBuf {
+    logs_dir.join(format!("{server}.log"))
+}
 
 /// How much recent output is kept per instance.
 pub const RING_BYTES: usize = 1024 * 1024;

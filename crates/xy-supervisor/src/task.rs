@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::server::Wanted;
 
@@ -20,6 +20,7 @@ use crate::instance::{
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
 use crate::logs::LogBook;
+use crate::wait::until;
 
 /// Requests wait here while one is being applied; askers beyond it wait their turn.
 const COMMANDS: usize = 16;
@@ -63,6 +64,7 @@ impl Task {
             last_exit: None,
             transitions: Arc::new(VecDeque::new()),
             log_problem: None,
+            survivors: Vec::new(),
         };
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let (published, watched) = watch::channel(now.clone());
@@ -111,7 +113,7 @@ impl Task {
                 () = end_of(&mut self.predecessor) => {
                     return Some((Event::Exited(Exit::UNSEEN), None));
                 }
-                () = sleep_until_some(self.now.life.state.deadline()) => {
+                () = until(self.now.life.state.deadline().map(Instant::from_std)) => {
                     return Some((Event::DeadlineReached, None));
                 }
             };
@@ -149,6 +151,12 @@ impl Task {
                 self.now.last_exit = Some(SeenExit { exit, expected, at });
                 Some(Event::Exited(exit))
             }
+            News::Survivors(pids) => {
+                tracing::error!(server = %self.key, ?pids, "these processes would not die");
+                self.now.survivors = pids;
+                self.publish();
+                None
+            }
             News::LogTrouble(problem) => {
                 if let Some(problem) = &problem {
                     tracing::warn!(server = %self.key, problem, "the log cannot be written");
@@ -178,6 +186,9 @@ impl Task {
     }
 
     fn launch(&mut self) {
+        // A new life brings its own troubles, or none.
+        self.now.log_problem = None;
+        self.now.survivors = Vec::new();
         self.instance = Some(self.launcher.launch(LaunchOrder {
             key: self.key.clone(),
             settings: self.now.settings.clone(),
@@ -234,13 +245,6 @@ async fn end_of(predecessor: &mut Option<InstanceHandle>) {
         Some(handle) => handle.wait_until(|snapshot| snapshot.life.state == State::Retired).await,
     };
     *predecessor = None;
-}
-
-async fn sleep_until_some(deadline: Option<std::time::Instant>) {
-    match deadline {
-        None => std::future::pending().await,
-        Some(deadline) => sleep_until(Instant::from_std(deadline)).await,
-    }
 }
 
 /// A number at random: the hasher of the standard library is seeded anew each time.

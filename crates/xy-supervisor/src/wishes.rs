@@ -5,16 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::ServerName;
 
+use crate::plain_file::open_file;
+
 const FORMAT: u32 = 1;
 
-/// No wishes are longer than this; a larger file is not ours.
+/// No wishes are longer than this; of a larger file only so much is read, and it is damaged.
 const MAX_FILE: u64 = 1024 * 1024;
 
 /// The servers that operators stopped.
@@ -31,22 +33,21 @@ struct Stored {
 }
 
 impl Wishes {
-    /// Reads the file; what is wrong with it is told, and nobody is kept down by it.
-    pub fn read(file: &Path) -> (Self, Option<String>) {
+    /// Reads the file. A damaged one is put aside and told; one that cannot be read at all
+    /// is an error: nobody may be started whom an operator stopped.
+    pub fn read(file: &Path) -> io::Result<(Self, Option<String>)> {
         let text = match read_bounded(file) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::none(),
-            Err(error) => return put_aside(file, &error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((Self::default(), None));
+            }
+            Err(error) => return Err(error),
         };
-        match serde_json::from_slice::<Stored>(&text) {
+        Ok(match serde_json::from_slice::<Stored>(&text) {
             Ok(stored) if stored.format == FORMAT => (Self { stopped: stored.stopped }, None),
             Ok(stored) => put_aside(file, &format!("format {} is unknown", stored.format)),
             Err(error) => put_aside(file, &error.to_string()),
-        }
-    }
-
-    fn none() -> (Self, Option<String>) {
-        (Self::default(), None)
+        })
     }
 
     /// Writes the file, whole or not at all.
@@ -59,14 +60,16 @@ impl Wishes {
 }
 
 fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
-    if fs::metadata(file)?.len() > MAX_FILE {
-        return Err(io::Error::other("it is far too large"));
-    }
-    fs::read(file)
+    let opened = open_file(file)?;
+    let mut text = Vec::new();
+    opened.take(MAX_FILE).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 fn put_aside(file: &Path, problem: &str) -> (Wishes, Option<String>) {
-    let aside = sibling(file, "damaged");
+    let names = std::iter::once("damaged".to_owned()).chain((2..).map(|n| format!("damaged-{n}")));
+    let mut candidates = names.map(|ending| sibling(file, &ending));
+    let aside = candidates.find(|path| !path.exists()).expect("numbers do not run out");
     let kept = match fs::rename(file, &aside) {
         Ok(()) => format!("it is kept as {}", aside.display()),
         Err(error) => format!("it could not be put aside: {error}"),
@@ -85,8 +88,12 @@ fn sibling(file: &Path, ending: &str) -> PathBuf {
 fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = sibling(file, "new");
     let written = (|| {
-        let mut out =
-            File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        if let Err(error) = fs::remove_file(&temporary)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut out = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
         out.write_all(text)?;
         out.sync_all()?;
         fs::rename(&temporary, file)?;
@@ -106,12 +113,16 @@ mod tests {
         Wishes { stopped: names.iter().map(|name| ServerName::new(name).unwrap()).collect() }
     }
 
+    fn make_pipe(path: &Path) {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+
     #[test]
     fn wishes_survive_the_disk() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("wishes.json");
         wishes(&["a", "b"]).write(&file).unwrap();
-        assert_eq!(Wishes::read(&file), (wishes(&["a", "b"]), None));
+        assert_eq!(Wishes::read(&file).unwrap(), (wishes(&["a", "b"]), None));
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(names.len(), 1, "no temporary file is left");
     }
@@ -121,13 +132,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("wishes.json");
         fs::write(&file, r#"{"format":1,"stopped":["github"]}"#).unwrap();
-        assert_eq!(Wishes::read(&file), (wishes(&["github"]), None));
+        assert_eq!(Wishes::read(&file).unwrap(), (wishes(&["github"]), None));
     }
 
     #[test]
     fn no_file_means_no_wishes() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Wishes::read(&folder.path().join("x")), (Wishes::default(), None));
+        assert_eq!(Wishes::read(&folder.path().join("x")).unwrap(), (Wishes::default(), None));
     }
 
     #[test]
@@ -138,7 +149,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("wishes.json");
             fs::write(&file, text).unwrap();
-            let (read, told) = Wishes::read(&file);
+            let (read, told) = Wishes::read(&file).unwrap();
             assert_eq!(read, Wishes::default());
             assert!(told.unwrap().contains("wishes.json.damaged"));
             assert_eq!(
@@ -149,12 +160,47 @@ mod tests {
     }
 
     #[test]
+    fn one_damaged_file_does_not_replace_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("wishes.json");
+        for text in ["first", "second"] {
+            fs::write(&file, text).unwrap();
+            Wishes::read(&file).unwrap();
+        }
+        let kept = |name| fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(kept("wishes.json.damaged"), "first");
+        assert_eq!(kept("wishes.json.damaged-2"), "second");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_an_error_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("wishes.json");
+        fs::create_dir(&file).unwrap();
+        assert!(Wishes::read(&file).is_err());
+        fs::remove_dir(&file).unwrap();
+        make_pipe(&file);
+        assert!(Wishes::read(&file).is_err(), "a pipe is not waited for");
+        assert!(file.exists());
+    }
+
+    #[test]
+    fn a_pipe_in_the_way_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("wishes.json");
+        let in_the_way = folder.path().join("wishes.json.new");
+        make_pipe(&in_the_way);
+        wishes(&["a"]).write(&file).unwrap();
+        assert_eq!(Wishes::read(&file).unwrap().0, wishes(&["a"]));
+    }
+
+    #[test]
     fn what_cannot_be_written_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("wishes.json");
         wishes(&["a"]).write(&file).unwrap();
         fs::create_dir(folder.path().join("wishes.json.new")).unwrap();
         assert!(wishes(&["b"]).write(&file).is_err());
-        assert_eq!(Wishes::read(&file).0, wishes(&["a"]));
+        assert_eq!(Wishes::read(&file).unwrap().0, wishes(&["a"]));
     }
 }

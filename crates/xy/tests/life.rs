@@ -138,7 +138,7 @@ fn a_server_has_the_environment_of_the_daemon_and_its_file_wins() {
     assert_eq!(told, ["kept", "of the file", "true", "3", ""]);
     let ours: Vec<_> =
         env.as_object().unwrap().keys().filter(|name| name.starts_with("XY_")).collect();
-    assert_eq!(ours, ["XY_SERVER"]);
+    assert_eq!(ours, ["XY_INSTANCE", "XY_SERVER"]);
     assert_eq!(env["XY_SERVER"], "one");
 }
 

@@ -81,6 +81,12 @@ fn did_not_start(settled: &Settled) -> CallError {
 /// Whether it went down; with `wait: false` it may still be on its way.
 pub(super) fn went_down(select: &Select, settled: &Settled) -> Result<(), CallError> {
     match settled.after.state() {
+        ServerState::Stopped if !settled.after.survivors.is_empty() => Err(CallError::new(
+            ErrorKind::TimedOut,
+            format!("server `{}` was not stopped as a whole", settled.name),
+        )
+        .cause(format!("processes {:?} do not even die of SIGKILL", settled.after.survivors))
+        .hint("they hang in the kernel, most likely on a disk or a network mount")),
         ServerState::Stopped => Ok(()),
         ServerState::Stopping if !select.wait => Ok(()),
         state => Err(CallError::new(

@@ -7,5 +7,5 @@ use crate::check;
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon) -> Result<CheckReport, CallError> {
-    daemon.load().await.map(|loaded| check::report_of(&loaded))
+    daemon.load().await.map(|(loaded, _)| check::report_of(&loaded))
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use serde::Serialize;
 use xy_ipc::server::{Feed, Outbox, OutboxClosed};
 use xy_protocol::control::{DEFAULT_TAIL, LogLine, Logs, Skipped};
-use xy_protocol::error::CallError;
+use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::jsonrpc::OutgoingNotification;
 use xy_protocol::server::{ServerName, Stream};
 use xy_protocol::time::Timestamp;
@@ -19,12 +19,17 @@ use crate::daemon::Daemon;
 /// Notifications are gathered up to this size and sent together.
 const CHUNK: usize = 64 * 1024;
 
-pub(super) fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
+pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
     let member = daemon.find(&ask.name)?;
     let instance =
         member.instances.into_values().next().ok_or_else(|| daemon.not_found(&ask.name))?;
     let count = usize::try_from(ask.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
-    let (tail, follower) = instance.logs().tail(count);
+    let book = instance.logs().clone();
+    // Lines from before this daemon are read from disk, which may take its time.
+    let (tail, follower) =
+        tokio::task::spawn_blocking(move || book.tail(count)).await.map_err(|cause| {
+            CallError::new(ErrorKind::Internal, "no lines could be read").cause(cause)
+        })?;
     let follow = ask.follow.then_some((follower, instance));
     let writer = Writer {
         id: daemon.new_subscription(),

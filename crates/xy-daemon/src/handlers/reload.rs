@@ -7,10 +7,10 @@ use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, diff};
 
 use crate::check::{problems_of, refusal};
-use crate::daemon::{Daemon, closed};
+use crate::daemon::Daemon;
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
-    let loaded = daemon.load().await?;
+    let (loaded, turn) = daemon.load().await?;
     if !loaded.is_valid() {
         return Err(refusal(&loaded, "nothing was reloaded"));
     }
@@ -20,7 +20,8 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
         let plan = diff(&daemon.fleet.settings(), &servers);
         return Ok(Reloaded { dry_run: true, problems, ..answer(plan) });
     }
-    let applied = daemon.fleet.apply(servers).await.map_err(closed)?;
+    let applied = daemon.apply(servers).await?;
+    drop(turn); // Waiting for servers to settle keeps nobody from reading.
     let is_gone = |snapshot: &Snapshot| snapshot.life.state == State::Retired;
     for instance in applied.leaving {
         instance.wait_until(is_gone).await;

@@ -29,8 +29,8 @@ fn an_order_may_come_in_any_pieces() {
     let (mut control, mut daemon) = connected();
     let mut bytes = Vec::new();
     wire::put_stray(&mut bytes, b"stray");
-    wire::put_order(&mut bytes, &Order::Stop { grace_ms: 7 });
-    wire::put_order(&mut bytes, &Order::Finish);
+    wire::put_order(&mut bytes, &Order::Stop { grace_ms: 7 }).unwrap();
+    wire::put_order(&mut bytes, &Order::Finish).unwrap();
 
     let mut strays = Vec::new();
     let mut orders = Vec::new();

@@ -100,6 +100,7 @@ impl Daemon {
                 next_seq: 0,
             },
             grace_ms: 500,
+            open_files: None,
         }
     }
 
@@ -131,7 +132,7 @@ impl Daemon {
 
     pub(crate) fn order(&mut self, order: &Order) {
         let mut frame = Vec::new();
-        wire::put_order(&mut frame, order);
+        wire::put_order(&mut frame, order).unwrap();
         self.send(&frame);
     }
 

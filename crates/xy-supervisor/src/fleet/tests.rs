@@ -82,7 +82,7 @@ impl Harbour {
     }
 
     fn wishes(&self) -> Vec<String> {
-        let (wishes, problem) = Wishes::read(&self.wishes_file());
+        let (wishes, problem) = Wishes::read(&self.wishes_file()).unwrap();
         assert_eq!(problem, None);
         wishes.stopped.iter().map(ToString::to_string).collect()
     }
@@ -103,6 +103,7 @@ fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
         wishes_file: folder.join("wishes.json"),
         logs_dir: folder.join("logs"),
     })
+    .unwrap()
 }
 
 async fn settled(instance: &InstanceHandle) {

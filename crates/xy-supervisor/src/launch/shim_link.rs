@@ -54,12 +54,13 @@ pub(super) struct ShimLink {
 }
 
 impl ShimLink {
-    pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream, inbox: Vec::new(), outbox: Vec::new(), fds: VecDeque::new() }
+    /// A link on which `first` is to be sent.
+    pub(super) fn new(stream: UnixStream, first: Vec<u8>) -> Self {
+        Self { stream, inbox: Vec::new(), outbox: first, fds: VecDeque::new() }
     }
 
     pub(super) fn queue(&mut self, order: &Order) {
-        wire::put_order(&mut self.outbox, order);
+        wire::put_order(&mut self.outbox, order).expect("all orders but the first are short");
     }
 
     /// Passes on output that `read` brings, for the log; answers how much it was.
@@ -143,7 +144,7 @@ impl ShimLink {
                 let got = recvmsg(stream, &mut parts, &mut control, receive_flags())?;
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(received) = message {
-                        fds.extend(received);
+                        fds.extend(received.map(private));
                     }
                 }
                 inbox.extend_from_slice(&scratch[..got.bytes]);
@@ -194,10 +195,14 @@ fn receive_flags() -> RecvFlags {
     RecvFlags::CMSG_CLOEXEC
 }
 
-// There is no such flag here; the shim's pipes are marked before they are sent, but a
-// received descriptor is a new one. xy starts no other program than the shim, which
-// marks everything it inherits.
 #[cfg(not(target_os = "linux"))]
 fn receive_flags() -> RecvFlags {
-    RecvFlags::empty()
+    RecvFlags::empty() // There is no such flag; each descriptor is marked when it is taken.
+}
+
+/// A descriptor that no shim shall inherit: it would keep a server's stdin open.
+fn private(fd: OwnedFd) -> OwnedFd {
+    // It can only fail for a descriptor that is not open.
+    let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+    fd
 }

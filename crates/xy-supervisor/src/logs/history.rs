@@ -8,13 +8,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Line;
+use super::{FILE_GENERATIONS, Line};
+use crate::plain_file::open_file;
 
 /// How far back history is read.
 const HISTORY_BYTES: u64 = 256 * 1024;
-
-/// How many generations to look through for the file.
-const GENERATIONS: u32 = 5;
 
 /// The end of a log as it was when the daemon started.
 #[derive(Debug)]
@@ -48,14 +46,14 @@ impl History {
 
     /// The file, wherever rotation has moved it.
     fn open(&self) -> Option<File> {
-        let rotated = (1..=GENERATIONS).map(|n| {
+        let rotated = (1..=FILE_GENERATIONS).map(|n| {
             let mut path = self.file.clone().into_os_string();
             path.push(format!(".{n}"));
             PathBuf::from(path)
         });
         std::iter::once(self.file.clone())
             .chain(rotated)
-            .filter_map(|path| File::open(path).ok())
+            .filter_map(|path| open_file(&path).ok())
             .find(|file| file.metadata().is_ok_and(|metadata| self.is(&metadata)))
     }
 

@@ -112,14 +112,16 @@ mod tests {
     #[test]
     fn a_daemon_that_ends_well_when_asked_is_no_matter() {
         let folder = tempfile::tempdir().unwrap();
-        let good = daemon(&folder, "trap 'exit 0' TERM; echo ready >&2; sleep 1 & wait");
+        let good =
+            daemon(&folder, "trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.05; done");
         assert_eq!(end(&good, END_WITHIN), None);
     }
 
     #[test]
     fn a_daemon_that_ends_badly_when_asked_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let bad = daemon(&folder, "trap 'exit 9' TERM; echo ready >&2; sleep 1 & wait");
+        let bad =
+            daemon(&folder, "trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.05; done");
         let told = end(&bad, END_WITHIN).unwrap();
         assert_eq!(told, format!("daemon {} ended badly: exit status: 9", bad.pid));
         assert_eq!(end(&bad, END_WITHIN), None); // Once.

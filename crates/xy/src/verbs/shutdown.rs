@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?;
     let mut link = Link::open_at(&paths)?;
     let spinner = output.spinner("stopping all servers and the daemon");
-    let result = link.ask(&Request::Shutdown)?;
+    let result = link.ask_promptly(&Request::Shutdown)?;
     let ShuttingDown { pid } = read(&result)?;
     let process = Process::find(pid);
     link.client.wait_for_hang_up().map_err(call_failed)?;

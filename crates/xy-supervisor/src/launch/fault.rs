@@ -1,0 +1,59 @@
+//! Why a life could not begin, in words for whoever wrote the file. Pure.
+
+use std::path::Path;
+
+use xy_shim::wire::{self, StartFault};
+
+use super::LaunchOrder;
+use crate::lifecycle::LaunchFault;
+
+/// Whether the same attempt may succeed a little later.
+pub(super) fn is_transient(errno: Option<i32>) -> bool {
+    use rustix::io::Errno;
+    let transient = [
+        Errno::AGAIN,
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::INTR,
+        Errno::TXTBSY,
+        Errno::IO,
+        Errno::NOSPC,
+    ];
+    errno.is_some_and(|errno| transient.iter().any(|known| known.raw_os_error() == errno))
+}
+
+/// A fault in words for whoever wrote the file.
+pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
+    let process = &order.settings.process;
+    let program = &process.command;
+    let source = &order.settings.source;
+    let place = format!("{}:{}", source.file.display(), source.command_line);
+    let is_path = program.contains('/');
+    let (message, hint) = match fault.problem {
+        wire::Problem::ProgramNotFound if is_path => {
+            (format!("`{program}` does not exist"), Some(format!("correct `command` at {place}")))
+        }
+        wire::Problem::ProgramNotFound => (
+            format!("program `{program}` is not on PATH"),
+            Some(format!("install it, or give its full path as `command` at {place}")),
+        ),
+        wire::Problem::NotExecutable => (
+            format!("`{program}` cannot be executed"),
+            Some(format!("make it executable, or correct `command` at {place}")),
+        ),
+        wire::Problem::NoWorkingDir => (
+            format!(
+                "its working-dir `{}` is not a folder",
+                process.working_dir.as_deref().unwrap_or(Path::new("")).display()
+            ),
+            Some(format!("create it, or correct `working-dir` in {}", source.file.display())),
+        ),
+        wire::Problem::Protocol { expected } => (
+            format!("its shim speaks version {expected}, the daemon {}", wire::PROTOCOL),
+            Some("restart the daemon".into()),
+        ),
+        wire::Problem::System { what } => (what, None),
+    };
+    LaunchFault { permanent: !is_transient(fault.errno), message, hint }
+}
