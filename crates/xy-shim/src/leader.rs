@@ -2,7 +2,7 @@
 //!
 //! A dead process keeps its number, and the number of its group, until it is reaped.
 //! So everything that signals happens before that: see it dead, kill what is left of
-//! its group, and only then reap it. [`Leader::end`] takes the leader away for good.
+//! its group, and only then reap it. [`Leader::reap`] takes the leader away for good.
 
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
