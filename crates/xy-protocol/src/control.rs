@@ -3,6 +3,8 @@
 //! [`Request`] is a closed enum: adding a variant makes the compiler ask for its
 //! handler. Answers may gain fields, never lose them.
 
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -330,24 +332,24 @@ pub struct Cancelled {
     pub subscription_id: u64,
 }
 
-/// The notification `log`: one line of a server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogLine {
+/// The notification `log`: one line of a server. Borrowed, because there are very many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogLine<'a> {
     /// Whose stream.
     pub subscription_id: u64,
     /// Which server.
-    pub name: ServerName,
+    pub name: &'a ServerName,
     /// Which of its outputs.
     pub stream: Stream,
     /// The text, invalid UTF-8 replaced.
-    pub line: String,
+    pub line: Cow<'a, str>,
     /// When it was read; null for lines from before this daemon, whose time was not kept.
     pub ts: Option<Timestamp>,
     /// Its number; absent for lines from before this daemon.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// Whether it goes on the line before it, which was too long for one record.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub continued: bool,
 }
 

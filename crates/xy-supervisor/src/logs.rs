@@ -254,6 +254,11 @@ impl Follower {
 }
 
 impl Page {
+    /// Whether there is most likely more.
+    pub fn is_full(&self) -> bool {
+        self.batches.iter().map(|batch| batch.bytes.len()).sum::<usize>() >= PAGE_BYTES
+    }
+
     /// Its items, in order.
     pub fn for_each(&self, mut each: impl FnMut(Item<'_>)) {
         let mut next = self.from_seq;

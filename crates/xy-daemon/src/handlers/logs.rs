@@ -2,14 +2,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::sleep;
 use xy_ipc::server::{Feed, Outbox, OutboxClosed};
 use xy_protocol::control::{DEFAULT_TAIL, LogLine, Logs, Skipped};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::jsonrpc::OutgoingNotification;
 use xy_protocol::server::{ServerName, Stream};
 use xy_protocol::time::Timestamp;
+use xy_shim::wire::{Record, flags};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::lifecycle::State;
 use xy_supervisor::logs::{Follower, Item, Line, Page};
@@ -18,6 +21,10 @@ use crate::daemon::Daemon;
 
 /// Notifications are gathered up to this size and sent together.
 const CHUNK: usize = 64 * 1024;
+
+/// Between two full pages. In a flood nobody reads every line; the server and its shim
+/// have better use for the processor, and what is skipped is counted.
+const BREATH: Duration = Duration::from_millis(10);
 
 pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
     let member = daemon.find(&ask.name)?;
@@ -89,6 +96,9 @@ impl LogFeed {
                 _ = &mut is_retired => return Ok(()),
             };
             self.writer.page(&page, outbox).await?;
+            if page.is_full() {
+                sleep(BREATH).await;
+            }
         }
     }
 }
@@ -105,7 +115,7 @@ impl Writer {
         let mut chunks = Vec::new();
         page.for_each(|item| {
             match item {
-                Item::Shown(record) => self.line(&Line::from(record)),
+                Item::Shown(record) => self.record(record),
                 Item::Skipped(count) => self.skipped(count),
             }
             if self.chunk.len() >= CHUNK {
@@ -119,26 +129,41 @@ impl Writer {
     }
 
     fn line(&mut self, line: &Line) {
-        let told = LogLine {
-            subscription_id: self.id,
-            name: self.name.clone(),
-            stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
-            line: String::from_utf8_lossy(&line.bytes).into_owned(),
-            ts: line.unix_millis.map(Timestamp::from_unix_millis),
-            seq: line.seq,
-            continued: line.continued,
-        };
-        self.notify("log", &told);
+        put(
+            &mut self.chunk,
+            "log",
+            &LogLine {
+                subscription_id: self.id,
+                name: &self.name,
+                stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
+                line: String::from_utf8_lossy(&line.bytes),
+                ts: line.unix_millis.map(Timestamp::from_unix_millis),
+                seq: line.seq,
+                continued: line.continued,
+            },
+        );
+    }
+
+    /// The same without a copy in between: of these there are very many.
+    fn record(&mut self, record: Record<'_>) {
+        let is_stderr = record.flags & flags::STDERR != 0;
+        put(
+            &mut self.chunk,
+            "log",
+            &LogLine {
+                subscription_id: self.id,
+                name: &self.name,
+                stream: if is_stderr { Stream::Stderr } else { Stream::Stdout },
+                line: String::from_utf8_lossy(record.line),
+                ts: Some(Timestamp::from_unix_millis(record.unix_millis)),
+                seq: Some(record.seq),
+                continued: record.flags & flags::CONTINUED != 0,
+            },
+        );
     }
 
     fn skipped(&mut self, count: u64) {
-        self.notify("log_skipped", &Skipped { subscription_id: self.id, count });
-    }
-
-    fn notify(&mut self, method: &str, params: &impl Serialize) {
-        // Plain values into memory: this cannot fail.
-        let _ = serde_json::to_writer(&mut self.chunk, &OutgoingNotification::new(method, params));
-        self.chunk.push(b'\n');
+        put(&mut self.chunk, "log_skipped", &Skipped { subscription_id: self.id, count });
     }
 
     async fn send(&mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
@@ -147,4 +172,10 @@ impl Writer {
         }
         outbox.send(std::mem::take(&mut self.chunk)).await
     }
+}
+
+fn put(chunk: &mut Vec<u8>, method: &str, params: &impl Serialize) {
+    // Plain values into memory: this cannot fail.
+    let _ = serde_json::to_writer(&mut *chunk, &OutgoingNotification::new(method, params));
+    chunk.push(b'\n');
 }

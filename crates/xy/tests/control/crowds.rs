@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use xy_testkit::{Heard, Wire};
 
-use crate::hostile::memory;
-use crate::{SOON, home, home_with_one, kill};
+use crate::{SOON, home_with_one, kill};
+#[cfg(target_os = "linux")]
+use crate::{home, hostile::memory};
 
 /// What the guide promises.
 const MAX_CONNECTIONS: usize = 256;

@@ -1,11 +1,14 @@
 //! A daemon whose surroundings go away.
 
 use std::fs;
-use std::process::{Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::process::Command;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, is_alive, read_log_lines};
 
+#[cfg(target_os = "linux")]
 use crate::pty::Pty;
 use crate::{daemon_by, ends, home_with_one, serves};
 

@@ -1,6 +1,7 @@
 //! `xy daemon --detach`: a daemon of its own.
 
 use std::fs;
+#[cfg(target_os = "linux")]
 use std::os::unix::fs::PermissionsExt;
 
 use insta::assert_snapshot;
