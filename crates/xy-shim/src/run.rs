@@ -98,7 +98,10 @@ fn take_control() -> io::Result<OwnedFd> {
 fn become_independent() {
     let _ = rustix::process::setsid(); // Fails only for one that leads a group already.
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    {
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let _ = rustix::thread::set_name(c"xy-shim"); // Or `ps` would call it `exe`.
+    }
     sys::clear_signal_mask();
 }
 

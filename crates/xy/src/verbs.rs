@@ -16,35 +16,56 @@ pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod version;
 
-use xy_protocol::control::Select;
+use serde::de::DeserializeOwned;
+use xy_protocol::control::{Request, Select};
 
-use crate::cli::Which;
+use crate::cli::{Json, Which};
 use crate::failure::{Exit, Failure};
+use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::outcome::Outcome;
 use crate::render::safe_text;
 
-/// What `start`, `stop` and `restart` ask for.
-fn select(which: &Which, no_wait: bool) -> Select {
-    Select { name: which.name.clone(), all: which.all, wait: !no_wait }
+/// What `start`, `stop` and `restart` have in common.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ask {
+    #[command(flatten)]
+    which: Which,
+    /// Return at once, without waiting until the servers have settled
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
 }
 
-/// `github`, or `all servers`.
-fn shown(which: &Which) -> String {
-    which.name.as_deref().map_or("all servers".into(), safe_text).into_owned()
+/// Asks, waits, and shows what became of the servers.
+fn carry_out<T: DeserializeOwned>(
+    ask: &Ask,
+    gerund: &str,
+    request: fn(Select) -> Request,
+    judge: fn(&T, bool) -> Outcome,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let Which { name, all } = ask.which.clone();
+    let shown = name.as_deref().map_or("all servers".into(), safe_text).into_owned();
+    let mut link = Link::open()?;
+    let spinner = output.spinner(format!("{gerund} {shown}"));
+    let result = link.ask(&request(Select { name, all, wait: !ask.no_wait }))?;
+    drop(spinner);
+    let outcome = judge(&read(&result)?, !ask.no_wait);
+    if ask.json.json {
+        output.json(&result)?;
+    } else {
+        show(&outcome, output)?;
+    }
+    if outcome.has_failed { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }
 }
 
-/// Shows what became of the servers.
 fn show(outcome: &Outcome, output: &mut Output) -> Result<(), Failure> {
     if outcome.is_empty() {
         output.tell("no servers are configured\n");
     }
     output.print(&outcome.lines)?;
     output.tell(&outcome.troubles);
-    told(outcome)
-}
-
-/// The exit code, once everything has been said.
-fn told(outcome: &Outcome) -> Result<(), Failure> {
-    if outcome.has_failed { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }
+    Ok(())
 }

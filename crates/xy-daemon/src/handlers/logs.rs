@@ -129,37 +129,33 @@ impl Writer {
     }
 
     fn line(&mut self, line: &Line) {
-        put(
-            &mut self.chunk,
-            "log",
-            &LogLine {
-                subscription_id: self.id,
-                name: &self.name,
-                stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
-                line: String::from_utf8_lossy(&line.bytes),
-                ts: line.unix_millis.map(Timestamp::from_unix_millis),
-                seq: line.seq,
-                continued: line.continued,
-            },
-        );
+        self.put(line.is_stderr, line.continued, &line.bytes, (line.unix_millis, line.seq));
     }
 
     /// The same without a copy in between: of these there are very many.
     fn record(&mut self, record: Record<'_>) {
-        let is_stderr = record.flags & flags::STDERR != 0;
-        put(
-            &mut self.chunk,
-            "log",
-            &LogLine {
-                subscription_id: self.id,
-                name: &self.name,
-                stream: if is_stderr { Stream::Stderr } else { Stream::Stdout },
-                line: String::from_utf8_lossy(record.line),
-                ts: Some(Timestamp::from_unix_millis(record.unix_millis)),
-                seq: Some(record.seq),
-                continued: record.flags & flags::CONTINUED != 0,
-            },
-        );
+        let has = |flag| record.flags & flag != 0;
+        let numbers = (Some(record.unix_millis), Some(record.seq));
+        self.put(has(flags::STDERR), has(flags::CONTINUED), record.line, numbers);
+    }
+
+    fn put(
+        &mut self,
+        is_stderr: bool,
+        continued: bool,
+        bytes: &[u8],
+        (unix_millis, seq): (Option<u64>, Option<u64>),
+    ) {
+        let told = LogLine {
+            subscription_id: self.id,
+            name: &self.name,
+            stream: if is_stderr { Stream::Stderr } else { Stream::Stdout },
+            line: String::from_utf8_lossy(bytes),
+            ts: unix_millis.map(Timestamp::from_unix_millis),
+            seq,
+            continued,
+        };
+        put(&mut self.chunk, "log", &told);
     }
 
     fn skipped(&mut self, count: u64) {

@@ -65,7 +65,7 @@ impl ProcessLauncher {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs.into_std()?);
         let mut command = Command::new(&self.shim.path);
-        command.args(&self.shim.args).arg(server);
+        command.arg0("xy").args(&self.shim.args).arg(server);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
         Ok((self.shims.spawn(&mut command)?, ours))
     }

@@ -1,11 +1,9 @@
 //! `xy stop`: stop servers that are up.
 
-use xy_protocol::control::{Request, Stopped};
+use xy_protocol::control::Request;
 
-use super::{select, show, shown, told};
-use crate::cli::{Json, Which};
+use super::{Ask, carry_out};
 use crate::failure::Failure;
-use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::outcome;
 
@@ -17,25 +15,9 @@ use crate::render::outcome;
 #[command(after_help = "Example:\n  xy stop github\n  xy stop --all")]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
-    /// Return at once, without waiting until the servers have settled
-    #[arg(long)]
-    no_wait: bool,
-    #[command(flatten)]
-    pub(crate) json: Json,
+    pub(crate) ask: Ask,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let request = Request::Stop(select(&args.which, args.no_wait));
-    let mut link = Link::open()?;
-    let spinner = output.spinner(format!("stopping {}", shown(&args.which)));
-    let result = link.ask(&request)?;
-    drop(spinner);
-    let done: Stopped = read(&result)?;
-    let outcome = outcome::stopped(&done, !args.no_wait);
-    if args.json.json {
-        output.json(&result)?;
-        return told(&outcome);
-    }
-    show(&outcome, output)
+    carry_out(&args.ask, "stopping", Request::Stop, outcome::stopped, output)
 }
