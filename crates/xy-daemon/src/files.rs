@@ -42,7 +42,7 @@ fn holder_of(pid: Option<&str>) -> String {
 
 /// Makes the folders that are missing, for us alone.
 pub(crate) fn make_folders(paths: &Paths) -> Result<(), FilesError> {
-    for path in [&paths.state_dir, &paths.logs_dir] {
+    for path in [&paths.state_dir, &paths.logs_dir, &paths.shims_dir] {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)

@@ -14,6 +14,7 @@ use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::fleet::{Fleet, FleetParts};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
+use xy_supervisor::locks::forget_locks_but;
 
 use crate::check;
 use crate::daemon::Daemon;
@@ -77,6 +78,7 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
     let daemon = Arc::new(Daemon::new(fleet(&paths)?, paths));
 
     let servers = loaded.settings.servers;
+    forget_locks_but(&daemon.paths.shims_dir, |name| servers.contains_key(name));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
@@ -115,9 +117,15 @@ fn load(paths: &Paths) -> Result<Loaded, CallError> {
 fn fleet(paths: &Paths) -> Result<Fleet, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
     let spawned = Fleet::spawn(FleetParts {
-        launcher: Arc::new(ProcessLauncher::new(shim, paths.logs_dir.clone(), raise_file_limit())),
+        launcher: Arc::new(ProcessLauncher::new(
+            shim,
+            paths.logs_dir.clone(),
+            paths.shims_dir.clone(),
+            raise_file_limit(),
+        )),
         wishes_file: paths.wishes_file.clone(),
         logs_dir: paths.logs_dir.clone(),
+        locks_dir: paths.shims_dir.clone(),
     });
     spawned.map_err(|cause| {
         let file = paths.wishes_file.display();

@@ -1,8 +1,9 @@
 //! The beginning of a shim: a clean process, a connection, an order.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -52,8 +53,9 @@ fn live() -> io::Result<()> {
     let Some(order) = shim.wait_for_start()? else {
         return Ok(()); // Nothing was started, so nothing is left.
     };
-    match start(&order) {
-        Ok(started) => Life::begin(shim, &order, started).run(),
+    match take_lock(&order).and_then(|lock| Ok((start(&order)?, lock))) {
+        // The lock is let go when all of it is over.
+        Ok((started, _lock)) => Life::begin(shim, &order, started).run(),
         Err(fault) => {
             shim.control.outbox.put_report(&Report::StartFailed(fault));
             shim.control.flush_within(LAST_WORDS_WITHIN);
@@ -103,6 +105,21 @@ fn become_independent() {
         let _ = rustix::thread::set_name(c"xy-shim"); // Or `ps` would call it `exe`.
     }
     sys::clear_signal_mask();
+}
+
+/// The lock of this server. One that cannot be made (a full disk) does not keep it down.
+fn take_lock(order: &StartOrder) -> Result<Option<File>, StartFault> {
+    let Some(path) = &order.lock else { return Ok(None) };
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let Ok(file) = options.open(path) else { return Ok(None) };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let errno = Some(rustix::io::Errno::AGAIN.raw_os_error());
+            Err(StartFault { problem: Problem::StillThere, errno })
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
+    }
 }
 
 fn start(order: &StartOrder) -> Result<exec::Started, StartFault> {

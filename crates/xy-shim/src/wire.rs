@@ -73,6 +73,9 @@ pub struct StartOrder {
     /// How many files it may have open, where that is not what the shim may.
     #[serde(default)]
     pub open_files: Option<u64>,
+    /// Held for as long as anything of the server may live: no two of them at a time.
+    #[serde(default)]
+    pub lock: Option<String>,
 }
 
 /// Who reads a server's stdout.
@@ -151,6 +154,8 @@ pub enum Problem {
     NotExecutable,
     /// The working folder is not a folder.
     NoWorkingDir,
+    /// Another shim holds the lock: its server is still there.
+    StillThere,
     /// The shim speaks another version.
     Protocol {
         /// The shim's.

@@ -17,10 +17,11 @@ use xy_protocol::server::{ServerName, ServerState, Wanted};
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::launch::Launch;
 use crate::lifecycle::{Event, State};
+use crate::locks::{is_held, lock_file};
 use crate::logs::history::History;
 use crate::logs::{LogBook, log_file};
 use crate::reload::{Plan, ServerMap, diff};
-use crate::task::{Parts, Task};
+use crate::task::{Parts, Predecessor, Task};
 use crate::wishes::Wishes;
 
 /// Requests wait here while one is being applied.
@@ -102,6 +103,8 @@ pub struct FleetParts {
     pub wishes_file: PathBuf,
     /// Where logs are kept.
     pub logs_dir: PathBuf,
+    /// Where shims hold their locks.
+    pub locks_dir: PathBuf,
 }
 
 /// All servers, as others hold them.
@@ -332,12 +335,18 @@ impl Owner {
             launcher: self.parts.launcher.clone(),
             logs: Arc::new(LogBook::new(History::note(&log_file))),
             changes: self.changes.clone(),
-            predecessor: self.leaving.remove(&key),
+            predecessor: self.predecessor_of(&key),
         });
         self.tasks.spawn(task.run());
         let instances = BTreeMap::from([(key.holder, handle.clone())]);
         roster.insert(settings.name.clone(), Member { settings: settings.clone(), instances });
         handle
+    }
+
+    fn predecessor_of(&mut self, key: &InstanceKey) -> Option<Predecessor> {
+        let lock = lock_file(&self.parts.locks_dir, key);
+        let removed = self.leaving.remove(key).map(Predecessor::Removed);
+        removed.or_else(|| is_held(&lock).then_some(Predecessor::Orphan(lock)))
     }
 
     /// Wishes are for servers that there are; one that comes back later is a new one.

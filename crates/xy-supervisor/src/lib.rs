@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod instance;
 pub mod launch;
 pub mod lifecycle;
+pub mod locks;
 pub mod logs;
 mod plain_file;
 pub mod reload;

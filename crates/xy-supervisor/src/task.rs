@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -19,6 +20,7 @@ use crate::instance::{
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
+use crate::locks::until_free;
 use crate::logs::LogBook;
 use crate::wait::until;
 
@@ -34,7 +36,15 @@ pub(crate) struct Parts {
     pub(crate) logs: Arc<LogBook>,
     pub(crate) changes: broadcast::Sender<StateChange>,
     /// An instance of the same key that is still ending: nothing starts before it is gone.
-    pub(crate) predecessor: Option<InstanceHandle>,
+    pub(crate) predecessor: Option<Predecessor>,
+}
+
+/// An instance of the same key that is still ending.
+pub(crate) enum Predecessor {
+    /// Its file was removed, and is back.
+    Removed(InstanceHandle),
+    /// It is of a daemon that was killed; its shim holds this lock until it is gone.
+    Orphan(PathBuf),
 }
 
 pub(crate) struct Task {
@@ -42,7 +52,7 @@ pub(crate) struct Task {
     launcher: Arc<dyn Launch>,
     logs: Arc<LogBook>,
     changes: broadcast::Sender<StateChange>,
-    predecessor: Option<InstanceHandle>,
+    predecessor: Option<Predecessor>,
     commands: mpsc::Receiver<Command>,
     published: watch::Sender<Snapshot>,
     /// Exists exactly while the state is live.
@@ -239,11 +249,14 @@ async fn news_of(instance: &mut Option<Instance>) -> News {
 }
 
 /// Resolves once, when the predecessor is gone; never, if there is none.
-async fn end_of(predecessor: &mut Option<InstanceHandle>) {
+async fn end_of(predecessor: &mut Option<Predecessor>) {
     match predecessor {
         None => std::future::pending().await,
-        Some(handle) => handle.wait_until(|snapshot| snapshot.life.state == State::Retired).await,
-    };
+        Some(Predecessor::Removed(handle)) => {
+            handle.wait_until(|snapshot| snapshot.life.state == State::Retired).await;
+        }
+        Some(Predecessor::Orphan(lock)) => until_free(lock).await,
+    }
     *predecessor = None;
 }
 

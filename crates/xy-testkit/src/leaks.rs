@@ -12,8 +12,13 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 4] =
-    ["state/xy/logs/", "state/xy/xy.pid", "state/xy/wishes.json", "state/xy/daemon.log"];
+const KEPT: [&str; 5] = [
+    "state/xy/logs/",
+    "state/xy/shims/",
+    "state/xy/xy.pid",
+    "state/xy/wishes.json",
+    "state/xy/daemon.log",
+];
 
 /// Names every process that still carries `mark` after a while, and kills it.
 pub(crate) fn processes(mark: &str) -> Vec<String> {

@@ -659,18 +659,40 @@ fn the_servers_of_a_killed_daemon_end_by_themselves_and_the_next_one_starts_clea
 }
 
 #[test]
-fn a_daemon_that_follows_a_killed_one_at_once_has_its_servers_too() {
+fn a_daemon_that_follows_a_killed_one_at_once_waits_for_what_is_still_there() {
     let home = home();
-    home.server("one", &sleeper(&home));
+    home.server("quick", &sleeper(&home));
+    home.server("deaf", &deaf(&home, "1s"));
     let daemon = home.daemon();
-    let before = running(&home, "one");
+    let before = ["quick", "deaf"].map(|name| running(&home, name));
+    says(&home, "deaf", "ready");
 
     daemon.kill9();
     home.daemon();
 
-    assert_ne!(running(&home, "one"), before);
-    home.wait_until("the old one has ended", || !is_alive(before));
-    assert!(is_alive(running(&home, "one")));
+    let seen = status(&home, "deaf");
+    assert_eq!(seen["reason"], "waiting for the end of its predecessor", "{seen:#}");
+    for (name, before) in ["quick", "deaf"].into_iter().zip(before) {
+        let after = running(&home, name);
+        assert!(!is_alive(before), "`{name}` was there twice");
+        assert!(is_alive(after));
+    }
+}
+
+#[test]
+fn a_stop_reaches_what_a_killed_daemon_has_left() {
+    let home = home();
+    home.server("deaf", &deaf(&home, "1s"));
+    let daemon = home.daemon();
+    let before = running(&home, "deaf");
+    says(&home, "deaf", "ready");
+
+    daemon.kill9();
+    home.daemon();
+
+    assert_eq!(ask(&home, "stop", json!({ "name": "deaf" }))["stopped"], json!(["deaf"]));
+    assert!(!is_alive(before));
+    assert_eq!(status(&home, "deaf")["state"], "stopped");
 }
 
 /// Ends a daemon by `told`, and follows the ends of its servers.

@@ -101,6 +101,7 @@ impl Daemon {
             },
             grace_ms: 500,
             open_files: None,
+            lock: None,
         }
     }
 

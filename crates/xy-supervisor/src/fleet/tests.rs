@@ -102,6 +102,7 @@ fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
         launcher: Arc::new(launcher.clone()),
         wishes_file: folder.join("wishes.json"),
         logs_dir: folder.join("logs"),
+        locks_dir: folder.join("shims"),
     })
     .unwrap()
 }

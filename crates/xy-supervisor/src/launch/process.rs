@@ -18,6 +18,7 @@ use super::orphans::Shims;
 use super::shim_link::ShimLink;
 use super::{Instance, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::LaunchFault;
+use crate::locks::lock_file;
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, log_file};
 
 /// The program that becomes a shim.
@@ -43,16 +44,23 @@ impl ShimProgram {
 pub struct ProcessLauncher {
     shim: ShimProgram,
     logs_dir: PathBuf,
+    locks_dir: PathBuf,
     open_files: Option<u64>,
     shims: Shims,
     lives: AtomicU64,
 }
 
 impl ProcessLauncher {
-    /// Starts them through `shim`, their logs in `logs_dir`; each may have `open_files`.
-    pub fn new(shim: ShimProgram, logs_dir: PathBuf, open_files: Option<u64>) -> Self {
+    /// Starts them through `shim`, their logs in `logs_dir`, the locks that keep each from
+    /// being there twice in `locks_dir`; each may have `open_files`.
+    pub fn new(
+        shim: ShimProgram,
+        logs_dir: PathBuf,
+        locks_dir: PathBuf,
+        open_files: Option<u64>,
+    ) -> Self {
         let (shims, lives) = (Shims::default(), AtomicU64::new(0));
-        Self { shim, logs_dir, open_files, shims, lives }
+        Self { shim, logs_dir, locks_dir, open_files, shims, lives }
     }
 
     /// What tells the processes of one life from all others.
@@ -94,6 +102,7 @@ impl ProcessLauncher {
             },
             grace_ms: millis(order.settings.rules.stop.grace),
             open_files: self.open_files,
+            lock: Some(lock_file(&self.locks_dir, &order.key).to_string_lossy().into_owned()),
         }
     }
 }

@@ -534,7 +534,7 @@ mod successors {
         reaches(&old, ServerState::Running).await;
         ask(&old, Event::RetireRequested).await;
         let mut parts = parts(launcher, settings("github"), wanted);
-        parts.predecessor = Some(old.clone());
+        parts.predecessor = Some(super::super::Predecessor::Removed(old.clone()));
         (old, spawn(parts))
     }
 
@@ -614,7 +614,7 @@ mod successors {
         let (_first, second) = one_after_the_other(&launcher, Wanted::Up).await;
         ask(&second, Event::RetireRequested).await;
         let mut parts = parts(&launcher, settings("github"), Wanted::Up);
-        parts.predecessor = Some(second);
+        parts.predecessor = Some(super::super::Predecessor::Removed(second));
         let third = spawn(parts);
         reaches(&third, ServerState::Running).await;
         assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
