@@ -352,7 +352,8 @@ mod tests {
         #[test]
         fn what_is_accepted_in_parts_is_accepted_as_a_whole(text in bits()) {
             let text = text.replace(';', " "); // A `;` that ends nothing is let pass.
-            prop_assume!(!text.contains("\\\\")); // So is a second `\` that continues a line.
+            // So is a second `\` that continues a line which goes on already.
+            prop_assume!(text.matches('\\').count() < 2);
             if read(&text).is_ok() {
                 prop_assert!(KdlDocument::parse_v2(&text).is_ok());
             }
