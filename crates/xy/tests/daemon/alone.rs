@@ -146,3 +146,19 @@ fn a_hang_up_with_bad_files_changes_nothing_and_is_told_in_the_log() {
     assert_eq!(home.call("list", Value::Null).unwrap()[0]["pid"], pid);
     home.finish();
 }
+
+#[test]
+fn few_open_files_are_enough_for_many_servers_which_keep_the_limit_they_were_given() {
+    let home = Home::new(std::path::Path::new(env!("CARGO_BIN_EXE_xy")));
+    let says_its_limit = "command \"sh\"\nargs \"-c\" \"ulimit -Sn >&2; exec sleep 600\"\n";
+    for n in 0..40 {
+        home.server(&format!("s{n}"), &format!("{says_its_limit}stop {{ grace \"200ms\" }}\n"));
+    }
+    let mut daemon = daemon_by(&home, "ulimit -Sn 64; exec \"$@\"").spawn().unwrap();
+    serves(&home, &mut daemon);
+    home.wait_until("all have said it", || {
+        (0..40).all(|n| read_log_lines(&home, &format!("s{n}")) == ["[err] 64"])
+    });
+    ends(&home, &mut daemon);
+    home.finish();
+}
