@@ -35,7 +35,7 @@ pub const RING_BYTES: usize = 1024 * 1024;
 const BATCH_COST: usize = 96;
 
 /// How much one read of a follower takes at most, so that it lets others go on.
-const PAGE_BYTES: usize = 256 * 1024;
+const PAGE_BYTES: usize = 128 * 1024;
 
 /// Recent output of one instance.
 #[derive(Debug)]
