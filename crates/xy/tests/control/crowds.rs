@@ -122,6 +122,32 @@ fn an_operation_under_way_goes_on_when_the_asker_leaves() {
 
 #[test]
 #[cfg(target_os = "linux")]
+fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
+    let home = home();
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
+    for n in 0..50 {
+        home.server(&format!("s{n}"), "command \"/bin/true\"\nrestart { policy \"never\" }\n");
+    }
+    let daemon = home.daemon();
+    let mut storm: Vec<Wire> = (0..8).map(|_| home.connect()).collect();
+    for wire in &mut storm {
+        for id in 0..16 {
+            wire.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "check" }));
+        }
+    }
+    // Others are answered in the middle of it.
+    home.call("stop", json!({ "name": "one" })).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().count();
+    assert!(threads <= 8, "{threads} threads");
+    for wire in &mut storm {
+        assert_eq!(wire.next(SOON)["result"]["valid"], true);
+    }
+    drop(storm);
+    home.finish();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn a_thousand_comings_and_goings_leave_nothing_in_the_daemon() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "5"]));

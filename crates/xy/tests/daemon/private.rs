@@ -1,11 +1,11 @@
 //! What is for its user alone.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -63,15 +63,16 @@ fn xy_as_another_user(home: &Home, args: &[&str]) -> Option<Ran> {
         let open = Permissions::from_mode(0o755);
         fs::set_permissions(home.root().join(folder), open).unwrap();
     }
-    let mut command = home.command(args);
-    let command = command.uid(OTHER_USER).stdin(Stdio::null());
-    match command.stdout(Stdio::piped()).stderr(Stdio::piped()).output() {
-        Ok(output) => Some(output.into()),
-        Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
-            cannot_show("another user cannot run the xy under test where it was built")
-        }
-        Err(cause) => panic!("{cause}"),
-    }
+    // A copy, because the folder it was built in may be closed to others.
+    let own = home.command(args);
+    let copy = home.root().join("home/xy");
+    fs::copy(own.get_program(), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(args).env_clear().current_dir("/").uid(OTHER_USER).stdin(Stdio::null());
+    command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().unwrap();
+    fs::remove_file(copy).unwrap();
+    Some(output.into())
 }
 
 #[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]
