@@ -173,7 +173,10 @@ fn a_mirror_shows_what_it_was_given() {
     let mut child = command.spawn().unwrap();
     let stderr = BufReader::new(child.stderr.take().unwrap());
     let mut mirror = Server { child, stderr };
-    let seen: Value = serde_json::from_str(&mirror.line()).unwrap();
+    let line = mirror.line();
+    let Ok(seen) = serde_json::from_str::<Value>(&line) else {
+        panic!("it said {line:?}, and then {:?}", mirror.end());
+    };
     mirror.send(Signal::TERM);
     assert_eq!(mirror.end().1, Some(0));
 
