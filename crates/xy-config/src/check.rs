@@ -8,6 +8,7 @@ mod blocks;
 mod environment;
 mod fields;
 mod later;
+mod limits;
 mod problems;
 mod program;
 mod read;
@@ -26,6 +27,7 @@ use self::fields::{Fields, Scope};
 use self::problems::{Problems, without_repeats};
 use self::read::{Reader, Spanned};
 use self::rules::{Joining, check_health, check_restart, restart_rules};
+use self::values::Zero;
 use self::words::{Word, word};
 use crate::raw;
 use crate::report::{Kind, Problem};
@@ -38,6 +40,8 @@ const DAEMON_WORDS: [Word; 4] = [
     word("park", r#"park { queue "30s" }"#),
     word("defaults", r#"defaults { restart { policy "always" } }"#),
 ];
+
+const NO_WAIT: Zero = Zero::Senseless("servers would end with the daemon that is being replaced");
 
 /// What the files say, and what is wrong with them.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +80,40 @@ pub trait Surroundings {
     fn search_path(&self) -> Option<OsString>;
     /// What is at a path.
     fn look(&self, path: &Path) -> Found;
+    /// Which limits can be kept.
+    fn limits(&self) -> KeptLimits;
+}
+
+/// Which limits a machine can keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptLimits {
+    /// The most open files that can be allowed; absent if that is any number, or not known.
+    pub most_files: Option<u64>,
+    /// How memory is limited.
+    pub memory: Kept,
+    /// How processes are limited; never per process.
+    pub pids: Kept,
+}
+
+/// How a limit is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// For all processes of a server together, by a cgroup.
+    ByCgroup,
+    /// For each process of a server alone.
+    PerProcess,
+    /// Not at all.
+    NotAtAll {
+        /// The reason, as the end of a sentence.
+        why: String,
+    },
+}
+
+impl KeptLimits {
+    /// Those of a machine that can keep any, or of which nothing is known.
+    pub fn any() -> Self {
+        Self { most_files: None, memory: Kept::ByCgroup, pids: Kept::ByCgroup }
+    }
 }
 
 /// What is at a path.
@@ -142,6 +180,10 @@ impl Surroundings for Anywhere {
     fn look(&self, _: &Path) -> Found {
         Found::Unknown
     }
+
+    fn limits(&self) -> KeptLimits {
+        KeptLimits::any()
+    }
 }
 
 struct Checker<'a> {
@@ -162,10 +204,19 @@ impl Checker<'_> {
                 let surroundings = self.surroundings;
                 let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
                 for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
-                    if word.name != "defaults" {
-                        later::daemon_field(&mut reader, node, word);
-                    } else if let Some(children) = reader.block(node, word) {
-                        self.defaults = Fields::read(&mut reader, children, Scope::Defaults);
+                    match word.name {
+                        "defaults" => {
+                            if let Some(children) = reader.block(node, word) {
+                                self.defaults =
+                                    Fields::read(&mut reader, children, Scope::Defaults);
+                            }
+                        }
+                        "orphan-timeout" => {
+                            if let Some(wait) = reader.duration(node, word, NO_WAIT) {
+                                self.loaded.settings.orphan_timeout = wait.value;
+                            }
+                        }
+                        _ => later::daemon_field(&mut reader, node, word),
                     }
                 }
                 // Without a server to use them, mistakes among the defaults are mistakes too.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::check::{FileText, Found, Loaded, Surroundings, check};
+use crate::check::{FileText, Found, KeptLimits, Loaded, Surroundings, check};
 use crate::paths::Paths;
 use crate::report::{Kind, Problem};
 
@@ -14,8 +14,8 @@ pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// More servers than this are not wanted on one machine.
 pub const MAX_SERVER_FILES: usize = 1000;
 
-/// Reads and judges all files.
-pub fn load(paths: &Paths) -> Loaded {
+/// Reads and judges all files, on a machine that keeps these limits.
+pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     let mut problems = Vec::new();
     let daemon_file = if exists(&paths.daemon_file) {
         read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
@@ -27,7 +27,7 @@ pub fn load(paths: &Paths) -> Loaded {
         .iter()
         .filter_map(|path| read_file(paths, path).map_err(|problem| problems.push(problem)).ok())
         .collect();
-    let mut loaded = check(daemon_file.as_ref(), &read, &Machine);
+    let mut loaded = check(daemon_file.as_ref(), &read, &Machine { limits });
     loaded.server_files = listed.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
@@ -116,9 +116,11 @@ fn read_file(paths: &Paths, path: &Path) -> Result<FileText, Problem> {
 }
 
 /// The machine we are on.
-struct Machine;
+struct Machine<'a> {
+    limits: &'a KeptLimits,
+}
 
-impl Surroundings for Machine {
+impl Surroundings for Machine<'_> {
     fn home(&self) -> Option<PathBuf> {
         etcetera::home_dir().ok()
     }
@@ -134,6 +136,10 @@ impl Surroundings for Machine {
             Ok(found) if is_executable(&found) => Found::Program,
             Ok(_) => Found::File,
         }
+    }
+
+    fn limits(&self) -> KeptLimits {
+        self.limits.clone()
     }
 }
 

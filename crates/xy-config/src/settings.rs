@@ -5,17 +5,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use xy_protocol::server::{ServerName, Transport};
 
 /// Everything the files say.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Settings {
     /// All servers, by name.
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
+    /// How long servers wait for a new daemon after theirs was killed.
+    pub orphan_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { servers: BTreeMap::new(), orphan_timeout: Duration::from_secs(60) }
+    }
 }
 
 /// What one file says of one server, defaults filled in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSettings {
     /// The stem of its file.
     pub name: ServerName,
@@ -28,7 +38,7 @@ pub struct ServerSettings {
 }
 
 /// Where a server is configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// The file.
     pub file: PathBuf,
@@ -37,7 +47,7 @@ pub struct Source {
 }
 
 /// What a process is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSettings {
     /// A path, or a name to look up on PATH.
     pub command: String,
@@ -53,10 +63,24 @@ pub struct ProcessSettings {
     pub port: Option<u16>,
     /// The endpoint of an http server.
     pub path: Option<String>,
+    /// What it may use. What was stored by a version that knew no limits has none.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What a server may use; nothing is said of what is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open files, in each of its processes.
+    pub nofile: Option<u64>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
 }
 
 /// The rules a server lives by.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Rules {
     /// What happens when it dies.
     pub restart: RestartRules,
@@ -67,7 +91,7 @@ pub struct Rules {
 }
 
 /// What happens when a server dies unasked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRules {
     /// Whether it is started again.
     pub policy: RestartPolicy,
@@ -100,7 +124,7 @@ impl Default for RestartRules {
 }
 
 /// Whether a server that died unasked is started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RestartPolicy {
     /// Whatever its exit.
     Always,
@@ -111,7 +135,7 @@ pub enum RestartPolicy {
 }
 
 /// How a server is ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRules {
     /// From the request to the KILL.
     pub grace: Duration,
@@ -124,7 +148,7 @@ impl Default for StopRules {
 }
 
 /// When a server counts as ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyRules {
     /// How that is found out.
     pub probe: Probe,
@@ -139,7 +163,7 @@ impl Default for ReadyRules {
 }
 
 /// How readiness is found out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Probe {
     /// It is ready once its program runs.
     Process,

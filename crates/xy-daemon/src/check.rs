@@ -4,9 +4,11 @@ use xy_config::{Kind, Loaded, Paths};
 use xy_protocol::control::{CheckReport, Problem};
 use xy_protocol::error::{CallError, ErrorKind};
 
+use crate::limits;
+
 /// Everything that is wrong or odd in the files.
 pub fn report(paths: &Paths) -> CheckReport {
-    report_of(&xy_config::load(paths))
+    report_of(&xy_config::load(paths, &limits::kept()))
 }
 
 pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {

@@ -13,6 +13,8 @@ use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
 use xy_supervisor::fleet::{Applied, Closed, Fleet, Member};
 use xy_supervisor::reload::ServerMap;
 
+use crate::limits;
+
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
 
@@ -57,7 +59,7 @@ impl Daemon {
         let turn = turn.map_err(|cause| failed().cause(cause))?;
         let paths = self.paths.clone();
         // The turn goes with the reading, which goes on even if the asker has left.
-        tokio::task::spawn_blocking(move || (xy_config::load(&paths), turn))
+        tokio::task::spawn_blocking(move || (xy_config::load(&paths, &limits::kept()), turn))
             .await
             .map_err(|cause| failed().cause(cause))
     }

@@ -7,6 +7,7 @@ pub mod check;
 mod daemon;
 mod files;
 mod handlers;
+mod limits;
 mod logging;
 mod run;
 mod view;

@@ -20,6 +20,7 @@ use crate::check;
 use crate::daemon::Daemon;
 use crate::files::{self, FilesError, Lock};
 use crate::handlers::{Handlers, reload};
+use crate::limits;
 use crate::logging::{self, LogTo};
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -103,7 +104,7 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
 
 /// Reads the files; at start, an error in one is fatal.
 fn load(paths: &Paths) -> Result<Loaded, CallError> {
-    let loaded = xy_config::load(paths);
+    let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() {
         let refused = check::refusal(&loaded, "the daemon did not start");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use xy_config::settings::{ProcessSettings, Rules, ServerSettings, Source};
+use xy_config::settings::{Limits, ProcessSettings, Rules, ServerSettings, Source};
 use xy_protocol::server::{ServerName, Transport};
 
 use crate::instance::InstanceKey;
@@ -36,6 +36,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             transport: Transport::Stdio,
             port: None,
             path: None,
+            limits: Limits::default(),
         },
         rules: steady(),
     }

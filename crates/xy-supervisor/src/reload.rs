@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn every_field_that_shapes_the_process_restarts_it() {
         let old = map(&[settings("a")]);
-        let changes: [fn(&mut ServerSettings); 7] = [
+        let changes: [fn(&mut ServerSettings); 10] = [
             |it| it.process.command = "/other".into(),
             |it| it.process.args.push("x".into()),
             |it| it.process.env = [("A".into(), "b".into())].into(),
@@ -115,6 +115,9 @@ mod tests {
             |it| it.process.port = Some(1),
             |it| it.process.path = Some("/mcp".into()),
             |it| it.process.transport = xy_protocol::server::Transport::Sse,
+            |it| it.process.limits.nofile = Some(1),
+            |it| it.process.limits.memory = Some(1 << 20),
+            |it| it.process.limits.pids = Some(1),
         ];
         for change in changes {
             assert_eq!(diff(&old, &map(&[with("a", change)])).restarted.len(), 1);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use xy_protocol::server::Transport;
 
 use super::blocks::{self, HealthFields, RestartFields};
+use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
@@ -67,6 +68,7 @@ pub(super) struct Fields {
     pub(super) grace: Option<Spanned<Duration>>,
     pub(super) within: Option<Spanned<Duration>>,
     pub(super) health: HealthFields,
+    pub(super) limits: LimitFields,
     /// Fields that are given but wrong: no rule should complain that they are missing.
     broken: HashSet<&'static str>,
 }
@@ -111,6 +113,7 @@ impl Fields {
             "stop" => self.grace = blocks::stop(reader, node, word),
             "ready" => self.within = blocks::ready(reader, node, word),
             "health" => self.health = blocks::health(reader, node, word),
+            "limits" => self.limits = limits::read(reader, node, word),
             _ => later::server_field(reader, node, word),
         }
     }
@@ -132,6 +135,7 @@ impl Fields {
             grace: self.grace.or_else(|| defaults.grace.clone()),
             within: self.within.or_else(|| defaults.within.clone()),
             health: self.health.or(&defaults.health),
+            limits: self.limits.or(&defaults.limits),
             ..self
         }
     }

@@ -13,9 +13,6 @@ use super::words::{Word, word};
 use crate::raw::{RawNode, Value};
 use crate::report::{Problem, quote};
 
-const LIMITS_WORDS: [Word; 3] =
-    [word("nofile", "nofile 4096"), word("memory", r#"memory "1GiB""#), word("pids", "pids 200")];
-
 const CONTAINER_WORDS: [Word; 10] = [
     word("image", r#"image "ghcr.io/x/y:1""#),
     word("args", r#"args "--verbose""#),
@@ -63,7 +60,6 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
                 reader.duration(node, word, zero);
             });
         }
-        "limits" => refuse(reader, node, word, "leave it out", |reader| limits(reader, node, word)),
         "container" => {
             refuse(reader, node, word, PROCESSES_ONLY, |reader| container(reader, node, word));
         }
@@ -76,11 +72,7 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
 pub(super) fn daemon_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
     refuse(reader, node, word, "leave it out", |reader| match word.name {
         "gateway" => gateway(reader, node, word),
-        "park" => park(reader, node, word),
-        _ => {
-            let zero = Zero::Senseless("servers would end with the daemon that is being replaced");
-            reader.duration(node, word, zero);
-        }
+        _ => park(reader, node, word),
     });
 }
 
@@ -112,20 +104,6 @@ fn only_first(
     if let Some(Spanned { value: false, at }) = choice {
         let what = format!("`{} \"{}\"`", word.name, words[1]);
         reader.unavailable(at.span, &what, now);
-    }
-}
-
-fn limits(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(children) = reader.block(node, word) else { return };
-    for (node, word) in reader.known(children, &LIMITS_WORDS, Some("limits")) {
-        match word.name {
-            "memory" => {
-                reader.size(node, word);
-            }
-            _ => {
-                reader.count(node, word, 1..=u32::MAX);
-            }
-        }
     }
 }
 

@@ -43,6 +43,7 @@ impl Joining<'_> {
             transport,
             port: self.fields.port.as_ref().map(|port| port.value),
             path,
+            limits: self.fields.limits.settled(),
         })
     }
 

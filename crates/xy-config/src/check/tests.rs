@@ -5,7 +5,7 @@ use xy_protocol::control;
 use xy_protocol::server::Transport;
 
 use super::*;
-use crate::settings::{RestartPolicy, RestartRules, Rules};
+use crate::settings::{Limits, RestartPolicy, RestartRules, Rules};
 
 /// A machine with a few programs in `/bin` and one folder.
 struct FakeMachine;
@@ -26,6 +26,32 @@ impl Surroundings for FakeMachine {
             "/bin" | "/srv/x" => Found::Folder,
             _ => Found::Nothing,
         }
+    }
+
+    fn limits(&self) -> KeptLimits {
+        KeptLimits { most_files: Some(5000), ..KeptLimits::any() }
+    }
+}
+
+/// A machine that limits memory per process, and processes not at all.
+struct OldMachine;
+
+impl Surroundings for OldMachine {
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn search_path(&self) -> Option<OsString> {
+        None
+    }
+
+    fn look(&self, _: &Path) -> Found {
+        Found::Unknown
+    }
+
+    fn limits(&self) -> KeptLimits {
+        let why = "there are no cgroups here".to_owned();
+        KeptLimits { most_files: None, memory: Kept::PerProcess, pids: Kept::NotAtAll { why } }
     }
 }
 
@@ -83,6 +109,7 @@ ready { probe "process"; within "20s" }
 health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
 isolation "shared"
 start "eager"
+limits { nofile 4096; memory "1GiB"; pids 200 }
 "#;
 
 /// Wrong in as many ways as there are.
@@ -158,14 +185,12 @@ isolation "client"
 share-key "x"
 start "lazy"
 idle-stop "10m"
-limits { nofile 4096; memory "1GiB"; pids 200 }
 container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
 headers { Accept-Language "en" }
 "#;
     let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
     let daemon = r#"
 gateway { listen "127.0.0.1:7979"; auth "token" }
-orphan-timeout "60s"
 park { queue "30s"; calls 1000; bytes "64MiB" }
 "#;
     let loaded = check_files(&[("xy.kdl", daemon), ("later.kdl", server), ("remote.kdl", remote)]);
@@ -327,6 +352,56 @@ fn defaults_fill_what_a_file_leaves_out_leaf_by_leaf() {
 }
 
 #[test]
+fn limits_are_joined_with_the_defaults_one_by_one() {
+    let loaded = check_files(&[
+        ("xy.kdl", "defaults { limits { nofile 1000; memory \"1GiB\" } }"),
+        ("a.kdl", "command \"npx\"\nlimits { memory \"64MiB\"; pids 20 }"),
+        ("b.kdl", "command \"npx\""),
+    ]);
+    assert_eq!(rendered(&loaded), "");
+    let limits = |name| loaded.settings.servers[name].process.limits;
+    let own = Limits { nofile: Some(1000), memory: Some(64 << 20), pids: Some(20) };
+    assert_eq!(limits("a"), own);
+    assert_eq!(limits("b"), Limits { nofile: Some(1000), memory: Some(1 << 30), pids: None });
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_here_is_an_error() {
+    let limits = "command \"npx\"\nlimits { nofile 5001; memory \"1MB\"; pids 0 }";
+    let beyond = told(&[("a.kdl", limits)]);
+    let limits = "command \"npx\"\nlimits { nofile 5001; memory \"1GiB\"; pids 200 }";
+    let daemon = file("xy.kdl", "defaults { limits { pids 7 } }");
+    let old = check(Some(&daemon), &[file("servers/a.kdl", limits)], &OldMachine);
+    assert!(old.settings.servers.is_empty());
+    insta::assert_snapshot!(format!("{beyond}\n{}", rendered(&old)));
+}
+
+#[test]
+fn servers_wait_a_minute_for_a_new_daemon_unless_the_file_says_otherwise() {
+    assert_eq!(check_files(&[]).settings.orphan_timeout.as_secs(), 60);
+    let said = check_files(&[("xy.kdl", "orphan-timeout \"90s\"")]);
+    assert_eq!((rendered(&said).as_str(), said.settings.orphan_timeout.as_secs()), ("", 90));
+    insta::assert_snapshot!(told(&[("xy.kdl", "orphan-timeout \"0s\"")]));
+}
+
+#[test]
+fn settings_can_be_stored_and_read_again_also_those_from_before_limits() {
+    let server = only(FULL);
+    let stored = serde_json::to_value(&server).unwrap();
+    assert_eq!(serde_json::from_value::<ServerSettings>(stored.clone()).unwrap(), server);
+    let mut older = stored;
+    older["process"].as_object_mut().unwrap().remove("limits");
+    let read = serde_json::from_value::<ServerSettings>(older).unwrap();
+    assert_eq!(read.process.limits, Limits::default());
+    let all = Settings {
+        servers: [(server.name.clone(), Arc::new(server))].into(),
+        ..Settings::default()
+    };
+    let stored = serde_json::to_string(&all).unwrap();
+    assert_eq!(serde_json::from_str::<Settings>(&stored).unwrap().servers, all.servers);
+}
+
+#[test]
 fn a_default_that_does_not_fit_a_server_is_told_where_it_is() {
     insta::assert_snapshot!(told(&[
         ("xy.kdl", "defaults {\n transport \"http\"\n restart { backoff-max \"2s\" }\n}"),
@@ -416,6 +491,9 @@ fn assert_invariants(loaded: &Loaded) {
         assert!(!restart.reset_after.is_zero());
         assert!(!server.rules.stop.grace.is_zero());
         assert!(!server.rules.ready.within.is_zero());
+        let limits = process.limits;
+        assert!(limits.nofile != Some(0) && limits.pids != Some(0));
+        assert!(limits.memory.is_none_or(|memory| memory >= 1 << 20));
     }
 }
 

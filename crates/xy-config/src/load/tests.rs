@@ -25,13 +25,18 @@ impl Home {
 
     /// All problems, with the temporary folder's name taken out.
     fn told(&self) -> String {
-        let loaded = load(&self.paths);
+        let loaded = load(&self.paths, &KeptLimits::any());
         let told: Vec<String> = loaded.problems.iter().map(ToString::to_string).collect();
         told.join("\n").replace(&self.root.path().display().to_string(), "HOME")
     }
 
     fn names(&self) -> Vec<String> {
-        load(&self.paths).settings.servers.keys().map(ToString::to_string).collect()
+        load(&self.paths, &KeptLimits::any())
+            .settings
+            .servers
+            .keys()
+            .map(ToString::to_string)
+            .collect()
     }
 }
 
@@ -50,7 +55,7 @@ fn servers_are_read_by_name() {
     let home = Home::new();
     home.server("b.kdl", GOOD).server("a.kdl", GOOD).server("c.kdl", GOOD);
     assert_eq!(home.names(), ["a", "b", "c"]);
-    assert_eq!(load(&home.paths).server_files, 3);
+    assert_eq!(load(&home.paths, &KeptLimits::any()).server_files, 3);
 }
 
 #[test]
@@ -58,7 +63,7 @@ fn the_daemons_file_gives_the_defaults() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
     fs::write(&home.paths.daemon_file, "defaults { stop { grace \"3s\" } }").unwrap();
-    let loaded = load(&home.paths);
+    let loaded = load(&home.paths, &KeptLimits::any());
     assert!(loaded.is_valid());
     assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
 }

@@ -101,7 +101,7 @@ impl ProcessLauncher {
                 next_seq: order.logs.next_seq(),
             },
             grace_ms: millis(order.settings.rules.stop.grace),
-            open_files: self.open_files,
+            open_files: process.limits.nofile.or(self.open_files),
             lock: Some(lock_file(&self.locks_dir, &order.key).to_string_lossy().into_owned()),
         }
     }
