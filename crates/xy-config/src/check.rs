@@ -16,10 +16,11 @@ mod rules;
 mod values;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use xy_protocol::server::ServerName;
 
@@ -31,7 +32,7 @@ use self::values::Zero;
 use self::words::{Word, word};
 use crate::raw;
 use crate::report::{Kind, Problem};
-use crate::settings::{ServerSettings, Settings, Source};
+use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::SourceFile;
 
 const DAEMON_WORDS: [Word; 4] = [
@@ -52,6 +53,33 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// How many server files there are, with mistakes or without.
     pub server_files: usize,
+    /// The servers whose files have mistakes, or cannot be read.
+    pub broken: Broken,
+}
+
+/// Servers of which nothing can be said now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Broken {
+    /// All: what holds for every server cannot be read.
+    Every,
+    /// These.
+    These(BTreeSet<ServerName>),
+}
+
+impl Default for Broken {
+    fn default() -> Self {
+        Self::These(BTreeSet::new())
+    }
+}
+
+impl Broken {
+    /// Whether it is one of them.
+    pub fn contains(&self, name: &ServerName) -> bool {
+        match self {
+            Self::Every => true,
+            Self::These(names) => names.contains(name),
+        }
+    }
 }
 
 impl Loaded {
@@ -140,6 +168,7 @@ pub fn check(
     let mut checker = Checker {
         surroundings,
         defaults: Fields::default(),
+        orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
         loaded: Loaded { server_files: server_files.len(), ..Loaded::default() },
     };
@@ -189,6 +218,7 @@ impl Surroundings for Anywhere {
 struct Checker<'a> {
     surroundings: &'a dyn Surroundings,
     defaults: Fields,
+    orphan_timeout: Duration,
     /// Who has which port, in the order of files.
     ports: HashMap<u16, Spanned<u16>>,
     loaded: Loaded,
@@ -213,7 +243,7 @@ impl Checker<'_> {
                         }
                         "orphan-timeout" => {
                             if let Some(wait) = reader.duration(node, word, NO_WAIT) {
-                                self.loaded.settings.orphan_timeout = wait.value;
+                                self.orphan_timeout = wait.value;
                             }
                         }
                         _ => later::daemon_field(&mut reader, node, word),
@@ -258,11 +288,11 @@ impl Checker<'_> {
         let fields = fields.or(&self.defaults);
         let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
         let process = joining.process();
-        let rules = joining.rules();
+        let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };
         let (Some(name), Some(process), false) = (name, process, problems.has_errors()) else {
             return;
         };
-        let source = Source { file: file.path.clone(), command_line };
+        let source = Source { file: file.path.clone(), command_line, is_outdated: false };
         let server = ServerSettings { name: name.clone(), source, process, rules };
         self.loaded.settings.servers.insert(name, Arc::new(server));
     }

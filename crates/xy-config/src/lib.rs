@@ -11,7 +11,9 @@ pub mod report;
 pub mod settings;
 mod source;
 
-pub use check::{FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text};
+pub use check::{
+    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text,
+};
 pub use load::load;
 pub use paths::{PathError, Paths};
 pub use report::{Kind, Paint, Place, Problem, Related};

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::check::{FileText, Found, KeptLimits, Loaded, Surroundings, check};
+use xy_protocol::server::ServerName;
+
+use crate::check::{Broken, FileText, Found, KeptLimits, Loaded, Surroundings, check};
 use crate::paths::Paths;
 use crate::report::{Kind, Problem};
 
@@ -16,7 +18,7 @@ pub const MAX_SERVER_FILES: usize = 1000;
 
 /// Reads and judges all files, on a machine that keeps these limits.
 pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = Vec::new();
     let daemon_file = if exists(&paths.daemon_file) {
         read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
     } else {
@@ -31,7 +33,18 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     loaded.server_files = listed.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
+    loaded.broken = broken(paths, &listed, &loaded);
     loaded
+}
+
+/// Whose files are there and of no use.
+fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
+    let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
+    if loaded.problems.iter().any(|it| it.is_error() && for_all.contains(&it.file)) {
+        return Broken::Every;
+    }
+    let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
+    Broken::These(names.filter(|name| !loaded.settings.servers.contains_key(name)).collect())
 }
 
 /// The server files, by name.

@@ -8,20 +8,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::{ServerName, Transport};
 
+/// How long servers wait for a new daemon unless a file says otherwise.
+pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Everything the files say.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// All servers, by name.
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
-    /// How long servers wait for a new daemon after theirs was killed.
-    pub orphan_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { servers: BTreeMap::new(), orphan_timeout: Duration::from_secs(60) }
-    }
 }
 
 /// What one file says of one server, defaults filled in.
@@ -44,6 +38,9 @@ pub struct Source {
     pub file: PathBuf,
     /// The line of its `command`, from 1.
     pub command_line: u32,
+    /// The file has since been changed, and cannot be used as it is now.
+    #[serde(default)]
+    pub is_outdated: bool,
 }
 
 /// What a process is.
@@ -80,7 +77,7 @@ pub struct Limits {
 }
 
 /// The rules a server lives by.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// What happens when it dies.
     pub restart: RestartRules,
@@ -88,6 +85,19 @@ pub struct Rules {
     pub stop: StopRules,
     /// When it counts as ready.
     pub ready: ReadyRules,
+    /// How long it waits for a new daemon after its own was killed.
+    pub orphan_timeout: Duration,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            restart: RestartRules::default(),
+            stop: StopRules::default(),
+            ready: ReadyRules::default(),
+            orphan_timeout: ORPHAN_TIMEOUT,
+        }
+    }
 }
 
 /// What happens when a server dies unasked.

@@ -24,13 +24,26 @@ pub(crate) struct Daemon {
     pub(crate) fleet: Fleet,
     pub(crate) paths: Paths,
     pub(crate) started_at: Instant,
-    /// Turns true when the daemon shall end.
-    pub(crate) ending: watch::Sender<bool>,
+    /// Whether the daemon shall end, and how.
+    pub(crate) ending: watch::Sender<Ending>,
     next_subscription: AtomicU64,
     /// Reading all files takes a while and a thread: whoever wants to waits its turn.
     reading: Arc<Semaphore>,
     /// In milliseconds.
     longest_grace: AtomicU64,
+}
+
+/// How a daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Not yet.
+    No,
+    /// With all its servers.
+    Shutdown,
+    /// Without them: another daemon goes on.
+    Handover,
+    /// Nothing is left to be done but to go.
+    HandedOver,
 }
 
 impl Daemon {
@@ -39,7 +52,7 @@ impl Daemon {
             fleet,
             paths,
             started_at: Instant::now(),
-            ending: watch::Sender::new(false),
+            ending: watch::Sender::new(Ending::No),
             next_subscription: AtomicU64::new(1),
             reading: Arc::new(Semaphore::new(1)),
             longest_grace: AtomicU64::new(0),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use xy_config::Paths;
 
 /// Whoever has just taken the lock writes its number in a moment: so often it is looked for.
@@ -59,6 +59,19 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    /// Takes the lock, waiting a while for its holder to go.
+    pub(crate) async fn take_within(limit: Duration, path: &Path) -> Result<Self, FilesError> {
+        let give_up_at = Instant::now() + limit;
+        loop {
+            match Self::take(path).await {
+                Err(FilesError::Held { .. }) if Instant::now() < give_up_at => {
+                    sleep(LOOK_AGAIN).await;
+                }
+                settled => return settled,
+            }
+        }
+    }
+
     /// Takes the lock, or says who has it. The number in the file is for people.
     pub(crate) async fn take(path: &Path) -> Result<Self, FilesError> {
         let failed = |cause| FilesError::Lock { path: path.to_owned(), cause };

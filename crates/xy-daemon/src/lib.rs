@@ -10,6 +10,7 @@ mod handlers;
 mod limits;
 mod logging;
 mod run;
+mod takeover;
 mod view;
 
 pub use logging::LogTo;

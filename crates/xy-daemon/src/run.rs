@@ -8,20 +8,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use xy_config::{Loaded, Paths};
+use xy_config::settings::ServerSettings;
+use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::fleet::{Fleet, FleetParts};
+use xy_supervisor::launch::adopt::Adopted;
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
-use xy_supervisor::locks::forget_locks_but;
+use xy_supervisor::locks::tidy_up;
+use xy_supervisor::reload::ServerMap;
 
 use crate::check;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
 use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
+use crate::takeover;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
@@ -45,6 +49,8 @@ pub struct Options {
     pub paths: Paths,
     /// Where the daemon's own log goes.
     pub log: LogTo,
+    /// Take over from a daemon that runs.
+    pub replace: bool,
 }
 
 /// Runs the daemon until it is told to end.
@@ -59,7 +65,7 @@ pub fn run(options: Options) -> Result<(), CallError> {
     // What a shim that dies leaves behind falls to the daemon, which ends it.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    let outcome = runtime.block_on(serve(options.paths));
+    let outcome = runtime.block_on(serve(options.paths, options.replace));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -68,18 +74,23 @@ pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
-async fn serve(paths: Paths) -> Result<(), CallError> {
+async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(&paths).map_err(|error| no_files(&error))?;
-    let _lock = Lock::take(&paths.lock_file).await.map_err(|error| no_files(&error))?;
-    let loaded = load(&paths)?;
+    if replace {
+        takeover::ask(&paths).await?;
+    }
+    let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
+    let lock = Lock::take_within(wait, &paths.lock_file).await;
+    let _lock = lock.map_err(|error| no_files(&error))?;
+    let launcher = Arc::new(launcher(&paths)?);
+    let adopted = launcher.adopt_all().await;
+    let servers = load(&paths, &adopted)?;
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
-    let daemon = Arc::new(Daemon::new(fleet(&paths)?, paths));
-
-    let servers = loaded.settings.servers;
-    forget_locks_but(&daemon.paths.shims_dir, |name| servers.contains_key(name));
+    let daemon = Arc::new(Daemon::new(fleet(&paths, launcher, adopted)?, paths));
+    tidy_up(&daemon.paths.shims_dir, |name| servers.contains_key(name));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
@@ -93,8 +104,14 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
-    signals.until_end(&daemon).await;
-    let ended = end_servers(&daemon, &mut signals).await;
+    let ended = if signals.until_end(&daemon).await == Ending::Handover {
+        daemon.fleet.let_go().await;
+        daemon.ending.send_replace(Ending::HandedOver);
+        Ok(())
+    } else {
+        daemon.ending.send_replace(Ending::Shutdown);
+        end_servers(&daemon, &mut signals).await
+    };
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
@@ -102,33 +119,52 @@ async fn serve(paths: Paths) -> Result<(), CallError> {
     ended
 }
 
-/// Reads the files; at start, an error in one is fatal.
-fn load(paths: &Paths) -> Result<Loaded, CallError> {
+/// Reads the files; at start, an error in one is fatal, unless servers are there already:
+/// those whose files cannot be used go on as they were.
+fn load(paths: &Paths, adopted: &[Adopted]) -> Result<ServerMap, CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() {
+    if !loaded.is_valid() && adopted.is_empty() {
         let refused = check::refusal(&loaded, "the daemon did not start");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }
     for problem in &loaded.problems {
-        tracing::warn!(file = problem.file, "{}", problem.message);
+        if problem.is_error() {
+            tracing::error!(file = problem.file, "{}", problem.message);
+        } else {
+            tracing::warn!(file = problem.file, "{}", problem.message);
+        }
     }
-    Ok(loaded)
+    let mut servers = loaded.settings.servers;
+    if loaded.broken == Broken::Every {
+        servers.clear(); // What holds for all of them is not known.
+    }
+    for one in adopted.iter().filter(|one| loaded.broken.contains(one.server())) {
+        tracing::error!(server = %one.server(), "its file cannot be used: it goes on as it was");
+        let mut settings = ServerSettings::clone(one.settings());
+        settings.source.is_outdated = true;
+        servers.insert(one.server().clone(), Arc::new(settings));
+    }
+    Ok(servers)
 }
 
-fn fleet(paths: &Paths) -> Result<Fleet, CallError> {
+fn launcher(paths: &Paths) -> Result<ProcessLauncher, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
-    let spawned = Fleet::spawn(FleetParts {
-        launcher: Arc::new(ProcessLauncher::new(
-            shim,
-            paths.logs_dir.clone(),
-            paths.shims_dir.clone(),
-            raise_file_limit(),
-        )),
+    let (logs_dir, locks_dir) = (paths.logs_dir.clone(), paths.shims_dir.clone());
+    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit()))
+}
+
+fn fleet(
+    paths: &Paths,
+    launcher: Arc<ProcessLauncher>,
+    adopted: Vec<Adopted>,
+) -> Result<Fleet, CallError> {
+    let parts = FleetParts {
+        launcher,
         wishes_file: paths.wishes_file.clone(),
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
-    });
-    spawned.map_err(|cause| {
+    };
+    Fleet::spawn(parts, adopted).map_err(|cause| {
         let file = paths.wishes_file.display();
         not_started()
             .cause(format!("`{file}`, which says who stays stopped, cannot be read: {cause}"))
@@ -191,15 +227,26 @@ impl Signals {
     }
 
     /// Waits for the end; a hang-up reloads, also when a terminal has died.
-    async fn until_end(&mut self, daemon: &Arc<Daemon>) {
+    async fn until_end(&mut self, daemon: &Arc<Daemon>) -> Ending {
         let mut ending = daemon.ending.subscribe();
         let mut reload = JoinSet::new();
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return tracing::info!("got SIGTERM"),
-                _ = self.interrupt.recv() => return tracing::info!("got SIGINT"),
-                _ = ending.wait_for(|ending| *ending) => return,
-                () = daemon.fleet.closed() => return tracing::error!("the fleet has failed"),
+                _ = self.terminate.recv() => {
+                    tracing::info!("got SIGTERM");
+                    return Ending::Shutdown;
+                }
+                _ = self.interrupt.recv() => {
+                    tracing::info!("got SIGINT");
+                    return Ending::Shutdown;
+                }
+                asked = ending.wait_for(|ending| *ending != Ending::No) => {
+                    return asked.map_or(Ending::Shutdown, |ending| *ending);
+                }
+                () = daemon.fleet.closed() => {
+                    tracing::error!("the fleet has failed");
+                    return Ending::Shutdown;
+                }
                 Some(_) = reload.join_next() => {}
                 // One at a time: a hang-up that comes meanwhile is heard afterwards.
                 _ = self.hangup.recv(), if reload.is_empty() => {

@@ -52,7 +52,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restarts_total: life.tally.restarts_total,
         reason: Some(life.reason.to_string()),
         next: next_step(&life.state, now),
-        warnings: warnings(snapshot),
+        warnings: warnings(member, snapshot),
         ..unborn(member)
     }
 }
@@ -78,10 +78,13 @@ fn unborn(member: &Member) -> ServerEntry {
     }
 }
 
-fn warnings(snapshot: &Snapshot) -> Vec<String> {
+fn warnings(member: &Member, snapshot: &Snapshot) -> Vec<String> {
+    let outdated = member.settings.source.is_outdated.then(|| {
+        "its file cannot be used as it is now, so it goes on as before: see `xy check`".to_owned()
+    });
     let log = snapshot.log_problem.iter().map(|problem| format!("log: {problem}"));
     let alive = snapshot.survivors.iter().map(|pid| format!("process {pid} would not die"));
-    log.chain(alive).collect()
+    outdated.into_iter().chain(log).chain(alive).collect()
 }
 
 fn last_exit(seen: SeenExit) -> LastExit {

@@ -48,10 +48,12 @@ pub enum Request {
     Info,
     /// Stop all servers, then the daemon. Answer: [`ShuttingDown`].
     Shutdown,
+    /// Leave all servers to another daemon, and end. Answer: [`HandedOver`].
+    Handover(Handover),
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 14] = [
+pub const METHODS: [&str; 15] = [
     "list",
     "status",
     "start",
@@ -66,6 +68,7 @@ pub const METHODS: [&str; 14] = [
     "version",
     "info",
     "shutdown",
+    "handover",
 ];
 
 impl Request {
@@ -86,6 +89,7 @@ impl Request {
             "version" => no_params(params, Self::Version),
             "info" => no_params(params, Self::Info),
             "shutdown" => no_params(params, Self::Shutdown),
+            "handover" => read_params(params).map(Self::Handover),
             _ => Err(CallError::new(
                 ErrorKind::MethodNotFound,
                 format!("there is no method `{}`", quoted(method)),
@@ -111,6 +115,7 @@ impl Request {
             Self::Version => "version",
             Self::Info => "info",
             Self::Shutdown => "shutdown",
+            Self::Handover(_) => "handover",
         }
     }
 
@@ -128,6 +133,7 @@ impl Request {
             Self::Reload(ask) => serde_json::to_value(ask),
             Self::Logs(ask) => serde_json::to_value(ask),
             Self::LogsCancel(ask) | Self::EventsCancel(ask) => serde_json::to_value(ask),
+            Self::Handover(ask) => serde_json::to_value(ask),
         };
         Some(value.expect("params are plain structs, which always serialise"))
     }
@@ -477,6 +483,21 @@ pub struct ShuttingDown {
     pub pid: u32,
 }
 
+/// The params of `handover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handover {
+    /// The version in which the other daemon speaks with the keepers of servers.
+    pub shim_protocol: u32,
+}
+
+/// The answer to `handover`: nobody minds the servers any more, and the process is going.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// The process that is going.
+    pub pid: u32,
+}
+
 /// The answer to `list`.
 pub type Listed = Vec<ServerEntry>;
 
@@ -507,6 +528,7 @@ mod tests {
             Request::Version,
             Request::Info,
             Request::Shutdown,
+            Request::Handover(Handover { shim_protocol: 2 }),
         ];
         assert_eq!(requests.each_ref().map(Request::method).as_slice(), METHODS);
         let mut wire = String::new();
@@ -529,7 +551,8 @@ mod tests {
         check 
         version 
         info 
-        shutdown
+        shutdown 
+        handover {"shim_protocol":2}
         "#);
     }
 

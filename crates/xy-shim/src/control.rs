@@ -53,7 +53,19 @@ pub(crate) struct Outbox {
 struct Attached {
     begins: usize,
     ends: usize,
-    descriptors: [OwnedFd; 2],
+    /// One or two.
+    descriptors: Vec<OwnedFd>,
+}
+
+/// What a daemon says that is no order.
+#[derive(Debug)]
+pub(crate) enum Said<'a> {
+    /// Output that was no protocol.
+    Stray(&'a [u8]),
+    /// To be kept for a daemon that comes later.
+    Note(&'a [u8]),
+    /// Output that it could not use yet.
+    Unread(&'a [u8]),
 }
 
 impl Control {
@@ -85,10 +97,10 @@ impl Control {
         }
     }
 
-    /// The next order that has come; stray output before it goes to `give_stray`.
+    /// The next order that has come; what was said before it goes to `hear`.
     pub(crate) fn next_order(
         &mut self,
-        mut give_stray: impl FnMut(&[u8], &mut Outbox),
+        mut hear: impl FnMut(Said<'_>, &mut Outbox),
     ) -> Option<Order> {
         loop {
             let (frame, length) = match wire::parse(&self.inbox.bytes[self.inbox.taken..]) {
@@ -102,12 +114,11 @@ impl Control {
                     return None;
                 }
             };
-            let order = match frame {
-                Frame::Order(order) => Some(order),
-                Frame::Stray(bytes) => {
-                    give_stray(bytes, &mut self.outbox);
-                    None
-                }
+            let said = match frame {
+                Frame::Order(order) => Err(order),
+                Frame::Stray(bytes) => Ok(Said::Stray(bytes)),
+                Frame::Note(bytes) => Ok(Said::Note(bytes)),
+                Frame::Unread(bytes) => Ok(Said::Unread(bytes)),
                 // These are words of ours: the other side is no daemon.
                 Frame::Report(_) | Frame::Log { .. } => {
                     self.hang_up();
@@ -115,8 +126,9 @@ impl Control {
                 }
             };
             self.inbox.taken += length;
-            if order.is_some() {
-                return order;
+            match said {
+                Err(order) => return Some(order),
+                Ok(said) => hear(said, &mut self.outbox),
             }
         }
     }
@@ -154,7 +166,8 @@ impl Control {
         self.outbox.bytes.shrink_to(KEPT);
     }
 
-    fn hang_up(&mut self) {
+    /// Forgets the daemon, and everything that was for it.
+    pub(crate) fn hang_up(&mut self) {
         self.socket = None;
         self.inbox = Inbox::default();
         self.outbox = Outbox::closed();
@@ -180,13 +193,21 @@ impl Outbox {
         }
     }
 
-    /// Puts a report that carries descriptors; once in a life.
-    pub(crate) fn put_report_with(&mut self, report: &Report, descriptors: [OwnedFd; 2]) {
-        if self.is_closed {
-            return;
+    /// Puts what was left for a later daemon, and what stdout said meanwhile.
+    pub(crate) fn put_heritage(&mut self, note: &[u8], unread: &[u8]) {
+        if !self.is_closed {
+            wire::put_note(&mut self.bytes, note);
+            wire::put_unread(&mut self.bytes, unread);
         }
+    }
+
+    /// Puts a report that carries descriptors; once to each daemon.
+    pub(crate) fn put_report_with(&mut self, report: &Report, descriptors: Vec<OwnedFd>) {
         let begins = self.bytes.len();
         self.put_report(report);
+        if self.is_closed || descriptors.is_empty() {
+            return;
+        }
         self.attached = Some(Attached { begins, ends: self.bytes.len(), descriptors });
     }
 
@@ -232,8 +253,7 @@ impl Outbox {
         if self.sent < attached.begins {
             return rustix::io::write(socket, &self.bytes[self.sent..attached.begins]);
         }
-        let [first, second] = &attached.descriptors;
-        let descriptors = [first.as_fd(), second.as_fd()];
+        let descriptors: Vec<_> = attached.descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));

@@ -102,6 +102,12 @@ impl DiskLog {
         self.flush(now);
     }
 
+    /// Which file everything so far is in, and its size; `None` if something is not.
+    pub(crate) fn place(&mut self, now: Instant) -> Option<(u64, u64, u64)> {
+        self.flush(now);
+        self.file.place().filter(|_| self.trouble.is_none())
+    }
+
     /// Why the log cannot be written at the moment.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.trouble.as_ref().map(|trouble| trouble.problem.as_str())

@@ -30,7 +30,7 @@ pub(crate) struct Started {
 #[derive(Debug)]
 pub(crate) struct Passed {
     pub(crate) kept: [OwnedFd; 2],
-    pub(crate) given: [OwnedFd; 2],
+    pub(crate) given: Vec<OwnedFd>,
 }
 
 /// Starts the server, or says why it cannot be.
@@ -71,7 +71,7 @@ impl Pipes {
         let (stdin, to_stdin) = io::pipe()?;
         // The daemon gets this same description, so this is non-blocking there too.
         rustix::io::ioctl_fionbio(&to_stdin, true)?;
-        let given = [to_stdin.try_clone()?.into(), from_stdout.try_clone()?.into()];
+        let given = vec![to_stdin.try_clone()?.into(), from_stdout.try_clone()?.into()];
         let passed = Some(Passed { kept: [to_stdin.into(), from_stdout.into()], given });
         let logged = [None, Some(from_stderr.into())];
         Ok(Self { stdin: Some(stdin.into()), stdout, stderr, passed, logged })

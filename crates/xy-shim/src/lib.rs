@@ -6,20 +6,27 @@
 //!
 //! ```text
 //! run ── waits for Start ── exec ──► life ─┬─ control   frames to and from the daemon
+//!                                          ├─ company   who is there; door, for whoever comes
 //!                                          ├─ log       lines, disk_log, log_file
 //!                                          ├─ stop      decides: state × event → state × effect
 //!                                          └─ leader    signals and reaps the server
 //! ```
 
 mod clock;
+mod company;
 mod control;
 mod disk_log;
+pub mod door;
 mod exec;
+mod held;
+mod heritage;
+pub mod identity;
 mod leader;
 mod life;
 mod lines;
 mod log;
 pub mod log_file;
+pub mod marked;
 mod program;
 mod run;
 mod signals;

@@ -1,28 +1,36 @@
 //! The loop of a shim: waits for something to happen, and does what it means.
 //!
 //! ```text
-//! Running ── the leader is dead, or cannot die ─► Over ── Finish, hang-up, time ─► Ended
+//! Running ── the leader is dead, or cannot die ─► Over ── Finish, or nobody to tell ─► Ended
 //! ```
+//!
+//! The daemon may be killed and followed by another at any moment: `company.rs`. While
+//! nobody is there, what a stdio server says is kept up to a bound, and how it ended.
 //!
 //! One round reads each thing that is ready once, writes what that brought to disk and
 //! to the daemon, and waits again. Nothing in a round waits, for anybody.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::clock;
-use crate::control::Control;
+use crate::company::Company;
+use crate::control::{Control, Said};
+use crate::door::Door;
 use crate::exec::{Passed, Started};
+use crate::heritage::Heritage;
 use crate::leader::{self, Ending, Leader};
 use crate::log::{Log, Stream};
 use crate::run::{LAST_WORDS_WITHIN, Shim};
 use crate::signals::Signals;
 use crate::stop::{self, Effect, Event, Stdin};
 use crate::sys;
-use crate::wire::{ExitReport, Order, Report, StartOrder};
+use crate::wire::{ExitReport, GoneRules, Order, Report, StartOrder};
+
+mod visits;
 
 /// How long the daemon may take to say that it has no more stray output.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -37,7 +45,16 @@ const FULL_PIPE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Life {
     phase: Phase,
+    pid: u32,
+    began_at: Instant,
+    company: Company,
     control: Control,
+    /// Closed once nobody is waited for.
+    door: Option<Door>,
+    gone: GoneRules,
+    heritage: Heritage,
+    /// Once it has ended there is nobody who would ask how.
+    for_good: bool,
     signals: Signals,
     log: Log,
     /// Its stdout, if that is logged, and its stderr; until they end.
@@ -45,8 +62,6 @@ pub(crate) struct Life {
     /// Our copies of its stdin and stdout: a later daemon will ask for them.
     to_stdin: Option<OwnedFd>,
     from_stdout: Option<OwnedFd>,
-    /// How long a stop may take when nobody says more.
-    grace: Duration,
     stdin: Stdin,
     chunk: Vec<u8>,
     /// Something has happened since memory was last given back.
@@ -63,6 +78,8 @@ enum Phase {
     },
     Over {
         finish_by: Instant,
+        report: ExitReport,
+        ended_at: Instant,
     },
     Ended,
 }
@@ -74,21 +91,40 @@ struct Ended {
     asked: bool,
 }
 
-/// What can be acted on.
-struct Ready {
-    signals: bool,
-    control: bool,
-    logged: [bool; 2],
+/// Something to wait for.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Signals,
+    Control,
+    Door,
+    Logged(usize),
+    Stdout,
 }
+
+/// All there is to wait for, in the order in which it is acted on.
+const SOURCES: [Source; 6] = [
+    Source::Control,
+    Source::Door,
+    Source::Logged(0),
+    Source::Logged(1),
+    Source::Stdout,
+    Source::Signals, // Last: what the dead have said comes before their death.
+];
 
 const STREAMS: [Stream; 2] = [Stream::Out, Stream::Err];
 
 impl Life {
     /// Tells the daemon that the server runs.
-    pub(crate) fn begin(shim: Shim, order: &StartOrder, started: Started) -> Self {
+    pub(crate) fn begin(
+        shim: Shim,
+        order: &StartOrder,
+        started: Started,
+        door: Option<Door>,
+    ) -> Self {
         let Shim { mut control, signals, chunk } = shim;
         let Started { leader, passed, logged } = started;
-        let report = Report::Started { pid: leader.pid().as_raw_pid().unsigned_abs() };
+        let pid = leader.pid().as_raw_pid().unsigned_abs();
+        let report = Report::Started { pid };
         let stdin = if passed.is_some() { Stdin::Pipe } else { Stdin::Empty };
         let [to_stdin, from_stdout] = match passed {
             None => {
@@ -101,15 +137,22 @@ impl Life {
             }
         };
         control.flush();
+        let now = clock::now();
         Self {
             phase: Phase::Running { leader, stop: stop::State::NotAsked, ended: None },
+            pid,
+            began_at: now,
+            company: Company::Daemon,
             control,
+            door,
+            gone: order.gone,
+            heritage: Heritage::new(order.note.as_bytes(), now),
+            for_good: false,
             signals,
-            log: Log::open(&order.log, clock::now()),
+            log: Log::open(&order.log, now),
             logged,
             to_stdin,
             from_stdout,
-            grace: Duration::from_millis(order.grace_ms),
             stdin,
             chunk,
             is_untidy: true,
@@ -119,46 +162,37 @@ impl Life {
     /// Lives, to the last line.
     pub(crate) fn run(mut self) {
         self.obey_orders(); // Those that came in one piece with the first.
-        self.mind_the_daemon();
+        self.mind_company();
         while !matches!(self.phase, Phase::Ended) {
             self.end_round();
             let ready = self.wait();
-            self.act_on(&ready);
+            for (source, _) in SOURCES.into_iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+                self.act_on(source);
+            }
+            self.keep_deadlines();
+            self.mind_company();
         }
         self.drain_pipes();
-        self.log.finish(clock::moment(), &mut self.control.outbox);
+        let unread = std::mem::take(&mut self.heritage.unread);
+        let out = &mut self.control.outbox;
+        self.log.take(Stream::Out, &unread, clock::moment(), out);
+        self.log.finish(clock::moment(), out);
         self.control.flush_within(LAST_WORDS_WITHIN);
     }
 
-    fn act_on(&mut self, ready: &Ready) {
-        if ready.signals {
-            self.signals.clear();
-        }
-        if ready.control {
-            self.control.read(&mut self.chunk);
-            self.obey_orders();
-        }
-        for (index, stream) in STREAMS.into_iter().enumerate() {
-            if ready.logged[index] {
-                self.read_pipe(index, stream);
+    fn act_on(&mut self, source: Source) {
+        match source {
+            Source::Signals => {
+                self.signals.clear();
+                self.on_death();
             }
-        }
-        if ready.signals {
-            self.on_death();
-        }
-        self.keep_deadlines();
-        self.mind_the_daemon();
-    }
-
-    /// Without a daemon there is no server, and nobody left to say Finish.
-    fn mind_the_daemon(&mut self) {
-        if self.control.is_gone() || self.signals.told_to_end() {
-            self.stop_within(self.grace);
-        }
-        if self.control.is_gone()
-            && let Phase::Over { .. } = self.phase
-        {
-            self.phase = Phase::Ended;
+            Source::Control => {
+                self.control.read(&mut self.chunk);
+                self.obey_orders();
+            }
+            Source::Door => self.let_in(),
+            Source::Logged(index) => _ = self.read_pipe(index, STREAMS[index]),
+            Source::Stdout => _ = self.read_stdout(),
         }
     }
 
@@ -168,12 +202,16 @@ impl Life {
     }
 
     fn obey_orders(&mut self) {
-        let log = &mut self.log;
-        let mut give_stray = |bytes: &[u8], out: &mut _| {
-            log.take(Stream::Out, bytes, clock::moment(), out);
+        let (log, heritage) = (&mut self.log, &mut self.heritage);
+        let is_known = self.company == Company::Daemon;
+        let mut hear = |said: Said<'_>, out: &mut _| match said {
+            _ if !is_known => {}
+            Said::Stray(bytes) => log.take(Stream::Out, bytes, clock::moment(), out),
+            Said::Note(note) => heritage.keep(note, clock::now()),
+            Said::Unread(bytes) => heritage.unread.extend_from_slice(bytes),
         };
         let mut orders = Vec::new();
-        while let Some(order) = self.control.next_order(&mut give_stray) {
+        while let Some(order) = self.control.next_order(&mut hear) {
             orders.push(order);
         }
         for order in orders {
@@ -182,9 +220,22 @@ impl Life {
     }
 
     fn obey(&mut self, order: &Order) {
+        if let Company::Newcomer { .. } = self.company {
+            match order {
+                Order::Hello { protocol } if !self.control.is_gone() => self.welcome(*protocol),
+                _ => self.control.hang_up(), // First of all a daemon says who it is.
+            }
+            return;
+        }
         match order {
-            Order::Start(_) => {} // The server of this shim has been started.
-            Order::Stop { grace_ms } => self.stop_within(Duration::from_millis(*grace_ms)),
+            Order::Start(_) | Order::Hello { .. } => {} // It has been, and it is known.
+            Order::Rules(rules) => self.gone = *rules,
+            Order::WriteBegins => self.heritage.is_writing = true,
+            Order::WriteEnds => self.heritage.is_writing = false,
+            Order::Stop { grace_ms, for_good } => {
+                self.for_good |= for_good;
+                self.stop_within(Duration::from_millis(*grace_ms));
+            }
             Order::Finish => {
                 if let Phase::Over { .. } = self.phase {
                     self.phase = Phase::Ended;
@@ -248,11 +299,14 @@ impl Life {
         leader.reap();
         self.drain_pipes();
         let Ending { code, signal } = ending.unwrap_or(Ending { code: None, signal: None });
-        let report = Report::Exited(ExitReport { code, signal, asked, survivors });
-        self.control.outbox.put_report(&report);
+        let report = ExitReport { code, signal, asked, survivors };
+        self.control.outbox.put_report(&Report::Exited(report.clone()));
         self.to_stdin = None;
-        self.from_stdout = None;
-        self.phase = Phase::Over { finish_by: clock::now() + FINISH_WITHIN };
+        if self.company != Company::Daemon {
+            self.drain_stdout(); // Nobody else does.
+        }
+        let ended_at = clock::now();
+        self.phase = Phase::Over { finish_by: ended_at + FINISH_WITHIN, report, ended_at };
     }
 
     /// Reads what is in the pipes now; others who hold them open are not waited for.
@@ -287,7 +341,7 @@ impl Life {
 
     fn keep_deadlines(&mut self) {
         let now = clock::now();
-        while let Some(deadline) = self.phase.deadline()
+        while let Some(deadline) = self.phase_deadline()
             && now >= deadline
         {
             match &self.phase {
@@ -296,35 +350,57 @@ impl Life {
                 Phase::Ended => return,
             }
         }
+        if self.company.deadline().is_some_and(|deadline| now >= deadline) {
+            match self.company {
+                Company::Newcomer { .. } => self.control.hang_up(),
+                _ => self.wait_no_longer(),
+            }
+        }
     }
 
-    /// Waits until something happens or a deadline has come.
-    fn wait(&mut self) -> Ready {
+    fn phase_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Running { stop, .. } => stop.deadline(),
+            Phase::Over { finish_by, .. } if self.company == Company::Daemon => Some(*finish_by),
+            Phase::Over { .. } | Phase::Ended => None,
+        }
+    }
+
+    /// Waits until something happens or a deadline has come; answers what of [`SOURCES`].
+    fn wait(&mut self) -> [bool; SOURCES.len()] {
         let timeout = self.time_to_wait();
-        let signals = self.signals.as_fd();
         // Who is not there is asked for nothing, in the place of one that never hangs up.
-        let nobody = (signals, PollFlags::empty());
-        let control = self.control.interest().unwrap_or(nobody);
-        let [out, err] = self
-            .logged
-            .each_ref()
-            .map(|pipe| pipe.as_ref().map_or(nobody, |pipe| (pipe.as_fd(), PollFlags::IN)));
-        let mut asked = [(signals, PollFlags::IN), control, out, err]
-            .map(|(descriptor, interest)| PollFd::from_borrowed_fd(descriptor, interest));
+        let nobody = (self.signals.as_fd(), PollFlags::empty());
+        let mut asked = SOURCES.map(|source| {
+            let (descriptor, interest) = self.interest_in(source).unwrap_or(nobody);
+            PollFd::from_borrowed_fd(descriptor, interest)
+        });
         let happened = poll(&mut asked, timeout.as_ref());
-        let [signals, control, out, err] = asked.map(|it| !it.revents().is_empty());
+        let ready = asked.map(|it| !it.revents().is_empty());
         if happened == Ok(0) {
             self.tidy();
         } else {
             self.is_untidy = true;
         }
-        Ready { signals, control, logged: [out, err] }
+        ready
+    }
+
+    fn interest_in(&self, source: Source) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let input = match source {
+            Source::Control => return self.control.interest(),
+            Source::Signals => self.signals.as_fd(),
+            Source::Door => self.open_door()?.as_fd(),
+            Source::Logged(index) => self.logged[index].as_ref()?.as_fd(),
+            Source::Stdout => self.unattended_stdout()?.as_fd(),
+        };
+        Some((input, PollFlags::IN))
     }
 
     fn time_to_wait(&self) -> Option<Timespec> {
         let now = clock::now();
         let quiet_at = self.is_untidy.then(|| now + QUIET_AFTER);
-        let deadlines = [self.phase.deadline(), self.log.deadline(), quiet_at];
+        let deadlines =
+            [self.phase_deadline(), self.company.deadline(), self.log.deadline(), quiet_at];
         let next = deadlines.into_iter().flatten().min()?;
         // More seconds than the type can hold are as good as no deadline.
         next.saturating_duration_since(now).try_into().ok()
@@ -336,16 +412,6 @@ impl Life {
             self.log.trim();
             sys::release_memory();
             self.is_untidy = false;
-        }
-    }
-}
-
-impl Phase {
-    fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Running { stop, .. } => stop.deadline(),
-            Self::Over { finish_by } => Some(*finish_by),
-            Self::Ended => None,
         }
     }
 }

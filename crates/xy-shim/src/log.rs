@@ -10,13 +10,14 @@ use crate::clock::Moment;
 use crate::control::Outbox;
 use crate::disk_log::DiskLog;
 use crate::lines::Splitter;
-use crate::wire::{self, LogOrder, Record, Report, flags};
+use crate::wire::{self, LogOrder, LogPlace, Record, Report, flags};
 
 /// A batch this long goes out before its round ends.
 const BATCH: usize = 256 * 1024;
 
-/// So much of the latest is held back while the daemon has no room; then it gets that.
-const HELD: usize = 256 * 1024;
+/// So much of the latest is remembered: for a daemon that has no room now, and for one
+/// that comes later.
+const REMEMBERED: usize = 256 * 1024;
 
 /// What a quiet log keeps allocated.
 const KEPT: usize = 4 * 1024;
@@ -40,8 +41,8 @@ pub(crate) struct Log {
 struct Records {
     disk: DiskLog,
     batch: Vec<u8>,
-    /// The latest batches that the daemon had no room for, each with the number after it.
-    held: VecDeque<(u64, Vec<u8>)>,
+    /// The latest batches, oldest first. Once one is unsent, so are all after it.
+    latest: VecDeque<Latest>,
     next_seq: u64,
     /// What the daemon has been told of `next_seq`.
     told_seq: u64,
@@ -49,12 +50,21 @@ struct Records {
     told_problem: Option<String>,
 }
 
+/// A few records, one after another.
+#[derive(Debug)]
+struct Latest {
+    /// The number after them.
+    end_seq: u64,
+    batch: Vec<u8>,
+    is_sent: bool,
+}
+
 impl Log {
     pub(crate) fn open(order: &LogOrder, now: Instant) -> Self {
         let records = Records {
             disk: DiskLog::open(order, now),
             batch: Vec::new(),
-            held: VecDeque::new(),
+            latest: VecDeque::new(),
             next_seq: order.next_seq,
             told_seq: order.next_seq,
             told_problem: None,
@@ -95,6 +105,18 @@ impl Log {
         self.end_round(read.at, out);
     }
 
+    /// How far everything is on disk.
+    pub(crate) fn place(&mut self, now: Instant) -> Option<LogPlace> {
+        let (device, inode, bytes) = self.records.disk.place(now)?;
+        Some(LogPlace { device, inode, bytes, next_seq: self.records.next_seq })
+    }
+
+    /// Another daemon has come: it gets all that is remembered.
+    pub(crate) fn begin_again(&mut self, out: &mut Outbox) {
+        self.records.begin_again();
+        self.records.send_batch(out);
+    }
+
     /// When the log wants another round even if nothing comes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.records.disk.deadline()
@@ -105,6 +127,7 @@ impl Log {
         self.splitters.iter_mut().for_each(Splitter::trim);
         self.records.disk.trim();
         self.records.batch.shrink_to(KEPT);
+        self.records.latest.iter_mut().for_each(|latest| latest.batch.shrink_to_fit());
     }
 }
 
@@ -119,40 +142,72 @@ impl Records {
         self.next_seq += 1;
     }
 
-    /// Sends what was held back, then the batch; what there is no room for is held back.
+    /// Sends what has not been sent; what there is no room for waits, the latest of it.
     fn send_batch(&mut self, out: &mut Outbox) {
-        while let Some((next_seq, batch)) = self.held.front()
-            && out.put_log(*next_seq, batch)
-        {
-            self.told_seq = *next_seq;
-            self.held.pop_front();
-        }
-        if self.told_seq == self.next_seq || self.batch.is_empty() {
+        self.send_latest(out);
+        if self.batch.is_empty() {
             return;
         }
-        if self.held.is_empty() && out.put_log(self.next_seq, &self.batch) {
+        let is_next = self.latest.back().is_none_or(|it| it.is_sent);
+        let is_sent = is_next && out.put_log(self.next_seq, &self.batch);
+        if is_sent {
             self.told_seq = self.next_seq;
-            self.batch.clear();
-        } else {
-            self.hold_back();
+        }
+        self.remember(is_sent);
+    }
+
+    fn send_latest(&mut self, out: &mut Outbox) {
+        for latest in self.latest.iter_mut().filter(|latest| !latest.is_sent) {
+            if !out.put_log(latest.end_seq, &latest.batch) {
+                return;
+            }
+            latest.is_sent = true;
+            self.told_seq = latest.end_seq;
+        }
+        if self.told_seq < self.next_seq && self.batch.is_empty() && out.put_log(self.next_seq, &[])
+        {
+            self.told_seq = self.next_seq; // The numbers alone: nothing of it is remembered.
         }
     }
 
-    /// Adds the batch to what is held back, and forgets the oldest of that.
-    fn hold_back(&mut self) {
-        match self.held.back_mut() {
+    /// Nothing has been told to this daemon yet.
+    fn begin_again(&mut self) {
+        self.told_seq = 0;
+        self.told_problem = None;
+        for latest in &mut self.latest {
+            latest.is_sent = false;
+        }
+    }
+
+    /// Adds the batch to the latest, and forgets the oldest of them.
+    fn remember(&mut self, is_sent: bool) {
+        let end_seq = self.next_seq;
+        match self.latest.back_mut() {
             // Small ones are gathered, so that there are never many.
-            Some((next_seq, held)) if held.len() + self.batch.len() <= HELD / 4 => {
-                *next_seq = self.next_seq;
-                held.append(&mut self.batch);
+            Some(last)
+                if last.is_sent == is_sent
+                    && last.batch.len() + self.batch.len() <= REMEMBERED / 4 =>
+            {
+                last.end_seq = end_seq;
+                last.batch.append(&mut self.batch);
             }
-            _ => self.held.push_back((self.next_seq, std::mem::take(&mut self.batch))),
+            _ => {
+                let batch = std::mem::take(&mut self.batch);
+                self.latest.push_back(Latest { end_seq, batch, is_sent });
+            }
         }
-        while self.held.len() > 1
-            && self.held.iter().map(|(_, batch)| batch.len()).sum::<usize>() > HELD
-        {
-            self.held.pop_front();
+        while self.latest.len() > 1 && self.remembered() > REMEMBERED {
+            if let Some(Latest { mut batch, .. }) = self.latest.pop_front()
+                && self.batch.capacity() == 0
+            {
+                batch.clear();
+                self.batch = batch; // Its memory is there already.
+            }
         }
+    }
+
+    fn remembered(&self) -> usize {
+        self.latest.iter().map(|latest| latest.batch.len()).sum()
     }
 
     fn tell_problem(&mut self, out: &mut Outbox) {

@@ -96,6 +96,12 @@ impl RotatingFile {
         self.open.as_ref().map_or(0, |open| open.size)
     }
 
+    /// Which file it is, and its size; `None` if it is not open, or no file.
+    pub(crate) fn place(&self) -> Option<(u64, u64, u64)> {
+        let open = self.open.as_ref().filter(|open| open.is_regular)?;
+        Some((open.identity.device, open.identity.inode, open.size))
+    }
+
     /// When the file is full.
     pub(crate) fn max_bytes(&self) -> u64 {
         self.max_bytes

@@ -1,9 +1,9 @@
 //! The beginning of a shim: a clean process, a connection, an order.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +11,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::stdio;
 
 use crate::control::Control;
+use crate::door::Door;
 use crate::exec;
+use crate::identity::Identity;
 use crate::life::Life;
 use crate::signals::Signals;
 use crate::sys;
@@ -53,9 +55,10 @@ fn live() -> io::Result<()> {
     let Some(order) = shim.wait_for_start()? else {
         return Ok(()); // Nothing was started, so nothing is left.
     };
-    match take_lock(&order).and_then(|lock| Ok((start(&order)?, lock))) {
-        // The lock is let go when all of it is over.
-        Ok((started, _lock)) => Life::begin(shim, &order, started).run(),
+    // Found first, started then: whoever runs is known to be there.
+    let door = be_found(&order);
+    match start(&order) {
+        Ok(started) => Life::begin(shim, &order, started, door).run(),
         Err(fault) => {
             shim.control.outbox.put_report(&Report::StartFailed(fault));
             shim.control.flush_within(LAST_WORDS_WITHIN);
@@ -70,7 +73,7 @@ impl Shim {
         loop {
             match self.control.next_order(|_, _| ()) {
                 Some(Order::Start(order)) => return Ok(Some(order)),
-                Some(Order::Stop { .. } | Order::Finish) => return Ok(None),
+                Some(_) => return Ok(None),
                 None => {}
             }
             let Some((socket, _)) = self.control.interest() else { return Ok(None) };
@@ -107,19 +110,16 @@ fn become_independent() {
     sys::clear_signal_mask();
 }
 
-/// The lock of this server. One that cannot be made (a full disk) does not keep it down.
-fn take_lock(order: &StartOrder) -> Result<Option<File>, StartFault> {
-    let Some(path) = &order.lock else { return Ok(None) };
-    let mut options = File::options();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let Ok(file) = options.open(path) else { return Ok(None) };
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let errno = Some(rustix::io::Errno::AGAIN.raw_os_error());
-            Err(StartFault { problem: Problem::StillThere, errno })
-        }
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
-    }
+/// Opens a door and says where, and whose it is, in the lock that our stdout is.
+///
+/// What cannot be found (the disk is full) is not started the less; it ends with its daemon.
+fn be_found(order: &StartOrder) -> Option<Door> {
+    let socket = order.socket.as_ref()?;
+    let door = Door::open(Path::new(socket)).ok()?;
+    let mut lock = File::from(rustix::io::fcntl_dupfd_cloexec(stdio::stdout(), 3).ok()?);
+    let identity = Identity::of_this_process(&order.life, socket).ok()?;
+    identity.write(&mut lock).ok()?;
+    Some(door)
 }
 
 fn start(order: &StartOrder) -> Result<exec::Started, StartFault> {

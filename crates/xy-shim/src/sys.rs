@@ -3,6 +3,9 @@
 #![expect(unsafe_code, reason = "dispositions, close_range, pre_exec and si_pid have no safe API")]
 
 use std::io;
+#[cfg(not(target_os = "linux"))]
+use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -110,6 +113,77 @@ pub(crate) fn first_dead_child() -> Option<Pid> {
         found.si_pid()
     };
     Pid::from_raw(pid)
+}
+
+/// Who is at the other end of a socket.
+#[cfg(target_os = "linux")]
+pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> Option<u32> {
+    rustix::net::sockopt::socket_peercred(socket).ok().map(|peer| peer.uid.as_raw())
+}
+
+/// Who is at the other end of a socket.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> Option<u32> {
+    let (mut uid, mut gid) = (0, 0);
+    // SAFETY: the descriptor is open, and both pointers are to integers of our own.
+    let failed = unsafe { libc::getpeereid(socket.as_raw_fd(), &raw mut uid, &raw mut gid) };
+    (failed == 0).then_some(uid)
+}
+
+/// When a process began, in microseconds; `None` if there is none.
+#[cfg(target_os = "macos")]
+pub(crate) fn began(pid: u32) -> Option<u64> {
+    let pid = libc::c_int::try_from(pid).ok()?;
+    let size = libc::c_int::try_from(size_of::<libc::proc_bsdinfo>()).ok()?;
+    // SAFETY: a zeroed proc_bsdinfo is valid, and the call writes at most `size` bytes to it.
+    let found = unsafe {
+        let mut found: libc::proc_bsdinfo = std::mem::zeroed();
+        let into = (&raw mut found).cast::<libc::c_void>();
+        let written = libc::proc_pidinfo(pid, libc::PROC_PIDTBSDINFO, 0, into, size);
+        (written == size).then_some(found)
+    }?;
+    Some(found.pbi_start_tvsec * 1_000_000 + found.pbi_start_tvusec)
+}
+
+/// What tells this boot of the machine from all others.
+#[cfg(target_os = "macos")]
+pub(crate) fn boot() -> String {
+    let mut text = [0_u8; 64];
+    let mut length = text.len();
+    // SAFETY: the name ends with a zero, and at most `length` bytes are written to `text`.
+    let failed = unsafe {
+        let into = text.as_mut_ptr().cast::<libc::c_void>();
+        let name = c"kern.bootsessionuuid".as_ptr();
+        libc::sysctlbyname(name, into, &raw mut length, std::ptr::null_mut(), 0)
+    };
+    let said = if failed == 0 { &text[..length.min(text.len())] } else { &[] };
+    String::from_utf8_lossy(said).trim_end_matches('\0').to_owned()
+}
+
+/// Every process there is.
+#[cfg(target_os = "macos")]
+pub(crate) fn all_pids() -> Vec<u32> {
+    let mut pids: Vec<libc::pid_t> = vec![0; 16 * 1024];
+    let size = libc::c_int::try_from(size_of_val(&pids[..])).unwrap_or(libc::c_int::MAX);
+    // SAFETY: at most `size` bytes are written to `pids`, which is that long.
+    let count = unsafe { libc::proc_listallpids(pids.as_mut_ptr().cast(), size) };
+    pids.truncate(usize::try_from(count).unwrap_or(0));
+    pids.into_iter().filter_map(|pid| pid.try_into().ok()).collect()
+}
+
+/// What a process was given at its start, each entry with a zero after it.
+#[cfg(target_os = "macos")]
+pub(crate) fn arguments_and_environment(pid: u32) -> Option<Vec<u8>> {
+    let mut name = [libc::CTL_KERN, libc::KERN_PROCARGS2, libc::c_int::try_from(pid).ok()?];
+    let mut bytes = vec![0_u8; 1024 * 1024];
+    let mut length = bytes.len();
+    // SAFETY: `name` has three parts, and at most `length` bytes are written to `bytes`.
+    let failed = unsafe {
+        let into = bytes.as_mut_ptr().cast::<libc::c_void>();
+        libc::sysctl(name.as_mut_ptr(), 3, into, &raw mut length, std::ptr::null_mut(), 0)
+    };
+    bytes.truncate(length);
+    (failed == 0).then_some(bytes)
 }
 
 /// Gives freed memory back to the system.

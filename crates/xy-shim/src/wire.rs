@@ -10,6 +10,7 @@
 //!    │ ◄────────────── Started + 2 fds ──── │  (or StartFailed, and it ends)
 //!    │ ◄────────────────────────── Log ──── │  batches, as output comes
 //!    │ ── Stray ──────────────────────────► │  stdout lines that were no protocol
+//!    │ ── Note ───────────────────────────► │  kept for a daemon that comes later
 //!    │ ── Stop ───────────────────────────► │  close stdin, TERM, KILL
 //!    │ ◄─────────────────────── Exited ──── │  the server is gone
 //!    │ ── Stray … Finish ─────────────────► │  what was left in the stdout pipe
@@ -18,15 +19,30 @@
 //!
 //! The two descriptors with `Started` are the daemon's ends of the server's stdin
 //! and stdout, in this order; only [`Stdout::Passed`] has them. EOF on the daemon's
-//! side means that the daemon is gone: the shim ends its server and itself.
+//! side means that the daemon is gone. Another one finds the shim by its lock and its
+//! socket, and takes over what is there:
+//!
+//! ```text
+//! another daemon                           shim
+//!    │ ── Hello ──────────────────────────► │  (or Refused, and EOF)
+//!    │ ◄─────────────────────── Note ────── │  as it was left
+//!    │ ◄───────────────────── Unread ────── │  what stdout said meanwhile
+//!    │ ◄──────────────── Status + fds ───── │  pid, age, how it ended if it did
+//!    │ ◄────────────────────────── Log ──── │  the latest again, then as output comes
+//! ```
+//!
+//! `Hello` and `Refused` are the same in every version.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of this conversation; a shim refuses a `Start` of another one.
-pub const PROTOCOL: u32 = 1;
+/// Version of this conversation; a shim refuses a `Start` or a `Hello` of another one.
+pub const PROTOCOL: u32 = 2;
 
 /// No frame is longer: a longer one is a broken peer.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
+
+/// The longest note: it holds what a file says of a server, and a little more.
+pub const MAX_NOTE: usize = MAX_FRAME / 2;
 
 /// The longest line kept as one record; a longer one is split.
 pub const MAX_LINE: usize = 64 * 1024;
@@ -35,18 +51,34 @@ const KIND_ORDER: u8 = 1;
 const KIND_STRAY: u8 = 2;
 const KIND_REPORT: u8 = 3;
 const KIND_LOG: u8 = 4;
+const KIND_NOTE: u8 = 5;
+const KIND_UNREAD: u8 = 6;
 
 /// What the daemon tells the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start the server. The first order, once.
+    /// Start the server. The first order of the first daemon, once.
     Start(Box<StartOrder>),
+    /// The first order of any later daemon: tell me everything.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+    },
     /// End the server: close its stdin, then TERM, then KILL at the end of the grace.
     Stop {
         /// How long it may take before the KILL.
         grace_ms: u64,
+        /// Nobody will ask how it ended, should the daemon be gone by then.
+        #[serde(default)]
+        for_good: bool,
     },
+    /// Other rules for what happens when the daemon is gone.
+    Rules(GoneRules),
+    /// A message too long to be written to stdin in one piece is about to be written.
+    WriteBegins,
+    /// It has been written.
+    WriteEnds,
     /// The life is over and nothing more will come: flush and end.
     Finish,
 }
@@ -68,14 +100,31 @@ pub struct StartOrder {
     pub stdout: Stdout,
     /// Where its output is kept.
     pub log: LogOrder,
-    /// How long a stop may take when the daemon is gone.
-    pub grace_ms: u64,
+    /// What happens when the daemon is gone.
+    pub gone: GoneRules,
     /// How many files it may have open, where that is not what the shim may.
     #[serde(default)]
     pub open_files: Option<u64>,
-    /// Held for as long as anything of the server may live: no two of them at a time.
+    /// What tells this life from all others.
+    pub life: String,
+    /// Where a later daemon finds the shim; without it the server ends with the daemon.
+    ///
+    /// The shim's stdout is then a locked file: it is held for as long as anything of the
+    /// server may live, and says who holds it.
     #[serde(default)]
-    pub lock: Option<String>,
+    pub socket: Option<String>,
+    /// The first note.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// What happens when the daemon is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoneRules {
+    /// So long another daemon is waited for, before the server is ended.
+    pub orphan_ms: u64,
+    /// How long that stop may take.
+    pub grace_ms: u64,
 }
 
 /// Who reads a server's stdout.
@@ -112,6 +161,13 @@ pub enum Report {
     },
     /// It could not be started; the shim ends.
     StartFailed(StartFault),
+    /// The answer to `Hello`.
+    Status(StatusReport),
+    /// A `Hello` of another version; the shim waits for another daemon.
+    Refused {
+        /// The shim's version.
+        protocol: u32,
+    },
     /// The server is gone.
     Exited(ExitReport),
     /// The log could not be written, or can again.
@@ -119,6 +175,55 @@ pub enum Report {
         /// Why not; absent when it works again.
         problem: Option<String>,
     },
+}
+
+/// What has become of a server, for a daemon that did not start it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The leader of its processes.
+    pub pid: u32,
+    /// How long ago it was started.
+    pub age_ms: u64,
+    /// How long ago the note was left.
+    pub note_age_ms: u64,
+    /// Which of its stdin and stdout come with this report, in this order.
+    pub passed: [bool; 2],
+    /// A daemon left in the middle of a message on stdin.
+    #[serde(default)]
+    pub torn: bool,
+    /// Its end has been asked for.
+    #[serde(default)]
+    pub stopping: bool,
+    /// How it ended, if it has.
+    #[serde(default)]
+    pub exited: Option<PastExit>,
+    /// How far its log is on disk, unless that cannot be written.
+    #[serde(default)]
+    pub logged: Option<LogPlace>,
+}
+
+/// A place in a log file, whatever its name is by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPlace {
+    /// The device of the file.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// So much of it is from before.
+    pub bytes: u64,
+    /// The number of the first record that is not in it, nor in an older one.
+    pub next_seq: u64,
+}
+
+/// An end that may have been a while ago.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastExit {
+    /// How.
+    pub report: ExitReport,
+    /// When.
+    pub ms_ago: u64,
 }
 
 /// How a server ended.
@@ -154,8 +259,6 @@ pub enum Problem {
     NotExecutable,
     /// The working folder is not a folder.
     NoWorkingDir,
-    /// Another shim holds the lock: its server is still there.
-    StillThere,
     /// The shim speaks another version.
     Protocol {
         /// The shim's.
@@ -249,6 +352,11 @@ pub enum Frame<'a> {
         /// See [`records`].
         batch: &'a [u8],
     },
+    /// Daemon to shim: keep this. Shim to a later daemon: this was kept.
+    Note(&'a [u8]),
+    /// Bytes of stdout that come before what is in the pipe. Shim to a later daemon: what
+    /// was said meanwhile. Daemon to shim, before it leaves: what it could not use yet.
+    Unread(&'a [u8]),
 }
 
 /// Why bytes are no frame. The peer is broken or of another version: hang up.
@@ -282,6 +390,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
             let (next_seq, batch) = body.split_first_chunk::<8>().ok_or(BadFrame::UnknownKind)?;
             Frame::Log { next_seq: u64::from_le_bytes(*next_seq), batch }
         }
+        KIND_NOTE => Frame::Note(body),
+        KIND_UNREAD => Frame::Unread(body),
         _ => return Err(BadFrame::UnknownKind),
     };
     Ok(Some((frame, 4 + length)))
@@ -300,6 +410,18 @@ pub fn put_order(out: &mut Vec<u8>, order: &Order) -> Result<(), BadFrame> {
 /// Appends stray output.
 pub fn put_stray(out: &mut Vec<u8>, bytes: &[u8]) {
     put_frame(out, KIND_STRAY, &[bytes]);
+}
+
+/// Appends a note of at most [`MAX_NOTE`].
+pub fn put_note(out: &mut Vec<u8>, note: &[u8]) {
+    put_frame(out, KIND_NOTE, &[note]);
+}
+
+/// Appends output that nobody has read, in as many frames as it takes.
+pub fn put_unread(out: &mut Vec<u8>, bytes: &[u8]) {
+    for part in bytes.chunks(MAX_FRAME / 2) {
+        put_frame(out, KIND_UNREAD, &[part]);
+    }
 }
 
 /// Appends a report.
@@ -332,7 +454,7 @@ mod tests {
 
     #[test]
     fn orders_and_reports_survive_the_wire() {
-        let order = Order::Stop { grace_ms: 5 };
+        let order = Order::Stop { grace_ms: 5, for_good: false };
         let report = Report::Exited(ExitReport {
             code: None,
             signal: Some(9),

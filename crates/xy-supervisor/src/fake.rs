@@ -27,7 +27,11 @@ pub(crate) fn steady() -> Rules {
 pub(crate) fn settings(name: &str) -> ServerSettings {
     ServerSettings {
         name: ServerName::new(name).unwrap(),
-        source: Source { file: PathBuf::from(format!("servers/{name}.kdl")), command_line: 1 },
+        source: Source {
+            file: PathBuf::from(format!("servers/{name}.kdl")),
+            command_line: 1,
+            is_outdated: false,
+        },
         process: ProcessSettings {
             command: "/bin/true".into(),
             args: Vec::new(),
@@ -184,7 +188,7 @@ impl Shared {
 impl Launch for FakeLauncher {
     /// The pid of a life is its number among all launches, from 1.
     fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, InstanceEnds { news, asks }) = Instance::pair();
+        let (instance, InstanceEnds { news, asks, notes: _notes }) = Instance::pair();
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
         let mut stage = Stage { launcher: self.clone(), pid, news, asks };
@@ -250,12 +254,12 @@ impl Stage {
                 ask = self.hear() => ask,
             };
             match (ask, stops) {
-                (Some(Ask::Kill) | None, _) => return KILLED,
+                (Some(Ask::Kill | Ask::LetGo) | None, _) => return KILLED,
                 (Some(Ask::Stop { .. }), Some(takes)) => {
                     sleep(takes).await;
                     return Exit::code(0);
                 }
-                (Some(Ask::Stop { .. }), None) => {}
+                (Some(Ask::Stop { .. }), None) | (Some(Ask::Rules { .. }), _) => {}
             }
         }
     }

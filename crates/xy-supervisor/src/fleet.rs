@@ -11,17 +11,19 @@ use std::sync::Arc;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::launch::Launch;
+use crate::launch::adopt::Adopted;
 use crate::lifecycle::{Event, State};
 use crate::locks::{is_held, lock_file};
 use crate::logs::history::History;
 use crate::logs::{LogBook, log_file};
 use crate::reload::{Plan, ServerMap, diff};
-use crate::task::{Parts, Predecessor, Task};
+use crate::task::{Before, Parts, Predecessor, Task};
 use crate::wishes::Wishes;
 
 /// Requests wait here while one is being applied.
@@ -92,6 +94,7 @@ pub struct Closed;
 enum Command {
     Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
     Apply { servers: ServerMap, reply: oneshot::Sender<Applied> },
+    LetGo { reply: oneshot::Sender<()> },
     Shutdown { reply: oneshot::Sender<()> },
 }
 
@@ -116,8 +119,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// An empty fleet that knows its operators' wishes. Its task ends with `shutdown`.
-    pub fn spawn(parts: FleetParts) -> io::Result<Self> {
+    /// A fleet of those that earlier daemons left, which knows its operators' wishes. Its
+    /// task ends with `shutdown`, or with `let_go`.
+    pub fn spawn(parts: FleetParts, adopted: Vec<Adopted>) -> io::Result<Self> {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
         let changes = broadcast::Sender::new(CHANGES);
@@ -125,7 +129,7 @@ impl Fleet {
         if let Some(problem) = problem {
             tracing::warn!("{problem}");
         }
-        let owner = Owner {
+        let mut owner = Owner {
             parts,
             kept: wishes.clone(),
             wishes,
@@ -134,6 +138,9 @@ impl Fleet {
             tasks: JoinSet::new(),
             leaving: HashMap::new(),
         };
+        for one in adopted {
+            owner.adopt(one);
+        }
         tokio::spawn(owner.run(queue));
         Ok(Self { commands, roster, changes })
     }
@@ -171,6 +178,15 @@ impl Fleet {
         // Another may have asked first: the fleet is gone when its roster has no owner.
         let mut roster = self.roster.clone();
         while roster.changed().await.is_ok() {}
+    }
+
+    /// Leaves all servers to themselves: another daemon will take them over. Resolves when
+    /// all are on their own.
+    pub async fn let_go(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.commands.send(Command::LetGo { reply }).await.is_ok() {
+            let _ = done.await; // A fleet that is gone has nothing left to let go.
+        }
     }
 
     /// Resolves when the fleet takes no more requests: it was shut down, or has failed.
@@ -211,6 +227,12 @@ impl Owner {
                 }
                 Command::Apply { servers, reply } => {
                     let _ = reply.send(self.apply(servers).await); // The asker may have left.
+                }
+                Command::LetGo { reply } => {
+                    queue.close();
+                    self.let_go().await;
+                    let _ = reply.send(()); // The asker may have left.
+                    return;
                 }
                 Command::Shutdown { reply } => {
                     queue.close();
@@ -335,12 +357,52 @@ impl Owner {
             launcher: self.parts.launcher.clone(),
             logs: Arc::new(LogBook::new(History::note(&log_file))),
             changes: self.changes.clone(),
-            predecessor: self.predecessor_of(&key),
+            before: self.predecessor_of(&key).map_or(Before::Nothing, Before::Ending),
         });
         self.tasks.spawn(task.run());
         let instances = BTreeMap::from([(key.holder, handle.clone())]);
         roster.insert(settings.name.clone(), Member { settings: settings.clone(), instances });
         handle
+    }
+
+    /// Goes on with a server that an earlier daemon started, as its file was then.
+    fn adopt(&mut self, adopted: Adopted) {
+        let Adopted { key, note, status, instance, logs } = adopted;
+        let is_down = self.wishes.stopped.contains(&key.server);
+        let wanted = if is_down { Wanted::Down } else { Wanted::Up };
+        let life = note.life(&status, wanted, Instant::now().into_std());
+        let pid = status.exited.is_none().then_some(status.pid);
+        let unheard = match wanted {
+            // It may have been kept and not yet been done.
+            Wanted::Down => Some(Event::StopRequested),
+            Wanted::Up => status.torn.then_some(Event::Torn),
+        };
+        let (task, handle) = Task::new(Parts {
+            key: key.clone(),
+            settings: note.settings.clone(),
+            wanted,
+            launcher: self.parts.launcher.clone(),
+            logs,
+            changes: self.changes.clone(),
+            before: Before::Living { life, instance, pid, unheard },
+        });
+        self.tasks.spawn(task.run());
+        let mut roster = Roster::clone(&self.published.borrow());
+        let instances = BTreeMap::from([(key.holder, handle)]);
+        roster.insert(key.server, Member { settings: note.settings, instances });
+        self.published.send_replace(Arc::new(roster));
+    }
+
+    async fn let_go(&mut self) {
+        let roster = self.published.borrow().clone();
+        let living = roster.values().flat_map(|member| member.instances.values());
+        let mut leaving = JoinSet::new();
+        for instance in living.chain(self.leaving.values()) {
+            let instance = instance.clone();
+            leaving.spawn(async move { instance.let_go().await });
+        }
+        while leaving.join_next().await.is_some() {}
+        while self.tasks.join_next().await.is_some() {}
     }
 
     fn predecessor_of(&mut self, key: &InstanceKey) -> Option<Predecessor> {

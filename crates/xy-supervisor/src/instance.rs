@@ -119,11 +119,16 @@ pub struct Gone;
 
 /// What is asked of an instance's task.
 #[derive(Debug)]
-pub(crate) struct Command {
-    pub(crate) event: Event,
-    /// What its file says from now on.
-    pub(crate) settings: Option<Arc<ServerSettings>>,
-    pub(crate) applied: oneshot::Sender<()>,
+pub(crate) enum Command {
+    /// Apply this.
+    Apply {
+        event: Event,
+        /// What its file says from now on.
+        settings: Option<Arc<ServerSettings>>,
+        applied: oneshot::Sender<()>,
+    },
+    /// Leave the instance to itself, and end.
+    LetGo { done: oneshot::Sender<()> },
 }
 
 /// One instance, as others hold it.
@@ -176,9 +181,17 @@ impl InstanceHandle {
 
     async fn send(&self, event: Event, settings: Option<Arc<ServerSettings>>) -> Result<(), Gone> {
         let (applied, done) = oneshot::channel();
-        let command = Command { event, settings, applied };
+        let command = Command::Apply { event, settings, applied };
         self.commands.send(command).await.map_err(|_| Gone)?;
         done.await.map_err(|_| Gone)
+    }
+
+    /// Leaves it to itself: another daemon will take it over. Resolves when it is on its own.
+    pub(crate) async fn let_go(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.commands.send(Command::LetGo { done }).await.is_ok() {
+            let _ = is_done.await; // A task that is gone has let go.
+        }
     }
 
     /// Waits until nothing more will happen at once.

@@ -7,24 +7,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use xy_config::settings::ServerSettings;
 
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 
+pub mod adopt;
 mod driver;
 mod fault;
 mod orphans;
 pub mod process;
 mod shim_link;
+mod shim_process;
 
 /// News of one life; few, so a small queue never fills while its reader is sane.
 const NEWS: usize = 16;
 
-/// A life is asked to stop once and killed once; more than that is never in flight.
-const ASKS: usize = 4;
+/// A life is asked to stop, to stop for good and to be killed once each, and rules change
+/// rarely; more than that is never in flight.
+const ASKS: usize = 16;
 
 /// Starts instances.
 pub trait Launch: Send + Sync + 'static {
@@ -41,6 +44,8 @@ pub struct LaunchOrder {
     pub settings: Arc<ServerSettings>,
     /// Where its output goes.
     pub logs: Arc<LogBook>,
+    /// The first note of this life: see [`Instance::notes`].
+    pub note: Vec<u8>,
 }
 
 /// One thing heard of a life.
@@ -68,7 +73,19 @@ pub enum Ask {
     Stop {
         /// By force after this time.
         grace: Duration,
+        /// Nobody will ask how it ended.
+        for_good: bool,
     },
+    /// Live by other rules, should the daemon be gone.
+    Rules {
+        /// Wait so long for another.
+        orphan_timeout: Duration,
+        /// End within this time if none comes.
+        grace: Duration,
+    },
+    /// Go on without this daemon: another will come. The last thing asked; nothing more
+    /// is heard of this life here.
+    LetGo,
     /// End by force.
     Kill,
 }
@@ -80,6 +97,9 @@ pub struct Instance {
     pub news: mpsc::Receiver<News>,
     /// What is asked of it.
     pub asks: mpsc::Sender<Ask>,
+    /// What a later daemon has to know of it, should this one be killed. What is asked
+    /// after a note was left is done after it has been left.
+    pub notes: watch::Sender<Vec<u8>>,
 }
 
 /// The launcher's ends of an [`Instance`].
@@ -89,6 +109,8 @@ pub struct InstanceEnds {
     pub news: mpsc::Sender<News>,
     /// What is asked of it.
     pub asks: mpsc::Receiver<Ask>,
+    /// The latest note.
+    pub notes: watch::Receiver<Vec<u8>>,
 }
 
 impl Instance {
@@ -96,7 +118,9 @@ impl Instance {
     pub fn pair() -> (Self, InstanceEnds) {
         let (news_in, news) = mpsc::channel(NEWS);
         let (asks, asks_out) = mpsc::channel(ASKS);
-        (Self { news, asks }, InstanceEnds { news: news_in, asks: asks_out })
+        let (notes, notes_out) = watch::channel(Vec::new());
+        let ends = InstanceEnds { news: news_in, asks: asks_out, notes: notes_out };
+        (Self { news, asks, notes }, ends)
     }
 }
 

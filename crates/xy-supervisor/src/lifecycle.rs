@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use xy_config::settings::{RestartPolicy, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
+pub(crate) mod note;
 pub mod reason;
 
 pub use reason::{Exit, LaunchFault, Reason};
@@ -115,6 +116,11 @@ impl State {
         }
     }
 
+    /// Whether it is being ended for good.
+    pub(crate) fn is_retiring(&self) -> bool {
+        matches!(self, Self::Stopping { then: AfterStop::Retire, .. })
+    }
+
     /// Whether an instance exists, or may.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. })
@@ -196,6 +202,8 @@ pub enum Event {
     Ready,
     /// It is gone.
     Exited(Exit),
+    /// A daemon was killed while it was speaking with it, in the middle of a message.
+    Torn,
     /// The state's own deadline has come.
     DeadlineReached,
 }
@@ -226,7 +234,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     use AfterStop::{CountFailure, Retire, StartAgain, StayDown};
     use Event::{
         DeadlineReached, Exited, LaunchFailed, ProcessChanged, Ready, RestartRequested,
-        RetireRequested, RulesChanged, StartRequested, StopRequested,
+        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -291,6 +299,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (life.enters(state, Reason::SettingsChanged), None)
         }
 
+        // Half a message cannot be taken back. It is our fault, so nothing is counted.
+        (Starting { .. } | Running { .. }, Torn) => {
+            stop(life, StartAgain, Reason::Torn, rules, now)
+        }
+
         // What becomes of a life.
         (Starting { launched_at, .. }, Ready) => {
             (life.enters(Running { launched_at, ready_at: now }, Reason::Ready), None)
@@ -326,6 +339,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             StartAgain if life.reason == Reason::SettingsChanged => {
                 launch_afresh(life, Reason::SettingsChanged, rules, now)
             }
+            StartAgain if life.reason == Reason::Torn => launch(life, Reason::Torn, rules, now),
             StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
             CountFailure => {
                 let what = Reason::NeverReady { within: rules.ready.within };

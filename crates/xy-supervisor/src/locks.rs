@@ -1,24 +1,50 @@
-//! The locks that shims hold: whether an instance of a life before this daemon is there.
+//! The locks that shims hold: whether an instance is there, and who holds it.
 //!
-//! A shim holds its lock until nothing of its server is left, so a daemon that follows a
-//! killed one sees which servers are still being ended, and waits for them.
+//! The daemon takes a lock before it starts a shim, and the shim inherits it. So there is
+//! no moment in which a server may be there and its lock is free, whoever is killed when.
+//! The shim holds it until nothing of its server is left, and says in it who it is.
 
 use std::fs::{self, File, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::sleep;
 use xy_protocol::server::ServerName;
+use xy_shim::identity::{Identity, MAX_IDENTITY};
 
 use crate::instance::InstanceKey;
 use crate::plain_file::open_file;
 
 /// How often a held lock is looked at: nobody tells when it is let go.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The lock of an instance.
 pub fn lock_file(locks_dir: &Path, key: &InstanceKey) -> PathBuf {
     locks_dir.join(format!("{key}.lock"))
+}
+
+/// Takes a lock that nobody holds, for a shim that is about to be started. `None` if
+/// somebody does.
+pub(crate) fn take(lock: &Path) -> io::Result<Option<File>> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(lock)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(cause)) => return Err(cause),
+    }
+    file.set_len(0)?; // Whoever held it before is not there any more.
+    Ok(Some(file))
+}
+
+/// Who holds a lock, as far as the file says.
+pub(crate) fn holder(lock: &Path) -> Option<Identity> {
+    let mut text = Vec::new();
+    open_file(lock).ok()?.take(MAX_IDENTITY).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// Whether some shim holds the lock.
@@ -37,20 +63,45 @@ pub(crate) async fn until_free(lock: &Path) {
     }
 }
 
-/// Removes the locks of servers that there are no more. Only for a daemon that has started
-/// nothing yet: whoever opens a lock must find the same file that others lock.
-pub fn forget_locks_but(locks_dir: &Path, is_known: impl Fn(&ServerName) -> bool) {
+/// The locks in a folder that somebody holds, with the names they are for.
+pub(crate) fn held_locks(locks_dir: &Path) -> Vec<(ServerName, PathBuf)> {
+    let entries = fs::read_dir(locks_dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((name_of(&entry.path())?, entry.path())))
+        .filter(|(_, lock)| is_held(lock))
+        .collect()
+}
+
+fn name_of(lock: &Path) -> Option<ServerName> {
+    let is_lock = lock.extension().is_some_and(|extension| extension == "lock");
+    let stem = lock.file_stem().filter(|_| is_lock)?.to_str()?;
+    ServerName::new(stem).ok()
+}
+
+/// Removes the locks of servers that there are no more, and sockets that nobody listens
+/// at. Only for a daemon that has started nothing yet: whoever opens a lock must find the
+/// same file that others lock.
+pub fn tidy_up(locks_dir: &Path, is_known: impl Fn(&ServerName) -> bool) {
+    let held: Vec<PathBuf> = held_locks(locks_dir).into_iter().map(|(_, lock)| lock).collect();
+    let in_use: Vec<PathBuf> =
+        held.iter().filter_map(|lock| Some(holder(lock)?.socket.into())).collect();
     for entry in fs::read_dir(locks_dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        let name = path.file_stem().and_then(|stem| ServerName::new(stem.to_str()?).ok());
-        if !name.is_some_and(|name| is_known(&name)) && !is_held(&path) {
-            let _ = fs::remove_file(path); // A lock that stays does no harm.
+        let is_needed = match name_of(&path) {
+            Some(name) => is_known(&name) || held.contains(&path),
+            // One whose holder has not said yet where it listens may be any.
+            None => in_use.contains(&path) || in_use.len() < held.len(),
+        };
+        if !is_needed {
+            let _ = fs::remove_file(path); // What stays does no harm.
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -59,12 +110,31 @@ mod tests {
         let key = InstanceKey::shared(ServerName::new("a").unwrap());
         let path = lock_file(folder.path(), &key);
         assert!(!is_held(&path), "there is none");
-        let file = File::create(&path).unwrap();
-        assert!(!is_held(&path), "nobody holds it");
-        file.lock().unwrap();
-        assert!(is_held(&path));
+        let file = take(&path).unwrap().unwrap();
+        assert!(is_held(&path) && take(&path).unwrap().is_none());
         drop(file);
         assert!(!is_held(&path));
+    }
+
+    #[test]
+    fn whoever_takes_a_lock_takes_the_name_of_the_holder_before_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let text = r#"{"protocol":2,"pid":1,"began":2,"boot":"b","life":"l","socket":"s"}"#;
+        fs::write(&path, text).unwrap();
+        assert_eq!(holder(&path).unwrap().life, "l");
+        let _lock = take(&path).unwrap().unwrap();
+        assert_eq!(holder(&path), None);
+    }
+
+    #[test]
+    fn what_is_no_identity_names_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        for text in ["", "{", "[]", "1234", &"x".repeat(100_000)] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(holder(&path), None);
+        }
     }
 
     #[test]
@@ -73,10 +143,26 @@ mod tests {
         let make = |name: &str| File::create(folder.path().join(name)).unwrap();
         make("known.lock");
         make("gone.lock");
-        let held = make("ending.lock");
+        make("stale.sock");
+        let mut held = make("ending.lock");
         held.lock().unwrap();
-        forget_locks_but(folder.path(), |name| name.as_str() == "known");
+        tidy_up(folder.path(), |name| name.as_str() == "known");
         let left = |name: &str| folder.path().join(name).exists();
         assert!(left("known.lock") && left("ending.lock") && !left("gone.lock"));
+        assert!(left("stale.sock"), "it may be that of the one who has not said");
+
+        let socket = make("used.sock");
+        let identity = Identity {
+            protocol: 2,
+            pid: 1,
+            began: 2,
+            boot: "b".into(),
+            life: "l".into(),
+            socket: folder.path().join("used.sock").to_str().unwrap().into(),
+        };
+        held.write_all(&serde_json::to_vec(&identity).unwrap()).unwrap();
+        drop(socket);
+        tidy_up(folder.path(), |name| name.as_str() == "known");
+        assert!(left("used.sock") && !left("stale.sock"));
     }
 }

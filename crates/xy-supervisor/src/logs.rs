@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 use xy_protocol::server::ServerName;
-use xy_shim::wire::{self, Record, flags};
+use xy_shim::wire::{self, LogPlace, Record, flags};
 
 pub mod history;
 
@@ -43,13 +43,17 @@ pub struct LogBook {
     ring: Mutex<Ring>,
     /// The number the next record will have.
     head: watch::Sender<u64>,
+    /// What the file held when the book was begun: the records before this number.
     history: Option<History>,
+    history_ends: u64,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
     batches: VecDeque<Batch>,
     bytes: usize,
+    /// The number of the first record that was ever in it.
+    first_seq: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,7 +100,15 @@ impl Default for LogBook {
 impl LogBook {
     /// An empty book; `history` is what the file held before.
     pub fn new(history: Option<History>) -> Self {
-        Self { ring: Mutex::default(), head: watch::Sender::new(1), history }
+        Self { ring: Mutex::default(), head: watch::Sender::new(1), history, history_ends: 1 }
+    }
+
+    /// An empty book of a server that an earlier daemon started. Its latest records come
+    /// again; the file holds those before `place`, many of which are the same.
+    pub(crate) fn of_adopted(file: &Path, place: Option<LogPlace>) -> Self {
+        let history = place.map(|place| History::at(file, place));
+        let history_ends = place.map_or(1, |place| place.next_seq);
+        Self { history_ends, ..Self::new(history) }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -116,7 +128,9 @@ impl LogBook {
             let bytes = Bytes::copy_from_slice(batch);
             let mut ring = self.ring();
             ring.bytes += bytes.len() + BATCH_COST;
-            ring.batches.push_back(Batch { end_seq: next_seq, count, bytes });
+            let batch = Batch { end_seq: next_seq, count, bytes };
+            ring.first_seq.get_or_insert(batch.first_seq());
+            ring.batches.push_back(batch);
             ring.trim();
         }
         self.head.send_if_modified(|head| {
@@ -131,21 +145,29 @@ impl LogBook {
         let head = self.head.subscribe();
         // Who asks for no line of the past is not told of those it has missed, either.
         let numbered = if count == 0 { *head.borrow() } else { 1 };
-        let (mut lines, reaches_start, next_seq) = {
+        let (mut lines, first_seq, next_seq) = {
             let ring = self.ring();
             let end = ring.batches.back().map_or(1, |batch| batch.end_seq);
-            let reaches_start = ring.batches.front().is_none_or(|batch| batch.first_seq() == 1);
-            (ring.last(count), reaches_start, end.max(numbered))
+            (ring.last(count), ring.reaches_back_to(self.history_ends), end.max(numbered))
         };
         if lines.len() < count
-            && reaches_start
+            && let Some(first_seq) = first_seq
             && let Some(history) = &self.history
         {
-            let mut older = history.last_lines(count - lines.len());
+            let mut older = self.older_lines(history, first_seq, count - lines.len());
             older.append(&mut lines);
             lines = older;
         }
         (lines, Follower { book: self.clone(), head, next_seq })
+    }
+
+    /// Lines of the file from before the record `first_seq`, which is in the ring.
+    fn older_lines(&self, history: &History, first_seq: u64, count: usize) -> Vec<Line> {
+        let both = self.history_ends.saturating_sub(first_seq);
+        let both = usize::try_from(both).unwrap_or(usize::MAX);
+        let mut lines = history.last_lines(count.saturating_add(both));
+        lines.truncate(lines.len().saturating_sub(both));
+        lines
     }
 
     /// The last `count` lines of stderr that are still in memory, oldest first.
@@ -173,6 +195,15 @@ impl Ring {
             if let Some(batch) = self.batches.pop_front() {
                 self.bytes -= batch.bytes.len() + BATCH_COST;
             }
+        }
+    }
+
+    /// The number of its first record, if that is still the first that ever was in it;
+    /// `otherwise` while there was none.
+    fn reaches_back_to(&self, otherwise: u64) -> Option<u64> {
+        match (self.batches.front(), self.first_seq) {
+            (Some(batch), Some(first)) => Some(first).filter(|first| batch.first_seq() == *first),
+            _ => Some(otherwise),
         }
     }
 

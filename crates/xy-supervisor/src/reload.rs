@@ -34,12 +34,19 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
         let list = match old.get(name) {
             None => &mut plan.added,
             Some(before) if before.process != settings.process => &mut plan.restarted,
-            Some(before) if before.rules != settings.rules => &mut plan.updated,
+            Some(before) if before.rules != settings.rules || is_usable_again(before, settings) => {
+                &mut plan.updated
+            }
             Some(_) => &mut plan.unchanged,
         };
         list.push(name.clone());
     }
     plan
+}
+
+/// Whether its file could not be used for a while.
+fn is_usable_again(before: &ServerSettings, now: &ServerSettings) -> bool {
+    before.source.is_outdated != now.source.is_outdated
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::instance::{
     Transition,
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
+use crate::lifecycle::note::Note;
 use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
 use crate::locks::until_free;
 use crate::logs::LogBook;
@@ -35,8 +36,25 @@ pub(crate) struct Parts {
     pub(crate) launcher: Arc<dyn Launch>,
     pub(crate) logs: Arc<LogBook>,
     pub(crate) changes: broadcast::Sender<StateChange>,
-    /// An instance of the same key that is still ending: nothing starts before it is gone.
-    pub(crate) predecessor: Option<Predecessor>,
+    pub(crate) before: Before,
+}
+
+/// What there is of a server before its task begins.
+pub(crate) enum Before {
+    /// Nothing.
+    Nothing,
+    /// An instance that is still ending: nothing starts before it is gone.
+    Ending(Predecessor),
+    /// A living instance.
+    Living {
+        /// Its life so far.
+        life: Life,
+        instance: Instance,
+        /// The leader of its processes, unless it has ended.
+        pid: Option<u32>,
+        /// What has happened to it and was not heard.
+        unheard: Option<Event>,
+    },
 }
 
 /// An instance of the same key that is still ending.
@@ -63,18 +81,29 @@ pub(crate) struct Task {
 impl Task {
     /// A task, and the handle to it. If it is wanted up, its first life begins here.
     pub(crate) fn new(parts: Parts) -> (Self, InstanceHandle) {
-        let life = match parts.predecessor {
-            Some(_) => Life::after_predecessor(parts.wanted),
-            None => Life::new(parts.wanted),
-        };
-        let now = Snapshot {
-            life,
+        let unborn = Life::new(parts.wanted);
+        let mut now = Snapshot {
+            life: unborn.clone(),
             settings: parts.settings,
             pid: None,
             last_exit: None,
             transitions: Arc::new(VecDeque::new()),
             log_problem: None,
             survivors: Vec::new(),
+        };
+        let (mut predecessor, mut instance) = (None, None);
+        let first = match parts.before {
+            Before::Nothing => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
+            Before::Ending(ending) => {
+                now.life = Life::after_predecessor(parts.wanted);
+                predecessor = Some(ending);
+                None
+            }
+            Before::Living { life, instance: living, pid, unheard } => {
+                (now.life, now.pid) = (life, pid);
+                instance = Some(living);
+                unheard
+            }
         };
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let (published, watched) = watch::channel(now.clone());
@@ -85,14 +114,18 @@ impl Task {
             launcher: parts.launcher,
             logs: parts.logs,
             changes: parts.changes,
-            predecessor: parts.predecessor,
+            predecessor,
             commands,
             published,
-            instance: None,
+            instance,
             now,
         };
-        if task.now.life.wanted == Wanted::Up && task.predecessor.is_none() {
-            task.handle(Event::StartRequested);
+        if task.instance.is_some() {
+            task.tell(&unborn);
+            task.publish();
+        }
+        if let Some(first) = first {
+            task.handle(first);
         }
         (task, handle)
     }
@@ -112,13 +145,19 @@ impl Task {
     async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
         loop {
             let heard = tokio::select! {
-                command = self.commands.recv() => {
-                    let Command { event, settings, applied } = command?;
-                    if let Some(settings) = settings {
-                        self.now.settings = settings;
+                command = self.commands.recv() => match command? {
+                    Command::Apply { event, settings, applied } => {
+                        if let Some(settings) = settings {
+                            self.reconfigure(settings);
+                        }
+                        return Some((event, Some(applied)));
                     }
-                    return Some((event, Some(applied)));
-                }
+                    Command::LetGo { done } => {
+                        self.let_go().await;
+                        let _ = done.send(()); // The asker may have left.
+                        return None;
+                    }
+                },
                 news = news_of(&mut self.instance) => news,
                 () = end_of(&mut self.predecessor) => {
                     return Some((Event::Exited(Exit::UNSEEN), None));
@@ -130,6 +169,20 @@ impl Task {
             if let Some(event) = self.hear(heard) {
                 return Some((event, None));
             }
+        }
+    }
+
+    fn reconfigure(&mut self, settings: Arc<ServerSettings>) {
+        let rules = &settings.rules;
+        self.ask(Ask::Rules { orphan_timeout: rules.orphan_timeout, grace: rules.stop.grace });
+        self.now.settings = settings;
+    }
+
+    /// Leaves the instance to itself; resolves when nothing more is heard of it here.
+    async fn let_go(&mut self) {
+        let Some(mut instance) = self.instance.take() else { return };
+        if instance.asks.send(Ask::LetGo).await.is_ok() {
+            while instance.news.recv().await.is_some() {}
         }
     }
 
@@ -185,14 +238,20 @@ impl Task {
         self.now.life = life;
         match effect {
             Some(Effect::Launch) => self.launch(),
-            Some(Effect::Stop) => {
-                self.ask(Ask::Stop { grace: self.now.settings.rules.stop.grace });
-            }
+            Some(Effect::Stop) => self.stop(),
             Some(Effect::Kill) => self.ask(Ask::Kill),
-            None => {}
+            // It is being ended already; from now on for good, which its shim has to know.
+            None if self.now.life.state.is_retiring() && !before.state.is_retiring() => self.stop(),
+            None => self.leave_note(),
         }
         self.tell(&before);
         self.publish();
+    }
+
+    fn stop(&mut self) {
+        self.leave_note();
+        let grace = self.now.settings.rules.stop.grace;
+        self.ask(Ask::Stop { grace, for_good: self.now.life.state.is_retiring() });
     }
 
     fn launch(&mut self) {
@@ -203,7 +262,20 @@ impl Task {
             key: self.key.clone(),
             settings: self.now.settings.clone(),
             logs: self.logs.clone(),
+            note: self.note(),
         }));
+    }
+
+    /// What a later daemon has to know, should this one be killed now.
+    fn note(&self) -> Vec<u8> {
+        let now = Instant::now().into_std();
+        Note::of(&self.now.life, &self.now.settings, now).to_bytes()
+    }
+
+    fn leave_note(&self) {
+        if let Some(instance) = &self.instance {
+            instance.notes.send_replace(self.note());
+        }
     }
 
     /// Effects are quick: the queue has room for everything a life can be asked.

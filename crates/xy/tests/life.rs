@@ -633,68 +633,6 @@ fn what_the_daemon_itself_stopped_at_its_end_is_up_again_under_the_next() {
     assert_ne!(running(&home, "one"), before);
 }
 
-#[test]
-fn the_servers_of_a_killed_daemon_end_by_themselves_and_the_next_one_starts_cleanly() {
-    let home = home();
-    home.server("stdio", &sleeper(&home));
-    home.server("http", &format!("{}port 8421\n", sleeper(&home)));
-    home.server("deaf", &deaf(&home, "500ms"));
-    home.server("down", &sleeper(&home));
-    let daemon = home.daemon();
-    let before = ["stdio", "http", "deaf"].map(|name| running(&home, name));
-    says(&home, "deaf", "ready");
-    ask(&home, "stop", json!({ "name": "down" }));
-
-    daemon.kill9();
-
-    home.wait_until("its servers have ended", || marked_processes(home.mark()).is_empty());
-    assert!(!before.into_iter().any(is_alive));
-    assert!(home.socket().exists() && home.root().join("state/xy/xy.pid").exists());
-
-    home.daemon();
-    for name in ["stdio", "http", "deaf"] {
-        assert!(!before.contains(&running(&home, name)));
-    }
-    assert_eq!(status(&home, "down")["state"], "stopped");
-}
-
-#[test]
-fn a_daemon_that_follows_a_killed_one_at_once_waits_for_what_is_still_there() {
-    let home = home();
-    home.server("quick", &sleeper(&home));
-    home.server("deaf", &deaf(&home, "1s"));
-    let daemon = home.daemon();
-    let before = ["quick", "deaf"].map(|name| running(&home, name));
-    says(&home, "deaf", "ready");
-
-    daemon.kill9();
-    home.daemon();
-
-    let seen = status(&home, "deaf");
-    assert_eq!(seen["reason"], "waiting for the end of its predecessor", "{seen:#}");
-    for (name, before) in ["quick", "deaf"].into_iter().zip(before) {
-        let after = running(&home, name);
-        assert!(!is_alive(before), "`{name}` was there twice");
-        assert!(is_alive(after));
-    }
-}
-
-#[test]
-fn a_stop_reaches_what_a_killed_daemon_has_left() {
-    let home = home();
-    home.server("deaf", &deaf(&home, "1s"));
-    let daemon = home.daemon();
-    let before = running(&home, "deaf");
-    says(&home, "deaf", "ready");
-
-    daemon.kill9();
-    home.daemon();
-
-    assert_eq!(ask(&home, "stop", json!({ "name": "deaf" }))["stopped"], json!(["deaf"]));
-    assert!(!is_alive(before));
-    assert_eq!(status(&home, "deaf")["state"], "stopped");
-}
-
 /// Ends a daemon by `told`, and follows the ends of its servers.
 fn ends_all_at_the_same_time(told: Signal) {
     let home = home();

@@ -29,7 +29,7 @@ fn an_order_may_come_in_any_pieces() {
     let (mut control, mut daemon) = connected();
     let mut bytes = Vec::new();
     wire::put_stray(&mut bytes, b"stray");
-    wire::put_order(&mut bytes, &Order::Stop { grace_ms: 7 }).unwrap();
+    wire::put_order(&mut bytes, &Order::Stop { grace_ms: 7, for_good: false }).unwrap();
     wire::put_order(&mut bytes, &Order::Finish).unwrap();
 
     let mut strays = Vec::new();
@@ -37,10 +37,14 @@ fn an_order_may_come_in_any_pieces() {
     for byte in bytes {
         daemon.write_all(&[byte]).unwrap();
         control.read(&mut [0; 10]);
-        orders.extend(control.next_order(|stray, _| strays.extend_from_slice(stray)));
+        orders.extend(control.next_order(|said, _| {
+            if let Said::Stray(stray) = said {
+                strays.extend_from_slice(stray);
+            }
+        }));
     }
     assert_eq!(strays, b"stray");
-    assert_eq!(orders, [Order::Stop { grace_ms: 7 }, Order::Finish]);
+    assert_eq!(orders, [Order::Stop { grace_ms: 7, for_good: false }, Order::Finish]);
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn descriptors_travel_with_their_frame_and_no_other() {
     let (read_end, write_end) = std::io::pipe().unwrap();
     let started = Report::Started { pid: 7 };
     control.outbox.put_report(&trouble("before"));
-    control.outbox.put_report_with(&started, [write_end.into(), read_end.into()]);
+    control.outbox.put_report_with(&started, vec![write_end.into(), read_end.into()]);
     control.outbox.put_log(1, b"");
     control.flush();
 

@@ -16,7 +16,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
 use xy_shim::wire::{
-    self, ExitReport, Frame, LogOrder, Order, Report, StartFault, StartOrder, Stdout,
+    self, ExitReport, Frame, GoneRules, LogOrder, Order, Report, StartFault, StartOrder,
+    StatusReport, Stdout,
 };
 
 /// Nothing here takes this long.
@@ -35,6 +36,9 @@ pub(crate) struct Daemon {
     pub(crate) reports: Vec<Report>,
     pub(crate) records: Vec<Line>,
     pub(crate) next_seq: u64,
+    /// What an earlier daemon left, and what stdout said meanwhile.
+    pub(crate) note: Vec<u8>,
+    pub(crate) unread: Vec<u8>,
 }
 
 /// A record, kept.
@@ -74,6 +78,8 @@ impl Daemon {
             reports: Vec::new(),
             records: Vec::new(),
             next_seq: 0,
+            note: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -99,10 +105,63 @@ impl Daemon {
                 generations: 5,
                 next_seq: 0,
             },
-            grace_ms: 500,
+            gone: GoneRules { orphan_ms: 60_000, grace_ms: 500 },
             open_files: None,
-            lock: None,
+            life: "test-life".to_owned(),
+            socket: None,
+            note: "first note".to_owned(),
         }
+    }
+
+    /// Launches a shim that a later daemon can find, and has it start a shell script.
+    pub(crate) fn lasting(script: &str, stdout: Stdout) -> Self {
+        Self::lasting_with(script, stdout, |_| ())
+    }
+
+    /// The same, with another order.
+    pub(crate) fn lasting_with(
+        script: &str,
+        stdout: Stdout,
+        change: impl FnOnce(&mut StartOrder),
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = File::create(folder.path().join("x.lock")).unwrap();
+        lock.try_lock().unwrap();
+        let mut daemon = Self::launching(Command::new(SHIM).stdout(lock));
+        daemon.folder = folder;
+        let mut order = daemon.script(script, stdout);
+        order.socket = Some(daemon.path("x.sock").to_str().unwrap().to_owned());
+        change(&mut order);
+        daemon.start(&order);
+        daemon
+    }
+
+    /// Whether the shim holds its lock.
+    pub(crate) fn holds_lock(&self) -> bool {
+        File::open(self.path("x.lock")).unwrap().try_lock().is_err()
+    }
+
+    /// A connection of somebody who has not said who it is.
+    pub(crate) fn stranger(&self) -> UnixStream {
+        let stream = xy_shim::door::connect(&self.path("x.sock")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    }
+
+    /// Another daemon comes, and hears everything.
+    pub(crate) fn come_back(&mut self) -> StatusReport {
+        self.socket = Some(self.stranger());
+        self.unparsed.clear();
+        self.descriptors.clear();
+        self.reports.clear();
+        self.records.clear();
+        self.note.clear();
+        self.unread.clear();
+        self.order(&Order::Hello { protocol: wire::PROTOCOL });
+        self.wait_for_report(|report| match report {
+            Report::Status(status) => Some(status.clone()),
+            _ => None,
+        })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -122,7 +181,8 @@ impl Daemon {
     }
 
     pub(crate) fn stop(&mut self, grace: Duration) {
-        self.order(&Order::Stop { grace_ms: u64::try_from(grace.as_millis()).unwrap() });
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap();
+        self.order(&Order::Stop { grace_ms, for_good: false });
     }
 
     pub(crate) fn stray(&mut self, bytes: &[u8]) {
@@ -153,6 +213,11 @@ impl Daemon {
     /// Waits until the server runs; answers the ends that came with the news.
     pub(crate) fn ends(&mut self) -> Ends {
         self.started();
+        self.ends_that_came()
+    }
+
+    /// The ends of stdin and stdout that came with some news.
+    pub(crate) fn ends_that_came(&mut self) -> Ends {
         let mut ends = std::mem::take(&mut self.descriptors).into_iter().map(File::from);
         let (stdin, stdout) = (ends.next().unwrap(), ends.next().unwrap());
         assert!(ends.next().is_none());
@@ -254,6 +319,8 @@ impl Daemon {
                     self.next_seq = next_seq;
                     self.records.extend(wire::records(batch).map(Line::from));
                 }
+                Frame::Note(note) => self.note = note.to_vec(),
+                Frame::Unread(bytes) => self.unread.extend_from_slice(bytes),
                 other => panic!("a shim does not say {other:?}"),
             }
         }

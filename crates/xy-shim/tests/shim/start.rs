@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use rustix::io::Errno;
-use xy_shim::wire::{Order, Problem, StartFault, Stdout, flags};
+use xy_shim::wire::{self, Order, Problem, StartFault, Stdout, flags};
 
 use crate::daemon::{Daemon, ended};
 
@@ -107,7 +107,7 @@ fn another_protocol_is_refused() {
     let mut order = daemon.script("", Stdout::Logged);
     order.protocol = 99;
     daemon.start(&order);
-    assert_eq!(daemon.start_failed().problem, Problem::Protocol { expected: 1 });
+    assert_eq!(daemon.start_failed().problem, Problem::Protocol { expected: wire::PROTOCOL });
     daemon.hear_the_end();
 }
 
@@ -204,7 +204,7 @@ fn a_shim_that_is_never_told_to_start_ends() {
     assert!(daemon.shim_ends().success());
 
     let mut daemon = Daemon::new();
-    daemon.order(&Order::Stop { grace_ms: 1000 });
+    daemon.order(&Order::Stop { grace_ms: 1000, for_good: false });
     daemon.hear_the_end();
 
     let mut daemon = Daemon::new();

@@ -77,7 +77,11 @@ fn a_stop_that_comes_with_the_start_is_heard() {
     let mut orders = Vec::new();
     let start = Box::new(daemon.script(STUBBORN, Stdout::Logged));
     xy_shim::wire::put_order(&mut orders, &xy_shim::wire::Order::Start(start)).unwrap();
-    xy_shim::wire::put_order(&mut orders, &xy_shim::wire::Order::Stop { grace_ms: 0 }).unwrap();
+    xy_shim::wire::put_order(
+        &mut orders,
+        &xy_shim::wire::Order::Stop { grace_ms: 0, for_good: false },
+    )
+    .unwrap();
     daemon.send(&orders);
     assert!(daemon.exited().asked);
     daemon.finish();

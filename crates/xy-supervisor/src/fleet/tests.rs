@@ -98,12 +98,15 @@ impl Harbour {
 }
 
 fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
-    Fleet::spawn(FleetParts {
-        launcher: Arc::new(launcher.clone()),
-        wishes_file: folder.join("wishes.json"),
-        logs_dir: folder.join("logs"),
-        locks_dir: folder.join("shims"),
-    })
+    Fleet::spawn(
+        FleetParts {
+            launcher: Arc::new(launcher.clone()),
+            wishes_file: folder.join("wishes.json"),
+            logs_dir: folder.join("logs"),
+            locks_dir: folder.join("shims"),
+        },
+        Vec::new(),
+    )
     .unwrap()
 }
 

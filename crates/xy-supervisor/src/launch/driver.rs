@@ -2,17 +2,19 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
-use tokio::process::Child;
 use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
-use xy_shim::wire::{Order, Report};
+use xy_shim::wire::{ExitReport, GoneRules, Order, Report, StatusReport};
 
+use super::adopt::is_of_home;
 use super::fault::explain;
-use super::orphans::Shims;
+use super::orphans::{Lives, Shims};
 use super::shim_link::{Heard, ShimLink};
+use super::shim_process::ShimProcess;
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::wait::until;
@@ -31,17 +33,35 @@ struct Pipes {
     stdout: Option<pipe::Receiver>,
 }
 
+/// How long a shim may take to hear our goodbye.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
 /// What knows the processes of one life, should its shim die.
 pub(super) struct Below {
     pub(super) shims: Shims,
-    /// In the environment of each: `NAME=value`.
-    pub(super) mark: String,
+    /// The mark in the environment of each.
+    pub(super) life: String,
+    /// Where the shim listens; a killed one leaves it.
+    pub(super) socket: PathBuf,
+}
+
+/// The life that is over; it is named after its home.
+struct OneLife<'a>(&'a str);
+
+impl Lives for OneLife<'_> {
+    fn is_ours(&self, life: &str) -> bool {
+        is_of_home(life, self.0.rsplit_once('-').map_or("", |(home, _)| home))
+    }
+
+    fn is_over(&self, life: &str) -> bool {
+        life == self.0
+    }
 }
 
 /// Drives one life from the first order to the last news.
 pub(super) struct Driver {
     order: LaunchOrder,
-    shim: Child,
+    shim: ShimProcess,
     link: ShimLink,
     pipes: Pipes,
     ends: InstanceEnds,
@@ -63,6 +83,7 @@ enum Turn {
     ShimGone,
     LinkBroken(io::Error),
     Asked(Ask),
+    Noted,
     Dropped,
     Output,
     Overdue,
@@ -71,7 +92,7 @@ enum Turn {
 impl Driver {
     pub(super) fn new(
         order: LaunchOrder,
-        shim: Child,
+        shim: ShimProcess,
         link: ShimLink,
         below: Below,
         ends: InstanceEnds,
@@ -91,38 +112,66 @@ impl Driver {
         }
     }
 
+    /// Goes on with a life that an earlier daemon began.
+    pub(super) async fn run_adopted(mut self, status: StatusReport) {
+        let [stdin, stdout] =
+            status.passed.map(|is_passed| if is_passed { self.link.take_fd() } else { None });
+        self.is_ending = status.stopping;
+        match status.exited {
+            Some(exited) => self.over(exited.report).await,
+            None if self.is_stdio() && stdout.is_none() => self.refuse_half(),
+            None => self.begin(status.pid, stdin, stdout).await,
+        }
+        self.run().await;
+    }
+
+    /// Drives it to its end.
     pub(super) async fn run(mut self) {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
                 Turn::Room => {} // So output is read again.
-                Turn::Asked(Ask::Stop { grace }) => self.stop(grace),
-                Turn::Asked(Ask::Kill) => self.kill(),
+                Turn::Noted => self.leave_note(),
+                Turn::Asked(ask) => {
+                    if self.ends.notes.has_changed().unwrap_or(false) {
+                        self.leave_note(); // It was left before this was asked.
+                    }
+                    match ask {
+                        Ask::Stop { grace, for_good } => self.stop(grace, for_good),
+                        Ask::Kill => self.shim.kill(),
+                        Ask::Rules { orphan_timeout, grace } => {
+                            let (orphan_ms, grace_ms) = (millis(orphan_timeout), millis(grace));
+                            self.link.queue(&Order::Rules(GoneRules { orphan_ms, grace_ms }));
+                        }
+                        Ask::LetGo => return self.let_go().await,
+                    }
+                }
                 Turn::Dropped => {
                     self.is_held = false;
-                    self.close_stdin();
-                    self.link.hang_up();
+                    self.stop(self.order.settings.rules.stop.grace, true);
                 }
                 Turn::Output => self.forward_stdout(),
                 Turn::ShimGone => break,
                 Turn::LinkBroken(error) => {
                     tracing::warn!(server = %self.order.key, %error, "lost the shim");
-                    self.kill();
+                    self.shim.kill();
                     break;
                 }
                 Turn::Overdue => {
-                    self.kill();
+                    self.shim.kill();
                     break;
                 }
             }
         }
-        let shim_pid = self.shim.id();
+        let child_pid = self.shim.child_pid();
         if timeout(FINISH_WITHIN, self.shim.wait()).await.is_err() {
-            let _ = self.shim.kill().await; // It may have ended this instant.
+            self.shim.kill();
+            self.shim.wait().await;
         }
-        self.below.shims.forget(shim_pid);
+        self.below.shims.forget(child_pid);
+        let _ = std::fs::remove_file(&self.below.socket); // Most take it with them.
         if self.end.is_none() {
-            let left = self.below.shims.end_orphans(&self.below.mark).await;
+            let left = self.below.shims.end_orphans(&OneLife(&self.below.life)).await;
             if !left.is_empty() {
                 self.tell(News::Survivors(left)).await;
             }
@@ -143,6 +192,7 @@ impl Driver {
                 Err(error) => Turn::LinkBroken(error),
             },
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
+            Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
             () = readable(self.pipes.stdout.as_ref()), if may_read => Turn::Output,
             () = until(deadline) => Turn::Overdue,
         }
@@ -156,25 +206,47 @@ impl Driver {
                     self.refuse_half();
                     return;
                 }
-                self.pipes.stdin = stdin.filter(|_| !self.is_ending);
-                self.pipes.stdout = stdout.and_then(|fd| pipe::Receiver::from_owned_fd(fd).ok());
-                self.tell(News::Launched { pid }).await;
+                self.begin(pid, stdin, stdout).await;
             }
+            Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
             Report::LogTrouble { problem } => self.tell(News::LogTrouble(problem)).await,
             Report::StartFailed(fault) => {
                 self.ends_with(News::LaunchFailed(explain(fault, &self.order)));
             }
-            Report::Exited(exit) => {
-                if !exit.survivors.is_empty() {
-                    self.tell(News::Survivors(exit.survivors.clone())).await;
-                }
-                self.forward_rest();
-                self.link.queue(&Order::Finish);
-                let exited = News::Exited(Exit { code: exit.code, signal: exit.signal });
-                let last = self.refused.take().map_or(exited, News::LaunchFailed);
-                self.ends_with(last);
-            }
+            Report::Exited(exit) => self.over(exit).await,
         }
+    }
+
+    async fn begin(&mut self, pid: u32, stdin: Option<OwnedFd>, stdout: Option<OwnedFd>) {
+        self.pipes.stdin = stdin.filter(|_| !self.is_ending);
+        self.pipes.stdout = stdout.and_then(|fd| pipe::Receiver::from_owned_fd(fd).ok());
+        self.tell(News::Launched { pid }).await;
+    }
+
+    async fn over(&mut self, exit: ExitReport) {
+        if !exit.survivors.is_empty() {
+            self.tell(News::Survivors(exit.survivors.clone())).await;
+        }
+        self.forward_rest();
+        self.link.queue(&Order::Finish);
+        let exited = News::Exited(Exit { code: exit.code, signal: exit.signal });
+        let last = self.refused.take().map_or(exited, News::LaunchFailed);
+        self.ends_with(last);
+    }
+
+    fn leave_note(&mut self) {
+        let note = self.ends.notes.borrow_and_update();
+        self.link.leave_note(&note);
+    }
+
+    /// Leaves the server to its shim. What it says from now on is for another daemon.
+    async fn let_go(mut self) {
+        self.pipes = Pipes::default();
+        let leaving = self.link.leave(&self.order.logs);
+        if !matches!(timeout(LEAVE_WITHIN, leaving).await, Ok(Ok(()))) {
+            tracing::warn!(server = %self.order.key, "its shim did not hear our goodbye");
+        }
+        self.below.shims.forget(self.shim.child_pid());
     }
 
     fn is_stdio(&self) -> bool {
@@ -186,7 +258,7 @@ impl Driver {
         let message = "the daemon has too many files open".to_owned();
         let hint = Some("raise the limit of open files (`ulimit -n`) and restart it".to_owned());
         let fault = LaunchFault { permanent: false, message, hint };
-        self.stop(Duration::ZERO);
+        self.stop(Duration::ZERO, false);
         self.refused = Some(fault);
     }
 
@@ -198,18 +270,10 @@ impl Driver {
         self.end = Some((news, Instant::now() + FINISH_WITHIN));
     }
 
-    fn stop(&mut self, grace: Duration) {
-        self.close_stdin();
-        self.link.queue(&Order::Stop { grace_ms: millis(grace) });
-    }
-
-    fn close_stdin(&mut self) {
+    fn stop(&mut self, grace: Duration, for_good: bool) {
         self.is_ending = true;
         self.pipes.stdin = None;
-    }
-
-    fn kill(&mut self) {
-        let _ = self.shim.start_kill(); // It may have ended this instant.
+        self.link.queue(&Order::Stop { grace_ms: millis(grace), for_good });
     }
 
     /// Hands over what the dead had left in its stdout; one that escaped may go on writing.

@@ -49,9 +49,6 @@ pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
             ),
             Some(format!("create it, or correct `working-dir` in {}", source.file.display())),
         ),
-        wire::Problem::StillThere => {
-            ("another instance of it is still ending".to_owned(), Some("wait a moment".into()))
-        }
         wire::Problem::Protocol { expected } => (
             format!("its shim speaks version {expected}, the daemon {}", wire::PROTOCOL),
             Some("restart the daemon".into()),

@@ -1,18 +1,27 @@
 //! What a shim that died has left behind.
 //!
-//! The kernel kills a server's leader with its shim. Everything else below the shim falls
-//! to the daemon, which is a child subreaper, and is known by the mark in its environment.
-//! The daemon has no other children than shims, so whatever is dead and no shim is reaped.
+//! The kernel kills a server's leader with its shim. Everything else is known by the mark
+//! of that life in its environment, wherever it has gone. Below a shim that we started
+//! ourselves it also falls to us, as the daemon is a child subreaper. The daemon starts
+//! nothing but shims, so whatever else is its child is such an orphan, also if it has
+//! cleared its environment, with two exceptions:
 //!
-//! Where there is no subreaper (macOS) nothing falls to us, and nothing is done here.
+//! - What carries the mark of another life of ours is left to whoever minds that life.
+//! - What the process had below it before it became the daemon is none of our business. Its
+//!   children are known by their numbers, and what falls to us from them by its session: it
+//!   is the daemon's own, in which no server ever is.
+//!
+//! Where there is no subreaper (macOS) nothing falls to us, and the mark is all there is.
 
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
+use xy_shim::marked;
 
 /// How long what is left may take to die.
 const DEAD_WITHIN: Duration = Duration::from_secs(5);
@@ -21,38 +30,72 @@ const DEAD_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The shims that are our children: theirs is the only exit status somebody waits for.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Shims {
-    pids: Arc<Mutex<HashSet<u32>>>,
+    children: Arc<Mutex<Children>>,
+}
+
+/// Our children that are no orphans. Until they are reaped, their numbers are theirs.
+#[derive(Debug)]
+struct Children {
+    shims: HashSet<u32>,
+    /// They were there before us.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing falls to us there"))]
+    earlier: HashSet<u32>,
+}
+
+/// Lives of this home: which of them are over.
+pub(super) trait Lives: Sync {
+    /// Whether that life is one of ours.
+    fn is_ours(&self, life: &str) -> bool;
+    /// Whether nothing of that life may be left.
+    fn is_over(&self, life: &str) -> bool;
 }
 
 impl Shims {
-    fn pids(&self) -> MutexGuard<'_, HashSet<u32>> {
-        // A set is whole after every call.
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None yet; children that this process has already are somebody else's.
+    pub(super) fn new() -> Self {
+        #[cfg(target_os = "linux")]
+        let earlier = linux::children().into_iter().map(linux::number).collect();
+        #[cfg(not(target_os = "linux"))]
+        let earlier = HashSet::new();
+        let children = Children { shims: HashSet::new(), earlier };
+        Self { children: Arc::new(Mutex::new(children)) }
+    }
+
+    fn children(&self) -> MutexGuard<'_, Children> {
+        // Sets are whole after every call.
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a shim; nobody takes it for an orphan, not even in its first moment.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let mut pids = self.pids();
+        let mut children = self.children();
         let shim = command.spawn()?;
-        pids.extend(shim.id());
+        children.shims.extend(shim.id());
         Ok(shim)
     }
 
     /// A shim has been reaped.
     pub(super) fn forget(&self, pid: Option<u32>) {
         if let Some(pid) = pid {
-            self.pids().remove(&pid);
+            self.children().shims.remove(&pid);
         }
     }
 
-    /// Kills and reaps everything of one life that has fallen to us; answers what is left.
-    pub(super) async fn end_orphans(&self, mark: &str) -> Vec<u32> {
+    /// Kills everything that is left of lives that are over, and reaps what of it has
+    /// fallen to us; answers what would not die.
+    pub(super) async fn end_orphans(&self, lives: &dyn Lives) -> Vec<u32> {
         let give_up_at = Instant::now() + DEAD_WITHIN;
         loop {
-            let seen = self.end_once(mark);
+            let mut seen = self.end_children(lives);
+            for process in marked::processes(|life| lives.is_over(life)) {
+                process.signal(Signal::KILL);
+                seen.alive.push(process.pid);
+            }
             if seen.is_nothing() || Instant::now() >= give_up_at {
+                seen.alive.sort_unstable();
+                seen.alive.dedup();
                 return seen.alive;
             }
             sleep(LOOK_AGAIN).await;
@@ -60,35 +103,37 @@ impl Shims {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn end_once(&self, _mark: &str) -> Seen {
+    fn end_children(&self, _lives: &dyn Lives) -> Seen {
         Seen::default()
     }
 
     #[cfg(target_os = "linux")]
-    fn end_once(&self, mark: &str) -> Seen {
-        let shims = self.pids();
+    fn end_children(&self, lives: &dyn Lives) -> Seen {
+        let mut children = self.children();
         let mut seen = Seen::default();
         for pid in linux::children() {
-            if shims.contains(&linux::number(pid)) {
+            let number = linux::number(pid);
+            if children.shims.contains(&number) {
                 continue;
             }
             if linux::reap(pid) {
+                children.earlier.remove(&number); // The next of that number is another.
                 seen.has_reaped = true;
                 continue;
             }
-            // One that is just dying has no environment any more: it is looked at again.
-            match linux::has_mark(pid, mark) {
-                Some(false) => continue,
-                Some(true) => linux::kill(pid),
-                None => {}
+            let is_earlier = children.earlier.contains(&number) || linux::is_in_our_session(pid);
+            let is_of_another = |life: String| lives.is_ours(&life) && !lives.is_over(&life);
+            if is_earlier || marked::life_of(number).is_some_and(is_of_another) {
+                continue;
             }
-            seen.alive.push(linux::number(pid));
+            linux::kill(pid);
+            seen.alive.push(number);
         }
         seen
     }
 }
 
-/// What one look at our children brought.
+/// What one look brought.
 #[derive(Debug, Default)]
 struct Seen {
     alive: Vec<u32>,
@@ -107,8 +152,8 @@ mod linux {
     use std::fs;
 
     use rustix::process::{
-        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal,
-        waitid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getsid, pidfd_open,
+        pidfd_send_signal, waitid,
     };
 
     pub(super) fn number(pid: Pid) -> u32 {
@@ -133,13 +178,9 @@ mod linux {
         matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
     }
 
-    /// Whether `NAME=value` is in its environment; `None` if it has none (any more).
-    pub(super) fn has_mark(pid: Pid, mark: &str) -> Option<bool> {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).ok()?;
-        if environment.is_empty() {
-            return None;
-        }
-        Some(environment.split(|&byte| byte == 0).any(|entry| entry == mark.as_bytes()))
+    pub(super) fn is_in_our_session(pid: Pid) -> bool {
+        let ours = getsid(None);
+        ours.is_ok() && getsid(Some(pid)) == ours
     }
 
     /// It is our unreaped child, so its number means nobody else.

@@ -1,24 +1,28 @@
 //! Lives that are processes of this machine, each under a shim of its own.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use xy_protocol::server::Transport;
-use xy_shim::wire::{self, LogOrder, Order, StartOrder};
+use xy_shim::marked::MARK;
+use xy_shim::wire::{self, GoneRules, LogOrder, Order, StartOrder, StatusReport};
 
+use super::adopt::home_id;
 use super::driver::{Below, Driver};
 use super::fault::is_transient;
 use super::orphans::Shims;
 use super::shim_link::ShimLink;
+use super::shim_process::ShimProcess;
 use super::{Instance, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::LaunchFault;
-use crate::locks::lock_file;
+use crate::locks::{self, lock_file};
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, log_file};
 
 /// The program that becomes a shim.
@@ -47,7 +51,8 @@ pub struct ProcessLauncher {
     locks_dir: PathBuf,
     open_files: Option<u64>,
     shims: Shims,
-    lives: AtomicU64,
+    /// In the mark of all processes that are ours.
+    home: String,
 }
 
 impl ProcessLauncher {
@@ -59,31 +64,71 @@ impl ProcessLauncher {
         locks_dir: PathBuf,
         open_files: Option<u64>,
     ) -> Self {
-        let (shims, lives) = (Shims::default(), AtomicU64::new(0));
-        Self { shim, logs_dir, locks_dir, open_files, shims, lives }
+        let (shims, home) = (Shims::new(), home_id(&locks_dir));
+        Self { shim, logs_dir, locks_dir, open_files, shims, home }
+    }
+
+    pub(super) fn logs_dir(&self) -> &Path {
+        &self.logs_dir
+    }
+
+    pub(super) fn locks_dir(&self) -> &Path {
+        &self.locks_dir
+    }
+
+    pub(super) fn shims(&self) -> &Shims {
+        &self.shims
     }
 
     /// What tells the processes of one life from all others.
-    fn new_mark(&self) -> String {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
-        format!("XY_INSTANCE={}-{life}", std::process::id())
+    fn new_life(&self) -> String {
+        format!("{}-{:016x}", self.home, RandomState::new().build_hasher().finish())
     }
 
-    fn spawn_shim(&self, server: &str) -> io::Result<(Child, UnixStream)> {
+    /// Where the shim of a life listens: a short name, as such paths may not be long.
+    fn socket(&self, life: &str) -> PathBuf {
+        let name = life.rsplit('-').next().unwrap_or(life);
+        self.locks_dir.join(format!("{name}.sock"))
+    }
+
+    pub(super) fn home(&self) -> &str {
+        &self.home
+    }
+
+    fn spawn_shim(&self, server: &str, lock: Option<File>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs.into_std()?);
         let mut command = Command::new(&self.shim.path);
-        command.arg0("xy").args(&self.shim.args).arg(server);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
+        command.arg0("xy").args(&self.shim.args).arg(server).env_remove(MARK);
+        command.stdin(Stdio::from(theirs)).stdout(lock.map_or_else(Stdio::null, Stdio::from));
+        command.stderr(Stdio::inherit());
         Ok((self.shims.spawn(&mut command)?, ours))
     }
 
-    fn start_order(&self, order: &LaunchOrder, mark: &str) -> StartOrder {
+    /// Goes on with a life that an earlier daemon began.
+    pub(super) fn drive_adopted(
+        &self,
+        order: LaunchOrder,
+        shim: ShimProcess,
+        link: ShimLink,
+        status: &StatusReport,
+        life: String,
+    ) -> Instance {
+        let (instance, ends) = Instance::pair();
+        let socket = self.socket(&life);
+        let below = Below { shims: self.shims.clone(), life, socket };
+        let driver = Driver::new(order, shim, link, below, ends);
+        tokio::spawn(driver.run_adopted(status.clone()));
+        instance
+    }
+
+    fn start_order(&self, order: &LaunchOrder, life: &str, is_locked: bool) -> StartOrder {
         let process = &order.settings.process;
         let mut env: Vec<_> =
             process.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         env.push(("XY_SERVER".into(), order.key.server.to_string()));
-        env.extend(mark.split_once('=').map(|(name, value)| (name.into(), value.into())));
+        env.push((MARK.into(), life.into()));
+        let rules = &order.settings.rules;
         StartOrder {
             protocol: wire::PROTOCOL,
             program: process.command.clone(),
@@ -100,37 +145,65 @@ impl ProcessLauncher {
                 generations: FILE_GENERATIONS,
                 next_seq: order.logs.next_seq(),
             },
-            grace_ms: millis(order.settings.rules.stop.grace),
+            gone: GoneRules {
+                orphan_ms: millis(rules.orphan_timeout),
+                grace_ms: millis(rules.stop.grace),
+            },
             open_files: process.limits.nofile.or(self.open_files),
-            lock: Some(lock_file(&self.locks_dir, &order.key).to_string_lossy().into_owned()),
+            life: life.to_owned(),
+            socket: is_locked.then(|| self.socket(life).to_string_lossy().into_owned()),
+            note: String::from_utf8_lossy(&order.note).into_owned(),
         }
+    }
+
+    /// The lock of an instance; none if it cannot be made (a full disk).
+    fn lock(&self, order: &LaunchOrder) -> Result<Option<File>, LaunchFault> {
+        match locks::take(&lock_file(&self.locks_dir, &order.key)) {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => Err(LaunchFault {
+                permanent: false,
+                message: "another instance of it is still ending".to_owned(),
+                hint: Some("wait a moment".into()),
+            }),
+            Err(error) => {
+                tracing::warn!(server = %order.key, %error, "no lock: it ends with this daemon");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Starts a shim, or says why not in words for whoever wrote the file.
+    fn begin(&self, order: &LaunchOrder, life: &str) -> Result<(Child, ShimLink), LaunchFault> {
+        let lock = self.lock(order)?;
+        let mut first = Vec::new();
+        let start = Order::Start(Box::new(self.start_order(order, life, lock.is_some())));
+        wire::put_order(&mut first, &start).map_err(|_| LaunchFault {
+            permanent: true,
+            message: "its arguments and environment are too large".to_owned(),
+            hint: Some(format!("shorten them in {}", order.settings.source.file.display())),
+        })?;
+        let spawned = self.spawn_shim(order.key.server.as_str(), lock);
+        let (shim, stream) = spawned.map_err(|error| LaunchFault {
+            permanent: !is_transient(error.raw_os_error()),
+            message: format!("its shim could not be started: {error}"),
+            hint: None,
+        })?;
+        Ok((shim, ShimLink::new(stream, first)))
     }
 }
 
 impl Launch for ProcessLauncher {
     fn launch(&self, order: LaunchOrder) -> Instance {
         let (instance, ends) = Instance::pair();
-        let mut first = Vec::new();
-        let mark = self.new_mark();
-        let start = Order::Start(Box::new(self.start_order(&order, &mark)));
-        if wire::put_order(&mut first, &start).is_err() {
-            let message = "its arguments and environment are too large".to_owned();
-            let hint = Some(format!("shorten them in {}", order.settings.source.file.display()));
-            let fault = LaunchFault { permanent: true, message, hint };
-            // The channel is new and has room.
-            let _ = ends.news.try_send(News::LaunchFailed(fault));
-            return instance;
-        }
-        match self.spawn_shim(order.key.server.as_str()) {
-            Ok((shim, stream)) => {
-                let link = ShimLink::new(stream, first);
-                let below = Below { shims: self.shims.clone(), mark };
-                tokio::spawn(Driver::new(order, shim, link, below, ends).run());
+        let life = self.new_life();
+        match self.begin(&order, &life) {
+            Ok((shim, link)) => {
+                let socket = self.socket(&life);
+                let below = Below { shims: self.shims.clone(), life, socket };
+                let driver = Driver::new(order, ShimProcess::Ours(shim), link, below, ends);
+                tokio::spawn(driver.run());
             }
-            Err(error) => {
-                let message = format!("its shim could not be started: {error}");
-                let permanent = !is_transient(error.raw_os_error());
-                let fault = LaunchFault { permanent, message, hint: None };
+            Err(fault) => {
                 // The channel is new and has room.
                 let _ = ends.news.try_send(News::LaunchFailed(fault));
             }

@@ -51,12 +51,14 @@ pub(super) struct ShimLink {
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     fds: VecDeque<OwnedFd>,
+    /// What an earlier daemon left with the shim.
+    note: Vec<u8>,
 }
 
 impl ShimLink {
     /// A link on which `first` is to be sent.
     pub(super) fn new(stream: UnixStream, first: Vec<u8>) -> Self {
-        Self { stream, inbox: Vec::new(), outbox: first, fds: VecDeque::new() }
+        Self { stream, inbox: Vec::new(), outbox: first, fds: VecDeque::new(), note: Vec::new() }
     }
 
     pub(super) fn queue(&mut self, order: &Order) {
@@ -75,6 +77,27 @@ impl ShimLink {
             }
             Ok(got)
         })
+    }
+
+    /// Leaves a note for a later daemon.
+    pub(super) fn leave_note(&mut self, note: &[u8]) {
+        wire::put_note(&mut self.outbox, note);
+    }
+
+    /// The note that an earlier daemon left.
+    pub(super) fn take_note(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.note)
+    }
+
+    /// Says everything that is queued, then goodbye; resolves when the shim has heard it.
+    pub(super) async fn leave(&mut self, logs: &LogBook) -> io::Result<()> {
+        while !self.outbox.is_empty() {
+            self.stream.writable().await?;
+            self.send_some()?;
+        }
+        self.hang_up();
+        while !matches!(self.next(logs).await?, Heard::End) {}
+        Ok(())
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -173,6 +196,9 @@ impl ShimLink {
             match frame {
                 Frame::Log { next_seq, batch } => logs.push(next_seq, batch),
                 Frame::Report(heard) => report = Some(heard),
+                Frame::Note(note) => self.note = note.to_vec(),
+                // Until somebody speaks MCP with it, all a server says on stdout is log.
+                Frame::Unread(bytes) => wire::put_stray(&mut self.outbox, bytes),
                 Frame::Order(_) | Frame::Stray(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,

@@ -85,6 +85,10 @@ pub enum Reason {
     NotStarted,
     /// One of the same name has been removed and is still ending.
     Predecessor,
+    /// An earlier daemon started it.
+    Adopted,
+    /// A daemon was killed while it was speaking with it, in the middle of a message.
+    Torn,
     /// A start was asked for.
     StartRequested,
     /// A stop was asked for.
@@ -151,6 +155,8 @@ impl fmt::Display for Reason {
         match self {
             Self::NotStarted => write!(f, "not started yet"),
             Self::Predecessor => write!(f, "waiting for the end of its predecessor"),
+            Self::Adopted => write!(f, "taken over from an earlier daemon"),
+            Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
             Self::StartRequested => write!(f, "start requested"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),

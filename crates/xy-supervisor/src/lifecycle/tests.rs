@@ -238,6 +238,7 @@ mod table {
             ("Exited 0", clean_exit()),
             ("Exited 1", crash()),
             ("Exited SIGKILL", Event::Exited(KILLED)),
+            ("Torn", Event::Torn),
             ("DeadlineReached", Event::DeadlineReached),
         ]
     }
@@ -998,6 +999,8 @@ fn every_reason_in_words() {
         Reason::StopRequested,
         Reason::RestartRequested,
         Reason::RetireRequested,
+        Reason::Adopted,
+        Reason::Torn,
         Reason::SettingsChanged,
         Reason::Ready,
         Reason::StopDone,
@@ -1033,6 +1036,8 @@ fn every_reason_in_words() {
     stop requested
     restart requested
     removed, or the daemon is ending
+    taken over from an earlier daemon
+    its daemon was killed in the middle of a message to it
     its file has changed
     ready
     stopped as requested

@@ -8,6 +8,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use xy_shim::wire::LogPlace;
+
 use super::{FILE_GENERATIONS, Line};
 use crate::plain_file::open_file;
 
@@ -33,6 +35,12 @@ impl History {
             inode: metadata.ino(),
             length: metadata.len(),
         })
+    }
+
+    /// What the log at `file` held up to a place that somebody else has noted.
+    pub(super) fn at(file: &Path, place: LogPlace) -> Self {
+        let LogPlace { device, inode, bytes: length, .. } = place;
+        Self { file: file.to_owned(), device, inode, length }
     }
 
     /// The last `count` lines of it, oldest first; none if it cannot be read any more.

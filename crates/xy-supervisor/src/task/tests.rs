@@ -36,7 +36,7 @@ fn parts(launcher: &FakeLauncher, settings: ServerSettings, wanted: Wanted) -> P
         launcher: Arc::new(launcher.clone()),
         logs: Arc::new(LogBook::default()),
         changes: broadcast::Sender::new(1024),
-        predecessor: None,
+        before: super::Before::Nothing,
     }
 }
 
@@ -250,7 +250,7 @@ async fn a_stubborn_server_is_killed_when_its_time_is_up() {
     reaches(&server, ServerState::Stopped).await;
     let grace = steady().stop.grace;
     assert_eq!(asked.elapsed(), grace + STOP_MARGIN);
-    assert_eq!(launcher.asks(), [Ask::Stop { grace }, Ask::Kill]);
+    assert_eq!(launcher.asks(), [Ask::Stop { grace, for_good: false }, Ask::Kill]);
     let exit = server.now().last_exit.unwrap();
     assert_eq!((exit.exit.signal, exit.expected), (Some(9), true));
 }
@@ -264,7 +264,9 @@ async fn a_stop_brings_the_grace_of_the_rules_of_the_day() {
     server.reconfigure(Event::RulesChanged, Arc::new(slower)).await.unwrap();
     ask(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
-    assert_eq!(launcher.asks(), [Ask::Stop { grace: 42 * SECOND }]);
+    let grace = 42 * SECOND;
+    let rules = Ask::Rules { orphan_timeout: steady().orphan_timeout, grace };
+    assert_eq!(launcher.asks(), [rules, Ask::Stop { grace, for_good: false }]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -534,7 +536,8 @@ mod successors {
         reaches(&old, ServerState::Running).await;
         ask(&old, Event::RetireRequested).await;
         let mut parts = parts(launcher, settings("github"), wanted);
-        parts.predecessor = Some(super::super::Predecessor::Removed(old.clone()));
+        parts.before =
+            super::super::Before::Ending(super::super::Predecessor::Removed(old.clone()));
         (old, spawn(parts))
     }
 
@@ -614,7 +617,7 @@ mod successors {
         let (_first, second) = one_after_the_other(&launcher, Wanted::Up).await;
         ask(&second, Event::RetireRequested).await;
         let mut parts = parts(&launcher, settings("github"), Wanted::Up);
-        parts.predecessor = Some(super::super::Predecessor::Removed(second));
+        parts.before = super::super::Before::Ending(super::super::Predecessor::Removed(second));
         let third = spawn(parts);
         reaches(&third, ServerState::Running).await;
         assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));

@@ -26,11 +26,16 @@ const MAX_LAST_WORDS: usize = 64 * 1024;
 /// Runs in the foreground and logs to stderr, or with --detach in the background, where
 /// it logs to the state folder and outlives the terminal. Starts every configured server.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  xy daemon\n  xy daemon --detach")]
+#[command(
+    after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace"
+)]
 pub(crate) struct Args {
     /// Run in the background; return once the daemon answers
     #[arg(long)]
     detach: bool,
+    /// Take over from the daemon that runs, without stopping its servers
+    #[arg(long)]
+    replace: bool,
     /// This is the process in the background.
     #[arg(long, hide = true, conflicts_with = "detach")]
     detached: bool,
@@ -41,7 +46,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?;
     if args.detach {
-        return detach(&paths, args.json, output);
+        return detach(&paths, args, output);
     }
     let log = if args.detached {
         leave_the_terminal();
@@ -49,7 +54,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     } else {
         LogTo::Stderr
     };
-    Ok(xy_daemon::run(Options { paths, log })?)
+    Ok(xy_daemon::run(Options { paths, log, replace: args.replace })?)
 }
 
 /// A session of its own, and a folder that nobody unmounts.
@@ -62,13 +67,16 @@ fn leave_the_terminal() {
     let _ = rustix::thread::set_name(c"xy"); // Or `ps` would call it `exe`.
 }
 
-fn detach(paths: &Paths, json: Json, output: &mut Output) -> Result<(), Failure> {
+fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let json = args.json;
     paths.check_socket()?;
-    if let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN)) {
+    if !args.replace
+        && let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN))
+    {
         return Err(already_there(&other).into());
     }
     let not_started = |cause| Failure::internal("the daemon did not start", cause);
-    let mut child = spawn().map_err(not_started)?;
+    let mut child = spawn(args.replace).map_err(not_started)?;
     let mut last_words = LastWords::of(&mut child);
     let spinner = output.spinner("starting the daemon");
     let came = until_it_answers(&mut child, &paths.control_socket, |moment| {
@@ -88,9 +96,11 @@ fn detach(paths: &Paths, json: Json, output: &mut Output) -> Result<(), Failure>
     }
 }
 
-fn spawn() -> std::io::Result<Child> {
+fn spawn(replace: bool) -> std::io::Result<Child> {
     this_program()?
         .args(["daemon", "--detached"])
+        .args(replace.then_some("--replace"))
+        .env_remove(xy_shim::marked::MARK) // It may outlive the server it was started from.
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -106,7 +116,7 @@ fn print_json(info: &Info, output: &mut Output) -> Result<(), Failure> {
 fn already_there(other: &Info) -> CallError {
     CallError::new(ErrorKind::AlreadyRunning, "a daemon is already running")
         .cause(format!("process {} listens at {}", other.pid, other.control_socket))
-        .hint("see `xy info`; end it with `xy shutdown`")
+        .hint("see `xy info`; end it with `xy shutdown`, or take over with `--replace`")
 }
 
 fn too_late(pid: u32, paths: &Paths) -> CallError {

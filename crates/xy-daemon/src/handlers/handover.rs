@@ -1,0 +1,34 @@
+//! `handover`: leave all servers to another daemon, and end.
+
+use xy_protocol::control::{HandedOver, Handover};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_shim::wire::PROTOCOL;
+
+use crate::daemon::{Daemon, Ending};
+
+pub(super) async fn handle(daemon: &Daemon, ask: Handover) -> Result<HandedOver, CallError> {
+    if ask.shim_protocol != PROTOCOL {
+        let message = "the running daemon cannot be replaced by this one";
+        return Err(CallError::new(ErrorKind::NotAllowed, message)
+            .cause(format!(
+                "its servers are kept by processes that speak version {PROTOCOL}, and this xy \
+                 speaks version {}",
+                ask.shim_protocol
+            ))
+            .hint("end it with `xy shutdown`, then start this one: the servers start anew"));
+    }
+    tracing::info!("another daemon takes over");
+    daemon.ending.send_if_modified(|ending| {
+        let is_first = *ending == Ending::No;
+        if is_first {
+            *ending = Ending::Handover;
+        }
+        is_first
+    });
+    let mut ending = daemon.ending.subscribe();
+    let last = ending.wait_for(|it| matches!(it, Ending::HandedOver | Ending::Shutdown)).await;
+    match last.map(|last| *last) {
+        Ok(Ending::HandedOver) => Ok(HandedOver { pid: std::process::id() }),
+        _ => Err(CallError::new(ErrorKind::NotAllowed, "the daemon is shutting down")),
+    }
+}

@@ -1,0 +1,88 @@
+//! One process, and never another that has got its number.
+
+use rustix::process::Signal;
+
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use others as system;
+
+/// A process that is held: whoever gets its number later is not it.
+#[derive(Debug)]
+pub(crate) struct Held(system::Held);
+
+impl Held {
+    /// The process that has this number now. Whoever looks at it afterwards and then finds
+    /// it alive has looked at this one.
+    pub(crate) fn new(pid: u32) -> Option<Self> {
+        system::Held::new(pid).map(Self)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+
+    /// It may have died this instant; that is as good.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.0.signal(signal);
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::os::fd::OwnedFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+    /// By a descriptor, so that its number does not matter.
+    #[derive(Debug)]
+    pub(super) struct Held(OwnedFd);
+
+    impl Held {
+        pub(super) fn new(pid: u32) -> Option<Self> {
+            let pid = Pid::from_raw(pid.try_into().ok()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+        }
+
+        pub(super) fn is_alive(&self) -> bool {
+            let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
+            poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+        }
+
+        pub(super) fn signal(&self, signal: Signal) {
+            let _ = pidfd_send_signal(&self.0, signal);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod others {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use crate::sys;
+
+    /// By its number and the moment it began.
+    #[derive(Debug)]
+    pub(super) struct Held {
+        pid: u32,
+        began: u64,
+    }
+
+    impl Held {
+        pub(super) fn new(pid: u32) -> Option<Self> {
+            sys::began(pid).map(|began| Self { pid, began })
+        }
+
+        pub(super) fn is_alive(&self) -> bool {
+            sys::began(self.pid) == Some(self.began)
+        }
+
+        pub(super) fn signal(&self, signal: Signal) {
+            let pid = self.pid.try_into().ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| self.is_alive()) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+}

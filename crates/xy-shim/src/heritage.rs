@@ -1,0 +1,54 @@
+//! What one daemon leaves to the next.
+
+use std::time::Instant;
+
+use crate::wire::MAX_NOTE;
+
+/// While nobody is there, no more of a server's stdout is read once this much is kept.
+const ROOM: usize = 1024 * 1024;
+
+/// What one daemon leaves to the next.
+#[derive(Debug)]
+pub(crate) struct Heritage {
+    pub(crate) note: Vec<u8>,
+    pub(crate) noted_at: Instant,
+    /// What stdout said while nobody was there.
+    pub(crate) unread: Vec<u8>,
+    /// There is nothing more to come.
+    pub(crate) has_ended: bool,
+    /// The daemon is in the middle of a long message on stdin.
+    pub(crate) is_writing: bool,
+    /// One was, when it left.
+    pub(crate) is_torn: bool,
+}
+
+impl Heritage {
+    pub(crate) fn new(note: &[u8], now: Instant) -> Self {
+        Self {
+            note: note.to_vec(),
+            noted_at: now,
+            unread: Vec::new(),
+            has_ended: false,
+            is_writing: false,
+            is_torn: false,
+        }
+    }
+
+    /// A note that is too long is not taken: the one before it is better than half of it.
+    pub(crate) fn keep(&mut self, note: &[u8], now: Instant) {
+        if note.len() <= MAX_NOTE {
+            self.note = note.to_vec();
+            self.noted_at = now;
+        }
+    }
+
+    /// Whether more of stdout may be kept.
+    pub(crate) fn has_room(&self) -> bool {
+        self.unread.len() < ROOM && !self.has_ended
+    }
+
+    /// The daemon has left, perhaps in the middle of a message.
+    pub(crate) fn on_left(&mut self) {
+        self.is_torn |= std::mem::take(&mut self.is_writing);
+    }
+}

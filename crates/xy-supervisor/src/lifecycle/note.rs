@@ -1,0 +1,274 @@
+//! What one daemon leaves with a shim for the next: a life, in words.
+//!
+//! Moments of one process mean nothing to another, so all times are told as how long ago
+//! something was, and the shim tells how old the note is. Pure.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::Wanted;
+use xy_shim::wire::{MAX_NOTE, StatusReport};
+
+use super::{AfterStop, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
+
+const FORMAT: u32 = 1;
+
+/// More exits than this are not written down: no limit per minute is that high in earnest.
+const MAX_EXITS: usize = 1000;
+
+/// A life, as it was left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    format: u32,
+    /// What its file said.
+    pub(crate) settings: Arc<ServerSettings>,
+    restart_count: u32,
+    restarts_total: u64,
+    in_a_row: u32,
+    /// How long ago each of its latest unexpected exits was.
+    exits_ms_ago: Vec<u64>,
+    /// How long it had been ready.
+    ready_for_ms: Option<u64>,
+    /// What was to come after its stop.
+    after_stop: Option<Next>,
+}
+
+/// What was to come after a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Next {
+    Stay,
+    Start,
+    Count,
+    Retire,
+}
+
+impl Note {
+    /// What is to be left of a life.
+    pub(crate) fn of(life: &Life, settings: &Arc<ServerSettings>, now: Instant) -> Self {
+        let Tally { restart_count, restarts_total, in_a_row, recent_exits } = &life.tally;
+        let ago = |moment: &Instant| millis(now.saturating_duration_since(*moment));
+        let latest = recent_exits.len().saturating_sub(MAX_EXITS);
+        let after_stop = match life.state {
+            State::Stopping { then, .. } => Some(match then {
+                AfterStop::StayDown => Next::Stay,
+                AfterStop::StartAgain => Next::Start,
+                AfterStop::CountFailure => Next::Count,
+                AfterStop::Retire => Next::Retire,
+            }),
+            _ => None,
+        };
+        let ready_for_ms = match &life.state {
+            State::Running { ready_at, .. } => Some(ago(ready_at)),
+            _ => None,
+        };
+        Self {
+            format: FORMAT,
+            settings: settings.clone(),
+            restart_count: *restart_count,
+            restarts_total: *restarts_total,
+            in_a_row: *in_a_row,
+            exits_ms_ago: recent_exits.iter().skip(latest).map(ago).collect(),
+            ready_for_ms,
+            after_stop,
+        }
+    }
+
+    /// As bytes; empty, which is no note, if a shim would not keep it.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let bytes = serde_json::to_vec(self).unwrap_or_default();
+        if bytes.len() <= MAX_NOTE { bytes } else { Vec::new() }
+    }
+
+    /// `None` for what cannot be understood, or is of a version that is not known.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().filter(|note: &Self| note.format == FORMAT)
+    }
+
+    /// The life that was left, as it goes on now.
+    pub(crate) fn life(&self, status: &StatusReport, wanted: Wanted, now: Instant) -> Life {
+        // Of one that has ended, the time since does not count.
+        let ended_ago = status.exited.as_ref().map_or(0, |exited| exited.ms_ago);
+        let before = |ms: u64| earlier(now, ms.saturating_sub(ended_ago));
+        let launched_at = before(status.age_ms);
+        let noted = status.note_age_ms;
+        let state = if status.stopping {
+            let grace = self.settings.rules.stop.grace;
+            State::Stopping { overdue_at: Some(now + grace + STOP_MARGIN), then: self.then(wanted) }
+        } else if let Some(ready_for_ms) = self.ready_for_ms {
+            let ready_at = before(ready_for_ms.saturating_add(noted)).max(launched_at);
+            State::Running { launched_at, ready_at }
+        } else {
+            let ready_by = launched_at + self.settings.rules.ready.within;
+            State::Starting { launched_at, ready_by }
+        };
+        let exits = self.exits_ms_ago.iter().map(|ms| ms.saturating_add(noted));
+        let tally = Tally {
+            restart_count: self.restart_count,
+            restarts_total: self.restarts_total,
+            in_a_row: self.in_a_row,
+            recent_exits: exits
+                .filter(|ms| *ms < millis(WINDOW))
+                .map(|ms| earlier(now, ms))
+                .collect(),
+        };
+        Life { state, wanted, tally, reason: Reason::Adopted }
+    }
+
+    /// A daemon that was ending when it was killed is followed by one that begins.
+    fn then(&self, wanted: Wanted) -> AfterStop {
+        match (self.after_stop, wanted) {
+            (_, Wanted::Down) => AfterStop::StayDown,
+            (Some(Next::Count), Wanted::Up) => AfterStop::CountFailure,
+            (_, Wanted::Up) => AfterStop::StartAgain,
+        }
+    }
+}
+
+/// The moment that was so long ago; the earliest there is, if that is later.
+fn earlier(now: Instant, ms: u64) -> Instant {
+    now.checked_sub(Duration::from_millis(ms)).unwrap_or(now)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use xy_shim::wire::{ExitReport, PastExit};
+
+    use super::*;
+    use crate::fake::settings;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ago(now: Instant, seconds: u32) -> Instant {
+        now.checked_sub(seconds * SECOND).unwrap()
+    }
+
+    fn status() -> StatusReport {
+        StatusReport {
+            protocol: 2,
+            pid: 7,
+            age_ms: 50_000,
+            note_age_ms: 10_000,
+            passed: [true; 2],
+            torn: false,
+            stopping: false,
+            exited: None,
+            logged: None,
+        }
+    }
+
+    /// A life 40 s after it was launched, ready for 30 s, with an exit 45 s ago.
+    fn left() -> (Note, Instant) {
+        let now = tokio::time::Instant::now().into_std();
+        let tally = Tally {
+            restart_count: 2,
+            restarts_total: 5,
+            in_a_row: 2,
+            recent_exits: [ago(now, 55), ago(now, 45)].into(),
+        };
+        let state = State::Running { launched_at: ago(now, 40), ready_at: ago(now, 30) };
+        let life = Life { state, tally, wanted: Wanted::Up, reason: Reason::Ready };
+        (Note::of(&life, &Arc::new(settings("a")), now), now + 10 * SECOND)
+    }
+
+    #[test]
+    fn a_note_survives_being_bytes() {
+        let (note, _) = left();
+        assert_eq!(Note::parse(&note.to_bytes()).unwrap(), note);
+    }
+
+    #[test]
+    fn a_life_goes_on_as_it_was() {
+        let (note, now) = left();
+        let life = note.life(&status(), Wanted::Up, now);
+        let running = State::Running { launched_at: ago(now, 50), ready_at: ago(now, 40) };
+        assert_eq!(life.state, running);
+        // Of the two exits one is by now too long ago to count.
+        assert_eq!(life.tally.recent_exits, [ago(now, 55)]);
+        assert_eq!((life.tally.restart_count, life.tally.restarts_total), (2, 5));
+        assert_eq!(life.tally.in_a_row, 2);
+    }
+
+    #[test]
+    fn one_that_ended_meanwhile_has_lived_until_then() {
+        let (note, now) = left();
+        let report = ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![] };
+        let exited = Some(PastExit { report, ms_ago: 9_000 });
+        let life = note.life(&StatusReport { exited, ..status() }, Wanted::Up, now);
+        let running = State::Running { launched_at: ago(now, 41), ready_at: ago(now, 31) };
+        assert_eq!(life.state, running);
+    }
+
+    #[test]
+    fn one_that_is_being_stopped_goes_on_with_what_is_wanted_now() {
+        let (note, now) = left();
+        let stopping = StatusReport { stopping: true, ..status() };
+        let then = |after_stop, wanted| {
+            let note = Note { after_stop, ..note.clone() };
+            match note.life(&stopping, wanted, now).state {
+                State::Stopping { then, overdue_at: Some(_) } => then,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(then(Some(Next::Stay), Wanted::Down), AfterStop::StayDown);
+        assert_eq!(then(Some(Next::Start), Wanted::Down), AfterStop::StayDown);
+        assert_eq!(then(Some(Next::Start), Wanted::Up), AfterStop::StartAgain);
+        assert_eq!(then(Some(Next::Count), Wanted::Up), AfterStop::CountFailure);
+        // Its daemon was ending; there is a new one now, and nobody asked for a stop.
+        assert_eq!(then(Some(Next::Retire), Wanted::Up), AfterStop::StartAgain);
+        assert_eq!(then(None, Wanted::Up), AfterStop::StartAgain);
+    }
+
+    #[test]
+    fn one_that_was_not_ready_has_the_rest_of_its_time() {
+        let (note, now) = left();
+        let note = Note { ready_for_ms: None, ..note };
+        let status = StatusReport { age_ms: 3_000, ..status() };
+        let within = note.settings.rules.ready.within;
+        let launched_at = ago(now, 3);
+        let state = State::Starting { launched_at, ready_by: launched_at + within };
+        assert_eq!(note.life(&status, Wanted::Up, now).state, state);
+    }
+
+    #[test]
+    fn what_is_no_note_is_not_one() {
+        let (note, _) = left();
+        let newer = Note { format: FORMAT + 1, ..note.clone() };
+        for bytes in [&b""[..], b"{", b"[]", &[0xff; 10], &newer.to_bytes()] {
+            assert_eq!(Note::parse(bytes), None);
+        }
+        let mut huge = ServerSettings::clone(&note.settings);
+        huge.process.args = vec!["x".repeat(MAX_NOTE)];
+        assert!(Note { settings: Arc::new(huge), ..note }.to_bytes().is_empty());
+    }
+
+    #[test]
+    fn times_that_cannot_be_do_no_harm() {
+        let (note, now) = left();
+        let status = StatusReport { age_ms: u64::MAX, note_age_ms: u64::MAX, ..status() };
+        let life = note.life(&status, Wanted::Up, now);
+        assert!(matches!(life.state, State::Running { ready_at, .. } if ready_at <= now));
+        assert!(life.tally.recent_exits.is_empty());
+    }
+
+    #[test]
+    fn the_note_of_the_first_version_is_still_read() {
+        let text = r#"{"format":1,"settings":{"name":"a","source":{"file":"/c/a.kdl","command_line":1},
+            "process":{"command":"x","args":[],"env":{},"working_dir":null,"transport":"stdio",
+            "port":null,"path":null},"rules":{"restart":{"policy":"OnFailure",
+            "backoff_initial":{"secs":1,"nanos":0},"backoff_max":{"secs":30,"nanos":0},
+            "max_retries_per_minute":5,"max_attempts":5,"reset_after":{"secs":60,"nanos":0},
+            "jitter":true},"stop":{"grace":{"secs":10,"nanos":0}},"ready":{"probe":"Process",
+            "within":{"secs":10,"nanos":0}},"orphan_timeout":{"secs":60,"nanos":0}}},
+            "restart_count":1,"restarts_total":2,"in_a_row":1,"exits_ms_ago":[5],
+            "ready_for_ms":3,"after_stop":null}"#;
+        let note = Note::parse(text.as_bytes()).unwrap();
+        assert_eq!((note.restarts_total, note.exits_ms_ago.len()), (2, 1));
+    }
+}

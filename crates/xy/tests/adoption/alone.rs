@@ -1,0 +1,109 @@
+//! No daemon comes, or the keepers of servers die too: nothing is left.
+
+use rustix::process::Signal;
+use serde_json::json;
+use xy_testkit::{Home, is_alive, marked_processes};
+
+use crate::support::{ask, home, running, says, signal};
+use crate::{deaf, parent_of, shell, sleeper};
+
+fn nobody_is_left(home: &Home) {
+    home.wait_until("nothing is left", || marked_processes(home.mark()).is_empty());
+}
+
+#[test]
+fn without_another_daemon_everything_ends_by_itself() {
+    let home = home();
+    home.write_config("xy.kdl", "orphan-timeout \"300ms\"");
+    home.server("stdio", &sleeper(&home));
+    home.server("http", &format!("{}port 8421\n", sleeper(&home)));
+    home.server("deaf", &deaf(&home, "300ms"));
+    home.server("escapes", &shell("(setsid sleep 300 &); while :; do sleep 1; done"));
+    let daemon = home.daemon();
+    for name in ["stdio", "http", "deaf", "escapes"] {
+        running(&home, name);
+    }
+    daemon.kill9();
+    nobody_is_left(&home);
+    let left: Vec<_> = std::fs::read_dir(home.root().join("state/xy/shims"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    home.daemon();
+    running(&home, "stdio");
+}
+
+#[test]
+fn another_time_out_applies_to_the_living() {
+    let home = home();
+    home.write_config("xy.kdl", "orphan-timeout \"1h\"");
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    running(&home, "one");
+    home.write_config("xy.kdl", "orphan-timeout \"100ms\"");
+    assert_eq!(ask(&home, "reload", json!({}))["updated"], json!(["one"]));
+    daemon.kill9();
+    nobody_is_left(&home);
+}
+
+#[test]
+fn shims_and_daemon_killed_together_leave_nothing_to_the_next_daemon() {
+    let home = home();
+    let script = "(setsid bash -c 'trap \"\" TERM HUP; echo out >&2; while :; do sleep 1; done' &); \
+                  while :; do sleep 1; done";
+    home.server("one", &shell(script));
+    home.server("two", &sleeper(&home));
+    let daemon = home.daemon();
+    let pids = ["one", "two"].map(|name| running(&home, name));
+    says(&home, "one", "out");
+    let before: Vec<u32> = marked_processes(home.mark()).iter().map(|it| it.pid).collect();
+    daemon.kill9();
+    for pid in pids {
+        signal(parent_of(pid), Signal::KILL);
+    }
+    home.daemon();
+    for name in ["one", "two"] {
+        running(&home, name);
+    }
+    says(&home, "one", "out");
+    let old: Vec<_> = before.into_iter().filter(|&pid| is_alive(pid)).collect();
+    assert!(old.is_empty(), "{old:?} outlived their shims");
+    let servers = marked_processes(home.mark());
+    let escapees = servers.iter().filter(|it| it.cmdline.contains("trap \"\" TERM")).count();
+    assert!(escapees <= 2, "{servers:#?}"); // The leader's own words hold it too.
+}
+
+#[test]
+fn an_adopted_server_whose_shim_is_killed_leaves_nothing_and_comes_back() {
+    let home = home();
+    let script = "(setsid bash -c 'trap \"\" TERM HUP; echo out >&2; while :; do sleep 1; done' &); \
+                  while :; do sleep 1; done";
+    home.server("one", &format!("{}restart {{ backoff-initial \"10ms\" }}\n", shell(script)));
+    let daemon = home.daemon();
+    let leader = running(&home, "one");
+    says(&home, "one", "out");
+    daemon.kill9();
+    let before: Vec<u32> = marked_processes(home.mark()).iter().map(|it| it.pid).collect();
+    home.daemon();
+    assert_eq!(running(&home, "one"), leader);
+    signal(parent_of(leader), Signal::KILL);
+    crate::support::running_after(&home, "one", 1);
+    let old: Vec<_> = before.into_iter().filter(|&pid| is_alive(pid)).collect();
+    assert!(old.is_empty(), "{old:?} outlived their shim");
+}
+
+#[test]
+fn a_shim_that_hangs_is_ended_by_the_next_daemon() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    let before = running(&home, "one");
+    let shim = parent_of(before);
+    daemon.kill9();
+    signal(shim, Signal::STOP);
+    home.daemon();
+    assert_ne!(running(&home, "one"), before);
+    assert!(!is_alive(before) && !is_alive(shim));
+}

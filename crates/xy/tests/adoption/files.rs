@@ -1,0 +1,95 @@
+//! Files that changed while no daemon was there.
+
+use serde_json::{Value, json};
+use xy_testkit::is_alive;
+
+use crate::sleeper;
+use crate::support::{ask, home, pid_in, refused, running, status};
+
+#[test]
+fn what_changed_meanwhile_is_applied_as_a_reload_would() {
+    let home = home();
+    for name in ["same", "rules", "process", "gone"] {
+        home.server(name, &sleeper(&home));
+    }
+    let daemon = home.daemon();
+    let before = ["same", "rules", "process", "gone"].map(|name| running(&home, name));
+    daemon.kill9();
+    home.server("rules", &format!("{}stop {{ grace \"7s\" }}\n", sleeper(&home)));
+    home.server("process", &format!("{}env {{ A \"b\" }}\n", sleeper(&home)));
+    home.remove_server("gone");
+    home.server("new", &sleeper(&home));
+    home.daemon();
+    let [same, rules, process, gone] = before;
+    assert_eq!((running(&home, "same"), running(&home, "rules")), (same, rules));
+    home.wait_until("the changed one has been restarted", || {
+        let now = status(&home, "process");
+        now["state"] == "running" && now["pid"] != process
+    });
+    running(&home, "new");
+    home.wait_until("the removed one is gone", || !is_alive(gone));
+    assert!(!is_alive(process));
+    assert_eq!(refused(&home, "status", json!({ "name": "gone" }))["code"], -32001);
+}
+
+#[test]
+fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
+    let home = home();
+    for name in ["one", "two", "idle"] {
+        home.server(name, &sleeper(&home));
+    }
+    let daemon = home.daemon();
+    let before = ["one", "two"].map(|name| running(&home, name));
+    ask(&home, "stop", json!({ "name": "idle" }));
+    daemon.kill9();
+    home.server("one", "command \"x\"\nrestart { policy \"allways\" }");
+    home.server("idle", "nonsense");
+    let daemon = home.daemon();
+
+    let one = status(&home, "one");
+    assert_eq!((&one["state"], pid_in(&one)), (&json!("running"), before[0]));
+    let warning = "its file cannot be used as it is now, so it goes on as before: see `xy check`";
+    assert_eq!(one["warnings"], json!([warning]));
+    let two = status(&home, "two");
+    assert_eq!((pid_in(&two), &two["warnings"]), (before[1], &Value::Null));
+    assert!(daemon.stderr().contains("unknown restart policy `allways`"), "{}", daemon.stderr());
+    // It can even be restarted, with what it was started with.
+    ask(&home, "restart", json!({ "name": "one" }));
+    assert_ne!(running(&home, "one"), before[0]);
+
+    // Nobody is there for a file that was never good: it is left out until it is.
+    assert_eq!(refused(&home, "status", json!({ "name": "idle" }))["code"], -32001);
+    assert_eq!(refused(&home, "reload", json!({}))["code"], -32003);
+    home.server("one", &sleeper(&home));
+    home.server("idle", &sleeper(&home));
+    let reloaded = ask(&home, "reload", json!({}));
+    assert_eq!((&reloaded["updated"], &reloaded["added"]), (&json!(["one"]), &json!(["idle"])));
+    assert_eq!(status(&home, "one")["warnings"], Value::Null);
+}
+
+#[test]
+fn a_broken_file_for_all_of_them_keeps_every_living_server() {
+    let home = home();
+    for name in ["one", "two"] {
+        home.server(name, &sleeper(&home));
+    }
+    let daemon = home.daemon();
+    let before = ["one", "two"].map(|name| running(&home, name));
+    daemon.kill9();
+    home.write_config("xy.kdl", "defaults { nonsense }");
+    home.server("new", &sleeper(&home));
+    home.daemon();
+    assert_eq!(["one", "two"].map(|name| running(&home, name)), before);
+    assert_eq!(refused(&home, "status", json!({ "name": "new" }))["code"], -32001);
+}
+
+#[test]
+fn a_broken_file_is_fatal_when_nobody_is_there() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    running(&home, "one");
+    assert!(daemon.terminate().success());
+    home.server("one", "nonsense");
+    assert_eq!(home.daemon_fails().status.code(), Some(3));
+}

@@ -1,0 +1,165 @@
+//! What a daemon finds in its folder of shims, and whom it does not touch.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use xy_shim::wire::{self, Report};
+use xy_testkit::{Home, is_alive};
+
+use crate::sleeper;
+use crate::support::{home, running, status};
+
+/// A lock that the test holds in place of a shim.
+struct Held {
+    _lock: File,
+    socket: PathBuf,
+}
+
+fn hold(home: &Home, server: &str, identity: impl FnOnce(&str) -> Value) -> Held {
+    let folder = home.root().join("state/xy/shims");
+    fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("0123456789abcdef.sock");
+    let mut lock = File::create(folder.join(format!("{server}.lock"))).unwrap();
+    lock.try_lock().unwrap();
+    let text = identity(socket.to_str().unwrap()).to_string();
+    lock.write_all(text.as_bytes()).unwrap();
+    Held { _lock: lock, socket }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.socket); // It may never have been made.
+    }
+}
+
+/// When a process began, as the system counts.
+fn began(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap()
+}
+
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
+}
+
+fn identity(pid: u32, began: u64, boot: &str, socket: &str) -> Value {
+    let protocol = wire::PROTOCOL;
+    json!({ "protocol": protocol, "pid": pid, "began": began, "boot": boot, "life": "x-y",
+            "socket": socket })
+}
+
+fn stranger() -> Child {
+    Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap()
+}
+
+fn end(mut stranger: Child) {
+    assert!(is_alive(stranger.id()), "the stranger was killed");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn a_recorded_number_that_is_a_strangers_now_is_never_signalled() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    for (began_later, boot) in [(1, boot()), (0, "another boot".to_owned())] {
+        let stranger = stranger();
+        let pid = stranger.id();
+        let began = began(pid) + began_later;
+        let held = hold(&home, "one", |socket| identity(pid, began, &boot, socket));
+        let daemon = home.daemon();
+        let waits = status(&home, "one");
+        assert_eq!(waits["reason"], "waiting for the end of its predecessor", "{waits:#}");
+        end(stranger);
+        drop(held);
+        running(&home, "one");
+        assert!(daemon.terminate().success());
+    }
+}
+
+#[test]
+fn a_stranger_at_the_socket_is_neither_believed_nor_signalled() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let stranger = stranger();
+    let pid = stranger.id();
+    let held = hold(&home, "one", |socket| identity(pid, began(pid), &boot(), socket));
+    let _listens = UnixListener::bind(&held.socket).unwrap(); // This test, not that process.
+    let daemon = home.daemon();
+    assert!(daemon.stderr().contains("somebody else listens at its socket"));
+    assert_eq!(status(&home, "one")["state"], "stopping");
+    end(stranger);
+    drop(held);
+    running(&home, "one");
+}
+
+#[test]
+fn a_shim_of_another_version_is_told_and_waited_for() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let ours = std::process::id();
+    let held = hold(&home, "one", |socket| identity(ours, began(ours), &boot(), socket));
+    let listener = UnixListener::bind(&held.socket).unwrap();
+    let answers = std::thread::spawn(move || {
+        let (mut daemon, _) = listener.accept().unwrap();
+        let mut hello = [0; 256];
+        let count = daemon.read(&mut hello).unwrap();
+        assert!(count > 0);
+        let mut refused = Vec::new();
+        wire::put_report(&mut refused, &Report::Refused { protocol: 99 });
+        daemon.write_all(&refused).unwrap();
+    });
+    let daemon = home.daemon();
+    answers.join().unwrap();
+    let words = daemon.stderr();
+    let told = format!("it speaks version 99 and this daemon {}", wire::PROTOCOL);
+    assert!(words.contains(&told), "{words}");
+    assert_eq!(status(&home, "one")["state"], "stopping");
+    drop(held);
+    running(&home, "one");
+}
+
+#[test]
+fn what_a_folder_of_shims_may_hold_besides_does_no_harm() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let folder = home.root().join("state/xy/shims");
+    fs::create_dir_all(folder.join("dir.lock")).unwrap();
+    fs::write(folder.join("one.lock"), "not an identity").unwrap();
+    fs::write(folder.join("gone.lock"), "").unwrap();
+    fs::write(folder.join("stale.sock"), "").unwrap();
+    assert!(Command::new("mkfifo").arg(folder.join("pipe.lock")).status().unwrap().success());
+    home.daemon();
+    running(&home, "one");
+    assert!(!folder.join("gone.lock").exists() && !folder.join("stale.sock").exists());
+}
+
+#[test]
+fn what_carries_our_mark_and_has_no_shim_is_ended_at_start_and_nothing_else() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    let mark = mark_of(running(&home, "one"));
+    let (ours, _) = mark.rsplit_once('-').unwrap();
+    daemon.kill9();
+    let marked =
+        |mark: &str| Command::new("sleep").arg("60").env("XY_INSTANCE", mark).spawn().unwrap();
+    let mut left = marked(&format!("{ours}-0000000000000000"));
+    let another_home = marked("0000000000000000-0000000000000000");
+    let alike = marked(&format!("{ours}0-0000000000000000"));
+    home.daemon();
+    assert!(!left.wait().unwrap().success());
+    end(another_home);
+    end(alike);
+    running(&home, "one");
+}
+
+fn mark_of(pid: u32) -> String {
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let mark = environ.split(|&byte| byte == 0).find_map(|it| it.strip_prefix(b"XY_INSTANCE="));
+    String::from_utf8(mark.unwrap().to_vec()).unwrap()
+}

@@ -1,0 +1,92 @@
+//! `xy daemon --replace`: one daemon goes, another goes on.
+
+use rustix::process::Signal;
+use serde_json::json;
+use xy_shim::wire::PROTOCOL;
+use xy_testkit::is_alive;
+
+use crate::support::{home, pid_in, refused, running, says, signal, status};
+use crate::{deaf, sleeper};
+
+#[test]
+fn a_daemon_takes_over_and_the_servers_do_not_notice() {
+    let home = home();
+    home.server("stdio", &sleeper(&home));
+    home.server("http", &format!("{}port 8421\n", sleeper(&home)));
+    let first = home.daemon();
+    let before = ["stdio", "http"].map(|name| running(&home, name));
+    let second = home.daemon_with(&["--replace"]);
+    assert!(first.wait().success(), "{}", first.stderr());
+    assert_ne!(first.pid, second.pid);
+    assert_eq!(["stdio", "http"].map(|name| running(&home, name)), before);
+    assert!(second.terminate().success());
+    assert!(!before.into_iter().any(is_alive));
+}
+
+#[test]
+fn where_there_is_no_daemon_it_simply_starts() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    home.daemon_with(&["--replace"]);
+    running(&home, "one");
+}
+
+#[test]
+fn in_the_background_too() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let first = home.daemon();
+    let before = running(&home, "one");
+    let ran = home.xy(&["daemon", "--detach", "--replace"]);
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert!(first.wait().success());
+    assert_eq!(running(&home, "one"), before);
+}
+
+#[test]
+fn an_invalid_file_replaces_nobody() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let first = home.daemon();
+    let before = running(&home, "one");
+    home.server("one", "nonsense");
+    let ran = home.xy(&["daemon", "--replace"]);
+    assert_eq!(ran.code, 3, "{ran:#?}");
+    assert!(ran.stderr.contains("the running daemon was not replaced"), "{ran:#?}");
+    assert!(first.is_running());
+    assert_eq!(running(&home, "one"), before);
+}
+
+#[test]
+fn another_version_of_the_keepers_is_refused_and_nothing_changes() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let first = home.daemon();
+    let before = running(&home, "one");
+    let error = refused(&home, "handover", json!({ "shim_protocol": PROTOCOL + 1 }));
+    assert_eq!(error["code"], -32009);
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(message, "the running daemon cannot be replaced by this one");
+    assert!(first.is_running());
+    assert_eq!(running(&home, "one"), before);
+}
+
+#[test]
+fn whoever_waits_for_a_server_is_not_kept_waiting() {
+    let home = home();
+    home.server("deaf", &deaf(&home, "20s"));
+    let first = home.daemon();
+    let before = running(&home, "deaf");
+    says(&home, "deaf", "ready");
+    let mut waits = home.connect();
+    let stop = json!({ "jsonrpc": "2.0", "id": 1, "method": "stop", "params": { "name": "deaf" } });
+    waits.send(&stop);
+    home.wait_for_state("deaf", "stopping");
+    home.daemon_with(&["--replace"]);
+    assert!(first.wait().success());
+    let now = status(&home, "deaf");
+    assert_eq!((&now["state"], pid_in(&now)), (&json!("stopping"), before));
+    // The stop goes on as it was asked for; its grace is cut short only here.
+    signal(before, Signal::KILL);
+    home.wait_for_state("deaf", "stopped");
+}
