@@ -4,6 +4,7 @@
 //! translates; what decides something is in a pure module elsewhere.
 
 pub mod check;
+mod confine;
 mod daemon;
 mod files;
 mod handlers;

@@ -2,10 +2,26 @@
 
 use rustix::process::{Resource, getrlimit};
 use xy_config::{Kept, KeptLimits};
+use xy_shim::cgroup;
 
 /// What a daemon that is started here and now can keep.
 pub(crate) fn kept() -> KeptLimits {
-    let not_yet = Kept::NotAtAll { why: "this version of xy cannot".to_owned() };
-    let most_files = getrlimit(Resource::Nofile).maximum;
-    KeptLimits { most_files, memory: not_yet.clone(), pids: not_yet }
+    let found = cgroup::kept();
+    let as_config = |kept| match kept {
+        cgroup::Kept::ByCgroup => Kept::ByCgroup,
+        cgroup::Kept::PerProcess => Kept::PerProcess,
+        cgroup::Kept::NotAtAll { why } => Kept::NotAtAll { why },
+    };
+    KeptLimits {
+        most_files: getrlimit(Resource::Nofile).maximum,
+        memory: as_config(found.memory),
+        pids: as_config(found.pids),
+    }
+}
+
+/// Before the first server starts: makes room for limits, and ends what shims have left
+/// behind that were killed together with their daemon.
+pub(crate) fn prepare() {
+    cgroup::make_room();
+    cgroup::end_stale();
 }

@@ -11,6 +11,8 @@ use xy_supervisor::instance::{InstanceHandle, SeenExit, Snapshot};
 use xy_supervisor::lifecycle::{STOP_MARGIN, State};
 use xy_supervisor::logs::Line;
 
+use crate::confine;
+
 /// Lines of stderr shown for a server that has failed.
 const LAST_STDERR: usize = 10;
 
@@ -93,6 +95,7 @@ fn last_exit(seen: SeenExit) -> LastExit {
         signal: seen.exit.signal,
         expected: seen.expected,
         at: Timestamp::from(seen.at),
+        oom: seen.exit.oom.map(confine::oom),
     }
 }
 
@@ -124,6 +127,7 @@ pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
         _ => Vec::new(),
     };
     let process = &member.settings.process;
+    let confined = shared.and_then(|instance| instance.now().confined);
     ServerStatus {
         entry,
         transitions: transitions
@@ -139,6 +143,8 @@ pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
         command: std::iter::once(&process.command).chain(&process.args).cloned().collect(),
         config_file: member.settings.source.file.display().to_string(),
         log_file,
+        containment: confined.as_ref().map(|it| confine::containment(it.containment)),
+        limits: confine::limits(confined.as_ref(), process.limits),
     }
 }
 

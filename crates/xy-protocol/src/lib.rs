@@ -7,6 +7,7 @@ pub mod control;
 pub mod error;
 pub mod jsonrpc;
 pub mod server;
+pub mod size;
 pub mod time;
 
 /// The revision of this protocol; it grows when an answer changes its meaning.

@@ -228,6 +228,65 @@ pub struct LastExit {
     pub expected: bool,
     /// When it was seen.
     pub at: Timestamp,
+    /// Whether the kernel had killed any of it for want of memory, and why.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oom: Option<Oom>,
+}
+
+/// Why the kernel killed for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Oom {
+    /// The server used more than its limit.
+    Limit,
+    /// The machine, or a control group above the server's, had no more.
+    Machine,
+}
+
+/// What finds all processes of a server, from the strongest to the weakest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Containment {
+    /// A control group of its own, and its shim as the parent of all orphans.
+    Cgroup,
+    /// Its shim as the parent of all orphans.
+    Subreaper,
+    /// Its group of processes, which each of them may leave.
+    Group,
+}
+
+/// What a server may use of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Of what.
+    pub name: LimitName,
+    /// How much: a number, or bytes.
+    pub value: u64,
+    /// How it is kept, while the server lives.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kept_by: Option<KeptBy>,
+}
+
+/// What can be limited: the words of a server file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitName {
+    /// Open files.
+    Nofile,
+    /// Bytes of memory.
+    Memory,
+    /// Processes and threads.
+    Pids,
+}
+
+/// How a limit is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptBy {
+    /// By a control group, for all processes together.
+    Cgroup,
+    /// By a resource limit, for each process alone.
+    Rlimit,
 }
 
 /// What will happen by itself.
@@ -320,6 +379,12 @@ pub struct ServerStatus {
     pub config_file: String,
     /// Where its output is kept.
     pub log_file: String,
+    /// What finds all its processes, while it lives.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub containment: Option<Containment>,
+    /// What it may use, where its file limits that.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub limits: Vec<Limit>,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::cgroup::Groups;
 use crate::leader::Leader;
 use crate::program;
 use crate::sys;
@@ -39,12 +40,17 @@ pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
     let mut pipes = Pipes::make(order.stdout).map_err(|cause| failed("make its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
-    sys::start_clean(&mut command, order.open_files);
-    let child = command.spawn().map_err(|cause| exec_fault(&cause))?;
-    drop(command); // And with it the server's ends of the pipes.
+    let groups = Groups::make(&order.limits)?;
+    let doors = groups.doors().map_err(|cause| limit_fault(&cause))?;
+    sys::start_clean(&mut command, sys::Confine::new(order, doors));
+    let child = command.spawn().map_err(|cause| match sys::confine_error(&cause) {
+        Some(cause) => limit_fault(&cause),
+        None => exec_fault(&cause),
+    })?;
+    drop(command); // And with it the server's ends of the pipes, and the doors.
 
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let leader = Leader::new(pid.expect("a child has a pid"));
+    let leader = Leader::new(pid.expect("a child has a pid"), groups);
     Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
 }
 
@@ -127,6 +133,11 @@ fn exec_fault(cause: &io::Error) -> StartFault {
         ) => StartFault { problem: Problem::NotExecutable, errno: cause.raw_os_error() },
         _ => failed("start its program", cause),
     }
+}
+
+/// It must not run without its limits.
+fn limit_fault(cause: &io::Error) -> StartFault {
+    failed("apply its limits", cause)
 }
 
 fn failed(step: &str, cause: &io::Error) -> StartFault {

@@ -8,7 +8,9 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
 };
 
+use crate::cgroup::Groups;
 use crate::tree;
+use crate::wire::{Confined, Containment, LimitsOrder, Oom};
 
 /// A walk is quick, so a few of them outrun most who fork.
 const KILLS_IN_A_ROW: usize = 20;
@@ -17,6 +19,8 @@ const KILLS_IN_A_ROW: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Leader {
     pid: Pid,
+    /// What it and all that it starts are in; removed with it.
+    groups: Groups,
 }
 
 /// How it ended.
@@ -27,12 +31,31 @@ pub(crate) struct Ending {
 }
 
 impl Leader {
-    pub(crate) fn new(pid: Pid) -> Self {
-        Self { pid }
+    /// `groups` are those it was told to enter.
+    pub(crate) fn new(pid: Pid, mut groups: Groups) -> Self {
+        groups.settle(pid);
+        Self { pid, groups }
     }
 
     pub(crate) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// How it is held together, and limited as ordered.
+    pub(crate) fn confined(&self, limits: &LimitsOrder) -> Confined {
+        let containment = if self.groups.hold() {
+            Containment::Cgroup
+        } else if cfg!(target_os = "linux") {
+            Containment::Subreaper
+        } else {
+            Containment::Group
+        };
+        Confined { containment, limits: limits.kept() }
+    }
+
+    /// Whether the kernel has killed any of it for want of memory.
+    pub(crate) fn oom(&self) -> Option<Oom> {
+        self.groups.oom()
     }
 
     /// Asks all below us to end; a stopped process has to go on to hear it.
@@ -47,6 +70,7 @@ impl Leader {
     /// Kills all below us, and again what was born meanwhile.
     pub(crate) fn kill(&self) {
         for _ in 0..KILLS_IN_A_ROW {
+            self.groups.kill(); // All at once, where that can be done; the walk proves it.
             self.signal_group(Signal::KILL);
             tree::signal_each(&[Signal::KILL]);
             if !self.has_others() {
@@ -55,14 +79,17 @@ impl Leader {
         }
     }
 
-    /// Whether anything is left below us beside the leader. Reaps what is dead of it.
+    /// Whether anything is left below us, or in its groups, beside the leader. Reaps what
+    /// is dead of it.
     pub(crate) fn has_others(&self) -> bool {
-        tree::has_others(self.pid)
+        tree::has_others(self.pid) || self.groups.alive().iter().any(|pid| *pid != self.pid)
     }
 
     /// What would not die, the leader among it.
     pub(crate) fn survivors(&self) -> Vec<u32> {
         let mut alive = tree::alive();
+        let in_groups = self.groups.alive().into_iter().filter(|pid| !alive.contains(pid));
+        alive.extend(in_groups.collect::<Vec<_>>());
         if self.ending().is_none() && !alive.contains(&self.pid) {
             alive.insert(0, self.pid);
         }

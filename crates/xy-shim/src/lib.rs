@@ -9,11 +9,14 @@
 //!                                          ├─ company   who is there; door, for whoever comes
 //!                                          ├─ log       lines, disk_log, log_file
 //!                                          ├─ stop      decides: state × event → state × effect
-//!                                          └─ leader    signals and reaps the server
+//!                                          ├─ leader    signals and reaps the server
+//!                                          └─ cgroup    holds it together and limits it
 //! ```
 
+pub mod cgroup;
 mod clock;
 mod company;
+mod confine;
 mod control;
 mod disk_log;
 pub mod door;

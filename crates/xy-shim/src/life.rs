@@ -28,7 +28,7 @@ use crate::run::{LAST_WORDS_WITHIN, Shim};
 use crate::signals::Signals;
 use crate::stop::{self, Effect, Event, Stdin};
 use crate::sys;
-use crate::wire::{ExitReport, GoneRules, Order, Report, StartOrder};
+use crate::wire::{Confined, ExitReport, GoneRules, Order, Report, StartOrder};
 
 mod visits;
 
@@ -47,6 +47,7 @@ pub(crate) struct Life {
     phase: Phase,
     pid: u32,
     began_at: Instant,
+    confined: Confined,
     company: Company,
     control: Control,
     /// Closed once nobody is waited for.
@@ -124,7 +125,8 @@ impl Life {
         let Shim { mut control, signals, chunk } = shim;
         let Started { leader, passed, logged } = started;
         let pid = leader.pid().as_raw_pid().unsigned_abs();
-        let report = Report::Started { pid };
+        let confined = leader.confined(&order.limits);
+        let report = Report::Started { pid, confined: confined.clone() };
         let stdin = if passed.is_some() { Stdin::Pipe } else { Stdin::Empty };
         let [to_stdin, from_stdout] = match passed {
             None => {
@@ -142,6 +144,7 @@ impl Life {
             phase: Phase::Running { leader, stop: stop::State::NotAsked, ended: None },
             pid,
             began_at: now,
+            confined,
             company: Company::Daemon,
             control,
             door,
@@ -294,12 +297,13 @@ impl Life {
         let Phase::Running { leader, ended, .. } = phase else { return };
         let survivors = leader.survivors();
         let seen = leader.ending();
+        let oom = leader.oom();
         let asked = ended.is_none_or(|ended| ended.asked);
         let ending = ended.map(|ended| ended.ending).or(seen);
         leader.reap();
         self.drain_pipes();
         let Ending { code, signal } = ending.unwrap_or(Ending { code: None, signal: None });
-        let report = ExitReport { code, signal, asked, survivors };
+        let report = ExitReport { code, signal, asked, survivors, oom };
         self.control.outbox.put_report(&Report::Exited(report.clone()));
         self.to_stdin = None;
         if self.company != Company::Daemon {

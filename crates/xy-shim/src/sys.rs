@@ -9,7 +9,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::cgroup::Door;
+use crate::wire::{KeptBy, StartOrder};
 
 /// The highest signal number of Linux; numbers a system lacks are refused by it.
 const LAST_SIGNAL: libc::c_int = 64;
@@ -43,20 +47,72 @@ pub(crate) fn clear_signal_mask() {
     }
 }
 
-/// Has the command start in its own session, with default signals, and die with us.
-pub(crate) fn start_clean(command: &mut Command, open_files: Option<u64>) {
+/// What a server may use, and the groups that it enters.
+pub(crate) struct Confine {
+    doors: Vec<Door>,
+    /// How many files it may have open, unless it raises that itself.
+    open_files: Option<u64>,
+    /// How many it may have open at all.
+    nofile: Option<u64>,
+    /// How much memory of its own each of its processes may have.
+    data: Option<u64>,
+}
+
+impl Confine {
+    pub(crate) fn new(order: &StartOrder, doors: Vec<Door>) -> Self {
+        let memory = order.limits.memory.filter(|it| it.kept_by == KeptBy::Rlimit);
+        Self {
+            doors,
+            open_files: order.open_files,
+            nofile: order.limits.nofile,
+            data: memory.map(|it| it.bytes),
+        }
+    }
+
+    /// Runs between fork and exec. An error is marked, so that it is told from one of exec.
+    fn enter(&self) -> io::Result<()> {
+        let marked = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error() | CONFINE);
+        for door in &self.doors {
+            let entered = rustix::io::retry_on_intr(|| rustix::io::write(&door.descriptor, b"0"));
+            if door.is_required {
+                entered.map_err(marked)?;
+            }
+        }
+        if let Some(current) = self.open_files.filter(|_| self.nofile.is_none()) {
+            let maximum = getrlimit(Resource::Nofile).maximum;
+            setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum })?;
+        }
+        let both = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+        if let Some(files) = self.nofile {
+            setrlimit(Resource::Nofile, both(files)).map_err(marked)?;
+        }
+        if let Some(bytes) = self.data {
+            setrlimit(Resource::Data, both(bytes)).map_err(marked)?;
+        }
+        Ok(())
+    }
+}
+
+/// Added to the number of an error between fork and exec; no error has one so high.
+const CONFINE: i32 = 1 << 16;
+
+/// The error of a server that could not be confined, if that is what kept it from starting.
+pub(crate) fn confine_error(cause: &io::Error) -> Option<io::Error> {
+    let errno = cause.raw_os_error()?;
+    (errno & CONFINE != 0).then(|| io::Error::from_raw_os_error(errno & !CONFINE))
+}
+
+/// Has the command start in its own session, confined, with default signals, and die with us.
+pub(crate) fn start_clean(command: &mut Command, confine: Confine) {
     let shim = rustix::process::getpid();
     // SAFETY: `clean_child` makes only async-signal-safe calls and does not allocate.
-    unsafe { command.pre_exec(move || clean_child(shim, open_files)) };
+    unsafe { command.pre_exec(move || clean_child(shim, &confine)) };
 }
 
 /// Runs between fork and exec.
-fn clean_child(shim: Pid, open_files: Option<u64>) -> io::Result<()> {
+fn clean_child(shim: Pid, confine: &Confine) -> io::Result<()> {
     rustix::process::setsid()?;
-    if let Some(current) = open_files {
-        let maximum = getrlimit(Resource::Nofile).maximum;
-        setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum })?;
-    }
+    confine.enter()?;
     for signal in (1..=LAST_SIGNAL).filter(|it| ![libc::SIGKILL, libc::SIGSTOP].contains(it)) {
         set_default(signal);
     }

@@ -35,6 +35,10 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::confine::{
+    Confined, Containment, KeptBy, Limit, LimitName, LimitsOrder, MemoryLimit, Oom,
+};
+
 /// Version of this conversation; a shim refuses a `Start` or a `Hello` of another one.
 pub const PROTOCOL: u32 = 2;
 
@@ -116,6 +120,9 @@ pub struct StartOrder {
     /// The first note.
     #[serde(default)]
     pub note: String,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: LimitsOrder,
 }
 
 /// What happens when the daemon is gone.
@@ -158,6 +165,9 @@ pub enum Report {
     Started {
         /// The leader of its processes.
         pid: u32,
+        /// How it is held together and limited.
+        #[serde(default)]
+        confined: Confined,
     },
     /// It could not be started; the shim ends.
     StartFailed(StartFault),
@@ -199,6 +209,9 @@ pub struct StatusReport {
     /// How it ended, if it has.
     #[serde(default)]
     pub exited: Option<PastExit>,
+    /// How it is held together and limited.
+    #[serde(default)]
+    pub confined: Confined,
     /// How far its log is on disk, unless that cannot be written.
     #[serde(default)]
     pub logged: Option<LogPlace>,
@@ -238,6 +251,9 @@ pub struct ExitReport {
     /// Processes below the shim that did not even die of a KILL.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub survivors: Vec<u32>,
+    /// Whether the kernel killed any of it for want of memory, and why.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oom: Option<Oom>,
 }
 
 /// Why a server could not be started.
@@ -259,6 +275,13 @@ pub enum Problem {
     NotExecutable,
     /// The working folder is not a folder.
     NoWorkingDir,
+    /// It must not run without this limit.
+    LimitNotKept {
+        /// Which.
+        limit: String,
+        /// Why it cannot be kept.
+        why: String,
+    },
     /// The shim speaks another version.
     Protocol {
         /// The shim's.
@@ -460,6 +483,7 @@ mod tests {
             signal: Some(9),
             asked: true,
             survivors: Vec::new(),
+            oom: None,
         });
         let mut bytes = Vec::new();
         put_order(&mut bytes, &order).unwrap();

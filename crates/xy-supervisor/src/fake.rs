@@ -211,7 +211,7 @@ struct Stage {
     asks: mpsc::Receiver<Ask>,
 }
 
-const KILLED: Exit = Exit { code: None, signal: Some(9) };
+const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNSEEN };
 
 impl Stage {
     /// Plays it to its end; answers with the last news, unless there is none.

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, ServerState};
 
+use crate::launch::Confined;
 use crate::lifecycle::{Event, Exit, Life, Reason};
 use crate::logs::LogBook;
 
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub log_problem: Option<String>,
     /// Processes of its last life that would not die.
     pub survivors: Vec<u32>,
+    /// How it is held together and limited, while it lives.
+    pub confined: Option<Confined>,
 }
 
 impl Snapshot {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use xy_config::settings::ServerSettings;
+pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
 
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
@@ -17,6 +18,7 @@ use crate::logs::LogBook;
 pub mod adopt;
 mod driver;
 mod fault;
+mod limits;
 mod orphans;
 pub mod process;
 mod shim_link;
@@ -64,6 +66,8 @@ pub enum News {
     Survivors(Vec<u32>),
     /// Its log cannot be written; `None` when it can again.
     LogTrouble(Option<String>),
+    /// How it is held together and limited, before it is told that it runs.
+    Confined(Confined),
 }
 
 /// One thing asked of a life.

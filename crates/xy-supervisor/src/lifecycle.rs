@@ -29,7 +29,7 @@ use xy_protocol::server::{ServerState, Wanted};
 pub(crate) mod note;
 pub mod reason;
 
-pub use reason::{Exit, LaunchFault, Reason};
+pub use reason::{Exit, LaunchFault, Oom, Reason};
 
 /// The window of `max-retries-per-minute`.
 pub const WINDOW: Duration = Duration::from_mins(1);

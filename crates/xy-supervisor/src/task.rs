@@ -90,6 +90,7 @@ impl Task {
             transitions: Arc::new(VecDeque::new()),
             log_problem: None,
             survivors: Vec::new(),
+            confined: None,
         };
         let (mut predecessor, mut instance) = (None, None);
         let first = match parts.before {
@@ -203,6 +204,7 @@ impl Task {
             News::Exited(exit) => {
                 self.instance = None;
                 self.now.pid = None;
+                self.now.confined = None;
                 let expected = matches!(
                     self.now.life.state,
                     State::Stopping {
@@ -218,6 +220,10 @@ impl Task {
                 tracing::error!(server = %self.key, ?pids, "these processes would not die");
                 self.now.survivors = pids;
                 self.publish();
+                None
+            }
+            News::Confined(confined) => {
+                self.now.confined = Some(confined);
                 None
             }
             News::LogTrouble(problem) => {

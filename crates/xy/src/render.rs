@@ -16,6 +16,7 @@ use xy_protocol::server::ServerState;
 use xy_protocol::time::Timestamp;
 
 pub(crate) mod changes;
+pub(crate) mod confine;
 pub(crate) mod error;
 pub(crate) mod info;
 pub(crate) mod list;

@@ -105,6 +105,7 @@ impl Life {
             torn: self.heritage.is_torn,
             stopping,
             exited,
+            confined: self.confined.clone(),
             logged: None,
         }
     }

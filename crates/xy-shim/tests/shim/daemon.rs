@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
 use xy_shim::wire::{
-    self, ExitReport, Frame, GoneRules, LogOrder, Order, Report, StartFault, StartOrder,
-    StatusReport, Stdout,
+    self, ExitReport, Frame, GoneRules, LimitsOrder, LogOrder, Order, Report, StartFault,
+    StartOrder, StatusReport, Stdout,
 };
 
 /// Nothing here takes this long.
@@ -110,6 +110,7 @@ impl Daemon {
             life: "test-life".to_owned(),
             socket: None,
             note: "first note".to_owned(),
+            limits: LimitsOrder::default(),
         }
     }
 
@@ -204,7 +205,7 @@ impl Daemon {
     /// Waits until the server runs; answers its pid.
     pub(crate) fn started(&mut self) -> i32 {
         let pid = self.wait_for_report(|report| match report {
-            Report::Started { pid } => Some(*pid),
+            Report::Started { pid, .. } => Some(*pid),
             _ => None,
         });
         pid.cast_signed()
@@ -336,6 +337,7 @@ impl Drop for Daemon {
             let _ = shim.kill();
             let _ = shim.wait();
         }
+        xy_shim::cgroup::remove_stale(); // As a daemon does for a shim that was killed.
     }
 }
 
@@ -373,5 +375,5 @@ pub(crate) fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Sen
 
 /// An exit that left nothing behind.
 pub(crate) fn ended(code: Option<i32>, signal: Option<i32>, asked: bool) -> ExitReport {
-    ExitReport { code, signal, asked, survivors: Vec::new() }
+    ExitReport { code, signal, asked, survivors: Vec::new(), oom: None }
 }

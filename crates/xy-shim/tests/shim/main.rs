@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
 mod adoption;
+mod cgroups;
 mod daemon;
 mod output;
 mod start;

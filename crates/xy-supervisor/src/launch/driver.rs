@@ -12,6 +12,7 @@ use xy_shim::wire::{ExitReport, GoneRules, Order, Report, StatusReport};
 
 use super::adopt::is_of_home;
 use super::fault::explain;
+use super::limits;
 use super::orphans::{Lives, Shims};
 use super::shim_link::{Heard, ShimLink};
 use super::shim_process::ShimProcess;
@@ -117,6 +118,7 @@ impl Driver {
         let [stdin, stdout] =
             status.passed.map(|is_passed| if is_passed { self.link.take_fd() } else { None });
         self.is_ending = status.stopping;
+        self.tell(News::Confined(status.confined)).await;
         match status.exited {
             Some(exited) => self.over(exited.report).await,
             None if self.is_stdio() && stdout.is_none() => self.refuse_half(),
@@ -171,7 +173,9 @@ impl Driver {
         self.below.shims.forget(child_pid);
         let _ = std::fs::remove_file(&self.below.socket); // Most take it with them.
         if self.end.is_none() {
+            xy_shim::cgroup::end_stale(); // All at once, where the server had a group.
             let left = self.below.shims.end_orphans(&OneLife(&self.below.life)).await;
+            xy_shim::cgroup::remove_stale();
             if !left.is_empty() {
                 self.tell(News::Survivors(left)).await;
             }
@@ -200,12 +204,13 @@ impl Driver {
 
     async fn hear(&mut self, report: Report) {
         match report {
-            Report::Started { pid } => {
+            Report::Started { pid, confined } => {
                 let (stdin, stdout) = (self.link.take_fd(), self.link.take_fd());
                 if self.is_stdio() && stdout.is_none() {
                     self.refuse_half();
                     return;
                 }
+                self.tell(News::Confined(confined)).await;
                 self.begin(pid, stdin, stdout).await;
             }
             Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
@@ -229,7 +234,8 @@ impl Driver {
         }
         self.forward_rest();
         self.link.queue(&Order::Finish);
-        let exited = News::Exited(Exit { code: exit.code, signal: exit.signal });
+        let oom = limits::oom(exit.oom, &self.order.settings.process);
+        let exited = News::Exited(Exit { code: exit.code, signal: exit.signal, oom });
         let last = self.refused.take().map_or(exited, News::LaunchFailed);
         self.ends_with(last);
     }

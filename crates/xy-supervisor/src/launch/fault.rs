@@ -19,6 +19,7 @@ pub(super) fn is_transient(errno: Option<i32>) -> bool {
         Errno::TXTBSY,
         Errno::IO,
         Errno::NOSPC,
+        Errno::BUSY,
     ];
     errno.is_some_and(|errno| transient.iter().any(|known| known.raw_os_error() == errno))
 }
@@ -48,6 +49,10 @@ pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
                 process.working_dir.as_deref().unwrap_or(Path::new("")).display()
             ),
             Some(format!("create it, or correct `working-dir` in {}", source.file.display())),
+        ),
+        wire::Problem::LimitNotKept { limit, why } => (
+            format!("its limit of `{limit}` cannot be kept: {why}"),
+            Some(format!("correct `limits` in {}", source.file.display())),
         ),
         wire::Problem::Protocol { expected } => (
             format!("its shim speaks version {expected}, the daemon {}", wire::PROTOCOL),

@@ -12,11 +12,12 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use xy_protocol::server::Transport;
 use xy_shim::marked::MARK;
-use xy_shim::wire::{self, GoneRules, LogOrder, Order, StartOrder, StatusReport};
+use xy_shim::wire::{self, GoneRules, KeptBy, LogOrder, Order, StartOrder, StatusReport};
 
 use super::adopt::home_id;
 use super::driver::{Below, Driver};
 use super::fault::is_transient;
+use super::limits;
 use super::orphans::Shims;
 use super::shim_link::ShimLink;
 use super::shim_process::ShimProcess;
@@ -50,6 +51,7 @@ pub struct ProcessLauncher {
     logs_dir: PathBuf,
     locks_dir: PathBuf,
     open_files: Option<u64>,
+    memory_kept_by: KeptBy,
     shims: Shims,
     /// In the mark of all processes that are ours.
     home: String,
@@ -65,7 +67,8 @@ impl ProcessLauncher {
         open_files: Option<u64>,
     ) -> Self {
         let (shims, home) = (Shims::new(), home_id(&locks_dir));
-        Self { shim, logs_dir, locks_dir, open_files, shims, home }
+        let memory_kept_by = limits::memory_kept_by();
+        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home }
     }
 
     pub(super) fn logs_dir(&self) -> &Path {
@@ -149,10 +152,11 @@ impl ProcessLauncher {
                 orphan_ms: millis(rules.orphan_timeout),
                 grace_ms: millis(rules.stop.grace),
             },
-            open_files: process.limits.nofile.or(self.open_files),
+            open_files: self.open_files,
             life: life.to_owned(),
             socket: is_locked.then(|| self.socket(life).to_string_lossy().into_owned()),
             note: String::from_utf8_lossy(&order.note).into_owned(),
+            limits: limits::order(process.limits, self.memory_kept_by),
         }
     }
 

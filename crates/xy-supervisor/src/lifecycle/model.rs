@@ -527,7 +527,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 }
 
 fn any_exit() -> impl Strategy<Value = Exit> {
-    let killed = Exit { code: None, signal: Some(9) };
+    let killed = Exit { signal: Some(9), ..Exit::UNSEEN };
     select(vec![Exit::code(1), Exit::code(0), Exit::UNSEEN, killed])
 }
 
@@ -659,7 +659,7 @@ proptest! {
             let is_forced = matches!(world.life.state, State::Stopping { overdue_at: None, .. });
             let has_ended = if obeys { world.is_told_to_end } else { is_forced };
             if has_ended {
-                world.act(&Action::Exit(Exit { code: None, signal: Some(9) }));
+                world.act(&Action::Exit(Exit { signal: Some(9), ..Exit::UNSEEN }));
             } else if becomes_ready && !world.is_told_to_end {
                 world.act(&Action::BecomeReady);
             } else {

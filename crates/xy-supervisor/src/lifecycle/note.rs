@@ -138,7 +138,7 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use xy_shim::wire::{ExitReport, PastExit};
+    use xy_shim::wire::{Confined, ExitReport, PastExit};
 
     use super::*;
     use crate::fake::settings;
@@ -159,6 +159,7 @@ mod tests {
             torn: false,
             stopping: false,
             exited: None,
+            confined: Confined::default(),
             logged: None,
         }
     }
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn one_that_ended_meanwhile_has_lived_until_then() {
         let (note, now) = left();
-        let report = ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![] };
+        let report = ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![], oom: None };
         let exited = Some(PastExit { report, ms_ago: 9_000 });
         let life = note.life(&StatusReport { exited, ..status() }, Wanted::Up, now);
         let running = State::Running { launched_at: ago(now, 41), ready_at: ago(now, 31) };

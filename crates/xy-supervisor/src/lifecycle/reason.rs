@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use xy_protocol::size::Size;
+
 /// How a life ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
@@ -10,15 +12,29 @@ pub struct Exit {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
+    /// Whether the kernel had killed any of it for want of memory.
+    pub oom: Option<Oom>,
+}
+
+/// Why the kernel killed for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oom {
+    /// The server used more than its limit.
+    Limit {
+        /// The limit.
+        bytes: u64,
+    },
+    /// The machine, or a group above the server's, had no more.
+    Machine,
 }
 
 impl Exit {
     /// Nobody saw how it ended.
-    pub const UNSEEN: Self = Self { code: None, signal: None };
+    pub const UNSEEN: Self = Self { code: None, signal: None, oom: None };
 
     /// It ended with this code.
     pub fn code(code: i32) -> Self {
-        Self { code: Some(code), signal: None }
+        Self { code: Some(code), ..Self::UNSEEN }
     }
 
     /// Only an exit code of 0 is clean: an unasked death by a signal is not.
@@ -33,6 +49,25 @@ impl fmt::Display for Exit {
             (Some(code), _) => write!(f, "exited with code {code}"),
             (None, Some(signal)) => write!(f, "killed by signal {}", SignalName(signal)),
             (None, None) => write!(f, "ended, nobody saw how"),
+        }?;
+        // A leader that lives on when one of its children is killed may end in any way.
+        let is_killed = self.signal == Some(rustix::process::Signal::KILL.as_raw());
+        match self.oom {
+            None => Ok(()),
+            Some(Oom::Limit { bytes }) if is_killed => {
+                write!(f, ": it used more than its memory limit ({})", Size(bytes))
+            }
+            Some(Oom::Machine) if is_killed => {
+                write!(f, " by the kernel, which was out of memory")
+            }
+            Some(Oom::Limit { bytes }) => write!(
+                f,
+                ", after a process of it was killed for using more than its memory limit ({})",
+                Size(bytes)
+            ),
+            Some(Oom::Machine) => {
+                write!(f, ", after a process of it was killed by the kernel, out of memory")
+            }
         }
     }
 }
@@ -182,5 +217,27 @@ impl fmt::Display for Reason {
                 write!(f, "{last}; gave up after {attempts} {restarts} (max-attempts)")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_for_want_of_memory_is_named_as_such() {
+        let limit = Some(Oom::Limit { bytes: 64 << 20 });
+        let exits = [
+            Exit { signal: Some(9), oom: limit, ..Exit::UNSEEN },
+            Exit { signal: Some(9), oom: Some(Oom::Machine), ..Exit::UNSEEN },
+            Exit { oom: limit, ..Exit::code(1) },
+            Exit { oom: Some(Oom::Machine), ..Exit::code(1) },
+        ];
+        insta::assert_snapshot!(exits.map(|exit| exit.to_string()).join("\n"), @"
+        killed by signal 9 (SIGKILL): it used more than its memory limit (64 MiB)
+        killed by signal 9 (SIGKILL) by the kernel, which was out of memory
+        exited with code 1, after a process of it was killed for using more than its memory limit (64 MiB)
+        exited with code 1, after a process of it was killed by the kernel, out of memory
+        ");
     }
 }

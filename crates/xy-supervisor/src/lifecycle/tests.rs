@@ -15,7 +15,7 @@ use crate::fake::{SECOND, permanent_fault, steady, transient_fault};
 
 const MILLI: Duration = Duration::from_millis(1);
 
-const KILLED: Exit = Exit { code: None, signal: Some(9) };
+const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNSEEN };
 
 fn crash() -> Event {
     Event::Exited(Exit::code(1))
@@ -991,7 +991,7 @@ mod counts {
 fn every_reason_in_words() {
     let crashed = || Box::new(Reason::Exited(Exit::code(1)));
     let not_found = || Box::new(Reason::LaunchFailed(permanent_fault()));
-    let signal = |number| Reason::Exited(Exit { code: None, signal: Some(number) });
+    let signal = |number| Reason::Exited(Exit { signal: Some(number), ..Exit::UNSEEN });
     let reasons = [
         Reason::NotStarted,
         Reason::Predecessor,

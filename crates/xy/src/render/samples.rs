@@ -90,7 +90,13 @@ pub(crate) fn failed_status() -> ServerStatus {
             restart_count: 5,
             restarts_total: 17,
             reason: Some("crashed 5 times in a minute".into()),
-            last_exit: Some(LastExit { code: None, signal: Some(11), expected: false, at: at(65) }),
+            last_exit: Some(LastExit {
+                code: None,
+                signal: Some(11),
+                expected: false,
+                at: at(65),
+                oom: None,
+            }),
             ..entry("flaky", ServerState::Failed)
         },
         transitions: vec![
@@ -102,5 +108,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         command: vec!["npx".into(), "-y".into(), "two words".into(), String::new()],
         config_file: "/home/a/.config/xy/servers/flaky.kdl".into(),
         log_file: "/home/a/.local/state/xy/logs/flaky.log".into(),
+        containment: None,
+        limits: Vec::new(),
     }
 }

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use xy_protocol::server::{Health, LastExit, ServerEntry, ServerStatus, Wanted};
+use xy_protocol::server::{Health, LastExit, Oom, ServerEntry, ServerStatus, Wanted};
 use xy_protocol::time::Timestamp;
 
+use super::confine;
 use super::list::next_step;
 use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
 
 /// Everything there is to say, as of `now`.
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
-    for (label, value) in facts(&status.entry, now).into_iter().chain(files(status)) {
+    let rows = facts(&status.entry, now).into_iter();
+    for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
     text += &transitions(status, now);
@@ -90,8 +92,13 @@ fn last_exit(exit: &LastExit, now: Timestamp) -> String {
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "unknown".to_owned(),
     };
+    let memory = match exit.oom {
+        None => "",
+        Some(Oom::Limit) => ", over its memory limit",
+        Some(Oom::Machine) => ", the machine was out of memory",
+    };
     let asked_for = if exit.expected { "as asked" } else { "unasked" };
-    format!("{how}, {asked_for}, {}", ago(exit.at, now))
+    format!("{how}{memory}, {asked_for}, {}", ago(exit.at, now))
 }
 
 fn transitions(status: &ServerStatus, now: Timestamp) -> String {
@@ -127,5 +134,23 @@ mod tests {
         status.transitions.clear();
         status.last_stderr.clear();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
+    }
+
+    #[test]
+    fn an_exit_for_want_of_memory_says_so() {
+        let exit = |oom| LastExit {
+            code: None,
+            signal: Some(9),
+            expected: false,
+            at: samples::at(5),
+            oom,
+        };
+        let told = [Some(Oom::Limit), Some(Oom::Machine), None]
+            .map(|oom| last_exit(&exit(oom), samples::at(0)));
+        insta::assert_snapshot!(told.join("\n"), @"
+        signal 9, over its memory limit, unasked, 5s ago
+        signal 9, the machine was out of memory, unasked, 5s ago
+        signal 9, unasked, 5s ago
+        ");
     }
 }

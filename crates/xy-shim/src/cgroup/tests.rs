@@ -1,0 +1,1 @@
+//! Real groups, where they can be had.

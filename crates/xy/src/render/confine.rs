@@ -1,0 +1,74 @@
+//! How a server is held together and limited.
+
+use xy_protocol::server::{Containment, KeptBy, Limit, LimitName, ServerStatus};
+use xy_protocol::size::Size;
+
+/// The rows of `status` about it.
+pub(crate) fn facts(status: &ServerStatus) -> Vec<(&'static str, String)> {
+    let processes = status.containment.map(|it| ("processes", containment(it).to_owned()));
+    let limits: Vec<String> = status.limits.iter().map(limit).collect();
+    let limits = (!limits.is_empty()).then(|| ("limits", limits.join(", ")));
+    processes.into_iter().chain(limits).collect()
+}
+
+fn containment(containment: Containment) -> &'static str {
+    match containment {
+        Containment::Cgroup => "held together by a cgroup and a subreaper",
+        Containment::Subreaper => "held together by a subreaper",
+        Containment::Group => "held together by their process group, which each may leave",
+    }
+}
+
+fn limit(limit: &Limit) -> String {
+    let said = match limit.name {
+        LimitName::Nofile => format!("nofile {}", limit.value),
+        LimitName::Memory => format!("memory {}", Size(limit.value)),
+        LimitName::Pids => format!("pids {}", limit.value),
+    };
+    match limit.kept_by {
+        Some(KeptBy::Cgroup) => format!("{said} (all together)"),
+        Some(KeptBy::Rlimit) => format!("{said} (each process)"),
+        None => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    fn rows(containment: Option<Containment>, kept_by: Option<KeptBy>) -> String {
+        let limit = |name, value| Limit { name, value, kept_by };
+        let limits = vec![
+            limit(LimitName::Nofile, 4096),
+            limit(LimitName::Memory, 64 << 20),
+            limit(LimitName::Pids, 20),
+        ];
+        let status = ServerStatus { containment, limits, ..samples::failed_status() };
+        facts(&status).iter().map(|(label, value)| format!("{label}: {value}\n")).collect()
+    }
+
+    #[test]
+    fn limits_say_whether_they_hold_for_all_processes_or_for_each() {
+        let told = [
+            rows(Some(Containment::Cgroup), Some(KeptBy::Cgroup)),
+            rows(Some(Containment::Subreaper), Some(KeptBy::Rlimit)),
+            rows(Some(Containment::Group), None),
+            rows(None, None),
+        ];
+        insta::assert_snapshot!(told.concat(), @"
+        processes: held together by a cgroup and a subreaper
+        limits: nofile 4096 (all together), memory 64 MiB (all together), pids 20 (all together)
+        processes: held together by a subreaper
+        limits: nofile 4096 (each process), memory 64 MiB (each process), pids 20 (each process)
+        processes: held together by their process group, which each may leave
+        limits: nofile 4096, memory 64 MiB, pids 20
+        limits: nofile 4096, memory 64 MiB, pids 20
+        ");
+    }
+
+    #[test]
+    fn without_limits_there_is_nothing_to_say() {
+        assert_eq!(facts(&samples::failed_status()), []);
+    }
+}

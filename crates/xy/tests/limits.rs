@@ -1,0 +1,151 @@
+//! What servers may use: kept, shown, and refused where it cannot be kept.
+#![expect(clippy::unwrap_used, reason = "everything here is a test")]
+
+mod support;
+
+use serde_json::json;
+use support::{home, running, signal, status};
+
+const MEMORY: u64 = 64 << 20;
+
+#[test]
+fn a_limit_of_open_files_is_kept_and_shown() {
+    let home = home();
+    let script = "ulimit -Hn >&2; exec sleep 60";
+    let args = format!("command \"sh\"\nargs \"-c\" \"{script}\"\nport 8421\n");
+    home.server("one", &format!("{args}limits {{ nofile 77 }}\n"));
+    home.daemon();
+    running(&home, "one");
+    support::says(&home, "one", "77");
+    let limits = json!([{ "name": "nofile", "value": 77, "kept_by": "rlimit" }]);
+    assert_eq!(status(&home, "one")["limits"], limits);
+    let shown = home.xy(&["status", "one"]).stdout;
+    assert!(shown.contains("nofile 77 (each process)"), "{shown}");
+
+    support::ask(&home, "stop", json!({ "name": "one" }));
+    let stopped = status(&home, "one");
+    assert_eq!(stopped["limits"], json!([{ "name": "nofile", "value": 77 }]));
+    assert_eq!(stopped.get("containment"), None);
+    home.finish();
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_an_error_of_check_and_of_a_start() {
+    let home = home();
+    home.server("one", "command \"true\"\nlimits { nofile 4294967295 }\n");
+    let checked = home.xy(&["check"]);
+    assert_eq!(checked.code, 3);
+    assert!(checked.stdout.contains("`nofile` cannot be more than"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("ulimit -Hn"), "{}", checked.stdout);
+    let refused = home.daemon_fails();
+    assert_eq!(refused.status.code(), Some(3));
+    home.finish();
+}
+
+/// These need the right to make control groups, and say so where it is missing.
+#[cfg(target_os = "linux")]
+mod cgroups {
+    use rustix::process::Signal;
+    use serde_json::Value;
+    use xy_shim::cgroup::{self, Kept};
+    use xy_testkit::Home;
+
+    use super::*;
+
+    /// Whether limits can be kept by groups here; if not, says so.
+    #[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]
+    fn can_be_had() -> bool {
+        let kept = cgroup::kept();
+        let can = kept.memory == Kept::ByCgroup && kept.pids == Kept::ByCgroup;
+        if !can {
+            println!("SKIPPED: no control groups for limits: {kept:?}");
+        }
+        can
+    }
+
+    fn limited(home: &Home, script: &str) {
+        let text = format!(
+            "command \"sh\"\nargs \"-c\" \"{script}\"\nport 8421\n\
+             limits {{ memory \"64MiB\"; pids 20 }}\nrestart {{ policy \"never\" }}\n"
+        );
+        home.server("one", &text);
+    }
+
+    fn shown(home: &Home) -> String {
+        home.xy(&["status", "one"]).stdout
+    }
+
+    #[test]
+    fn limits_and_what_holds_a_server_together_are_shown() {
+        if !can_be_had() {
+            return;
+        }
+        let home = home();
+        limited(&home, "exec sleep 60");
+        home.daemon();
+        running(&home, "one");
+        let status = status(&home, "one");
+        let limits = json!([
+            { "name": "memory", "value": MEMORY, "kept_by": "cgroup" },
+            { "name": "pids", "value": 20, "kept_by": "cgroup" },
+        ]);
+        assert_eq!(status["limits"], limits);
+        assert_eq!(status["containment"], "cgroup");
+        let shown = shown(&home);
+        assert!(shown.contains("held together by a cgroup and a subreaper"), "{shown}");
+        assert!(shown.contains("memory 64 MiB (all together), pids 20 (all together)"), "{shown}");
+        home.finish();
+    }
+
+    #[test]
+    fn a_server_killed_for_want_of_memory_is_told_as_such() {
+        if !can_be_had() {
+            return;
+        }
+        let home = home();
+        limited(&home, "exec tail /dev/zero");
+        home.daemon();
+        let ended = home.wait_until("the kernel has killed it", || {
+            let status = status(&home, "one");
+            (!status["last_exit"].is_null()).then_some(status)
+        });
+        assert_eq!(ended["last_exit"]["signal"], 9);
+        assert_eq!(ended["last_exit"]["oom"], "limit");
+        let reason = ended["reason"].as_str().unwrap();
+        assert!(reason.contains("it used more than its memory limit (64 MiB)"), "{reason}");
+        let shown = shown(&home);
+        assert!(shown.contains("signal 9, over its memory limit, unasked"), "{shown}");
+        home.finish();
+    }
+
+    /// The group in cgroup2 of a process, as the kernel names it.
+    fn group_of(pid: u32) -> String {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        own.unwrap().to_owned()
+    }
+
+    #[test]
+    fn after_a_killed_shim_nothing_is_left_in_its_group() {
+        if !can_be_had() {
+            return;
+        }
+        let home = home();
+        limited(&home, "setsid sleep 60 & exec sleep 60");
+        home.daemon();
+        let pid = running(&home, "one");
+        let group = group_of(pid);
+        let name = group.rsplit('/').next().unwrap().to_owned();
+        let shim: u32 = name.split('-').nth(1).unwrap().parse().unwrap();
+        signal(shim, Signal::KILL);
+        home.wait_until("its end is seen", || {
+            status(&home, "one").get("last_exit").is_some_and(|exit: &Value| !exit.is_null())
+        });
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for mount in mounts.lines().filter(|line| line.contains(" - cgroup")) {
+            let folder = format!("{}/{name}", mount.split(' ').nth(4).unwrap());
+            assert!(!std::path::Path::new(&folder).exists(), "{folder}");
+        }
+        home.finish();
+    }
+}
