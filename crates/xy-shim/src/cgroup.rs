@@ -144,7 +144,7 @@ fn check_unified(folder: &Path, controller: &str) -> Result<(), String> {
     if access(folder.join("cgroup.subtree_control"), Access::WRITE_OK).is_err() {
         return Err(format!("the cgroup `{shown}` cannot be changed by this user"));
     }
-    if group.is_root() || group.own_pids().is_empty() {
+    if group.is_root() || group.is_vacant() {
         return Ok(());
     }
     Err("the daemon needs a cgroup of its own, as from `systemd-run --user -p Delegate=yes`".into())

@@ -72,6 +72,17 @@ impl Group {
         text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     }
 
+    /// Whether nobody but `pid` is in it; whoever is of another namespace is listed as 0.
+    pub(super) fn has_only(&self, pid: u32) -> bool {
+        let pid = pid.to_string();
+        self.read("cgroup.procs").split_whitespace().all(|it| it == pid)
+    }
+
+    /// Whether nobody is in it.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.read("cgroup.procs").trim().is_empty()
+    }
+
     /// What lives in it, or in a group below it.
     pub(super) fn alive(&self) -> Vec<Pid> {
         let is_alive =

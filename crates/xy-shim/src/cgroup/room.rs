@@ -48,8 +48,7 @@ fn step_aside(base: &Group, pid: u32, wanted: &[&str]) {
         .filter(|it| base.lists("cgroup.controllers", it))
         .filter(|it| !base.lists("cgroup.subtree_control", it))
         .collect();
-    let is_alone = || base.own_pids().iter().all(|it| it.as_raw_pid().unsigned_abs() == pid);
-    if wanted.is_empty() || base.is_root() || !is_alone() {
+    if wanted.is_empty() || base.is_root() || !base.has_only(pid) {
         return;
     }
     let room = Group::at(base.folder.join(ROOM));

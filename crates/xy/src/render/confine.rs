@@ -45,7 +45,9 @@ mod tests {
             limit(LimitName::Pids, 20),
         ];
         let status = ServerStatus { containment, limits, ..samples::failed_status() };
-        facts(&status).iter().map(|(label, value)| format!("{label}: {value}\n")).collect()
+        let rows: Vec<String> =
+            facts(&status).iter().map(|(label, value)| format!("{label}: {value}")).collect();
+        rows.join("\n")
     }
 
     #[test]
@@ -56,7 +58,7 @@ mod tests {
             rows(Some(Containment::Group), None),
             rows(None, None),
         ];
-        insta::assert_snapshot!(told.concat(), @"
+        insta::assert_snapshot!(told.join("\n"), @"
         processes: held together by a cgroup and a subreaper
         limits: nofile 4096 (all together), memory 64 MiB (all together), pids 20 (all together)
         processes: held together by a subreaper

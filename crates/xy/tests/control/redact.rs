@@ -21,7 +21,21 @@ pub(crate) fn redact(home: &Home, text: &str) -> String {
         "process ",
         "daemon ",
     ];
-    keys.into_iter().fold(without_moments(&text), |text, key| without_number(&text, key))
+    let text = without_containment(without_moments(&text));
+    keys.into_iter().fold(text, |text, key| without_number(&text, key))
+}
+
+/// What holds a server together is up to the machine.
+fn without_containment(mut text: String) -> String {
+    for how in ["cgroup", "subreaper", "group"] {
+        text = text.replace(&format!("\"containment\":\"{how}\""), "\"containment\":\"[how]\"");
+    }
+    let phrases =
+        ["a cgroup and a subreaper", "a subreaper", "their process group, which each may leave"];
+    for how in phrases {
+        text = text.replace(&format!("held together by {how}"), "held together by [how]");
+    }
+    text
 }
 
 /// Every number right after `key` becomes `[n]`.
