@@ -1,12 +1,10 @@
 //! What servers may use: kept, shown, and refused where it cannot be kept.
-#![expect(clippy::unwrap_used, reason = "everything here is a test")]
+#![cfg_attr(target_os = "linux", expect(clippy::unwrap_used, reason = "everything here is a test"))]
 
 mod support;
 
 use serde_json::json;
-use support::{home, running, signal, status};
-
-const MEMORY: u64 = 64 << 20;
+use support::{home, running, status};
 
 #[test]
 fn a_limit_of_open_files_is_kept_and_shown() {
@@ -50,7 +48,10 @@ mod cgroups {
     use xy_shim::cgroup::{self, Kept};
     use xy_testkit::Home;
 
+    use super::support::signal;
     use super::*;
+
+    const MEMORY: u64 = 64 << 20;
 
     /// Whether limits can be kept by groups here; if not, says so.
     #[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]

@@ -237,7 +237,70 @@ fn not_kept(controller: Controller, why: &str, errno: Option<i32>) -> StartFault
     StartFault { problem: Problem::LimitNotKept { limit, why: why.to_owned() }, errno }
 }
 
-fn pause(duration: Duration) {
+pub(super) fn pause(duration: Duration) {
     let time: Option<Timespec> = duration.try_into().ok();
     let _ = poll(&mut [], time.as_ref()); // A signal makes it shorter; no harm.
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A group whose files say this.
+    fn told(version: Version, is_limited: bool, files: &[(&str, &str)]) -> Option<Oom> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let group = Group::at(folder.path().to_owned());
+        let members = vec![Member { group, version, is_required: is_limited }];
+        let groups = Groups { members, memory: is_limited.then_some(0) };
+        let oom = groups.oom();
+        drop(folder); // Before the groups, so that there is nothing to remove.
+        oom
+    }
+
+    #[test]
+    fn a_kill_for_want_of_memory_is_told_with_who_is_to_blame() {
+        let events = |oom, kills| format!("low 0\nhigh 0\nmax 9\noom {oom}\noom_kill {kills}\n");
+        let two = |is_limited, events: String| {
+            told(Version::Two, is_limited, &[("memory.events", &events)])
+        };
+        assert_eq!(two(true, events(0, 0)), None);
+        assert_eq!(two(true, events(3, 0)), None, "it got by without");
+        assert_eq!(two(true, events(3, 1)), Some(Oom::Limit));
+        assert_eq!(two(true, events(0, 1)), Some(Oom::Machine));
+        assert_eq!(two(false, events(0, 1)), Some(Oom::Machine));
+        assert_eq!(two(false, String::new()), None, "a group that does not count memory");
+
+        let one = |kills, peak, refused| {
+            let control = format!("oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n");
+            let files = [
+                ("memory.oom_control", control.as_str()),
+                ("memory.limit_in_bytes", "67108864\n"),
+                ("memory.max_usage_in_bytes", peak),
+                ("memory.failcnt", refused),
+            ];
+            told(Version::One, true, &files)
+        };
+        assert_eq!(one(0, "67108864\n", "5\n"), None);
+        assert_eq!(one(1, "67108864\n", "0\n"), Some(Oom::Limit));
+        assert_eq!(one(1, "1048576\n", "5\n"), Some(Oom::Limit));
+        assert_eq!(one(1, "1048576\n", "0\n"), Some(Oom::Machine));
+    }
+
+    #[test]
+    fn a_controller_is_handed_down_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { version: Version::Two, folder: folder.path().to_owned() };
+        let file = folder.path().join("cgroup.subtree_control");
+        assert!(hand_down(&place, Controller::Pids).is_err(), "it is no group");
+        for (before, after) in [("memory pids\n", "memory pids\n"), ("", "+pids")] {
+            fs::write(&file, before).unwrap();
+            hand_down(&place, Controller::Pids).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), after);
+        }
+    }
 }
