@@ -1,8 +1,15 @@
 //! Which limits can be kept here, for whoever judges the files.
 
+use std::time::Duration;
+
 use rustix::process::{Resource, getrlimit};
+use tokio::time::sleep;
 use xy_config::{Kept, KeptLimits};
 use xy_shim::cgroup;
+
+/// What is killed is gone within a moment, unless it hangs in the kernel.
+const LOOKS: usize = 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What a daemon that is started here and now can keep.
 pub(crate) fn kept() -> KeptLimits {
@@ -21,7 +28,13 @@ pub(crate) fn kept() -> KeptLimits {
 
 /// Before the first server starts: makes room for limits, and ends what shims have left
 /// behind that were killed together with their daemon.
-pub(crate) fn prepare() {
+pub(crate) async fn prepare() {
     cgroup::make_room();
-    cgroup::end_stale();
+    for _ in 0..LOOKS {
+        if !cgroup::end_stale() {
+            return;
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+    tracing::warn!("something that a dead shim has left behind does not die");
 }

@@ -83,7 +83,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
     let lock = Lock::take_within(wait, &paths.lock_file).await;
     let _lock = lock.map_err(|error| no_files(&error))?;
-    limits::prepare();
+    limits::prepare().await;
     let launcher = Arc::new(launcher(&paths)?);
     let adopted = launcher.adopt_all().await;
     let servers = load(&paths, &adopted)?;

@@ -66,12 +66,15 @@ pub fn kept() -> KeptLimits {
     KeptLimits { memory, pids: by_cgroup(Controller::Pids) }
 }
 
-/// Kills whatever is left in the groups of shims that are dead, and removes those groups.
-pub fn end_stale() {
+/// Kills whatever is left in the groups of shims that are dead, and removes those groups;
+/// answers whether any is still there. What is just dying is gone at the next look.
+pub fn end_stale() -> bool {
+    let mut is_any_left = false;
     for group in stale() {
         group.kill();
-        let _ = group.remove(); // What is just dying is removed by the next look.
+        is_any_left |= group.remove().is_err();
     }
+    is_any_left
 }
 
 /// Removes the groups of shims that are dead, if nothing is left in them.

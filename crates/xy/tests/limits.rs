@@ -46,7 +46,7 @@ mod cgroups {
     use rustix::process::Signal;
     use serde_json::Value;
     use xy_shim::cgroup::{self, Kept};
-    use xy_testkit::Home;
+    use xy_testkit::{Home, marked_processes};
 
     use super::support::signal;
     use super::*;
@@ -126,6 +126,36 @@ mod cgroups {
         own.unwrap().to_owned()
     }
 
+    /// The shim of a server: its number is in the name of its group.
+    fn shim_of(group: &str) -> u32 {
+        let name = group.rsplit('/').next().unwrap();
+        name.split('-').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_left_of_a_daemon_and_a_shim_killed_together_is_ended_by_the_next_daemon() {
+        if !can_be_had() {
+            return;
+        }
+        let home = home();
+        limited(&home, "setsid sleep 601 & exec sleep 60");
+        let daemon = home.daemon();
+        let shim = shim_of(&group_of(running(&home, "one")));
+        let escaped = home.wait_until("it has escaped", || {
+            let all = marked_processes(home.mark());
+            all.into_iter().find(|it| it.cmdline.contains("sleep 601")).map(|it| it.pid)
+        });
+        signal(shim, Signal::STOP); // So that it does not hear of the daemon's end.
+        daemon.kill9();
+        signal(shim, Signal::KILL);
+        let is_left = |pid| marked_processes(home.mark()).iter().any(|it| it.pid == pid);
+        home.wait_until("the shim is dead", || !is_left(shim));
+        home.daemon();
+        running(&home, "one");
+        home.wait_until("it is gone", || !is_left(escaped));
+        home.finish();
+    }
+
     #[test]
     fn after_a_killed_shim_nothing_is_left_in_its_group() {
         if !can_be_had() {
@@ -137,8 +167,7 @@ mod cgroups {
         let pid = running(&home, "one");
         let group = group_of(pid);
         let name = group.rsplit('/').next().unwrap().to_owned();
-        let shim: u32 = name.split('-').nth(1).unwrap().parse().unwrap();
-        signal(shim, Signal::KILL);
+        signal(shim_of(&group), Signal::KILL);
         home.wait_until("its end is seen", || {
             status(&home, "one").get("last_exit").is_some_and(|exit: &Value| !exit.is_null())
         });

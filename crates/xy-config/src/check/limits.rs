@@ -97,7 +97,7 @@ fn keepable<T>(
 ) -> Option<Spanned<T>> {
     let Kept::NotAtAll { why } = kept else { return Some(limit) };
     let message = format!("a limit of `{}` cannot be kept on this machine", word.name);
-    let instead = format!("leave `{}` out, or run the server where it can be kept", word.name);
+    let instead = format!("leave `{}` out, or run the daemon where it can be kept", word.name);
     reader.report(Problem::error(&limit.at, message).label(why).suggest(instead));
     None
 }

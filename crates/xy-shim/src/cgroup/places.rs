@@ -127,7 +127,8 @@ fn folder_of(mounts: &[Mount], controller: Option<&str>, path: &str) -> Option<P
         let below = Path::new(path).strip_prefix(&mount.root).ok()?;
         let is_plain =
             below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        is_plain.then(|| mount.at.join(below))
+        // Its components again, because nothing joined is a `/` too many.
+        is_plain.then(|| mount.at.components().chain(below.components()).collect())
     })
 }
 
