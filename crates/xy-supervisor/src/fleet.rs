@@ -375,7 +375,7 @@ impl Owner {
         let unheard = match wanted {
             // It may have been kept and not yet been done.
             Wanted::Down => Some(Event::StopRequested),
-            Wanted::Up => status.torn.then_some(Event::Torn),
+            Wanted::Up => note.unheard(&status),
         };
         let (task, handle) = Task::new(Parts {
             key: key.clone(),

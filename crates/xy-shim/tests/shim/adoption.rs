@@ -13,11 +13,6 @@ fn is_gone(pid: i32) -> bool {
     test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
 }
 
-fn soon_gone(daemon: &Daemon, orphan_ms: u64) -> Order {
-    let _ = daemon;
-    Order::Rules(GoneRules { orphan_ms, grace_ms: 500 })
-}
-
 /// Waits until `look` sees it.
 fn wait_until(look: impl Fn() -> bool + Send + 'static) {
     within_the_limit(move || {
@@ -83,7 +78,8 @@ fn what_stdout_says_meanwhile_is_kept_in_order_up_to_a_bound() {
     daemon.hang_up();
     daemon.come_back();
     let mut ends = daemon.ends_that_came();
-    let expected: String = (1..=count).map(|n| format!("{n}\n")).collect();
+    let lines: Vec<String> = (1..=count).map(|n| n.to_string()).collect();
+    let expected = lines.join("\n") + "\n";
     let rest = ends.read(expected.len() - daemon.unread.len());
     assert!(daemon.unread.len() <= 1024 * 1024 + 64 * 1024);
     let all = [std::mem::take(&mut daemon.unread), rest].concat();
@@ -219,8 +215,7 @@ fn what_ended_while_nobody_was_there_does_not_wait_for_ever() {
 fn rules_apply_to_the_living() {
     let mut daemon = Daemon::lasting("exec cat", Stdout::Passed);
     drop(daemon.ends());
-    let order = soon_gone(&daemon, 50);
-    daemon.order(&order);
+    daemon.order(&Order::Rules(GoneRules { orphan_ms: 50, grace_ms: 500 }));
     daemon.hang_up();
     assert!(daemon.shim_ends().success());
 }

@@ -11,7 +11,7 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
-use super::{AfterStop, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
+use super::{AfterStop, Event, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
 
 const FORMAT: u32 = 1;
 
@@ -117,6 +117,16 @@ impl Note {
         Life { state, wanted, tally, reason: Reason::Adopted }
     }
 
+    /// What was to happen to it and did not, as far as can be told.
+    pub(crate) fn unheard(&self, status: &StatusReport) -> Option<Event> {
+        let is_asked_to_restart = self.after_stop == Some(Next::Start) && !status.stopping;
+        if status.torn {
+            Some(Event::Torn)
+        } else {
+            is_asked_to_restart.then_some(Event::RestartRequested)
+        }
+    }
+
     /// A daemon that was ending when it was killed is followed by one that begins.
     fn then(&self, wanted: Wanted) -> AfterStop {
         match (self.after_stop, wanted) {
@@ -199,7 +209,8 @@ mod tests {
     #[test]
     fn one_that_ended_meanwhile_has_lived_until_then() {
         let (note, now) = left();
-        let report = ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![], oom: None };
+        let report =
+            ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![], oom: None };
         let exited = Some(PastExit { report, ms_ago: 9_000 });
         let life = note.life(&StatusReport { exited, ..status() }, Wanted::Up, now);
         let running = State::Running { launched_at: ago(now, 41), ready_at: ago(now, 31) };
@@ -224,6 +235,16 @@ mod tests {
         // Its daemon was ending; there is a new one now, and nobody asked for a stop.
         assert_eq!(then(Some(Next::Retire), Wanted::Up), AfterStop::StartAgain);
         assert_eq!(then(None, Wanted::Up), AfterStop::StartAgain);
+    }
+
+    #[test]
+    fn a_restart_that_was_only_noted_is_still_to_come() {
+        let (note, _) = left();
+        let asked = Note { after_stop: Some(Next::Start), ..note.clone() };
+        assert_eq!(asked.unheard(&status()), Some(Event::RestartRequested));
+        assert_eq!(asked.unheard(&StatusReport { stopping: true, ..status() }), None);
+        assert_eq!(note.unheard(&status()), None);
+        assert_eq!(note.unheard(&StatusReport { torn: true, ..status() }), Some(Event::Torn));
     }
 
     #[test]

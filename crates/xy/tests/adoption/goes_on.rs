@@ -143,17 +143,25 @@ fn a_server_that_died_meanwhile_is_handled_by_its_policy() {
     home.finish();
 }
 
+/// Says when it is asked to end, and does not.
+const STUBBORN: &str = "trap 'echo no >&2' TERM; echo ready >&2; while :; do sleep 0.02; done";
+
+fn stubborn() -> String {
+    format!("{}stop {{ grace \"1s\" }}\n", shell(STUBBORN))
+}
+
 #[test]
-fn a_stop_that_was_begun_goes_on_and_is_answered_by_the_next_daemon() {
+fn a_stop_that_was_begun_goes_on_and_is_told_by_the_next_daemon() {
     let home = home();
-    home.server("deaf", &deaf(&home, "1s"));
+    home.server("one", &stubborn());
     let daemon = home.daemon();
-    let before = running(&home, "deaf");
-    says(&home, "deaf", "ready");
-    ask(&home, "stop", json!({ "name": "deaf", "wait": false }));
+    let before = running(&home, "one");
+    says(&home, "one", "ready");
+    ask(&home, "stop", json!({ "name": "one", "wait": false }));
+    says(&home, "one", "no");
     daemon.kill9();
     home.daemon();
-    let stopped = home.wait_for_state("deaf", "stopped");
+    let stopped = home.wait_for_state("one", "stopped");
     assert_eq!(stopped["wanted"], "down");
     assert!(!is_alive(before));
     assert_eq!(stopped["last_exit"]["signal"], 9, "{stopped:#}");
@@ -162,15 +170,16 @@ fn a_stop_that_was_begun_goes_on_and_is_answered_by_the_next_daemon() {
 #[test]
 fn a_restart_that_was_begun_is_finished_by_the_next_daemon() {
     let home = home();
-    home.server("deaf", &deaf(&home, "1s"));
+    home.server("one", &stubborn());
     let daemon = home.daemon();
-    let before = running(&home, "deaf");
-    says(&home, "deaf", "ready");
-    ask(&home, "restart", json!({ "name": "deaf", "wait": false }));
+    let before = running(&home, "one");
+    says(&home, "one", "ready");
+    ask(&home, "restart", json!({ "name": "one", "wait": false }));
+    says(&home, "one", "no");
     daemon.kill9();
     home.daemon();
     home.wait_until("there is another one", || {
-        let now = status(&home, "deaf");
+        let now = status(&home, "one");
         now["state"] == "running" && now["pid"] != before
     });
     assert!(!is_alive(before));
