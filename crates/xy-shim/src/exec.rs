@@ -50,7 +50,7 @@ pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
     drop(command); // And with it the server's ends of the pipes, and the doors.
 
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let leader = Leader::new(pid.expect("a child has a pid"), groups);
+    let leader = Leader::new(pid.expect("a child has a pid"), &order.life, groups);
     Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
 }
 

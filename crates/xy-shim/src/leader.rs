@@ -9,7 +9,7 @@ use rustix::process::{
 };
 
 use crate::cgroup::Groups;
-use crate::tree;
+use crate::tree::Tree;
 use crate::wire::{Confined, Containment, LimitsOrder, Oom};
 
 /// A walk is quick, so a few of them outrun most who fork.
@@ -19,6 +19,7 @@ const KILLS_IN_A_ROW: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Leader {
     pid: Pid,
+    tree: Tree,
     /// What it and all that it starts are in; removed with it.
     groups: Groups,
 }
@@ -31,10 +32,10 @@ pub(crate) struct Ending {
 }
 
 impl Leader {
-    /// `groups` are those it was told to enter.
-    pub(crate) fn new(pid: Pid, mut groups: Groups) -> Self {
+    /// `life` is the mark of all that it starts, `groups` are those it was told to enter.
+    pub(crate) fn new(pid: Pid, life: &str, mut groups: Groups) -> Self {
         groups.settle(pid);
-        Self { pid, groups }
+        Self { pid, tree: Tree { leader: pid, life: life.to_owned() }, groups }
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -61,7 +62,7 @@ impl Leader {
     /// Asks all below us to end; a stopped process has to go on to hear it.
     pub(crate) fn terminate(&self) {
         // Nobody hears it twice: to some programs that means to drop everything.
-        if !tree::signal_each(&[Signal::TERM, Signal::CONT]) {
+        if !self.tree.signal_each(&[Signal::TERM, Signal::CONT]) {
             self.signal_group(Signal::TERM);
             self.signal_group(Signal::CONT);
         }
@@ -72,7 +73,7 @@ impl Leader {
         for _ in 0..KILLS_IN_A_ROW {
             self.groups.kill(); // All at once, where that can be done; the walk proves it.
             self.signal_group(Signal::KILL);
-            tree::signal_each(&[Signal::KILL]);
+            self.tree.signal_each(&[Signal::KILL]);
             if !self.has_others() {
                 return;
             }
@@ -82,12 +83,12 @@ impl Leader {
     /// Whether anything is left below us, or in its groups, beside the leader. Reaps what
     /// is dead of it.
     pub(crate) fn has_others(&self) -> bool {
-        tree::has_others(self.pid) || self.groups.alive().iter().any(|pid| *pid != self.pid)
+        self.tree.has_others() || self.groups.alive().iter().any(|pid| *pid != self.pid)
     }
 
     /// What would not die, the leader among it.
     pub(crate) fn survivors(&self) -> Vec<u32> {
-        let mut alive = tree::alive();
+        let mut alive = self.tree.alive();
         let in_groups = self.groups.alive().into_iter().filter(|pid| !alive.contains(pid));
         alive.extend(in_groups.collect::<Vec<_>>());
         if self.ending().is_none() && !alive.contains(&self.pid) {

@@ -7,41 +7,70 @@
 //! A number read from `/proc` may be a stranger's by the time it is used. So each
 //! process is first held by a descriptor, then looked at, then found still alive: only
 //! then was it the one that was looked at, and only then is it signalled, through the
-//! descriptor. Without a subreaper (macOS) there is no walk: the leader's group is all.
+//! descriptor. Without a subreaper (macOS) there is no walk: there is the leader's group,
+//! and beyond it what carries the mark of this life in its environment.
 
 use rustix::process::{Pid, Signal};
 
 use crate::leader;
 
-/// Signals everything below the shim, each process once; answers whether that can be done.
-pub(crate) fn signal_each(signals: &[Signal]) -> bool {
-    walk::signal_each(signals)
+/// One server, as its processes are found.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) leader: Pid,
+    /// In the environment of each.
+    #[cfg_attr(target_os = "linux", expect(dead_code, reason = "the walk finds them all"))]
+    pub(crate) life: String,
 }
 
-/// Reaps every dead child but `leader`; answers whether any is left beside it.
-pub(crate) fn has_others(leader: Pid) -> bool {
-    walk::children().into_iter().any(|pid| pid != leader && !leader::reap(pid))
-}
+impl Tree {
+    /// Signals everything below the shim, each process once. Answers whether that was all;
+    /// otherwise the leader's group is left.
+    pub(crate) fn signal_each(&self, signals: &[Signal]) -> bool {
+        walk::signal_each(self, signals)
+    }
 
-/// What is below the shim and alive.
-pub(crate) fn alive() -> Vec<Pid> {
-    walk::alive()
+    /// Reaps every dead child but the leader; answers whether any is left beside it.
+    pub(crate) fn has_others(&self) -> bool {
+        walk::children(self).into_iter().any(|pid| pid != self.leader && !leader::reap(pid))
+    }
+
+    /// What is below the shim and alive.
+    pub(crate) fn alive(&self) -> Vec<Pid> {
+        walk::alive(self)
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod walk {
-    use rustix::process::{Pid, Signal};
+    use rustix::process::{Pid, Signal, getpgid};
 
-    pub(super) fn signal_each(_signals: &[Signal]) -> bool {
+    use super::Tree;
+    use crate::marked;
+
+    /// Those in the leader's group hear it with their group, and nobody hears it twice.
+    pub(super) fn signal_each(tree: &Tree, signals: &[Signal]) -> bool {
+        for process in marked::processes(|life| life == tree.life) {
+            let pid = pid_of(process.pid);
+            if pid.is_some_and(|pid| getpgid(Some(pid)) != Ok(tree.leader)) {
+                signals.iter().for_each(|signal| process.signal(*signal));
+            }
+        }
         false
     }
 
-    pub(super) fn children() -> Vec<Pid> {
-        Vec::new()
+    /// Nothing falls to us here, so those that are left are no children of ours.
+    pub(super) fn children(tree: &Tree) -> Vec<Pid> {
+        alive(tree)
     }
 
-    pub(super) fn alive() -> Vec<Pid> {
-        Vec::new()
+    pub(super) fn alive(tree: &Tree) -> Vec<Pid> {
+        let marked = marked::processes(|life| life == tree.life);
+        marked.iter().filter_map(|process| pid_of(process.pid)).collect()
+    }
+
+    fn pid_of(number: u32) -> Option<Pid> {
+        number.try_into().ok().and_then(Pid::from_raw)
     }
 }
 
@@ -57,12 +86,14 @@ mod walk {
         Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
     };
 
+    use super::Tree;
+
     /// Whoever is deeper comes up when those above it die.
     const MAX_DEPTH: usize = 200;
 
     /// Those born during one walk are found by the next; after a few, whoever is left has
     /// been born by somebody who does not listen.
-    pub(super) fn signal_each(signals: &[Signal]) -> bool {
+    pub(super) fn signal_each(_: &Tree, signals: &[Signal]) -> bool {
         const WALKS: usize = 4;
         let mut signalled = HashSet::new();
         for _ in 0..WALKS {
@@ -79,13 +110,13 @@ mod walk {
         true
     }
 
-    pub(super) fn alive() -> Vec<Pid> {
+    pub(super) fn alive(_: &Tree) -> Vec<Pid> {
         let mut found = Vec::new();
         visit(getpid(), 0, &mut |process| found.push(process.pid));
         found
     }
 
-    pub(super) fn children() -> Vec<Pid> {
+    pub(super) fn children(_: &Tree) -> Vec<Pid> {
         children_of(getpid())
     }
 
