@@ -1,8 +1,8 @@
 //! Which processes a test has started, however far down, by a mark in their
-//! environment.
+//! environment; or in an argument, for those that clear their environment.
 //!
-//! Only Linux shows the environment of others; elsewhere nothing is found, and
-//! the oracle of leaks sees files alone.
+//! Only Linux shows these of others; elsewhere nothing is found, and the oracle of
+//! leaks sees files alone.
 
 #[cfg(target_os = "linux")]
 use std::fs;
@@ -30,8 +30,8 @@ pub struct Proc {
     pub state: char,
 }
 
-/// All processes whose environment carries `mark`, and their dead children that
-/// nobody has reaped (a dead process has no environment any more).
+/// All processes that carry `mark`, in their environment or at the beginning of an
+/// argument, and their dead children that nobody has reaped (the dead carry nothing).
 #[cfg(target_os = "linux")]
 pub fn marked_processes(mark: &str) -> Vec<Proc> {
     let all: Vec<Stat> = every_pid().into_iter().filter_map(Stat::of).collect();
@@ -95,12 +95,16 @@ fn every_pid() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether the environment of `pid` carries `mark`; it is not always text.
+/// Whether `pid` carries `mark`; what it shows is not always text.
 #[cfg(target_os = "linux")]
 fn carries(pid: u32, mark: &str) -> bool {
-    let wanted = format!("{MARK}={mark}");
-    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environ.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
+    let variable = format!("{MARK}={mark}");
+    let any = |what: &str, is_it: &dyn Fn(&[u8]) -> bool| {
+        let shown = fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+        shown.split(|&byte| byte == 0).any(is_it)
+    };
+    any("environ", &|entry| entry == variable.as_bytes())
+        || any("cmdline", &|argument| argument.starts_with(mark.as_bytes()))
 }
 
 #[cfg(target_os = "linux")]
@@ -164,6 +168,19 @@ mod tests {
         kill_marked(child.id(), &mark);
         assert!(!child.wait().unwrap().success());
         assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn an_argument_is_as_good_as_the_environment() {
+        let mark = random_mark();
+        let mut command = Command::new("sh");
+        command.args(["-c", "read -r line", &format!("{mark}-1")]).env_clear();
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let found = poll(SOON, || marked_processes(&mark).pop());
+        assert_eq!(found.unwrap().pid, child.id());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(marked_processes(&mark), []);
     }
 
     #[test]

@@ -17,6 +17,7 @@ const IGNORE_TERM: &str = env!("CARGO_BIN_EXE_xy-test-ignore-term");
 const MIRROR: &str = env!("CARGO_BIN_EXE_xy-test-mirror");
 const SLEEP_SERVER: &str = env!("CARGO_BIN_EXE_xy-test-sleep-server");
 const SPEW: &str = env!("CARGO_BIN_EXE_xy-test-spew");
+const TREE: &str = env!("CARGO_BIN_EXE_xy-test-tree");
 
 /// A server whose stderr is read line by line.
 struct Server {
@@ -195,5 +196,150 @@ fn a_mirror_shows_what_it_was_given() {
         // Not even SIGPIPE, which Rust programs ignore: it looks before they do.
         assert_eq!(seen["signals"]["caught"], json!([]));
         assert!(!seen["signals"]["ignored"].as_array().unwrap().contains(&json!(13)), "{seen}");
+    }
+}
+
+#[test]
+fn a_tree_that_has_no_children_is_ready_and_ends_when_told_to() {
+    let mut server = Server::start(TREE, &[], Stdio::piped());
+    assert_eq!(server.line(), "ready");
+    drop(server.child.stdin.take());
+    assert_eq!(server.end(), (String::new(), Some(0), None));
+
+    let mut server = Server::start(TREE, &["--close", "stdin"], Stdio::piped());
+    assert_eq!(server.line(), "ready");
+    drop(server.child.stdin.take()); // It has closed its own end, and goes on.
+    server.send(Signal::TERM);
+    assert_eq!(server.end(), (String::new(), Some(0), None));
+
+    let mut server = Server::start(TREE, &["--deaf-leader"], Stdio::piped());
+    assert_eq!(server.line(), "ready");
+    drop(server.child.stdin.take());
+    server.send(Signal::TERM);
+    server.send(Signal::HUP);
+    server.send(Signal::KILL);
+    assert_eq!(server.end(), (String::new(), None, Some(9)));
+}
+
+#[cfg(target_os = "linux")]
+mod trees {
+    use rustix::process::{getpgid, getsid};
+    use xy_testkit::{Proc, marked_processes};
+
+    use super::*;
+
+    /// A tree of which the test finds all processes again.
+    struct Tree {
+        server: Server,
+        tag: String,
+    }
+
+    impl Tree {
+        fn start(args: &[&str]) -> Self {
+            let tag = format!("tree-of-{}-{}", std::process::id(), args.join("-"));
+            let args = [args, &["--tag", &tag]].concat();
+            let mut server = Server::start(TREE, &args, Stdio::piped());
+            assert_eq!(server.line(), "ready");
+            Self { server, tag }
+        }
+
+        /// Its descendants: they carry its number.
+        fn below(&self) -> Vec<Proc> {
+            marked_processes(&format!("{}-{}", self.tag, self.server.child.id()))
+        }
+
+        /// Kills its descendants; one that hops may be missed by a look, so there are many.
+        fn kill_all(&self) {
+            let mut empty_looks = 0;
+            while empty_looks < 10 {
+                let below = self.below();
+                empty_looks = if below.is_empty() { empty_looks + 1 } else { 0 };
+                for process in &below {
+                    let _ = kill_process(pid(process), Signal::KILL); // It may have ended.
+                }
+            }
+        }
+    }
+
+    fn pid(process: &Proc) -> Pid {
+        Pid::from_raw(process.pid.try_into().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_kind_of_child_is_where_it_should_be() {
+        for (kind, count) in
+            [("same-group", 1), ("session", 1), ("daemon", 1), ("storm", 64), ("holds-output", 1)]
+        {
+            let tree = Tree::start(&["--child", kind]);
+            let leader = Pid::from_child(&tree.server.child);
+            let below = tree.below();
+            assert_eq!(below.len(), count, "{kind}: {below:#?}");
+            for process in below.iter().map(pid) {
+                let stays = !matches!(kind, "session" | "daemon");
+                assert_eq!(getpgid(Some(process)) == getpgid(Some(leader)), stays, "{kind}");
+                assert_eq!(getsid(Some(process)) == getsid(Some(leader)), stays, "{kind}");
+                assert_eq!(getsid(Some(process)) == Ok(process), kind == "session", "{kind}");
+            }
+            tree.kill_all();
+            drop(tree.server.child.stdin);
+        }
+    }
+
+    #[test]
+    fn a_hopper_is_never_the_same_for_long() {
+        let tree = Tree::start(&["--child", "hopper"]);
+        let mut seen: Vec<u32> = Vec::new();
+        while seen.len() < 5 {
+            seen.extend(tree.below().iter().map(|process| process.pid));
+            seen.sort_unstable();
+            seen.dedup();
+        }
+        assert!(tree.below().len() <= 2);
+        tree.kill_all();
+        drop(tree.server.child.stdin);
+    }
+
+    #[test]
+    fn the_deaf_hear_nothing_and_those_without_environment_have_none() {
+        for args in [
+            &["--child", "session", "--deaf"][..],
+            &["--child", "daemon", "--deaf", "--without-environment"],
+            &["--child", "same-group", "--without-environment"],
+        ] {
+            let tree = Tree::start(args);
+            let [one] = &tree.below()[..] else { panic!("{args:?}") };
+            let environ = fs::read(format!("/proc/{}/environ", one.pid)).unwrap();
+            assert_eq!(environ.is_empty(), args.contains(&"--without-environment"), "{args:?}");
+            let status = fs::read_to_string(format!("/proc/{}/status", one.pid)).unwrap();
+            let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+            let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+            let [hup, term] =
+                [Signal::HUP, Signal::TERM].map(|it| ignored >> (it.as_raw() - 1) & 1);
+            assert_eq!([hup, term], [u64::from(args.contains(&"--deaf")); 2], "{args:?}");
+            tree.kill_all();
+            drop(tree.server.child.stdin);
+        }
+    }
+
+    #[test]
+    fn the_output_of_a_server_that_has_ended_can_be_held() {
+        let mut tree = Tree::start(&["--child", "holds-output", "--then", "exit", "3"]);
+        assert_eq!(tree.server.child.wait().unwrap().code(), Some(3));
+        let [holder] = &tree.below()[..] else { panic!("nobody holds it") };
+        let held = fs::read_link(format!("/proc/{}/fd/2", holder.pid)).unwrap();
+        assert!(held.to_str().unwrap().starts_with("pipe:["), "{held:?}");
+        tree.kill_all();
+        assert_eq!(tree.server.line(), ""); // The end of it, at last.
+    }
+
+    #[test]
+    fn a_tree_can_stop_itself_and_goes_on() {
+        let tree = Tree::start(&["--stop-self"]);
+        let leader = tree.server.child.id();
+        let state = || marked_processes(&tree.tag).into_iter().find(|it| it.pid == leader);
+        while state().unwrap().state != 'T' {}
+        tree.server.send(Signal::TERM);
+        tree.server.send(Signal::CONT);
+        assert_eq!(tree.server.end(), (String::new(), Some(0), None));
     }
 }
