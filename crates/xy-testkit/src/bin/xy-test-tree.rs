@@ -3,7 +3,8 @@
 //! It starts them as its flags say, by running itself again, says `ready` on stderr once
 //! all of them are there, and lives until SIGTERM or the end of stdin.
 //!
-//! - `--child KIND`, any number of times; the kinds are those of [`Kind`].
+//! - `--child KIND`, any number of times; the kinds are those of [`Kind`]. A hopper hops for
+//!   a minute, or `--hop-for MS`.
 //! - `--deaf`: descendants ignore TERM and HUP. `--deaf-leader`: the server does too, and
 //!   the end of stdin.
 //! - `--without-environment`: descendants have none, so only the tree shows whose they are.
@@ -113,6 +114,7 @@ struct Plan {
     is_deaf: bool,
     has_deaf_leader: bool,
     is_without_environment: bool,
+    hop_for: Option<Duration>,
     tag: Option<String>,
     close: Option<String>,
     stops_itself: bool,
@@ -129,6 +131,7 @@ impl Plan {
                 "--deaf" => plan.is_deaf = true,
                 "--deaf-leader" => plan.has_deaf_leader = true,
                 "--without-environment" => plan.is_without_environment = true,
+                "--hop-for" => plan.hop_for = Some(flags.millis()),
                 "--tag" => plan.tag = Some(flags.value()),
                 "--close" => plan.close = Some(flags.value()),
                 "--stop-self" => plan.stops_itself = true,
@@ -212,7 +215,7 @@ fn start(plan: &Plan, kind: Kind, tells: &PipeWriter) {
         command.env_clear();
     }
     let tag = plan.tag.as_ref().map(|tag| format!("{tag}-{}", std::process::id()));
-    let until = unix_millis() + HOPS_WITHIN.as_millis();
+    let until = unix_millis() + plan.hop_for.unwrap_or(HOPS_WITHIN).as_millis();
     let first = Descendant { kind, generation: 0, until, tag };
     command.stdin(tells.try_clone().expect("one more descriptor"));
     let mut child = first.spawn(command);
