@@ -32,7 +32,17 @@ impl Tree {
 
     /// Reaps every dead child but the leader; answers whether any is left beside it.
     pub(crate) fn has_others(&self) -> bool {
-        walk::children(self).into_iter().any(|pid| pid != self.leader && !leader::reap(pid))
+        loop {
+            let others = walk::children(self).into_iter().filter(|&pid| pid != self.leader);
+            let (dead, alive): (Vec<Pid>, Vec<Pid>) = others.partition(|&pid| leader::reap(pid));
+            if !alive.is_empty() {
+                return true;
+            }
+            // Who died after the list was read may have left us children that are not on it.
+            if dead.is_empty() {
+                return false;
+            }
+        }
     }
 
     /// What is below the shim and alive.
