@@ -1,0 +1,144 @@
+//! Leaders that are stopped, have closed their pipes, or whose pipes others hold.
+
+use std::fs::File;
+
+use rustix::process::Signal;
+use serde_json::json;
+use xy_testkit::{Home, is_alive, marked_processes};
+
+use super::support::{ask, home, running_after, signal, status};
+use super::{NO_RESTART_SOON, assert_only, ready, tree};
+
+/// Longer than any test: what ends within it has obeyed, and was not killed.
+const LONG_GRACE: &str = "stop { grace \"1m\" }\n";
+
+/// For those who do not obey.
+const SHORT_GRACE: &str = "stop { grace \"200ms\" }\n";
+
+const QUICK_RESTART: &str = "restart { backoff-initial \"10ms\"; max-attempts 0 }\n";
+
+#[track_caller]
+fn stop(home: &Home, name: &str) {
+    let stopped = ask(home, "stop", json!({ "name": name }));
+    assert_eq!(stopped["stopped"], json!([name]));
+}
+
+/// What the process does, by the kernel's letter for it.
+fn doing(home: &Home, pid: u32) -> Option<char> {
+    marked_processes(home.mark()).into_iter().find(|it| it.pid == pid).map(|it| it.state)
+}
+
+#[test]
+fn a_leader_that_is_stopped_by_a_signal_hears_the_stop() {
+    let home = home();
+    home.server("one", &tree(&home, &["--child", "session", "--stop-self"], LONG_GRACE));
+    let daemon = home.daemon();
+    let leader = ready(&home, "one", 1);
+    home.wait_until("it has stopped itself", || doing(&home, leader) == Some('T'));
+
+    stop(&home, "one");
+
+    assert_only(&home, &[daemon.pid], "after the stop");
+    assert_eq!(status(&home, "one")["last_exit"]["code"], 0);
+    home.finish();
+}
+
+#[test]
+fn a_leader_that_is_stopped_and_deaf_is_killed() {
+    let home = home();
+    let args = ["--child", "session", "--deaf", "--deaf-leader", "--stop-self"];
+    home.server("one", &tree(&home, &args, SHORT_GRACE));
+    let daemon = home.daemon();
+    let leader = ready(&home, "one", 1);
+    home.wait_until("it has stopped itself", || doing(&home, leader) == Some('T'));
+
+    stop(&home, "one");
+
+    assert_only(&home, &[daemon.pid], "after the stop");
+    assert_eq!(status(&home, "one")["last_exit"]["signal"], 9);
+    home.finish();
+}
+
+#[test]
+fn a_leader_that_closes_its_pipes_still_runs_is_stopped_and_its_death_is_seen() {
+    for closed in ["stdin", "stdout"] {
+        let home = home();
+        let rules = format!("{LONG_GRACE}{NO_RESTART_SOON}");
+        home.server("one", &tree(&home, &["--close", closed], &rules));
+        let daemon = home.daemon();
+        ready(&home, "one", 1);
+        assert_eq!(status(&home, "one")["state"], "running", "{closed}");
+
+        stop(&home, "one");
+        assert_only(&home, &[daemon.pid], closed);
+        assert_eq!(status(&home, "one")["last_exit"]["code"], 0, "{closed}");
+
+        ask(&home, "start", json!({ "name": "one" }));
+        signal(ready(&home, "one", 2), Signal::KILL);
+        let seen = home.wait_for_state("one", "restarting");
+        assert_eq!(seen["last_exit"]["signal"], 9, "{closed}");
+        assert_only(&home, &[daemon.pid], closed);
+        home.finish();
+    }
+}
+
+#[test]
+fn a_grandchild_that_holds_its_output_delays_neither_the_exit_nor_the_restart() {
+    let home = home();
+    let args = ["--child", "holds-output", "--deaf", "--then", "exit", "3"];
+    home.server("one", &tree(&home, &args, &format!("{SHORT_GRACE}{QUICK_RESTART}")));
+    home.daemon();
+
+    // It would hold them for longer than any wait here.
+    let seen = home.wait_until("it has been restarted twice", || {
+        let status = status(&home, "one");
+        (status["restarts_total"].as_u64() >= Some(2)).then_some(status)
+    });
+
+    assert_eq!(seen["last_exit"]["code"], 3);
+    home.finish();
+}
+
+#[test]
+fn a_stranger_who_holds_its_output_delays_neither_the_exit_nor_the_restart() {
+    for transport in ["", "port 8421\n"] {
+        let home = home();
+        home.server("one", &tree(&home, &[], &format!("{transport}{QUICK_RESTART}")));
+        home.daemon();
+        let leader = ready(&home, "one", 1);
+        // Nothing that xy could end: this test itself.
+        let held = [1, 2].map(|number| {
+            File::options().write(true).open(format!("/proc/{leader}/fd/{number}")).unwrap()
+        });
+
+        signal(leader, Signal::KILL);
+
+        let seen = running_after(&home, "one", 1);
+        assert_eq!(seen["last_exit"]["signal"], 9);
+        assert!(!is_alive(leader));
+        drop(held);
+        home.finish();
+    }
+}
+
+#[test]
+fn what_is_below_a_leader_that_obeys_has_the_whole_grace() {
+    let home = home();
+    home.expect_left("tmp/");
+    let clean = home.root().join("tmp/clean");
+    let script = format!(
+        "bash -c 'trap \\\"sleep 0.3; echo clean >{}; exit 0\\\" TERM; echo ready >&2; \
+         while :; do sleep 0.05; done' & trap 'exit 0' TERM; wait; wait",
+        clean.display()
+    );
+    home.server(
+        "one",
+        &format!("command \"bash\"\nargs \"-c\" \"{script}\"\nport 8421\n{LONG_GRACE}"),
+    );
+    let daemon = home.daemon();
+    ready(&home, "one", 1);
+    stop(&home, "one");
+    assert_eq!(std::fs::read_to_string(clean).unwrap(), "clean\n");
+    assert_only(&home, &[daemon.pid], "after the stop");
+    home.finish();
+}
