@@ -1,5 +1,6 @@
 //! Shims that hang or die, and whom their end must not touch.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -54,28 +55,35 @@ fn shims_that_die_together_leave_nothing_and_others_are_not_touched() {
     home.finish();
 }
 
-/// A daemon that has a child already when it begins, and that child one of its own; answers
-/// the two, and the daemon.
-fn daemon_with_children(home: &Home) -> ([u32; 2], std::process::Child) {
+/// What a process had below it when it became a daemon.
+struct Earlier {
+    /// A child in a session of its own.
+    apart: u32,
+    /// A child that ends when the gate is opened.
+    child: u32,
+    /// The child of that child.
+    grandchild: u32,
+}
+
+/// A daemon that has children already when it begins.
+fn daemon_with_children(home: &Home) -> (Earlier, std::process::Child) {
     let xy = home.command(&["daemon"]);
-    // The child's own child is left to whoever is a subreaper above it.
-    let script = r#"sh -c 'sleep 600 & echo $! >"$1"; read -r line <"$2"' sh "$1" "$2" &
-        echo $! >"$3"; exec "$0" daemon"#;
-    let [inner, gate, outer] =
-        ["inner", "gate", "outer"].map(|name| home.root().join("tmp").join(name));
-    let made = Command::new("mkfifo").arg(&gate).status().unwrap();
-    assert!(made.success());
+    let script = r#"
+        setsid sleep 600 & echo $! >"$1/apart"
+        sh -c 'sleep 600 & echo $! >"$1/grandchild"; read -r line <"$1/gate"' sh "$1" &
+        echo $! >"$1/child"
+        exec "$0" daemon"#;
+    let folder = home.root().join("tmp");
+    assert!(Command::new("mkfifo").arg(folder.join("gate")).status().unwrap().success());
     let mut daemon = Command::new("sh");
-    daemon.args(["-c", script]).arg(xy.get_program()).args([&inner, &gate, &outer]);
+    daemon.args(["-c", script]).arg(xy.get_program()).arg(&folder);
     daemon.env_clear().envs(xy.get_envs().filter_map(|(name, value)| Some((name, value?))));
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let daemon = daemon.spawn().unwrap();
-    let pids = [inner, outer].map(|file| {
-        home.wait_until("its children are there", || {
-            std::fs::read_to_string(&file).ok()?.trim().parse().ok()
-        })
+    let [apart, child, grandchild] = ["apart", "child", "grandchild"].map(|name| {
+        home.wait_until(name, || fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok())
     });
-    (pids, daemon)
+    (Earlier { apart, child, grandchild }, daemon)
 }
 
 #[test]
@@ -83,20 +91,21 @@ fn what_the_daemon_had_below_it_before_is_not_taken_for_an_orphan() {
     let home = home();
     home.expect_left("tmp/");
     home.server("one", &tree(&home, &["--child", "session", "--without-environment"], QUICK));
-    let ([inner, outer], mut daemon) = daemon_with_children(&home);
+    let (Earlier { apart, child, grandchild }, mut daemon) = daemon_with_children(&home);
     home.wait_until("it is served", || home.socket().exists());
 
     kill_shim(&home, 1);
-    assert!(is_alive(inner) && is_alive(outer));
+    assert!([apart, child, grandchild].into_iter().all(is_alive));
 
-    // Now the daemon has what its child has left, and cannot know it by its number.
-    std::fs::write(home.root().join("tmp/gate"), "go\n").unwrap();
-    home.wait_until("the child has ended", || !is_alive(outer));
-    assert_eq!(parent_of(inner), daemon.id());
+    // What the child leaves falls to the daemon, which has never seen its number.
+    fs::write(home.root().join("tmp/gate"), "go\n").unwrap();
+    home.wait_until("the child has ended", || !is_alive(child));
+    assert_eq!(parent_of(grandchild), daemon.id());
     kill_shim(&home, 2);
-    assert!(is_alive(inner));
+    assert!([apart, grandchild].into_iter().all(is_alive));
 
-    signal(inner, Signal::KILL);
+    signal(apart, Signal::KILL);
+    signal(grandchild, Signal::KILL);
     signal(daemon.id(), Signal::TERM);
     assert!(daemon.wait().unwrap().success());
     home.finish();
