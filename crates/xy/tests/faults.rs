@@ -9,6 +9,8 @@ mod support;
 
 #[path = "faults/leaders.rs"]
 mod leaders;
+#[path = "faults/page.rs"]
+mod page;
 #[path = "faults/shims.rs"]
 mod shims;
 #[path = "faults/starts.rs"]

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
+use xy_testkit::Home;
 
-use super::support::{changes_in, home, refused, status};
+use super::support::{ask, changes_in, home, refused, running, status};
 
 /// A server that ends as soon as it has begun.
 fn exits(code: usize, rules: &str) -> String {
@@ -56,6 +57,25 @@ fn a_program_that_cannot_be_executed_is_told_apart_from_one_that_exits_with_127(
     let exits = home.wait_for_state("exits", "failed");
     assert_eq!(exits["reason"], "exited with code 127");
     assert_eq!(exits["last_exit"]["code"], 127);
+    home.finish();
+}
+
+#[test]
+fn a_daemon_whose_program_is_replaced_on_disk_goes_on_starting_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("xy");
+    fs::copy(env!("CARGO_BIN_EXE_xy"), &program).unwrap();
+    let home = Home::new(&program);
+    home.server("one", "command \"/bin/sh\"\nargs \"-c\" \"read -r line\"\n");
+    home.daemon();
+    let before = running(&home, "one");
+
+    let other = folder.path().join("other");
+    fs::write(&other, "#!/bin/false\n").unwrap();
+    fs::rename(&other, &program).unwrap();
+    ask(&home, "restart", json!({ "name": "one" }));
+
+    assert_ne!(running(&home, "one"), before);
     home.finish();
 }
 
