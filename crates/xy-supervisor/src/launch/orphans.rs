@@ -40,7 +40,7 @@ pub(super) struct Shims {
 struct Children {
     shims: HashSet<u32>,
     /// They were there before us.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing falls to us there"))]
+    #[cfg(target_os = "linux")]
     earlier: HashSet<u32>,
 }
 
@@ -55,11 +55,11 @@ pub(super) trait Lives: Sync {
 impl Shims {
     /// None yet; children that this process has already are somebody else's.
     pub(super) fn new() -> Self {
-        #[cfg(target_os = "linux")]
-        let earlier = linux::children().into_iter().map(linux::number).collect();
-        #[cfg(not(target_os = "linux"))]
-        let earlier = HashSet::new();
-        let children = Children { shims: HashSet::new(), earlier };
+        let children = Children {
+            shims: HashSet::new(),
+            #[cfg(target_os = "linux")]
+            earlier: linux::children().into_iter().map(linux::number).collect(),
+        };
         Self { children: Arc::new(Mutex::new(children)) }
     }
 
@@ -160,8 +160,25 @@ mod linux {
         pid.as_raw_pid().unsigned_abs()
     }
 
-    /// All children of this process, those of each thread. They are ours until we reap them.
+    /// All children of this process. They are ours until we reap them.
+    ///
+    /// Shims are reaped by another thread, and a list from which one vanishes while it is
+    /// read may lack others; but then it differs from the next.
     pub(super) fn children() -> Vec<Pid> {
+        const MOST_READS: usize = 20;
+        let mut last = listed();
+        for _ in 1..MOST_READS {
+            let again = listed();
+            if again == last {
+                break;
+            }
+            last = again;
+        }
+        last
+    }
+
+    /// The kernel's lists of children, that of each thread.
+    fn listed() -> Vec<Pid> {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", getpid().as_raw_pid())) else {
             return Vec::new();
         };
