@@ -147,7 +147,7 @@ impl LogBook {
         let numbered = if count == 0 { *head.borrow() } else { 1 };
         let (mut lines, first_seq, next_seq) = {
             let ring = self.ring();
-            let end = ring.batches.back().map_or(1, |batch| batch.end_seq);
+            let end = ring.batches.back().map_or(self.history_ends, |batch| batch.end_seq);
             (ring.last(count), ring.reaches_back_to(self.history_ends), end.max(numbered))
         };
         if lines.len() < count

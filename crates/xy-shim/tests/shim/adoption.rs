@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 use xy_shim::identity::Identity;
 use xy_shim::wire::{self, GoneRules, Order, Report, Stdout};
 
@@ -316,6 +316,8 @@ fn a_second_daemon_waits_until_the_first_has_left() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_shim_that_is_killed_while_nobody_is_there_leaves_no_server_and_no_lock() {
+    use rustix::process::{Signal, kill_process};
+
     let mut daemon = Daemon::lasting("exec cat", Stdout::Passed);
     let pid = daemon.started();
     daemon.hang_up();

@@ -1060,3 +1060,27 @@ fn every_reason_in_words() {
     program `x` is not on PATH; gave up after 5 restarts in a row (max-attempts) (hint: install it)
     ");
 }
+
+// What a daemon that was killed has spoilt.
+
+#[test]
+fn a_torn_server_is_started_anew_and_nothing_is_counted() {
+    let mut play = Play::running(steady());
+    play.lives_for(2 * SECOND);
+    assert_eq!(play.waits_for_deadline().1, Some(Effect::Launch));
+    play.sees(Event::Ready);
+    let before = play.life.tally.clone();
+    assert_eq!(play.sees(Event::Torn), Some(Effect::Stop));
+    assert_eq!(play.sees(crash()), Some(Effect::Launch));
+    assert_eq!(play.life.tally, before);
+    assert_eq!(play.life.reason, Reason::Torn);
+}
+
+#[test]
+fn a_torn_server_that_somebody_stops_stays_stopped() {
+    let mut play = Play::running(steady());
+    play.sees(Event::Torn);
+    play.sees(Event::StopRequested);
+    assert_eq!(play.sees(crash()), None);
+    assert_eq!(play.life.state, State::Stopped);
+}

@@ -455,6 +455,44 @@ mod histories {
         assert_eq!(read_all(&mut follower).await, ["a"]);
     }
 
+    /// A book of an adopted server: the file is as far as record 6, and 4 and 5 come again.
+    fn adopted(text: &str) -> (tempfile::TempDir, Shim) {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.log");
+        std::fs::write(&file, text).unwrap();
+        let found = std::fs::metadata(&file).unwrap();
+        let (device, inode, bytes) = (found.dev(), found.ino(), found.len());
+        let place = LogPlace { device, inode, bytes, next_seq: 6 };
+        let book = LogBook::of_adopted(&file, Some(place));
+        (folder, Shim { next_seq: 4, ..Shim::with(book) })
+    }
+
+    #[test]
+    fn what_an_adopted_server_says_again_is_shown_once() {
+        let (_folder, mut shim) = adopted("[out] h2\n[out] h3\n[out] four\n[out] five\n");
+        assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five"]);
+        shim.writes(&["four", "five"]);
+        assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five"]);
+        assert_eq!(tail(&shim.book, 3), ["h3", "four", "five"]);
+        shim.writes(&["six"]);
+        assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five", "six"]);
+        let (lines, _) = shim.book.tail(1);
+        assert_eq!(lines[0].seq, Some(6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_follows_an_adopted_server_has_missed_nothing() {
+        let (_folder, mut shim) = adopted("[out] h5\n");
+        let (lines, mut follower) = shim.book.tail(20);
+        assert_eq!(texts(&lines), ["h5"]);
+        shim.next_seq = 6;
+        shim.tells();
+        assert!(next_at_once(&mut follower).await.is_none());
+        shim.writes(&["six"]);
+        assert_eq!(read_all(&mut follower).await, ["six"]);
+    }
+
     #[test]
     fn history_is_not_stderr_of_this_life() {
         let (_folder, shim) = book_with_history("[err] h1\n");

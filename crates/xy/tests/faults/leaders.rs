@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use xy_testkit::{Home, is_alive, marked_processes};
 
-use super::support::{ask, home, running_after, signal, status};
+use super::support::{ask, home, running_after, says, signal, status};
 use super::{NO_RESTART_SOON, assert_only, ready, tree};
 
 /// Longer than any test: what ends within it has obeyed, and was not killed.
@@ -141,4 +141,77 @@ fn what_is_below_a_leader_that_obeys_has_the_whole_grace() {
     assert_eq!(std::fs::read_to_string(clean).unwrap(), "clean\n");
     assert_only(&home, &[daemon.pid], "after the stop");
     home.finish();
+}
+
+#[test]
+fn a_leader_whose_first_thread_has_ended_is_alive_until_it_is_stopped() {
+    let home = home();
+    home.server("one", &format!("{}{LONG_GRACE}", home.kdl_command("xy-test-headless", &[])));
+    let daemon = home.daemon();
+    says(&home, "one", "ready");
+    let now = status(&home, "one");
+    assert_eq!(now["state"], "running", "{now:#}");
+
+    stop(&home, "one");
+
+    assert_only(&home, &[daemon.pid], "after the stop");
+    assert_eq!(status(&home, "one")["last_exit"]["code"], 5);
+    home.finish();
+}
+
+#[test]
+fn a_leader_that_a_debugger_holds_is_stopped() {
+    let home = home();
+    home.server("one", &tree(&home, &["--deaf-leader"], SHORT_GRACE));
+    let daemon = home.daemon();
+    let leader = ready(&home, "one", 1);
+    // A debugger's child dies to the debugger first, and to its parent once that has looked.
+    let debugger = std::thread::spawn(move || {
+        let held = debug::hold(leader);
+        debug::until_dead(leader);
+        held
+    });
+    home.wait_until("the debugger holds it", || debug::is_held(leader));
+    stop(&home, "one");
+    assert!(debugger.join().unwrap());
+    assert_only(&home, &[daemon.pid], "after the stop");
+    home.finish();
+}
+
+/// The little of a debugger that is needed here.
+mod debug {
+    #![expect(unsafe_code, reason = "there is no safe ptrace")]
+
+    use libc::{PTRACE_SEIZE, WIFEXITED, WIFSIGNALED, c_int, c_void, pid_t};
+
+    /// Holds the process for as long as this thread lives.
+    pub(super) fn hold(pid: u32) -> bool {
+        let nothing = std::ptr::null_mut::<c_void>();
+        // SAFETY: seizing reads and writes no memory of ours.
+        unsafe { libc::ptrace(PTRACE_SEIZE, pid.cast_signed(), nothing, nothing) == 0 }
+    }
+
+    /// Looks at all that happens to the process, until its end.
+    pub(super) fn until_dead(pid: u32) {
+        let pid: pid_t = pid.cast_signed();
+        let mut status: c_int = 0;
+        // SAFETY: waitpid writes to `status` only; going on touches no memory of ours.
+        unsafe {
+            while libc::waitpid(pid, &raw mut status, libc::__WALL) == pid
+                && !WIFEXITED(status)
+                && !WIFSIGNALED(status)
+            {
+                let nothing = std::ptr::null_mut::<c_void>();
+                let signal = (status >> 8).unsigned_abs() & 0x7f; // What it was to get, it gets.
+                let signal = std::ptr::without_provenance_mut::<c_void>(signal as usize);
+                libc::ptrace(libc::PTRACE_CONT, pid, nothing, signal);
+            }
+        }
+    }
+
+    pub(super) fn is_held(pid: u32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|tracer| tracer.trim() != "0")
+    }
 }
