@@ -8,6 +8,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::{ServerName, Transport};
 
+/// No duration is longer.
+pub const LONGEST: Duration = Duration::from_hours(365 * 24);
+
 /// How long servers wait for a new daemon unless a file says otherwise.
 pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 

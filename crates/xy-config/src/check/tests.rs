@@ -484,7 +484,7 @@ fn assert_invariants(loaded: &Loaded) {
         assert!(process.env.keys().all(|key| !key.starts_with("XY_")));
         let restart = &server.rules.restart;
         assert!(restart.backoff_initial <= restart.backoff_max);
-        assert!(restart.backoff_max <= values::LONGEST);
+        assert!(restart.backoff_max <= crate::settings::LONGEST);
         assert!(!restart.reset_after.is_zero());
         assert!(!server.rules.stop.grace.is_zero());
         assert!(!server.rules.ready.within.is_zero());

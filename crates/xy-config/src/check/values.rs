@@ -7,9 +7,7 @@ use super::read::{Reader, Spanned};
 use super::words::{Word, listed, nearest};
 use crate::raw::{RawNode, RawValue, Value};
 use crate::report::{Problem, quote};
-
-/// No duration is longer.
-pub(super) const LONGEST: Duration = Duration::from_hours(365 * 24);
+use crate::settings::LONGEST;
 
 /// What a duration of zero means for a field.
 #[derive(Debug, Clone, Copy)]

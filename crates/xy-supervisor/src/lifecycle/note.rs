@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{LONGEST, Rules, ServerSettings};
 use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
@@ -84,7 +84,22 @@ impl Note {
 
     /// `None` for what cannot be understood, or is of a version that is not known.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok().filter(|note: &Self| note.format == FORMAT)
+        let note: Self = serde_json::from_slice(bytes).ok()?;
+        (note.format == FORMAT && note.is_sane()).then_some(note)
+    }
+
+    /// Whether its durations are some that a file may have: others would not fit a clock.
+    fn is_sane(&self) -> bool {
+        let Rules { restart, stop, ready, orphan_timeout } = &self.settings.rules;
+        let all = [
+            restart.backoff_initial,
+            restart.backoff_max,
+            restart.reset_after,
+            stop.grace,
+            ready.within,
+            *orphan_timeout,
+        ];
+        all.iter().all(|duration| *duration <= LONGEST)
     }
 
     /// The life that was left, as it goes on now.
@@ -265,9 +280,35 @@ mod tests {
         for bytes in [&b""[..], b"{", b"[]", &[0xff; 10], &newer.to_bytes()] {
             assert_eq!(Note::parse(bytes), None);
         }
+        let mut endless = ServerSettings::clone(&note.settings);
+        endless.rules.stop.grace = Duration::MAX;
+        let endless = Note { settings: Arc::new(endless), ..note.clone() };
+        assert_eq!(Note::parse(&endless.to_bytes()), None);
         let mut huge = ServerSettings::clone(&note.settings);
         huge.process.args = vec!["x".repeat(MAX_NOTE)];
         assert!(Note { settings: Arc::new(huge), ..note }.to_bytes().is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_numbers_make_it_panic(
+            times in proptest::array::uniform6(proptest::prelude::any::<u64>()),
+            stopping in proptest::prelude::any::<bool>(),
+        ) {
+            let [age_ms, note_age_ms, ms_ago, exit, ready, count] = times;
+            let (note, now) = left();
+            let note = Note {
+                exits_ms_ago: vec![exit],
+                ready_for_ms: Some(ready),
+                restarts_total: count,
+                ..note
+            };
+            let report =
+                ExitReport { code: None, signal: None, asked: false, survivors: vec![], oom: None };
+            let exited = Some(PastExit { report, ms_ago });
+            let status = StatusReport { age_ms, note_age_ms, stopping, exited, ..status() };
+            let _ = note.life(&status, Wanted::Up, now);
+        }
     }
 
     #[test]
