@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
-use xy_config::{Loaded, Paths};
+use xy_config::{Broken, Loaded, Paths};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
@@ -59,6 +59,17 @@ impl Daemon {
         }
     }
 
+    /// Has the daemon end like this, unless it is ending already.
+    pub(crate) fn end(&self, how: Ending) {
+        self.ending.send_if_modified(|ending| {
+            let is_first = *ending == Ending::No;
+            if is_first {
+                *ending = how;
+            }
+            is_first
+        });
+    }
+
     /// A number for a new stream, never given twice.
     pub(crate) fn new_subscription(&self) -> u64 {
         self.next_subscription.fetch_add(1, Ordering::Relaxed)
@@ -78,11 +89,27 @@ impl Daemon {
     }
 
     /// Makes the servers what the files say.
-    pub(crate) async fn apply(&self, servers: ServerMap) -> Result<Applied, CallError> {
+    pub(crate) async fn apply(
+        &self,
+        servers: ServerMap,
+        broken: Broken,
+    ) -> Result<Applied, CallError> {
         let graces = servers.values().map(|one| one.rules.stop.grace);
         let longest = graces.max().unwrap_or_default();
         self.longest_grace.fetch_max(millis(longest), Ordering::Relaxed);
-        self.fleet.apply(servers).await.map_err(closed)
+        self.fleet.apply(servers, broken).await.map_err(closed)
+    }
+
+    /// Whether the servers are in other hands: who waited for one has to ask there.
+    pub(crate) fn check_not_handed_over(&self) -> Result<(), CallError> {
+        match *self.ending.borrow() {
+            Ending::No | Ending::Shutdown => Ok(()),
+            Ending::Handover | Ending::HandedOver => {
+                let message = "another daemon has taken over while this was being done";
+                Err(CallError::new(ErrorKind::NotAllowed, message)
+                    .hint("it goes on there: see `xy list`"))
+            }
+        }
     }
 
     /// The longest grace that any server ever had here: one that was removed may still have it.

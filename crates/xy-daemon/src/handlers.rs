@@ -41,7 +41,7 @@ impl Service for Handlers {
             Request::Check => Answer::of(&check::handle(daemon).await?),
             Request::Version => Answer::of(&version::handle()),
             Request::Info => Answer::of(&info::handle(daemon)),
-            Request::Shutdown => Answer::of(&shutdown::handle(daemon)),
+            Request::Shutdown => Answer::of(&shutdown::handle(daemon)?),
             Request::Handover(ask) => Answer::of(&handover::handle(daemon, ask).await?),
             // A connection ends its own streams.
             Request::LogsCancel(_) | Request::EventsCancel(_) => {

@@ -18,6 +18,7 @@ use xy_supervisor::launch::adopt::Adopted;
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::reload::ServerMap;
+use xy_supervisor::wishes::Wishes;
 
 use crate::check;
 use crate::daemon::{Daemon, Ending};
@@ -29,6 +30,9 @@ use crate::takeover;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// How long shims may take to hear that another daemon will come.
+const LET_GO_WITHIN: Duration = Duration::from_secs(8);
 
 /// How long front ends get to read their last lines.
 const DOOR_WITHIN: Duration = Duration::from_secs(2);
@@ -83,22 +87,32 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
     let lock = Lock::take_within(wait, &paths.lock_file).await;
     let _lock = lock.map_err(|error| no_files(&error))?;
-    limits::prepare().await;
-    let launcher = Arc::new(launcher(&paths)?);
-    let adopted = launcher.adopt_all().await;
-    let servers = load(&paths, &adopted)?;
+    // Everything that can fail comes before the servers that are there: who has been taken
+    // over would end with a daemon that does not start.
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
-    let daemon = Arc::new(Daemon::new(fleet(&paths, launcher, adopted)?, paths));
-    tidy_up(&daemon.paths.shims_dir, |name| servers.contains_key(name));
+    let wishes = read_wishes(&paths)?;
+    limits::prepare().await;
+    let launcher = Arc::new(launcher(&paths)?);
+    let adopted = launcher.adopt_all().await;
+    let (servers, broken) = load(&paths, &adopted)?;
+    tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
+    let parts = FleetParts {
+        launcher,
+        wishes,
+        wishes_file: paths.wishes_file.clone(),
+        logs_dir: paths.logs_dir.clone(),
+        locks_dir: paths.shims_dir.clone(),
+    };
+    let daemon = Arc::new(Daemon::new(Fleet::spawn(parts, adopted), paths));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
-    daemon.apply(servers).await?;
+    daemon.apply(servers, broken).await?;
 
     let (close, closed) = oneshot::channel::<()>();
     let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
@@ -106,7 +120,9 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     });
     let door = tokio::spawn(door);
     let ended = if signals.until_end(&daemon).await == Ending::Handover {
-        daemon.fleet.let_go().await;
+        if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
+            tracing::warn!("not every shim has heard the goodbye; it will see us gone");
+        }
         daemon.ending.send_replace(Ending::HandedOver);
         Ok(())
     } else {
@@ -122,7 +138,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
 
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
 /// those whose files cannot be used go on as they were.
-fn load(paths: &Paths, adopted: &[Adopted]) -> Result<ServerMap, CallError> {
+fn load(paths: &Paths, adopted: &[Adopted]) -> Result<(ServerMap, Broken), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() && adopted.is_empty() {
         let refused = check::refusal(&loaded, "the daemon did not start");
@@ -145,32 +161,27 @@ fn load(paths: &Paths, adopted: &[Adopted]) -> Result<ServerMap, CallError> {
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    Ok(servers)
+    Ok((servers, loaded.broken))
+}
+
+fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {
+    let file = &paths.wishes_file;
+    let (wishes, problem) = Wishes::read(file).map_err(|cause| {
+        let file = file.display();
+        not_started()
+            .cause(format!("`{file}`, which says who stays stopped, cannot be read: {cause}"))
+            .hint("make it readable, or move it away and stop those servers again")
+    })?;
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
+    Ok(wishes)
 }
 
 fn launcher(paths: &Paths) -> Result<ProcessLauncher, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
     let (logs_dir, locks_dir) = (paths.logs_dir.clone(), paths.shims_dir.clone());
     Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit()))
-}
-
-fn fleet(
-    paths: &Paths,
-    launcher: Arc<ProcessLauncher>,
-    adopted: Vec<Adopted>,
-) -> Result<Fleet, CallError> {
-    let parts = FleetParts {
-        launcher,
-        wishes_file: paths.wishes_file.clone(),
-        logs_dir: paths.logs_dir.clone(),
-        locks_dir: paths.shims_dir.clone(),
-    };
-    Fleet::spawn(parts, adopted).map_err(|cause| {
-        let file = paths.wishes_file.display();
-        not_started()
-            .cause(format!("`{file}`, which says who stays stopped, cannot be read: {cause}"))
-            .hint("make it readable, or move it away and stop those servers again")
-    })
 }
 
 /// A daemon needs a few descriptors per server, and shells allow few. Answers the limit

@@ -13,10 +13,10 @@ use crate::run::not_started;
 use crate::{check, limits};
 
 /// How long the other daemon may take to say goodbye to all its servers.
-const HANDS_OVER_WITHIN: Duration = Duration::from_secs(15);
+const HANDS_OVER_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long it may take to be gone after that.
-pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Asks the daemon that runs, if there is one, to hand over and go.
 pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
@@ -43,6 +43,8 @@ pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
             Err(CallFailure::Refused(_)) => Err(not_replaced()
                 .cause("it is of a version that cannot hand over")
                 .hint("end it with `xy shutdown`, then start this one")),
+            // It has been told, and cannot be told otherwise: it is waited for.
+            Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => Ok(None),
             Err(error) => Err(not_replaced().cause(error)),
         }
     });

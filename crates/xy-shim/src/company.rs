@@ -59,7 +59,7 @@ impl Company {
         match self {
             Self::Daemon | Self::NobodyAnyMore => None,
             Self::Nobody { until } => Some(until),
-            Self::Newcomer { speak_by, .. } => Some(speak_by),
+            Self::Newcomer { speak_by, until } => Some(speak_by.min(until)),
         }
     }
 }
@@ -83,6 +83,8 @@ mod tests {
         for n in 0..10 {
             company = company.came(began + n * SECOND);
             assert_eq!(company.deadline(), Some(began + n * SECOND + SPEAK_WITHIN));
+            let Company::Newcomer { until, .. } = company else { panic!("somebody came") };
+            assert_eq!(until, began + 60 * SECOND);
             company = company.left(began + n * SECOND, 60 * SECOND);
         }
         assert_eq!(company, Company::Nobody { until: began + 60 * SECOND });

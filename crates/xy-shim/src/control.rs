@@ -74,6 +74,16 @@ impl Control {
         Self { socket: Some(socket), inbox: Inbox::default(), outbox: Outbox::default() }
     }
 
+    /// A connection to somebody who is told nothing yet.
+    pub(crate) fn silent(socket: OwnedFd) -> Self {
+        Self { outbox: Outbox::closed(), ..Self::new(socket) }
+    }
+
+    /// From here on it is told everything.
+    pub(crate) fn speak_up(&mut self) {
+        self.outbox = Outbox::default();
+    }
+
     /// What to poll for; nothing once the daemon is gone.
     pub(crate) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let socket = self.socket.as_ref()?.as_fd();
@@ -238,8 +248,8 @@ impl Outbox {
             match self.send_some(socket) {
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(gone) => return Err(gone),
+                Err(gone @ (Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)) => return Err(gone),
+                Err(_) => return Ok(()), // No room, or the system is short of something.
             }
         }
         self.forget_sent();

@@ -27,11 +27,14 @@ impl Door {
     }
 
     /// Whoever has come, if it is somebody of ours.
-    pub(crate) fn accept(&self) -> Option<OwnedFd> {
-        let (stream, _) = self.listener.accept().ok()?;
+    pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let (stream, _) = match self.listener.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            accepted => accepted?,
+        };
         let is_ours = sys::peer_uid(stream.as_fd()) == Some(rustix::process::geteuid().as_raw());
-        stream.set_nonblocking(true).ok()?;
-        is_ours.then(|| stream.into())
+        stream.set_nonblocking(true)?;
+        Ok(is_ours.then(|| stream.into()))
     }
 }
 
@@ -76,9 +79,9 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         for path in [folder.join("x.sock"), home.path().join("x.sock")] {
             let door = Door::open(&path).unwrap();
-            assert!(door.accept().is_none(), "nobody has come yet");
+            assert!(door.accept().unwrap().is_none(), "nobody has come yet");
             let _ours = connect(&path).unwrap();
-            assert!(door.accept().is_some());
+            assert!(door.accept().unwrap().is_some());
             drop(door);
             assert!(!path.exists());
             assert!(connect(&path).is_err());

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 #[cfg(target_os = "linux")]
 use linux as system;
 #[cfg(not(target_os = "linux"))]
-use others as system;
+use numbered as system;
 
 /// A process that is held: whoever gets its number later is not it.
 #[derive(Debug)]
@@ -33,34 +33,51 @@ mod linux {
     use std::os::fd::OwnedFd;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-    /// By a descriptor, so that its number does not matter.
+    use super::numbered;
+
+    /// By a descriptor, so that its number does not matter; kernels before 5.3 have none.
     #[derive(Debug)]
-    pub(super) struct Held(OwnedFd);
+    pub(super) enum Held {
+        Open(OwnedFd),
+        Numbered(numbered::Held),
+    }
 
     impl Held {
-        pub(super) fn new(pid: u32) -> Option<Self> {
-            let pid = Pid::from_raw(pid.try_into().ok()?)?;
-            pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+        pub(super) fn new(number: u32) -> Option<Self> {
+            let pid = Pid::from_raw(number.try_into().ok()?)?;
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(open) => Some(Self::Open(open)),
+                Err(Errno::NOSYS) => numbered::Held::new(number).map(Self::Numbered),
+                Err(_) => None,
+            }
         }
 
         pub(super) fn is_alive(&self) -> bool {
-            let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
-            poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+            match self {
+                Self::Numbered(held) => held.is_alive(),
+                Self::Open(held) => {
+                    let mut asked = [PollFd::new(held, PollFlags::IN)];
+                    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+                }
+            }
         }
 
         pub(super) fn signal(&self, signal: Signal) {
-            let _ = pidfd_send_signal(&self.0, signal);
+            match self {
+                Self::Numbered(held) => held.signal(signal),
+                Self::Open(held) => _ = pidfd_send_signal(held, signal),
+            }
         }
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-mod others {
+mod numbered {
     use rustix::process::{Pid, Signal, kill_process};
 
-    use crate::sys;
+    use crate::identity::began;
 
     /// By its number and the moment it began.
     #[derive(Debug)]
@@ -71,11 +88,11 @@ mod others {
 
     impl Held {
         pub(super) fn new(pid: u32) -> Option<Self> {
-            sys::began(pid).map(|began| Self { pid, began })
+            began(pid).map(|began| Self { pid, began })
         }
 
         pub(super) fn is_alive(&self) -> bool {
-            sys::began(self.pid) == Some(self.began)
+            began(self.pid) == Some(self.began)
         }
 
         pub(super) fn signal(&self, signal: Signal) {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::wire::MAX_NOTE;
+use crate::wire::{MAX_FRAME, MAX_NOTE};
 
 /// While nobody is there, no more of a server's stdout is read once this much is kept.
 const ROOM: usize = 1024 * 1024;
@@ -39,6 +39,13 @@ impl Heritage {
         if note.len() <= MAX_NOTE {
             self.note = note.to_vec();
             self.noted_at = now;
+        }
+    }
+
+    /// Takes back what a daemon could not use; there is never more than it was sent.
+    pub(crate) fn take_back(&mut self, bytes: &[u8]) {
+        if self.unread.len() + bytes.len() <= MAX_FRAME {
+            self.unread.extend_from_slice(bytes);
         }
     }
 

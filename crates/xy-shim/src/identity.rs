@@ -11,6 +11,8 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::held::Held;
+#[cfg(target_os = "linux")]
+use crate::proc_stat::ProcStat;
 use crate::wire;
 
 /// The longest identity; a file that holds more holds something else.
@@ -64,6 +66,11 @@ impl Identity {
         }
     }
 
+    /// Whether somebody has stopped it, so that it cannot answer.
+    pub fn is_stopped(&self) -> bool {
+        self.is_alive() && is_stopped(self.pid)
+    }
+
     /// Whether the process that has this number now is the one that is meant.
     pub fn is_alive(&self) -> bool {
         self.boot == boot() && began(self.pid) == Some(self.began)
@@ -72,17 +79,22 @@ impl Identity {
 
 /// When the process `pid` began, as this system counts; `None` if there is none.
 #[cfg(target_os = "linux")]
-fn began(pid: u32) -> Option<u64> {
-    /// Of the fields after the name.
-    const START_TIME: usize = 19;
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(&stat[after_name + 1..]).ok()?;
-    rest.split_whitespace().nth(START_TIME)?.parse().ok()
+pub(crate) fn began(pid: u32) -> Option<u64> {
+    ProcStat::of(pid).ok().map(|stat| stat.began)
+}
+
+#[cfg(target_os = "linux")]
+fn is_stopped(pid: u32) -> bool {
+    ProcStat::of(pid).is_ok_and(|stat| matches!(stat.state, 'T' | 't'))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn began(pid: u32) -> Option<u64> {
+fn is_stopped(_pid: u32) -> bool {
+    false // Nobody tells; it is given its time.
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn began(pid: u32) -> Option<u64> {
     crate::sys::began(pid)
 }
 

@@ -30,6 +30,7 @@ mod lines;
 mod log;
 pub mod log_file;
 pub mod marked;
+mod proc_stat;
 mod program;
 mod run;
 mod signals;

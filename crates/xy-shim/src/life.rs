@@ -52,6 +52,8 @@ pub(crate) struct Life {
     control: Control,
     /// Closed once nobody is waited for.
     door: Option<Door>,
+    /// Nobody is let in before: the system was short of something.
+    door_opens_at: Option<Instant>,
     gone: GoneRules,
     heritage: Heritage,
     /// Once it has ended there is nobody who would ask how.
@@ -148,6 +150,7 @@ impl Life {
             company: Company::Daemon,
             control,
             door,
+            door_opens_at: None,
             gone: order.gone,
             heritage: Heritage::new(order.note.as_bytes(), now),
             for_good: false,
@@ -211,7 +214,7 @@ impl Life {
             _ if !is_known => {}
             Said::Stray(bytes) => log.take(Stream::Out, bytes, clock::moment(), out),
             Said::Note(note) => heritage.keep(note, clock::now()),
-            Said::Unread(bytes) => heritage.unread.extend_from_slice(bytes),
+            Said::Unread(bytes) => heritage.take_back(bytes),
         };
         let mut orders = Vec::new();
         while let Some(order) = self.control.next_order(&mut hear) {
@@ -354,9 +357,10 @@ impl Life {
                 Phase::Ended => return,
             }
         }
+        self.door_opens_at = self.door_opens_at.filter(|opens_at| now < *opens_at);
         if self.company.deadline().is_some_and(|deadline| now >= deadline) {
             match self.company {
-                Company::Newcomer { .. } => self.control.hang_up(),
+                Company::Newcomer { until, .. } if now < until => self.control.hang_up(),
                 _ => self.wait_no_longer(),
             }
         }
@@ -403,8 +407,13 @@ impl Life {
     fn time_to_wait(&self) -> Option<Timespec> {
         let now = clock::now();
         let quiet_at = self.is_untidy.then(|| now + QUIET_AFTER);
-        let deadlines =
-            [self.phase_deadline(), self.company.deadline(), self.log.deadline(), quiet_at];
+        let deadlines = [
+            self.phase_deadline(),
+            self.company.deadline(),
+            self.door_opens_at,
+            self.log.deadline(),
+            quiet_at,
+        ];
         let next = deadlines.into_iter().flatten().min()?;
         // More seconds than the type can hold are as good as no deadline.
         next.saturating_duration_since(now).try_into().ok()

@@ -97,6 +97,7 @@ mod walk {
     };
 
     use super::Tree;
+    use crate::proc_stat::ProcStat;
 
     /// Whoever is deeper comes up when those above it die.
     const MAX_DEPTH: usize = 200;
@@ -202,12 +203,8 @@ mod walk {
             .collect()
     }
 
-    /// The parent, from the field after the name, which may itself contain anything.
     fn parent_of(pid: Pid) -> Option<Pid> {
-        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        let after_name = stat.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(&stat[after_name + 1..]).ok()?;
-        rest.split_whitespace().nth(1).and_then(parse_pid)
+        ProcStat::of(pid.as_raw_pid().unsigned_abs()).ok()?.parent
     }
 
     fn parse_pid(text: &str) -> Option<Pid> {

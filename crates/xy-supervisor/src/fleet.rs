@@ -5,13 +5,13 @@
 //! server to settle: that is for the asker, who gets the handles to wait on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use xy_config::Broken;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 
@@ -93,7 +93,7 @@ pub struct Closed;
 
 enum Command {
     Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
-    Apply { servers: ServerMap, reply: oneshot::Sender<Applied> },
+    Apply { servers: ServerMap, broken: Broken, reply: oneshot::Sender<Applied> },
     LetGo { reply: oneshot::Sender<()> },
     Shutdown { reply: oneshot::Sender<()> },
 }
@@ -102,7 +102,9 @@ enum Command {
 pub struct FleetParts {
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
-    /// Where operators' wishes are kept.
+    /// What operators want.
+    pub wishes: Wishes,
+    /// Where that is kept.
     pub wishes_file: PathBuf,
     /// Where logs are kept.
     pub logs_dir: PathBuf,
@@ -121,18 +123,14 @@ pub struct Fleet {
 impl Fleet {
     /// A fleet of those that earlier daemons left, which knows its operators' wishes. Its
     /// task ends with `shutdown`, or with `let_go`.
-    pub fn spawn(parts: FleetParts, adopted: Vec<Adopted>) -> io::Result<Self> {
+    pub fn spawn(parts: FleetParts, adopted: Vec<Adopted>) -> Self {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
         let changes = broadcast::Sender::new(CHANGES);
-        let (wishes, problem) = Wishes::read(&parts.wishes_file)?;
-        if let Some(problem) = problem {
-            tracing::warn!("{problem}");
-        }
         let mut owner = Owner {
+            kept: parts.wishes.clone(),
+            wishes: parts.wishes.clone(),
             parts,
-            kept: wishes.clone(),
-            wishes,
             published,
             changes: changes.clone(),
             tasks: JoinSet::new(),
@@ -142,7 +140,7 @@ impl Fleet {
             owner.adopt(one);
         }
         tokio::spawn(owner.run(queue));
-        Ok(Self { commands, roster, changes })
+        Self { commands, roster, changes }
     }
 
     /// All servers, as they are now.
@@ -162,10 +160,12 @@ impl Fleet {
         outcome.await.map_err(|_| Closed)
     }
 
-    /// Makes the servers what `servers` says; resolves when it has been applied.
-    pub async fn apply(&self, servers: ServerMap) -> Result<Applied, Closed> {
+    /// Makes the servers what `servers` says; resolves when it has been applied. Of those
+    /// that are `broken` nothing is known now, so nothing is forgotten either.
+    pub async fn apply(&self, servers: ServerMap, broken: Broken) -> Result<Applied, Closed> {
         let (reply, applied) = oneshot::channel();
-        self.commands.send(Command::Apply { servers, reply }).await.map_err(|_| Closed)?;
+        let command = Command::Apply { servers, broken, reply };
+        self.commands.send(command).await.map_err(|_| Closed)?;
         applied.await.map_err(|_| Closed)
     }
 
@@ -225,8 +225,9 @@ impl Owner {
                 Command::Ask { ask, names, reply } => {
                     let _ = reply.send(self.ask(ask, names).await); // The asker may have left.
                 }
-                Command::Apply { servers, reply } => {
-                    let _ = reply.send(self.apply(servers).await); // The asker may have left.
+                Command::Apply { servers, broken, reply } => {
+                    let applied = self.apply(servers, &broken).await;
+                    let _ = reply.send(applied); // The asker may have left.
                 }
                 Command::LetGo { reply } => {
                     queue.close();
@@ -311,7 +312,7 @@ impl Owner {
         }
     }
 
-    async fn apply(&mut self, servers: ServerMap) -> Applied {
+    async fn apply(&mut self, servers: ServerMap, broken: &Broken) -> Applied {
         let mut roster = Roster::clone(&self.published.borrow());
         let plan = diff(&settings_of(&roster), &servers);
         let mut leaving = Vec::new();
@@ -330,7 +331,7 @@ impl Owner {
             }
         }
         self.published.send_replace(Arc::new(roster));
-        self.forget_wishes_but(&servers).await;
+        self.forget_wishes_but(&servers, broken).await;
         Applied { plan, leaving, coming }
     }
 
@@ -367,11 +368,15 @@ impl Owner {
 
     /// Goes on with a server that an earlier daemon started, as its file was then.
     fn adopt(&mut self, adopted: Adopted) {
-        let Adopted { key, note, status, instance, logs } = adopted;
+        let Adopted { key, note, status, greeted_at, instance, logs } = adopted;
         let is_down = self.wishes.stopped.contains(&key.server);
         let wanted = if is_down { Wanted::Down } else { Wanted::Up };
-        let life = note.life(&status, wanted, Instant::now().into_std());
+        let life = note.life(&status, wanted, greeted_at.into_std());
         let pid = status.exited.is_none().then_some(status.pid);
+        let ended_at = status
+            .exited
+            .as_ref()
+            .and_then(|exited| SystemTime::now().checked_sub(Duration::from_millis(exited.ms_ago)));
         let unheard = match wanted {
             // It may have been kept and not yet been done.
             Wanted::Down => Some(Event::StopRequested),
@@ -384,7 +389,7 @@ impl Owner {
             launcher: self.parts.launcher.clone(),
             logs,
             changes: self.changes.clone(),
-            before: Before::Living { life, instance, pid, unheard },
+            before: Before::Living { life, instance, pid, ended_at, unheard },
         });
         self.tasks.spawn(task.run());
         let mut roster = Roster::clone(&self.published.borrow());
@@ -412,9 +417,9 @@ impl Owner {
     }
 
     /// Wishes are for servers that there are; one that comes back later is a new one.
-    async fn forget_wishes_but(&mut self, servers: &ServerMap) {
+    async fn forget_wishes_but(&mut self, servers: &ServerMap, broken: &Broken) {
         let mut wishes = self.wishes.clone();
-        wishes.stopped.retain(|name| servers.contains_key(name));
+        wishes.stopped.retain(|name| servers.contains_key(name) || broken.contains(name));
         if let Err(problem) = self.keep(wishes).await {
             tracing::warn!("{problem}");
         }

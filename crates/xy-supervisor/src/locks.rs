@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::time::sleep;
 use xy_protocol::server::ServerName;
 use xy_shim::identity::{Identity, MAX_IDENTITY};
@@ -47,9 +48,18 @@ pub(crate) fn holder(lock: &Path) -> Option<Identity> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Whether some shim holds the lock.
+/// Whether some shim holds the lock. If that cannot be seen, somebody may.
 pub(crate) fn is_held(lock: &Path) -> bool {
-    open_file(lock).is_ok_and(|file| is_locked(&file))
+    match open_file(lock) {
+        Ok(file) => is_locked(&file),
+        Err(error) => is_short_of_something(&error),
+    }
+}
+
+/// Whether the system could not look, rather than that there is nothing to be seen.
+fn is_short_of_something(error: &io::Error) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO];
+    Errno::from_io_error(error).is_some_and(|errno| short.contains(&errno))
 }
 
 fn is_locked(file: &File) -> bool {
@@ -64,12 +74,15 @@ pub(crate) async fn until_free(lock: &Path) {
 }
 
 /// The locks in a folder that somebody holds, with the names they are for.
-pub(crate) fn held_locks(locks_dir: &Path) -> Vec<(ServerName, PathBuf)> {
-    let entries = fs::read_dir(locks_dir).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| Some((name_of(&entry.path())?, entry.path())))
-        .filter(|(_, lock)| is_held(lock))
-        .collect()
+pub(crate) fn held_locks(locks_dir: &Path) -> io::Result<Vec<(ServerName, PathBuf)>> {
+    let mut held = Vec::new();
+    for entry in fs::read_dir(locks_dir)? {
+        let lock = entry?.path();
+        if let Some(name) = name_of(&lock).filter(|_| is_held(&lock)) {
+            held.push((name, lock));
+        }
+    }
+    Ok(held)
 }
 
 fn name_of(lock: &Path) -> Option<ServerName> {
@@ -82,7 +95,8 @@ fn name_of(lock: &Path) -> Option<ServerName> {
 /// at. Only for a daemon that has started nothing yet: whoever opens a lock must find the
 /// same file that others lock.
 pub fn tidy_up(locks_dir: &Path, is_known: impl Fn(&ServerName) -> bool) {
-    let held: Vec<PathBuf> = held_locks(locks_dir).into_iter().map(|(_, lock)| lock).collect();
+    let Ok(held) = held_locks(locks_dir) else { return };
+    let held: Vec<PathBuf> = held.into_iter().map(|(_, lock)| lock).collect();
     let in_use: Vec<PathBuf> =
         held.iter().filter_map(|lock| Some(holder(lock)?.socket.into())).collect();
     for entry in fs::read_dir(locks_dir).into_iter().flatten().flatten() {

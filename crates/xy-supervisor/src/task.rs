@@ -52,6 +52,8 @@ pub(crate) enum Before {
         instance: Instance,
         /// The leader of its processes, unless it has ended.
         pid: Option<u32>,
+        /// When it ended, if it has.
+        ended_at: Option<SystemTime>,
         /// What has happened to it and was not heard.
         unheard: Option<Event>,
     },
@@ -75,6 +77,8 @@ pub(crate) struct Task {
     published: watch::Sender<Snapshot>,
     /// Exists exactly while the state is live.
     instance: Option<Instance>,
+    /// When that ended, if nobody was there to see it.
+    ended_at: Option<SystemTime>,
     now: Snapshot,
 }
 
@@ -92,7 +96,7 @@ impl Task {
             survivors: Vec::new(),
             confined: None,
         };
-        let (mut predecessor, mut instance) = (None, None);
+        let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
         let first = match parts.before {
             Before::Nothing => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
             Before::Ending(ending) => {
@@ -100,8 +104,8 @@ impl Task {
                 predecessor = Some(ending);
                 None
             }
-            Before::Living { life, instance: living, pid, unheard } => {
-                (now.life, now.pid) = (life, pid);
+            Before::Living { life, instance: living, pid, ended_at: ended, unheard } => {
+                (now.life, now.pid, ended_at) = (life, pid, ended);
                 instance = Some(living);
                 unheard
             }
@@ -119,6 +123,7 @@ impl Task {
             commands,
             published,
             instance,
+            ended_at,
             now,
         };
         if task.instance.is_some() {
@@ -146,6 +151,9 @@ impl Task {
     async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
         loop {
             let heard = tokio::select! {
+                // What has happened comes before a deadline that it may have met.
+                biased;
+                news = news_of(&mut self.instance) => news,
                 command = self.commands.recv() => match command? {
                     Command::Apply { event, settings, applied } => {
                         if let Some(settings) = settings {
@@ -159,7 +167,6 @@ impl Task {
                         return None;
                     }
                 },
-                news = news_of(&mut self.instance) => news,
                 () = end_of(&mut self.predecessor) => {
                     return Some((Event::Exited(Exit::UNSEEN), None));
                 }
@@ -212,7 +219,7 @@ impl Task {
                         ..
                     }
                 );
-                let at = SystemTime::now();
+                let at = self.ended_at.take().unwrap_or_else(SystemTime::now);
                 self.now.last_exit = Some(SeenExit { exit, expected, at });
                 Some(Event::Exited(exit))
             }

@@ -287,7 +287,7 @@ mod trees {
 
     #[test]
     fn a_hopper_is_never_the_same_for_long_and_has_an_end() {
-        let tree = Tree::start(&["--child", "hopper", "--hop-for", "2000"]);
+        let tree = Tree::start(&["--child", "hopper", "--hop-for", "20000"]);
         let mut seen: Vec<u32> = Vec::new();
         while seen.len() < 2 {
             seen.extend(tree.below().iter().map(|process| process.pid));

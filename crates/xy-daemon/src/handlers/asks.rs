@@ -37,6 +37,9 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
         let name = instance.key().server.clone();
         settled.push(Settled { name, before: asked.before, after });
     }
+    if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
+        daemon.check_not_handed_over()?;
+    }
     Ok(Outcome { settled, warnings: outcome.warnings })
 }
 

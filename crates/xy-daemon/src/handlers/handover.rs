@@ -18,13 +18,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: Handover) -> Result<HandedOver,
             .hint("end it with `xy shutdown`, then start this one: the servers start anew"));
     }
     tracing::info!("another daemon takes over");
-    daemon.ending.send_if_modified(|ending| {
-        let is_first = *ending == Ending::No;
-        if is_first {
-            *ending = Ending::Handover;
-        }
-        is_first
-    });
+    daemon.end(Ending::Handover);
     let mut ending = daemon.ending.subscribe();
     let last = ending.wait_for(|it| matches!(it, Ending::HandedOver | Ending::Shutdown)).await;
     match last.map(|last| *last) {

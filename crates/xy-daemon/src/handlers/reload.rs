@@ -20,7 +20,7 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
         let plan = diff(&daemon.fleet.settings(), &servers);
         return Ok(Reloaded { dry_run: true, problems, ..answer(plan) });
     }
-    let applied = daemon.apply(servers).await?;
+    let applied = daemon.apply(servers, loaded.broken).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     let is_gone = |snapshot: &Snapshot| snapshot.life.state == State::Retired;
     for instance in applied.leaving {
@@ -29,6 +29,7 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     for instance in applied.coming {
         instance.settled().await;
     }
+    daemon.check_not_handed_over()?;
     Ok(Reloaded { problems, ..answer(applied.plan) })
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 
-use super::name::Seen;
+use crate::proc_stat::ProcStat;
 
 /// A server may make groups below its own; deeper than this nobody does.
 const MAX_DEPTH: usize = 16;
@@ -85,8 +85,7 @@ impl Group {
 
     /// What lives in it, or in a group below it.
     pub(super) fn alive(&self) -> Vec<Pid> {
-        let is_alive =
-            |pid: &Pid| Seen::of(pid.as_raw_pid().unsigned_abs()).is_some_and(|seen| seen.is_alive);
+        let is_alive = |pid: &Pid| ProcStat::may_live(pid.as_raw_pid().unsigned_abs());
         self.pids().into_iter().filter(is_alive).collect()
     }
 

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+
+use crate::proc_stat::ProcStat;
 
 /// `xy-<pid>-<when it started>-<its namespace of pids>`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +21,8 @@ impl Name {
     /// The name for groups of this process; `None` where the system does not tell enough.
     pub(super) fn own() -> Option<Self> {
         let pid = std::process::id();
-        Some(Self { pid, started: Seen::of(pid)?.started, namespace: own_namespace()? })
+        let started = ProcStat::of(pid).ok()?.began;
+        Some(Self { pid, started, namespace: own_namespace()? })
     }
 
     /// What a name means, if it is one of ours.
@@ -38,8 +42,10 @@ impl Name {
         if own_namespace() != Some(self.namespace) {
             return false; // We cannot see whether it lives.
         }
-        let lives = |seen: Seen| seen.is_alive && seen.started == self.started;
-        !Seen::of(self.pid).is_some_and(lives)
+        match ProcStat::of(self.pid) {
+            Ok(stat) => stat.is_dead() || stat.began != self.started,
+            Err(error) => error.kind() == io::ErrorKind::NotFound, // Else nobody knows.
+        }
     }
 }
 
@@ -51,27 +57,6 @@ impl fmt::Display for Name {
 
 fn own_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|it| it.ino())
-}
-
-/// What `/proc` says of a process.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
-    /// Not a zombie.
-    pub(super) is_alive: bool,
-    started: u64,
-}
-
-impl Seen {
-    /// The fields after the name, which may itself contain anything.
-    pub(super) fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let after_name = stat.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(&stat[after_name + 1..]).ok()?;
-        let mut fields = rest.split_whitespace();
-        let state = fields.next()?;
-        let started = fields.nth(18)?.parse().ok()?;
-        Some(Self { is_alive: !matches!(state, "Z" | "X"), started })
-    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -105,8 +90,8 @@ mod tests {
         let pid_of_child = rustix::process::Pid::from_child(&child);
         let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         rustix::process::waitid(rustix::process::WaitId::Pid(pid_of_child), dead).unwrap();
-        assert!(!Seen::of(pid).unwrap().is_alive);
+        assert!(ProcStat::of(pid).unwrap().is_dead());
         child.wait().unwrap();
-        assert!(Seen::of(pid).is_none());
+        assert!(ProcStat::of(pid).is_err());
     }
 }

@@ -13,6 +13,9 @@ use crate::door::Door;
 use crate::stop;
 use crate::wire::{PROTOCOL, PastExit, Report, StatusReport};
 
+/// How long nobody is let in after the system could not.
+const REST: Duration = Duration::from_millis(200);
+
 impl Life {
     /// Sees who has left, and ends what nobody needs any more.
     pub(super) fn mind_company(&mut self) {
@@ -55,25 +58,37 @@ impl Life {
     }
 
     pub(super) fn let_in(&mut self) {
-        let Some(socket) = self.door.as_ref().and_then(Door::accept) else { return };
-        self.control = Control::new(socket);
-        self.company = self.company.came(clock::now());
+        let now = clock::now();
+        match self.door.as_ref().map_or(Ok(None), Door::accept) {
+            Ok(None) => {}
+            Ok(Some(socket)) => {
+                self.control = Control::silent(socket);
+                self.company = self.company.came(now);
+            }
+            // Whoever waits would wake us again and again.
+            Err(_) => self.door_opens_at = Some(now + REST),
+        }
     }
 
     /// Somebody says that it is a daemon.
     pub(super) fn welcome(&mut self, protocol: u32) {
+        self.control.speak_up();
         if protocol != PROTOCOL {
             self.control.outbox.put_report(&Report::Refused { protocol: PROTOCOL });
             self.control.flush();
             self.control.hang_up();
             return;
         }
+        let ends = [&self.to_stdin, &self.from_stdout];
+        let copies = ends.map(|end| end.as_ref().and_then(|end| end.try_clone().ok()));
+        if copies.each_ref().map(Option::is_some) != ends.map(Option::is_some) {
+            self.control.hang_up(); // No descriptor is left just now; it will ask again.
+            return;
+        }
         self.company = Company::Daemon;
         let now = clock::now();
         let unread = std::mem::take(&mut self.heritage.unread);
         self.control.outbox.put_heritage(&self.heritage.note, &unread);
-        let copies = [&self.to_stdin, &self.from_stdout]
-            .map(|end| end.as_ref().and_then(|end| end.try_clone().ok()));
         let logged = self.log.place(now);
         let passed = copies.each_ref().map(Option::is_some);
         let status = Report::Status(StatusReport { logged, ..self.status(passed, now) });
@@ -119,7 +134,9 @@ impl Life {
 
     /// Where somebody may come in: only while nobody is there.
     pub(super) fn open_door(&self) -> Option<&Door> {
-        self.door.as_ref().filter(|_| matches!(self.company, Company::Nobody { .. }))
+        let is_open =
+            matches!(self.company, Company::Nobody { .. }) && self.door_opens_at.is_none();
+        self.door.as_ref().filter(|_| is_open)
     }
 
     /// What is read only while nobody is there to read it.

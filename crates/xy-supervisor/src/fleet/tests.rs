@@ -48,7 +48,7 @@ impl Harbour {
 
     async fn apply(&self, servers: &[ServerSettings]) -> Applied {
         let servers = servers.iter().map(|one| (one.name.clone(), Arc::new(one.clone())));
-        self.fleet.apply(servers.collect()).await.expect("the fleet is open")
+        self.fleet.apply(servers.collect(), Broken::default()).await.expect("the fleet is open")
     }
 
     async fn ask(&self, ask: Ask, names: &[&str]) -> AskOutcome {
@@ -101,13 +101,13 @@ fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
     Fleet::spawn(
         FleetParts {
             launcher: Arc::new(launcher.clone()),
+            wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
             wishes_file: folder.join("wishes.json"),
             logs_dir: folder.join("logs"),
             locks_dir: folder.join("shims"),
         },
         Vec::new(),
     )
-    .unwrap()
 }
 
 async fn settled(instance: &InstanceHandle) {
@@ -512,7 +512,10 @@ mod shutdowns {
         let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
         harbour.shut_down().await;
         assert!(matches!(harbour.fleet.ask(Ask::Start, None).await, Err(Closed)));
-        assert!(matches!(harbour.fleet.apply(ServerMap::new()).await, Err(Closed)));
+        assert!(matches!(
+            harbour.fleet.apply(ServerMap::new(), Broken::default()).await,
+            Err(Closed)
+        ));
         harbour.shut_down().await;
         assert_eq!(harbour.launcher.launches(), 1);
     }
@@ -629,17 +632,19 @@ mod adopted {
         let note = Note::of(&life, &Arc::new(settings(name)), now);
         let key = InstanceKey::shared(ServerName::new(name).unwrap());
         let logs = Arc::new(LogBook::default());
-        (Adopted { key, note, status, instance, logs }, ends)
+        let greeted_at = tokio::time::Instant::now();
+        (Adopted { key, note, status, greeted_at, instance, logs }, ends)
     }
 
     fn fleet(folder: &Path, launcher: &FakeLauncher, adopted: Vec<Adopted>) -> Fleet {
         let parts = FleetParts {
             launcher: Arc::new(launcher.clone()),
+            wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
             wishes_file: folder.join("wishes.json"),
             logs_dir: folder.join("logs"),
             locks_dir: folder.join("shims"),
         };
-        Fleet::spawn(parts, adopted).unwrap()
+        Fleet::spawn(parts, adopted)
     }
 
     fn instance(fleet: &Fleet, name: &str) -> InstanceHandle {
@@ -654,7 +659,10 @@ mod adopted {
         let fleet = fleet(folder.path(), &launcher, vec![one]);
         let server = instance(&fleet, "one");
         assert_eq!((server.now().state(), server.now().pid), (ServerState::Running, Some(4711)));
-        fleet.apply([(server.key().server.clone(), server.now().settings)].into()).await.unwrap();
+        fleet
+            .apply([(server.key().server.clone(), server.now().settings)].into(), Broken::default())
+            .await
+            .unwrap();
         assert_eq!(launcher.launches(), 0);
         ends.news.send(News::Exited(Exit::code(1))).await.unwrap();
         server.wait_until(|it| it.state() == ServerState::Restarting).await;
@@ -695,7 +703,7 @@ mod adopted {
         let folder = tempfile::tempdir().unwrap();
         let (one, mut ends) = left("one", status());
         let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
-        let applied = fleet.apply(ServerMap::new()).await.unwrap();
+        let applied = fleet.apply(ServerMap::new(), Broken::default()).await.unwrap();
         assert_eq!(names(&applied.plan.removed), "one");
         assert!(matches!(ends.asks.recv().await, Some(InstanceAsk::Stop { for_good: true, .. })));
     }

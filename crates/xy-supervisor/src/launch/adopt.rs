@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,17 @@ use super::shim_process::ShimProcess;
 use super::{Instance, LaunchOrder, millis};
 use crate::instance::InstanceKey;
 use crate::lifecycle::note::Note;
-use crate::locks::{LOOK_AGAIN, held_locks, holder, is_held};
+use crate::locks::{LOOK_AGAIN, held_locks, holder, is_held, until_free};
 use crate::logs::{LogBook, log_file};
 
-/// How long a shim may take to say who it is: one that has just been started, or is busy.
+/// How long a shim may take to answer before it is asked again.
 const SAYS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long it may take in all: one that has just been started, or waits for a disk.
+const SILENT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a killed shim may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// The grace of a server of which nothing is known.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
@@ -38,6 +45,8 @@ pub struct Adopted {
     pub(crate) key: InstanceKey,
     pub(crate) note: Note,
     pub(crate) status: StatusReport,
+    /// What the status says was so then.
+    pub(crate) greeted_at: Instant,
     pub(crate) instance: Instance,
     pub(crate) logs: Arc<LogBook>,
 }
@@ -68,14 +77,14 @@ enum NotAdopted {
 }
 
 /// The lives of this home that no shim owns any more.
-struct Unowned<'a> {
-    home: &'a str,
+struct Unowned {
+    home: String,
     owned: HashSet<String>,
 }
 
-impl Lives for Unowned<'_> {
+impl Lives for Unowned {
     fn is_ours(&self, life: &str) -> bool {
-        is_of_home(life, self.home)
+        is_of_home(life, &self.home)
     }
 
     fn is_over(&self, life: &str) -> bool {
@@ -87,6 +96,7 @@ impl Lives for Unowned<'_> {
 struct Greeted {
     link: ShimLink,
     status: StatusReport,
+    at: Instant,
     logs: Arc<LogBook>,
 }
 
@@ -95,7 +105,11 @@ impl ProcessLauncher {
     /// cannot be taken over ends by itself, and holds its lock until then.
     pub async fn adopt_all(self: &Arc<Self>) -> Vec<Adopted> {
         let mut tries = JoinSet::new();
-        for (server, lock) in held_locks(self.locks_dir()) {
+        let held = held_locks(self.locks_dir()).unwrap_or_else(|error| {
+            tracing::error!(%error, "nobody can be taken over: the locks cannot be read");
+            Vec::new()
+        });
+        for (server, lock) in held {
             let launcher = self.clone();
             tries.spawn(async move { launcher.adopt(server, lock).await });
         }
@@ -109,21 +123,26 @@ impl ProcessLauncher {
 
     /// Ends what carries a mark of ours and belongs to no shim that is there.
     async fn sweep(&self) {
-        let held = held_locks(self.locks_dir());
-        let owned: HashSet<String> =
-            held.iter().filter_map(|(_, lock)| Some(holder(lock)?.life)).collect();
-        if owned.len() < held.len() {
-            return; // One of them has not said which life is its own.
-        }
-        let left = self.shims().end_orphans(&Unowned { home: self.home(), owned }).await;
+        let Some(owned) = self.owned_lives() else {
+            tracing::warn!("what earlier daemons may have left was not looked for");
+            return;
+        };
+        let unowned = Unowned { home: self.home().to_owned(), owned };
+        let left = self.shims().end_orphans(Arc::new(unowned)).await;
         if !left.is_empty() {
             tracing::error!(pids = ?left, "an earlier daemon left these, and they would not die");
         }
     }
 
+    /// The lives that some shim minds; `None` if one of them does not say which it is.
+    fn owned_lives(&self) -> Option<HashSet<String>> {
+        let held = held_locks(self.locks_dir()).ok()?;
+        held.iter().map(|(_, lock)| Some(holder(lock)?.life)).collect()
+    }
+
     /// Takes over one server, if it is there.
     async fn adopt(self: Arc<Self>, server: ServerName, lock: PathBuf) -> Option<Adopted> {
-        let give_up_at = Instant::now() + SAYS_WITHIN;
+        let give_up_at = Instant::now() + SILENT_WITHIN;
         loop {
             if !is_held(&lock) {
                 return None; // It ended, or had not begun.
@@ -132,16 +151,26 @@ impl ProcessLauncher {
             if let Some(identity) = &identity {
                 match self.greet(&server, identity).await {
                     Ok(greeted) => return self.take(server, lock, identity.clone(), greeted),
-                    Err(NotAdopted::Io(error)) if Instant::now() < give_up_at => {
-                        tracing::debug!(%server, %error, "its shim is not there yet");
-                    }
-                    Err(why @ NotAdopted::Silent) => {
-                        tracing::error!(%server, pid = identity.pid, "its shim is killed: {why}");
+                    Err(NotAdopted::Silent)
+                        if identity.is_stopped() || Instant::now() >= give_up_at =>
+                    {
+                        tracing::error!(%server, pid = identity.pid, "its shim hangs, and is killed");
                         identity.kill();
+                        // What it leaves is swept once its lock is free.
+                        let _ = timeout(GONE_WITHIN, until_free(&lock)).await;
                         return None;
                     }
+                    Err(why @ (NotAdopted::Io(_) | NotAdopted::Silent))
+                        if Instant::now() < give_up_at =>
+                    {
+                        tracing::debug!(%server, %why, "its shim is not there yet");
+                    }
                     Err(why) => {
-                        tracing::error!(%server, "it cannot be taken over: {why}; it ends soon");
+                        tracing::error!(
+                            %server,
+                            "it cannot be taken over: {why}; it ends by itself, after the \
+                             `orphan-timeout` it was started with"
+                        );
                         return None;
                     }
                 }
@@ -171,19 +200,14 @@ impl ProcessLauncher {
         }
         let mut link = ShimLink::new(stream, Vec::new());
         link.queue(&Order::Hello { protocol: wire::PROTOCOL });
-        let no_book = LogBook::default(); // Records come after the status.
-        let heard = timeout(SAYS_WITHIN, link.next(&no_book)).await;
-        match heard.map_err(|_| NotAdopted::Silent)?? {
-            Heard::Report(Report::Status(status)) => {
-                let log_file = log_file(self.logs_dir(), server);
-                let logs = Arc::new(LogBook::of_adopted(&log_file, status.logged));
-                Ok(Greeted { link, status, logs })
-            }
-            Heard::Report(Report::Refused { protocol }) => Err(NotAdopted::Version(protocol)),
-            Heard::Report(_) | Heard::Room | Heard::End => {
-                Err(io::Error::other("it hung up, or said something else").into())
-            }
+        let status = timeout(SAYS_WITHIN, hear_status(&mut link)).await;
+        let status = status.map_err(|_| NotAdopted::Silent)??;
+        if link.descriptors() != status.passed.iter().filter(|is_passed| **is_passed).count() {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory).into()); // None were left.
         }
+        let log_file = log_file(self.logs_dir(), server);
+        let logs = Arc::new(LogBook::of_adopted(&log_file, status.logged));
+        Ok(Greeted { link, status, at: Instant::now(), logs })
     }
 
     /// From here on the server is ours.
@@ -194,7 +218,7 @@ impl ProcessLauncher {
         identity: Identity,
         greeted: Greeted,
     ) -> Option<Adopted> {
-        let Greeted { mut link, status, logs } = greeted;
+        let Greeted { mut link, status, at: greeted_at, logs } = greeted;
         let Some(note) = Note::parse(&link.take_note()) else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
             let grace_ms = millis(UNKNOWN_GRACE);
@@ -213,7 +237,21 @@ impl ProcessLauncher {
         let life = identity.life.clone();
         let shim = ShimProcess::Adopted { identity, lock };
         let instance = self.drive_adopted(order, shim, link, &status, life);
-        Some(Adopted { key, note, status, instance, logs })
+        Some(Adopted { key, note, status, greeted_at, instance, logs })
+    }
+}
+
+async fn hear_status(link: &mut ShimLink) -> Result<StatusReport, NotAdopted> {
+    let no_book = LogBook::default(); // Records come after the status.
+    loop {
+        match link.next(&no_book).await? {
+            Heard::Report(Report::Status(status)) => return Ok(status),
+            Heard::Report(Report::Refused { protocol }) => {
+                return Err(NotAdopted::Version(protocol));
+            }
+            Heard::Report(_) | Heard::Room => {}
+            Heard::End => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
     }
 }
 
@@ -222,9 +260,12 @@ pub(super) fn is_of_home(life: &str, home: &str) -> bool {
     life.strip_prefix(home).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// What tells the homes of several daemons on one machine apart.
+/// What tells the homes of several daemons on one machine apart: the folder itself, as the
+/// same path may be another folder in another container.
 pub(super) fn home_id(locks_dir: &Path) -> String {
-    let path = locks_dir.canonicalize().unwrap_or_else(|_| locks_dir.to_owned());
+    let (device, inode) = std::fs::metadata(locks_dir).map_or((0, 0), |it| (it.dev(), it.ino()));
+    let mut path = locks_dir.canonicalize().unwrap_or_else(|_| locks_dir.to_owned());
+    path.push(format!("{device}-{inode}"));
     // FNV-1a: the same in every version, which the standard library's hasher is not.
     let hash =
         path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

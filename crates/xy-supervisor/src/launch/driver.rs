@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
@@ -47,9 +48,9 @@ pub(super) struct Below {
 }
 
 /// The life that is over; it is named after its home.
-struct OneLife<'a>(&'a str);
+struct OneLife(String);
 
-impl Lives for OneLife<'_> {
+impl Lives for OneLife {
     fn is_ours(&self, life: &str) -> bool {
         is_of_home(life, self.0.rsplit_once('-').map_or("", |(home, _)| home))
     }
@@ -121,7 +122,6 @@ impl Driver {
         self.tell(News::Confined(status.confined)).await;
         match status.exited {
             Some(exited) => self.over(exited.report).await,
-            None if self.is_stdio() && stdout.is_none() => self.refuse_half(),
             None => self.begin(status.pid, stdin, stdout).await,
         }
         self.run().await;
@@ -166,15 +166,15 @@ impl Driver {
             }
         }
         let child_pid = self.shim.child_pid();
-        if timeout(FINISH_WITHIN, self.shim.wait()).await.is_err() {
+        while timeout(FINISH_WITHIN, self.shim.wait()).await.is_err() {
             self.shim.kill();
-            self.shim.wait().await;
         }
         self.below.shims.forget(child_pid);
         let _ = std::fs::remove_file(&self.below.socket); // Most take it with them.
         if self.end.is_none() {
             xy_shim::cgroup::end_stale(); // All at once, where the server had a group.
-            let left = self.below.shims.end_orphans(&OneLife(&self.below.life)).await;
+            let life = OneLife(self.below.life.clone());
+            let left = self.below.shims.end_orphans(Arc::new(life)).await;
             xy_shim::cgroup::remove_stale();
             if !left.is_empty() {
                 self.tell(News::Survivors(left)).await;
@@ -242,7 +242,9 @@ impl Driver {
 
     fn leave_note(&mut self) {
         let note = self.ends.notes.borrow_and_update();
-        self.link.leave_note(&note);
+        if !note.is_empty() {
+            self.link.leave_note(&note); // One that is too long is none: the last one stays.
+        }
     }
 
     /// Leaves the server to its shim. What it says from now on is for another daemon.
@@ -252,7 +254,7 @@ impl Driver {
         if !matches!(timeout(LEAVE_WITHIN, leaving).await, Ok(Ok(()))) {
             tracing::warn!(server = %self.order.key, "its shim did not hear our goodbye");
         }
-        self.below.shims.forget(self.shim.child_pid());
+        // The shim stays known as one: until we are gone it is still our child.
     }
 
     fn is_stdio(&self) -> bool {

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout_at};
 use xy_shim::marked;
 
 /// How long what is left may take to die.
@@ -45,7 +46,7 @@ struct Children {
 }
 
 /// Lives of this home: which of them are over.
-pub(super) trait Lives: Sync {
+pub(super) trait Lives: Send + Sync + 'static {
     /// Whether that life is one of ours.
     fn is_ours(&self, life: &str) -> bool;
     /// Whether nothing of that life may be left.
@@ -85,21 +86,29 @@ impl Shims {
 
     /// Kills everything that is left of lives that are over, and reaps what of it has
     /// fallen to us; answers what would not die.
-    pub(super) async fn end_orphans(&self, lives: &dyn Lives) -> Vec<u32> {
+    pub(super) async fn end_orphans(&self, lives: Arc<dyn Lives>) -> Vec<u32> {
         let give_up_at = Instant::now() + DEAD_WITHIN;
         loop {
-            let mut seen = self.end_children(lives);
-            for process in marked::processes(|life| lives.is_over(life)) {
-                process.signal(Signal::KILL);
-                seen.alive.push(process.pid);
-            }
+            // To look at every process of a machine takes a while, and can even hang.
+            let (shims, over) = (self.clone(), lives.clone());
+            let look = spawn_blocking(move || shims.end_once(over.as_ref()));
+            let Ok(Ok(seen)) = timeout_at(give_up_at, look).await else { return Vec::new() };
             if seen.is_nothing() || Instant::now() >= give_up_at {
-                seen.alive.sort_unstable();
-                seen.alive.dedup();
                 return seen.alive;
             }
             sleep(LOOK_AGAIN).await;
         }
+    }
+
+    fn end_once(&self, lives: &dyn Lives) -> Seen {
+        let mut seen = self.end_children(lives);
+        for process in marked::processes(|life| lives.is_over(life)) {
+            process.signal(Signal::KILL);
+            seen.alive.push(process.pid);
+        }
+        seen.alive.sort_unstable();
+        seen.alive.dedup();
+        seen
     }
 
     #[cfg(not(target_os = "linux"))]

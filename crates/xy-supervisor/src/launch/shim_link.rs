@@ -104,6 +104,11 @@ impl ShimLink {
         self.outbox.len() < OUTBOX_ROOM
     }
 
+    /// How many descriptors have come and not been taken.
+    pub(super) fn descriptors(&self) -> usize {
+        self.fds.len()
+    }
+
     /// A descriptor that came with a report.
     pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fds.pop_front()

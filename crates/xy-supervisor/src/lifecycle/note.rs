@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use xy_config::settings::{LONGEST, Rules, ServerSettings};
+use xy_config::settings::{LONGEST, Probe, Rules, ServerSettings};
 use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
@@ -116,8 +116,9 @@ impl Note {
             let ready_at = before(ready_for_ms.saturating_add(noted)).max(launched_at);
             State::Running { launched_at, ready_at }
         } else {
-            let ready_by = launched_at + self.settings.rules.ready.within;
-            State::Starting { launched_at, ready_by }
+            // The daemon was killed before it had noted that; but its program runs.
+            let Probe::Process = self.settings.rules.ready.probe;
+            State::Running { launched_at, ready_at: launched_at }
         };
         let exits = self.exits_ms_ago.iter().map(|ms| ms.saturating_add(noted));
         let tally = Tally {
@@ -152,7 +153,7 @@ impl Note {
     }
 }
 
-/// The moment that was so long ago; the earliest there is, if that is later.
+/// The moment that was so long ago; now, if no clock goes back so far.
 fn earlier(now: Instant, ms: u64) -> Instant {
     now.checked_sub(Duration::from_millis(ms)).unwrap_or(now)
 }
@@ -263,13 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_ready_has_the_rest_of_its_time() {
+    fn one_whose_program_runs_is_ready_though_nobody_noted_it() {
         let (note, now) = left();
         let note = Note { ready_for_ms: None, ..note };
-        let status = StatusReport { age_ms: 3_000, ..status() };
-        let within = note.settings.rules.ready.within;
-        let launched_at = ago(now, 3);
-        let state = State::Starting { launched_at, ready_by: launched_at + within };
+        let status = StatusReport { age_ms: 30_000, ..status() };
+        let state = State::Running { launched_at: ago(now, 30), ready_at: ago(now, 30) };
         assert_eq!(note.life(&status, Wanted::Up, now).state, state);
     }
 

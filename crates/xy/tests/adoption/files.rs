@@ -65,6 +65,8 @@ fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
     let reloaded = ask(&home, "reload", json!({}));
     assert_eq!((&reloaded["updated"], &reloaded["added"]), (&json!(["one"]), &json!(["idle"])));
     assert_eq!(status(&home, "one")["warnings"], Value::Null);
+    let idle = status(&home, "idle");
+    assert_eq!((&idle["state"], &idle["wanted"]), (&json!("stopped"), &json!("down")));
 }
 
 #[test]

@@ -114,6 +114,31 @@ fn what_a_server_says_while_nobody_is_there_is_in_its_log_and_shown() {
 }
 
 #[test]
+fn a_flood_on_stdout_while_nobody_is_there_waits_and_is_all_in_the_log() {
+    const LINES: usize = 60_000;
+    let home = home();
+    home.expect_left("home/");
+    // About 3 MB: more than a shim keeps, so the server has to wait for the next daemon.
+    let script = format!(
+        "echo before; until [ -e $HOME/go ]; do sleep 0.01; done; \
+         seq -f 'line %06.0f of a flood that is long enough to fill it' {LINES}; echo end; \
+         while :; do sleep 1; done"
+    );
+    home.server("talks", &shell(&script));
+    let daemon = home.daemon();
+    says(&home, "talks", "before");
+    daemon.kill9();
+    std::fs::write(home.root().join("home/go"), "").unwrap();
+    home.daemon();
+    says(&home, "talks", "end");
+    let log = std::fs::read_to_string(home.log_file("talks")).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" of a flood ")).collect();
+    assert_eq!(lines.len(), LINES);
+    assert!(lines.is_sorted(), "in their order, and none twice");
+    home.finish();
+}
+
+#[test]
 fn a_server_that_died_meanwhile_is_handled_by_its_policy() {
     let home = home();
     home.expect_left("home/");

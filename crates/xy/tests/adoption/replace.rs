@@ -5,8 +5,8 @@ use serde_json::json;
 use xy_shim::wire::PROTOCOL;
 use xy_testkit::is_alive;
 
-use crate::support::{home, pid_in, refused, running, says, signal, status};
-use crate::{deaf, sleeper};
+use crate::support::{SOON, home, pid_in, refused, running, says, signal, status};
+use crate::{deaf, parent_of, sleeper};
 
 #[test]
 fn a_daemon_takes_over_and_the_servers_do_not_notice() {
@@ -72,6 +72,25 @@ fn another_version_of_the_keepers_is_refused_and_nothing_changes() {
 }
 
 #[test]
+fn a_shim_that_dies_during_a_replacement_takes_no_other_with_it() {
+    let home = home();
+    let names = ["one", "two", "three", "four"];
+    for name in names {
+        home.server(name, &sleeper(&home));
+    }
+    let first = home.daemon();
+    let before = names.map(|name| running(&home, name));
+    // Its shim dies and its leader with it, while the others are being handed over.
+    signal(parent_of(before[0]), Signal::KILL);
+    home.daemon_with(&["--replace"]);
+    assert!(first.wait().success());
+    for (name, before) in names.into_iter().zip(before).skip(1) {
+        assert_eq!(running(&home, name), before, "{name}");
+    }
+    assert_ne!(running(&home, "one"), before[0]);
+}
+
+#[test]
 fn whoever_waits_for_a_server_is_not_kept_waiting() {
     let home = home();
     home.server("deaf", &deaf(&home, "20s"));
@@ -84,6 +103,9 @@ fn whoever_waits_for_a_server_is_not_kept_waiting() {
     home.wait_for_state("deaf", "stopping");
     home.daemon_with(&["--replace"]);
     assert!(first.wait().success());
+    let answer = waits.next(SOON);
+    let message = "another daemon has taken over while this was being done";
+    assert_eq!(answer["error"]["message"], message, "{answer:#}");
     let now = status(&home, "deaf");
     assert_eq!((&now["state"], pid_in(&now)), (&json!("stopping"), before));
     // The stop goes on as it was asked for; its grace is cut short only here.
