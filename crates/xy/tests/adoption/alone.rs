@@ -8,8 +8,11 @@ use crate::support::{ask, home, running, says, signal};
 use crate::{deaf, parent_of, shell, sleeper};
 
 /// A server with a child that is twice forked, in a session of its own, and deaf.
-const ESCAPES: &str = "(setsid bash -c 'trap \"\" TERM HUP; echo out >&2; while :; do sleep 1; done' &); \
-     while :; do sleep 1; done";
+fn escapes() -> String {
+    let deaf = "trap \"\" TERM HUP; echo out >&2; while :; do sleep 1; done";
+    let script = format!("(setsid bash -c '{deaf}' &); while :; do sleep 1; done");
+    format!("{}stop {{ grace \"200ms\" }}\n", shell(&script))
+}
 
 fn nobody_is_left(home: &Home) {
     home.wait_until("nothing is left", || marked_processes(home.mark()).is_empty());
