@@ -144,7 +144,12 @@ impl Home {
 
     /// xy with `args`, in this home, ready to be spawned.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.xy);
+        self.command_of(&self.xy, args)
+    }
+
+    /// The same with another build of xy.
+    pub fn command_of(&self, xy: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(xy);
         let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         command.args(args).env_clear().envs(inherited).current_dir(self.root.join("home"));
         let folders = [
@@ -183,7 +188,13 @@ impl Home {
     /// Starts a daemon with more arguments and waits until it, and no other, serves.
     #[track_caller]
     pub fn daemon_with(&self, args: &[&str]) -> Daemon {
-        let daemon = self.spawn_daemon(args);
+        self.daemon_of(&self.xy, args)
+    }
+
+    /// The same with another build of xy.
+    #[track_caller]
+    pub fn daemon_of(&self, xy: &Path, args: &[&str]) -> Daemon {
+        let daemon = self.spawn_daemon(xy, args);
         let settled = poll(WAIT_WITHIN, || !daemon.is_running() || self.is_served_by(daemon.pid));
         let stderr = || daemon.stderr();
         match (settled, daemon.status()) {
@@ -244,12 +255,13 @@ impl Home {
         locked(&self.expected).push(path.to_owned());
     }
 
+    /// Starts a daemon of some build of xy and does not wait until it serves.
     #[track_caller]
-    fn spawn_daemon(&self, args: &[&str]) -> Daemon {
+    pub fn spawn_daemon(&self, xy: &Path, args: &[&str]) -> Daemon {
         let mut daemons = self.daemons_mut();
         let stderr = self.root.join(format!("harness/daemon-{}.stderr", daemons.len()));
         let file = File::create(&stderr).expect("a file of ours is writable");
-        let mut command = self.command(&[&["daemon"], args].concat());
+        let mut command = self.command_of(xy, &[&["daemon"], args].concat());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
         let daemon = Daemon::new(child, stderr);
