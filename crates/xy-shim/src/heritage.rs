@@ -14,6 +14,8 @@ pub(crate) struct Heritage {
     pub(crate) noted_at: Instant,
     /// What stdout said while nobody was there.
     pub(crate) unread: Vec<u8>,
+    /// The same, handed to a daemon that has not said a word since: it may be killed.
+    lent: Vec<u8>,
     /// There is nothing more to come.
     pub(crate) has_ended: bool,
     /// The daemon is in the middle of a long message on stdin.
@@ -28,6 +30,7 @@ impl Heritage {
             note: note.to_vec(),
             noted_at: now,
             unread: Vec::new(),
+            lent: Vec::new(),
             has_ended: false,
             is_writing: false,
             is_torn: false,
@@ -54,8 +57,22 @@ impl Heritage {
         self.unread.len() < ROOM && !self.has_ended
     }
 
-    /// The daemon has left, perhaps in the middle of a message.
+    /// The note, and what stdout said, for a daemon.
+    pub(crate) fn lend(&mut self) -> (&[u8], &[u8]) {
+        self.lent = std::mem::take(&mut self.unread);
+        (&self.note, &self.lent)
+    }
+
+    /// The daemon says something. What it does with what was lent comes first of all.
+    pub(crate) fn on_said(&mut self) {
+        self.lent = Vec::new();
+    }
+
+    /// The daemon has left, perhaps in the middle of a message, or before it said a word.
     pub(crate) fn on_left(&mut self) {
         self.is_torn |= std::mem::take(&mut self.is_writing);
+        if !self.lent.is_empty() {
+            self.unread = std::mem::take(&mut self.lent);
+        }
     }
 }

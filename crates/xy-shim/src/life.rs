@@ -210,11 +210,16 @@ impl Life {
     fn obey_orders(&mut self) {
         let (log, heritage) = (&mut self.log, &mut self.heritage);
         let is_known = self.company == Company::Daemon;
-        let mut hear = |said: Said<'_>, out: &mut _| match said {
-            _ if !is_known => {}
-            Said::Stray(bytes) => log.take(Stream::Out, bytes, clock::moment(), out),
-            Said::Note(note) => heritage.keep(note, clock::now()),
-            Said::Unread(bytes) => heritage.take_back(bytes),
+        let mut hear = |said: Said<'_>, out: &mut _| {
+            if !is_known {
+                return;
+            }
+            heritage.on_said();
+            match said {
+                Said::Stray(bytes) => log.take(Stream::Out, bytes, clock::moment(), out),
+                Said::Note(note) => heritage.keep(note, clock::now()),
+                Said::Unread(bytes) => heritage.take_back(bytes),
+            }
         };
         let mut orders = Vec::new();
         while let Some(order) = self.control.next_order(&mut hear) {
@@ -233,6 +238,7 @@ impl Life {
             }
             return;
         }
+        self.heritage.on_said();
         match order {
             Order::Start(_) | Order::Hello { .. } => {} // It has been, and it is known.
             Order::Rules(rules) => self.gone = *rules,

@@ -378,7 +378,8 @@ pub enum Frame<'a> {
     /// Daemon to shim: keep this. Shim to a later daemon: this was kept.
     Note(&'a [u8]),
     /// Bytes of stdout that come before what is in the pipe. Shim to a later daemon: what
-    /// was said meanwhile. Daemon to shim, before it leaves: what it could not use yet.
+    /// was said meanwhile; it is said again to the next one, if this one leaves before it
+    /// has said a word. Daemon to shim, before it leaves: what it could not use yet.
     Unread(&'a [u8]),
 }
 

@@ -87,8 +87,8 @@ impl Life {
         }
         self.company = Company::Daemon;
         let now = clock::now();
-        let unread = std::mem::take(&mut self.heritage.unread);
-        self.control.outbox.put_heritage(&self.heritage.note, &unread);
+        let (note, unread) = self.heritage.lend();
+        self.control.outbox.put_heritage(note, unread);
         let logged = self.log.place(now);
         let passed = copies.each_ref().map(Option::is_some);
         let status = Report::Status(StatusReport { logged, ..self.status(passed, now) });

@@ -139,18 +139,44 @@ fn how_a_server_ended_and_its_last_words_are_kept_until_somebody_asks() {
     ends.stdin.write_all(b"go\n").unwrap();
     drop(ends);
     wait_until(move || is_gone(pid));
-    for _ in 0..2 {
+    for _ in 0..3 {
+        daemon.hang_up();
         let status = daemon.come_back();
         let exited = status.exited.unwrap();
         assert_eq!(exited.report, ended(Some(7), None, false));
         assert_eq!((status.pid.cast_signed(), status.passed), (pid, [false; 2]));
         daemon.line("err");
-        if daemon.unread.is_empty() {
-            break; // It was handed to the daemon before.
-        }
+        assert_eq!(daemon.unread, b"out\n");
+    }
+    daemon.finish();
+}
+
+#[test]
+fn what_stdout_said_is_said_again_until_a_daemon_has_answered() {
+    let mut daemon = Daemon::lasting("read go; echo out; exec cat", Stdout::Passed);
+    let mut stdin = daemon.ends().stdin;
+    daemon.hang_up();
+    stdin.write_all(b"go\n").unwrap();
+    let mut visits = 0;
+    while daemon.unread.is_empty() {
+        visits += 1;
+        assert!(visits < 10_000, "it said nothing");
+        daemon.hang_up(); // It is read as soon as nobody is there.
+        daemon.come_back();
+    }
+    for _ in 0..3 {
         assert_eq!(daemon.unread, b"out\n");
         daemon.hang_up();
+        daemon.come_back();
     }
+    daemon.stray(b"out\n");
+    daemon.hang_up();
+    daemon.come_back();
+    assert_eq!(daemon.unread, b"");
+    daemon.line("out");
+    drop(stdin);
+    daemon.stop(LIMIT);
+    daemon.exited();
     daemon.finish();
 }
 
