@@ -130,8 +130,9 @@ impl Task {
             task.tell(&unborn);
             task.publish();
         }
-        if let Some(first) = first {
-            task.handle(first);
+        match first {
+            Some(first) => task.handle(first),
+            None => task.leave_note(), // A life that goes on hears that it is ours now.
         }
         (task, handle)
     }

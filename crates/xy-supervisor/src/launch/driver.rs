@@ -19,6 +19,7 @@ use super::shim_link::{Heard, ShimLink};
 use super::shim_process::ShimProcess;
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
+use crate::logs::LogBook;
 use crate::wait::until;
 
 /// What a dead server can have left in its stdout: no pipe holds more by default.
@@ -121,7 +122,10 @@ impl Driver {
         self.is_ending = status.stopping;
         self.tell(News::Confined(status.confined)).await;
         match status.exited {
-            Some(exited) => self.over(exited.report).await,
+            Some(exited) => {
+                self.until_listened_to().await;
+                self.over(exited.report).await;
+            }
             None => self.begin(status.pid, stdin, stdout).await,
         }
         self.run().await;
@@ -228,15 +232,26 @@ impl Driver {
         self.tell(News::Launched { pid }).await;
     }
 
+    /// How a server ended is forgotten by its shim once we have taken note, so we do not
+    /// before there is a task to be told: a daemon that starts may be killed before that.
+    async fn until_listened_to(&mut self) {
+        tokio::select! {
+            _ = self.ends.notes.changed() => {} // Its first words, or it has left.
+            () = until_gone(&mut self.link, &self.order.logs) => {}
+        }
+    }
+
     async fn over(&mut self, exit: ExitReport) {
         if !exit.survivors.is_empty() {
             self.tell(News::Survivors(exit.survivors.clone())).await;
         }
         self.forward_rest();
-        self.link.queue(&Order::Finish);
         let oom = limits::oom(exit.oom, &self.order.settings.process);
-        let exited = News::Exited(Exit { code: exit.code, signal: exit.signal, oom });
-        let last = self.refused.take().map_or(exited, News::LaunchFailed);
+        let exit = Exit { code: exit.code, signal: exit.signal, oom };
+        // From here on only we know it, and may be killed before anybody is told.
+        tracing::info!(server = %self.order.key, "{exit}");
+        self.link.queue(&Order::Finish);
+        let last = self.refused.take().map_or(News::Exited(exit), News::LaunchFailed);
         self.ends_with(last);
     }
 
@@ -310,6 +325,11 @@ impl Driver {
             Ok(0) | Err(_) => self.pipes.stdout = None,
         }
     }
+}
+
+/// Says and hears what there is until the shim is gone.
+async fn until_gone(link: &mut ShimLink, logs: &LogBook) {
+    while let Ok(Heard::Report(_) | Heard::Room) = link.next(logs).await {}
 }
 
 async fn readable(pipe: Option<&pipe::Receiver>) {

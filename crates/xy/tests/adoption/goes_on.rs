@@ -1,5 +1,8 @@
 //! What goes on as if nothing had happened.
 
+use std::fs::File;
+use std::path::Path;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{is_alive, marked_processes};
@@ -7,7 +10,7 @@ use xy_testkit::{is_alive, marked_processes};
 use crate::support::{
     ask, changes_in, home, pid_in, running, running_after, says, signal, status, tail, texts,
 };
-use crate::{deaf, shell, sleeper};
+use crate::{deaf, parent_of, shell, sleeper};
 
 #[test]
 fn servers_outlive_a_killed_daemon_and_the_next_one_goes_on_with_them() {
@@ -166,6 +169,35 @@ fn a_server_that_died_meanwhile_is_handled_by_its_policy() {
     let again = home.wait_for_state("again", "failed");
     assert_eq!((&again["last_exit"]["code"], &again["restarts_total"]), (&json!(7), &json!(1)));
     home.finish();
+}
+
+#[test]
+fn how_a_server_ended_is_not_forgotten_with_a_daemon_that_is_killed_while_it_starts() {
+    let home = home();
+    home.expect_left("home/");
+    let dies = "until [ -e $HOME/go ]; do sleep 0.01; done; exit 7";
+    home.server("one", &format!("{}restart {{ policy \"never\" }}\n", shell(dies)));
+    let daemon = home.daemon();
+    let before = running(&home, "one");
+    let shim = parent_of(before);
+    daemon.kill9();
+    std::fs::write(home.root().join("home/go"), "").unwrap();
+    home.wait_until("it has died", || !is_alive(before));
+    // Somebody who does not say who it is holds up the daemon that comes.
+    let silent = File::create(home.root().join("state/xy/shims/silent.lock")).unwrap();
+    silent.try_lock().unwrap();
+    let starts = home.spawn_daemon(Path::new(env!("CARGO_BIN_EXE_xy")), &[]);
+    home.wait_until("it has found the dead one", || starts.stderr().contains("taken over"));
+    let mut looks = 0;
+    home.wait_until("a while has passed", || {
+        looks += 1;
+        looks > 50 || !is_alive(shim)
+    });
+    assert!(is_alive(shim), "how it ended has been forgotten");
+    starts.kill9();
+    drop(silent);
+    home.daemon();
+    assert_eq!(home.wait_for_state("one", "failed")["last_exit"]["code"], 7);
 }
 
 /// Says when it is asked to end, and does not.
