@@ -40,7 +40,7 @@ pub use crate::confine::{
 };
 
 /// Version of this conversation; a shim refuses a `Start` or a `Hello` of another one.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = if cfg!(feature = "other-protocol") { 1_000_002 } else { 2 };
 
 /// No frame is longer: a longer one is a broken peer.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;

@@ -1,0 +1,48 @@
+//! What is random, from one seed.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// Draws at random.
+pub(crate) struct Chance {
+    state: u64,
+}
+
+impl Chance {
+    /// From a new seed, which is told, or from the one that was asked for.
+    pub(crate) fn new() -> Self {
+        let asked = std::env::var("XY_ROUNDS_SEED").ok();
+        let seed = asked.map_or_else(
+            || RandomState::new().build_hasher().finish(),
+            |text| text.parse().expect("XY_ROUNDS_SEED is a number"),
+        );
+        crate::tell(&format!("XY_ROUNDS_SEED={seed}"));
+        Self { state: seed }
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64: short, and even enough for instants.
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    /// Whether it is this one of `count`.
+    pub(crate) fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    /// A time shorter than so many milliseconds.
+    pub(crate) fn millis_below(&mut self, millis: u64) -> Duration {
+        Duration::from_micros(self.below(millis * 1000))
+    }
+
+    /// One of several.
+    pub(crate) fn pick<'a, T>(&mut self, several: &'a [T]) -> &'a T {
+        let count = u64::try_from(several.len()).unwrap();
+        &several[usize::try_from(self.below(count)).unwrap()]
+    }
+}
