@@ -40,6 +40,10 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
 /// Whose files are there and of no use.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
+    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing.
+    if !exists(&paths.servers_dir) {
+        return Broken::Every;
+    }
     if loaded.problems.iter().any(|it| it.is_error() && for_all.contains(&it.file)) {
         return Broken::Every;
     }

@@ -99,6 +99,12 @@ impl Lock {
     }
 }
 
+/// Whether somebody holds the lock, for a daemon that has let go of it.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    let file = File::options().read(true).open(path);
+    file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// Who holds the lock. A number of the dead is that of a holder before it.
 async fn holder(file: &mut File) -> Option<String> {
     for _ in 0..LOOKS {

@@ -13,8 +13,9 @@ use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_shim::marked::MARK;
 use xy_supervisor::fleet::{Fleet, FleetParts};
-use xy_supervisor::launch::adopt::Adopted;
+use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::reload::ServerMap;
@@ -69,7 +70,15 @@ pub fn run(options: Options) -> Result<(), CallError> {
     // What a shim that dies leaves behind falls to the daemon, which ends it.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let lock_file = options.paths.lock_file.clone();
     let outcome = runtime.block_on(serve(options.paths, options.replace));
+    let outcome = match outcome {
+        Ok(Ending::HandedOver) => {
+            let came = runtime.block_on(takeover::somebody_came(&lock_file));
+            if came { Ok(()) } else { Err(takeover::go_on()) }
+        }
+        ended => ended.map(drop),
+    };
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -78,9 +87,10 @@ pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
-async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
+async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(&paths).map_err(|error| no_files(&error))?;
+    check_not_inside(&paths)?;
     if replace {
         takeover::ask(&paths).await?;
     }
@@ -95,8 +105,9 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     let wishes = read_wishes(&paths)?;
     limits::prepare().await;
     let launcher = Arc::new(launcher(&paths)?);
-    let adopted = launcher.adopt_all().await;
-    let (servers, broken) = load(&paths, &adopted)?;
+    let (adopted, stragglers) = launcher.adopt_all().await;
+    let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
+    let (servers, broken) = load(&paths, &adopted, is_nobody_there)?;
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     let parts = FleetParts {
         launcher,
@@ -112,7 +123,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
-    daemon.apply(servers, broken).await?;
+    daemon.apply(servers, broken.clone()).await?;
+    let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();
     let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
@@ -124,11 +136,12 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
             tracing::warn!("not every shim has heard the goodbye; it will see us gone");
         }
         daemon.ending.send_replace(Ending::HandedOver);
-        Ok(())
+        Ok(Ending::HandedOver)
     } else {
         daemon.ending.send_replace(Ending::Shutdown);
-        end_servers(&daemon, &mut signals).await
+        end_servers(&daemon, &mut signals).await.map(|()| Ending::Shutdown)
     };
+    stragglers.abort(); // Who has not answered by now waits for the next daemon.
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
@@ -136,11 +149,36 @@ async fn serve(paths: Paths, replace: bool) -> Result<(), CallError> {
     ended
 }
 
+/// A daemon below one of its own servers would end itself with that server.
+fn check_not_inside(paths: &Paths) -> Result<(), CallError> {
+    let ours = std::env::var(MARK).is_ok_and(|mark| is_of_home(&mark, &home_id(&paths.shims_dir)));
+    if !ours {
+        return Ok(());
+    }
+    let server = std::env::var("XY_SERVER").unwrap_or_default();
+    Err(not_started()
+        .cause(format!(
+            "it was started from inside its own server `{server}`, and would end with it"
+        ))
+        .hint("start it from a terminal, or as a service"))
+}
+
+async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Broken) {
+    while let Some(adopted) = stragglers.next().await {
+        let is_broken = broken.contains(adopted.server());
+        daemon.fleet.adopt(adopted, is_broken).await;
+    }
+}
+
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
 /// those whose files cannot be used go on as they were.
-fn load(paths: &Paths, adopted: &[Adopted]) -> Result<(ServerMap, Broken), CallError> {
+fn load(
+    paths: &Paths,
+    adopted: &[Adopted],
+    is_nobody_there: bool,
+) -> Result<(ServerMap, Broken), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() && adopted.is_empty() {
+    if !loaded.is_valid() && is_nobody_there {
         let refused = check::refusal(&loaded, "the daemon did not start");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }

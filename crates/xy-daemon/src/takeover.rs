@@ -1,8 +1,12 @@
 //! `xy daemon --replace`: have the daemon that runs hand over its servers.
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 use xy_config::Paths;
 use xy_ipc::{CallFailure, Client, ConnectError};
 use xy_protocol::control::{HandedOver, Handover, Request};
@@ -10,13 +14,19 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
 
 use crate::run::not_started;
-use crate::{check, limits};
+use crate::{check, files, limits};
 
 /// How long the other daemon may take to say goodbye to all its servers.
 const HANDS_OVER_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long it may take to be gone after that.
 pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long the other may take to have our lock once we are gone.
+const COMES_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Asks the daemon that runs, if there is one, to hand over and go.
 pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
@@ -26,31 +36,63 @@ pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }
     let socket = paths.control_socket.clone();
-    let asked = spawn_blocking(move || {
-        let mut client = match Client::connect(&socket) {
-            Ok(client) => client,
-            Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) => return Ok(None),
-            Err(error) => return Err(not_replaced().cause(error)),
-        };
-        let handover = Request::Handover(Handover { shim_protocol: PROTOCOL });
-        let within = Some(HANDS_OVER_WITHIN);
-        client.answer_within(within).map_err(|error| not_replaced().cause(error))?;
-        match client.call_as::<HandedOver>(&handover) {
-            Ok(handed_over) => Ok(Some(handed_over)),
-            Err(CallFailure::Refused(refused)) if refused.kind != ErrorKind::MethodNotFound => {
-                Err(refused)
-            }
-            Err(CallFailure::Refused(_)) => Err(not_replaced()
-                .cause("it is of a version that cannot hand over")
-                .hint("end it with `xy shutdown`, then start this one")),
-            // It has been told, and cannot be told otherwise: it is waited for.
-            Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => Ok(None),
-            Err(error) => Err(not_replaced().cause(error)),
-        }
-    });
+    let asked = spawn_blocking(move || ask_to_go(&socket));
     let from = asked.await.map_err(|cause| not_started().cause(cause))??;
-    tracing::info!(pid = from.map(|from| from.pid), "taking over");
+    tracing::info!(pid = from, "taking over");
     Ok(())
+}
+
+/// Asks whether it could go, then to go; answers who it was, if there was somebody.
+fn ask_to_go(socket: &Path) -> Result<Option<u32>, CallError> {
+    let mut client = match Client::connect(socket) {
+        Ok(client) => client,
+        Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) => return Ok(None),
+        Err(error) => return Err(not_replaced().cause(error)),
+    };
+    let within = Some(HANDS_OVER_WITHIN);
+    client.answer_within(within).map_err(|error| not_replaced().cause(error))?;
+    let ask = |go| Request::Handover(Handover { shim_protocol: PROTOCOL, go });
+    let HandedOver { pid, .. } = client.call_as(&ask(false)).map_err(refusal)?;
+    match client.call_as::<HandedOver>(&ask(true)) {
+        // It has been told, and cannot be told otherwise: it is waited for.
+        Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => Ok(Some(pid)),
+        Err(error) => Err(refusal(error)),
+    }
+}
+
+fn refusal(failure: CallFailure) -> CallError {
+    match failure {
+        CallFailure::Refused(refused) if refused.kind != ErrorKind::MethodNotFound => refused,
+        CallFailure::Refused(_) => not_replaced()
+            .cause("it is of a version that cannot hand over")
+            .hint("end it with `xy shutdown`, then start this one"),
+        other => not_replaced().cause(other),
+    }
+}
+
+/// Whether another daemon has taken over, once we are out of its way.
+pub(crate) async fn somebody_came(lock_file: &Path) -> bool {
+    let give_up_at = Instant::now() + COMES_WITHIN;
+    while Instant::now() < give_up_at {
+        if files::is_locked(lock_file) {
+            return true;
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+    false
+}
+
+/// Begins anew as this same process: whoever wanted to take over is gone. Only returns if
+/// that cannot be done.
+pub(crate) fn go_on() -> CallError {
+    tracing::warn!("nobody took over; going on");
+    let failed = CallError::new(ErrorKind::Internal, "nobody took over, and going on failed");
+    let program = std::env::current_exe().unwrap_or_default();
+    let running = Path::new("/proc/self/exe");
+    let program = if running.exists() { running } else { &program };
+    let args = std::env::args_os().skip(1).filter(|arg| arg != "--replace");
+    let error = Command::new(program).arg0("xy").args(args).exec();
+    failed.cause(error).hint("start it again with `xy daemon`: the servers wait for it")
 }
 
 fn not_replaced() -> CallError {

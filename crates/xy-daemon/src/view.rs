@@ -84,9 +84,14 @@ fn warnings(member: &Member, snapshot: &Snapshot) -> Vec<String> {
     let outdated = member.settings.source.is_outdated.then(|| {
         "its file cannot be used as it is now, so it goes on as before: see `xy check`".to_owned()
     });
+    let fleeting = snapshot.ends_with_daemon.then(|| {
+        "it would end with the daemon, as its lock or socket could not be made: restart it once \
+         there is room on the disk"
+            .to_owned()
+    });
     let log = snapshot.log_problem.iter().map(|problem| format!("log: {problem}"));
     let alive = snapshot.survivors.iter().map(|pid| format!("process {pid} would not die"));
-    outdated.into_iter().chain(log).chain(alive).collect()
+    outdated.into_iter().chain(fleeting).chain(log).chain(alive).collect()
 }
 
 fn last_exit(seen: SeenExit) -> LastExit {

@@ -489,13 +489,19 @@ pub struct ShuttingDown {
 pub struct Handover {
     /// The version in which the other daemon speaks with the keepers of servers.
     pub shim_protocol: u32,
+    /// Whether to go. Without it the answer only says whether that could be done: whoever
+    /// asks shows by its second question that it is still there.
+    #[serde(default)]
+    pub go: bool,
 }
 
-/// The answer to `handover`: nobody minds the servers any more, and the process is going.
+/// The answer to `handover`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOver {
-    /// The process that is going.
+    /// The process that can go, or goes.
     pub pid: u32,
+    /// Whether it goes: nobody minds the servers any more.
+    pub gone: bool,
 }
 
 /// The answer to `list`.
@@ -528,7 +534,7 @@ mod tests {
             Request::Version,
             Request::Info,
             Request::Shutdown,
-            Request::Handover(Handover { shim_protocol: 2 }),
+            Request::Handover(Handover { shim_protocol: 2, go: true }),
         ];
         assert_eq!(requests.each_ref().map(Request::method).as_slice(), METHODS);
         let mut wire = String::new();
@@ -552,7 +558,7 @@ mod tests {
         version 
         info 
         shutdown 
-        handover {"shim_protocol":2}
+        handover {"go":true,"shim_protocol":2}
         "#);
     }
 

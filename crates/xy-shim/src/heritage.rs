@@ -14,7 +14,7 @@ pub(crate) struct Heritage {
     pub(crate) noted_at: Instant,
     /// What stdout said while nobody was there.
     pub(crate) unread: Vec<u8>,
-    /// The same, handed to a daemon that has not said a word since: it may be killed.
+    /// What of it was handed to a daemon, and has not come back as log: it may be killed.
     lent: Vec<u8>,
     /// There is nothing more to come.
     pub(crate) has_ended: bool,
@@ -63,16 +63,15 @@ impl Heritage {
         (&self.note, &self.lent)
     }
 
-    /// The daemon says something. What it does with what was lent comes first of all.
-    pub(crate) fn on_said(&mut self) {
-        self.lent = Vec::new();
+    /// So much of what was lent has come back: it comes before all that is read later.
+    pub(crate) fn on_returned(&mut self, bytes: usize) {
+        self.lent.drain(..bytes.min(self.lent.len()));
     }
 
-    /// The daemon has left, perhaps in the middle of a message, or before it said a word.
+    /// The daemon has left, perhaps in the middle of a message, or of what was lent.
     pub(crate) fn on_left(&mut self) {
         self.is_torn |= std::mem::take(&mut self.is_writing);
-        if !self.lent.is_empty() {
-            self.unread = std::mem::take(&mut self.lent);
-        }
+        let given_back = std::mem::replace(&mut self.unread, std::mem::take(&mut self.lent));
+        self.unread.extend(given_back);
     }
 }

@@ -4,8 +4,10 @@
 //! and the boot that moment counts from, it means one process. The words are in the lock
 //! file that the shim holds, so they are true for as long as the lock is held.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -58,12 +60,22 @@ impl Identity {
         file.write_all(&text)
     }
 
-    /// Kills the process that is meant, if it is there, and never another of its number.
-    pub fn kill(&self) {
-        // First held, then looked at: what is killed is what was looked at.
+    /// Signals the process that is meant, if it is there, and never another of its number.
+    pub fn signal(&self, signal: Signal) {
+        // First held, then looked at: what is signalled is what was looked at.
         if let Some(held) = Held::new(self.pid).filter(|_| self.is_alive()) {
-            held.signal(Signal::KILL);
+            held.signal(signal);
         }
+    }
+
+    /// Whether its stdout is this file, as that of a shim is its lock. Only Linux tells.
+    pub fn holds(&self, lock: &Path) -> bool {
+        if !cfg!(target_os = "linux") {
+            return self.is_alive();
+        }
+        let file = |path: &Path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+        let stdout = file(Path::new(&format!("/proc/{}/fd/1", self.pid)));
+        stdout.is_some() && stdout == file(lock) && self.is_alive()
     }
 
     /// Whether somebody has stopped it, so that it cannot answer.
@@ -101,7 +113,7 @@ pub(crate) fn began(pid: u32) -> Option<u64> {
 /// What tells this boot of the machine from all others.
 #[cfg(target_os = "linux")]
 fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
 }
 
@@ -134,12 +146,12 @@ mod tests {
     fn a_stranger_is_not_killed_in_place_of_the_one_that_is_meant() {
         let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let real = Identity { pid: sleep.id(), began: began(sleep.id()).unwrap(), ..ours() };
-        Identity { began: real.began + 1, ..real.clone() }.kill();
-        Identity { boot: "another boot".into(), ..real.clone() }.kill();
+        Identity { began: real.began + 1, ..real.clone() }.signal(Signal::KILL);
+        Identity { boot: "another boot".into(), ..real.clone() }.signal(Signal::KILL);
         assert!(sleep.try_wait().unwrap().is_none());
-        real.kill();
+        real.signal(Signal::KILL);
         assert!(!sleep.wait().unwrap().success());
-        real.kill(); // There is nobody any more.
+        real.signal(Signal::KILL); // There is nobody any more.
     }
 
     #[test]

@@ -128,7 +128,8 @@ impl Life {
         let Started { leader, passed, logged } = started;
         let pid = leader.pid().as_raw_pid().unsigned_abs();
         let confined = leader.confined(&order.limits);
-        let report = Report::Started { pid, confined: confined.clone() };
+        let lasting = door.is_some();
+        let report = Report::Started { pid, lasting, confined: confined.clone() };
         let stdin = if passed.is_some() { Stdin::Pipe } else { Stdin::Empty };
         let [to_stdin, from_stdout] = match passed {
             None => {
@@ -214,9 +215,11 @@ impl Life {
             if !is_known {
                 return;
             }
-            heritage.on_said();
             match said {
-                Said::Stray(bytes) => log.take(Stream::Out, bytes, clock::moment(), out),
+                Said::Stray(bytes) => {
+                    heritage.on_returned(bytes.len());
+                    log.take(Stream::Out, bytes, clock::moment(), out);
+                }
                 Said::Note(note) => heritage.keep(note, clock::now()),
                 Said::Unread(bytes) => heritage.take_back(bytes),
             }
@@ -238,7 +241,6 @@ impl Life {
             }
             return;
         }
-        self.heritage.on_said();
         match order {
             Order::Start(_) | Order::Hello { .. } => {} // It has been, and it is known.
             Order::Rules(rules) => self.gone = *rules,

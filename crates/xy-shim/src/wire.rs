@@ -165,6 +165,9 @@ pub enum Report {
     Started {
         /// The leader of its processes.
         pid: u32,
+        /// A later daemon will find it.
+        #[serde(default)]
+        lasting: bool,
         /// How it is held together and limited.
         #[serde(default)]
         confined: Confined,
@@ -378,8 +381,8 @@ pub enum Frame<'a> {
     /// Daemon to shim: keep this. Shim to a later daemon: this was kept.
     Note(&'a [u8]),
     /// Bytes of stdout that come before what is in the pipe. Shim to a later daemon: what
-    /// was said meanwhile; it is said again to the next one, if this one leaves before it
-    /// has said a word. Daemon to shim, before it leaves: what it could not use yet.
+    /// was said meanwhile; what of it has not come back as `Stray` when this one leaves is
+    /// said again to the next one. Daemon to shim, before it leaves: what it could not use yet.
     Unread(&'a [u8]),
 }
 

@@ -94,6 +94,7 @@ pub struct Closed;
 enum Command {
     Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
     Apply { servers: ServerMap, broken: Broken, reply: oneshot::Sender<Applied> },
+    Adopt { adopted: Box<Adopted>, is_broken: bool },
     LetGo { reply: oneshot::Sender<()> },
     Shutdown { reply: oneshot::Sender<()> },
 }
@@ -180,6 +181,14 @@ impl Fleet {
         while roster.changed().await.is_ok() {}
     }
 
+    /// Goes on with a server that was slow to answer: until now it was waited for. One whose
+    /// file `is_broken` goes on as it was.
+    pub async fn adopt(&self, adopted: Adopted, is_broken: bool) {
+        let adopted = Box::new(adopted);
+        // A fleet that is gone ends, or lets go of, all that it had.
+        let _ = self.commands.send(Command::Adopt { adopted, is_broken }).await;
+    }
+
     /// Leaves all servers to themselves: another daemon will take them over. Resolves when
     /// all are on their own.
     pub async fn let_go(&self) {
@@ -228,6 +237,9 @@ impl Owner {
                 Command::Apply { servers, broken, reply } => {
                     let applied = self.apply(servers, &broken).await;
                     let _ = reply.send(applied); // The asker may have left.
+                }
+                Command::Adopt { adopted, is_broken } => {
+                    self.adopt_late(*adopted, is_broken).await;
                 }
                 Command::LetGo { reply } => {
                     queue.close();
@@ -396,6 +408,23 @@ impl Owner {
         let instances = BTreeMap::from([(key.holder, handle)]);
         roster.insert(key.server, Member { settings: note.settings, instances });
         self.published.send_replace(Arc::new(roster));
+    }
+
+    /// Replaces whoever waited for the end of this one, with what its file says by now.
+    async fn adopt_late(&mut self, adopted: Adopted, is_broken: bool) {
+        let name = adopted.key.server.clone();
+        let wanted = self.published.borrow().get(&name).cloned();
+        for waiting in wanted.iter().flat_map(|member| member.instances.values()) {
+            waiting.let_go().await;
+        }
+        self.adopt(adopted);
+        let mut servers = settings_of(&self.published.borrow());
+        match wanted {
+            Some(member) => servers.insert(name, member.settings),
+            None if is_broken => None,
+            None => servers.remove(&name),
+        };
+        self.apply(servers, &Broken::Every).await;
     }
 
     async fn let_go(&mut self) {

@@ -65,6 +65,8 @@ pub struct Snapshot {
     pub transitions: Arc<VecDeque<Transition>>,
     /// Why its log cannot be written, if so.
     pub log_problem: Option<String>,
+    /// No later daemon could find it, so it ends with this one.
+    pub ends_with_daemon: bool,
     /// Processes of its last life that would not die.
     pub survivors: Vec<u32>,
     /// How it is held together and limited, while it lives.

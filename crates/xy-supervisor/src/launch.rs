@@ -64,6 +64,8 @@ pub enum News {
     Exited(Exit),
     /// It is about to be reported gone, but these processes of it would not die.
     Survivors(Vec<u32>),
+    /// No later daemon could find it: its lock or its socket could not be made.
+    NotLasting,
     /// Its log cannot be written; `None` when it can again.
     LogTrouble(Option<String>),
     /// How it is held together and limited, before it is told that it runs.

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::time::sleep;
 use xy_protocol::server::ServerName;
@@ -31,7 +32,11 @@ pub fn lock_file(locks_dir: &Path, key: &InstanceKey) -> PathBuf {
 pub(crate) fn take(lock: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.open(lock)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),

@@ -93,6 +93,7 @@ impl Task {
             last_exit: None,
             transitions: Arc::new(VecDeque::new()),
             log_problem: None,
+            ends_with_daemon: false,
             survivors: Vec::new(),
             confined: None,
         };
@@ -234,6 +235,12 @@ impl Task {
                 self.now.confined = Some(confined);
                 None
             }
+            News::NotLasting => {
+                tracing::warn!(server = %self.key, "no lock or no socket: it ends with this daemon");
+                self.now.ends_with_daemon = true;
+                self.publish();
+                None
+            }
             News::LogTrouble(problem) => {
                 if let Some(problem) = &problem {
                     tracing::warn!(server = %self.key, problem, "the log cannot be written");
@@ -271,6 +278,7 @@ impl Task {
     fn launch(&mut self) {
         // A new life brings its own troubles, or none.
         self.now.log_problem = None;
+        self.now.ends_with_daemon = false;
         self.now.survivors = Vec::new();
         self.instance = Some(self.launcher.launch(LaunchOrder {
             key: self.key.clone(),

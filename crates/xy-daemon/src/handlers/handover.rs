@@ -17,12 +17,17 @@ pub(super) async fn handle(daemon: &Daemon, ask: Handover) -> Result<HandedOver,
             ))
             .hint("end it with `xy shutdown`, then start this one: the servers start anew"));
     }
+    let pid = std::process::id();
+    if !ask.go {
+        daemon.check_not_handed_over()?;
+        return Ok(HandedOver { pid, gone: false });
+    }
     tracing::info!("another daemon takes over");
     daemon.end(Ending::Handover);
     let mut ending = daemon.ending.subscribe();
     let last = ending.wait_for(|it| matches!(it, Ending::HandedOver | Ending::Shutdown)).await;
     match last.map(|last| *last) {
-        Ok(Ending::HandedOver) => Ok(HandedOver { pid: std::process::id() }),
+        Ok(Ending::HandedOver) => Ok(HandedOver { pid, gone: true }),
         _ => Err(CallError::new(ErrorKind::NotAllowed, "the daemon is shutting down")),
     }
 }

@@ -126,7 +126,7 @@ fn the_last_words_wait_for_a_slow_daemon_and_not_for_ever() {
 fn descriptors_travel_with_their_frame_and_no_other() {
     let (mut control, daemon) = connected();
     let (read_end, write_end) = std::io::pipe().unwrap();
-    let started = Report::Started { pid: 7, confined: wire::Confined::default() };
+    let started = Report::Started { pid: 7, lasting: true, confined: wire::Confined::default() };
     control.outbox.put_report(&trouble("before"));
     control.outbox.put_report_with(&started, vec![write_end.into(), read_end.into()]);
     control.outbox.put_log(1, b"");

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::net::UnixStream;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use xy_protocol::server::ServerName;
 use xy_shim::identity::Identity;
 use xy_shim::wire::{self, Order, Report, StatusReport};
@@ -30,8 +31,11 @@ use crate::logs::{LogBook, log_file};
 /// How long a shim may take to answer before it is asked again.
 const SAYS_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long it may take in all: one that has just been started, or waits for a disk.
-const SILENT_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may take in all: one that is busy, or waits for a disk. Slow is not dead.
+const SILENT_WITHIN: Duration = Duration::from_mins(2);
+
+/// How long a daemon waits for all of them before it opens its door.
+const MOST_WITHIN: Duration = Duration::from_secs(4);
 
 /// How long a killed shim may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -63,6 +67,31 @@ impl Adopted {
     }
 }
 
+/// Those that have not answered yet.
+#[derive(Debug)]
+pub struct Stragglers {
+    tries: JoinSet<Option<Adopted>>,
+    launcher: Arc<ProcessLauncher>,
+}
+
+impl Stragglers {
+    /// Whether all have answered.
+    pub fn is_empty(&self) -> bool {
+        self.tries.is_empty()
+    }
+
+    /// The next that has answered; `None` when there are no more.
+    pub async fn next(&mut self) -> Option<Adopted> {
+        while let Some(tried) = self.tries.join_next().await {
+            match tried.ok().flatten() {
+                Some(adopted) => return Some(adopted),
+                None => self.launcher.sweep().await, // Its shim may have been killed.
+            }
+        }
+        None
+    }
+}
+
 /// Why a shim was not taken over.
 #[derive(Debug, thiserror::Error)]
 enum NotAdopted {
@@ -72,8 +101,22 @@ enum NotAdopted {
     Version(u32),
     #[error("somebody else listens at its socket")]
     Stranger,
-    #[error("it cannot be spoken with")]
+    #[error("nobody listens at its socket: {0}")]
+    Unreachable(#[source] io::Error),
+    #[error("something is short: {0}")]
     Io(#[from] io::Error),
+}
+
+impl NotAdopted {
+    /// So long it is worth to try again: slow is not dead, but who cannot be reached though
+    /// it is there will not be a little later.
+    fn is_hopeful_for(&self) -> Duration {
+        match self {
+            Self::Silent | Self::Io(_) => SILENT_WITHIN,
+            Self::Unreachable(_) => SAYS_WITHIN,
+            Self::Version(_) | Self::Stranger => Duration::ZERO,
+        }
+    }
 }
 
 /// The lives of this home that no shim owns any more.
@@ -102,8 +145,9 @@ struct Greeted {
 
 impl ProcessLauncher {
     /// Takes over everything that earlier daemons left, and ends what nobody owns. What
-    /// cannot be taken over ends by itself, and holds its lock until then.
-    pub async fn adopt_all(self: &Arc<Self>) -> Vec<Adopted> {
+    /// cannot be taken over is told to end, and holds its lock until it has. Who is slow is
+    /// among the rest.
+    pub async fn adopt_all(self: &Arc<Self>) -> (Vec<Adopted>, Stragglers) {
         let mut tries = JoinSet::new();
         let held = held_locks(self.locks_dir()).unwrap_or_else(|error| {
             tracing::error!(%error, "nobody can be taken over: the locks cannot be read");
@@ -114,11 +158,12 @@ impl ProcessLauncher {
             tries.spawn(async move { launcher.adopt(server, lock).await });
         }
         let mut adopted: Vec<Adopted> = Vec::new();
-        while let Some(tried) = tries.join_next().await {
+        let give_up_at = Instant::now() + MOST_WITHIN;
+        while let Ok(Some(tried)) = timeout_at(give_up_at, tries.join_next()).await {
             adopted.extend(tried.ok().flatten());
         }
         self.sweep().await;
-        adopted
+        (adopted, Stragglers { tries, launcher: self.clone() })
     }
 
     /// Ends what carries a mark of ours and belongs to no shim that is there.
@@ -142,7 +187,7 @@ impl ProcessLauncher {
 
     /// Takes over one server, if it is there.
     async fn adopt(self: Arc<Self>, server: ServerName, lock: PathBuf) -> Option<Adopted> {
-        let give_up_at = Instant::now() + SILENT_WITHIN;
+        let began_at = Instant::now();
         loop {
             if !is_held(&lock) {
                 return None; // It ended, or had not begun.
@@ -151,31 +196,30 @@ impl ProcessLauncher {
             if let Some(identity) = &identity {
                 match self.greet(&server, identity).await {
                     Ok(greeted) => return self.take(server, lock, identity.clone(), greeted),
-                    Err(NotAdopted::Silent)
-                        if identity.is_stopped() || Instant::now() >= give_up_at =>
-                    {
+                    Err(NotAdopted::Silent) if identity.is_stopped() && identity.holds(&lock) => {
                         tracing::error!(%server, pid = identity.pid, "its shim hangs, and is killed");
-                        identity.kill();
+                        identity.signal(Signal::KILL);
                         // What it leaves is swept once its lock is free.
                         let _ = timeout(GONE_WITHIN, until_free(&lock)).await;
                         return None;
                     }
-                    Err(why @ (NotAdopted::Io(_) | NotAdopted::Silent))
-                        if Instant::now() < give_up_at =>
-                    {
+                    Err(why) if began_at.elapsed() < why.is_hopeful_for() => {
                         tracing::debug!(%server, %why, "its shim is not there yet");
                     }
+                    Err(why @ (NotAdopted::Silent | NotAdopted::Io(_))) => {
+                        tracing::error!(%server, "it cannot be taken over: {why}; it is left alone");
+                        return None;
+                    }
                     Err(why) => {
-                        tracing::error!(
-                            %server,
-                            "it cannot be taken over: {why}; it ends by itself, after the \
-                             `orphan-timeout` it was started with"
-                        );
+                        tracing::error!(%server, "it cannot be taken over, and is ended: {why}");
+                        if identity.holds(&lock) {
+                            identity.signal(Signal::TERM); // A shim ends its server first.
+                        }
                         return None;
                     }
                 }
             }
-            if Instant::now() >= give_up_at {
+            if identity.is_none() && began_at.elapsed() >= SAYS_WITHIN {
                 tracing::error!(%server, "it cannot be taken over: its shim does not say who it is");
                 return None;
             }
@@ -190,7 +234,13 @@ impl ProcessLauncher {
         let stream = timeout(SAYS_WITHIN, connecting)
             .await
             .map_err(|_| NotAdopted::Silent)?
-            .map_err(io::Error::other)??;
+            .map_err(io::Error::other)?
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    NotAdopted::Unreachable(error)
+                }
+                _ => NotAdopted::Io(error),
+            })?;
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
         let peer = stream.peer_cred()?;
@@ -256,13 +306,13 @@ async fn hear_status(link: &mut ShimLink) -> Result<StatusReport, NotAdopted> {
 }
 
 /// Whether a daemon of this home began that life.
-pub(super) fn is_of_home(life: &str, home: &str) -> bool {
+pub fn is_of_home(life: &str, home: &str) -> bool {
     life.strip_prefix(home).is_some_and(|rest| rest.starts_with('-'))
 }
 
 /// What tells the homes of several daemons on one machine apart: the folder itself, as the
 /// same path may be another folder in another container.
-pub(super) fn home_id(locks_dir: &Path) -> String {
+pub fn home_id(locks_dir: &Path) -> String {
     let (device, inode) = std::fs::metadata(locks_dir).map_or((0, 0), |it| (it.dev(), it.ino()));
     let mut path = locks_dir.canonicalize().unwrap_or_else(|_| locks_dir.to_owned());
     path.push(format!("{device}-{inode}"));

@@ -208,11 +208,14 @@ impl Driver {
 
     async fn hear(&mut self, report: Report) {
         match report {
-            Report::Started { pid, confined } => {
+            Report::Started { pid, lasting, confined } => {
                 let (stdin, stdout) = (self.link.take_fd(), self.link.take_fd());
                 if self.is_stdio() && stdout.is_none() {
                     self.refuse_half();
                     return;
+                }
+                if !lasting {
+                    self.tell(News::NotLasting).await;
                 }
                 self.tell(News::Confined(confined)).await;
                 self.begin(pid, stdin, stdout).await;

@@ -2,14 +2,12 @@
 //!
 //! The kernel kills a server's leader with its shim. Everything else is known by the mark
 //! of that life in its environment, wherever it has gone. Below a shim that we started
-//! ourselves it also falls to us, as the daemon is a child subreaper. The daemon starts
-//! nothing but shims, so whatever else is its child is such an orphan, also if it has
-//! cleared its environment, with two exceptions:
-//!
-//! - What carries the mark of another life of ours is left to whoever minds that life.
-//! - What the process had below it before it became the daemon is none of our business. Its
-//!   children are known by their numbers, and what falls to us from them by its session: it
-//!   is the daemon's own, in which no server ever is.
+//! ourselves it also falls to us, as the daemon is a child subreaper. A daemon that had no
+//! children when it began has only shims below it, so whatever else is its child is such an
+//! orphan, also if it has cleared its environment; what carries the mark of another life of
+//! ours is left to whoever minds that life. A daemon that began with children, or is the
+//! first process of a container, gets the orphans of others too: it knows its own by the
+//! mark alone.
 //!
 //! Where there is no subreaper (macOS) nothing falls to us, and the mark is all there is.
 
@@ -30,6 +28,9 @@ const DEAD_WITHIN: Duration = Duration::from_secs(5);
 /// How long between two looks at what is left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// So many looks in a row must find nothing: who forks all the time slips through one.
+const LOOKS: u32 = 4;
+
 /// The shims that are our children: theirs is the only exit status somebody waits for.
 #[derive(Debug, Clone)]
 pub(super) struct Shims {
@@ -40,9 +41,9 @@ pub(super) struct Shims {
 #[derive(Debug)]
 struct Children {
     shims: HashSet<u32>,
-    /// They were there before us.
+    /// Nobody else's orphans can fall to us.
     #[cfg(target_os = "linux")]
-    earlier: HashSet<u32>,
+    are_all_ours: bool,
 }
 
 /// Lives of this home: which of them are over.
@@ -59,7 +60,7 @@ impl Shims {
         let children = Children {
             shims: HashSet::new(),
             #[cfg(target_os = "linux")]
-            earlier: linux::children().into_iter().map(linux::number).collect(),
+            are_all_ours: linux::children().is_empty() && std::process::id() != 1,
         };
         Self { children: Arc::new(Mutex::new(children)) }
     }
@@ -88,12 +89,14 @@ impl Shims {
     /// fallen to us; answers what would not die.
     pub(super) async fn end_orphans(&self, lives: Arc<dyn Lives>) -> Vec<u32> {
         let give_up_at = Instant::now() + DEAD_WITHIN;
+        let mut looks = 0;
         loop {
             // To look at every process of a machine takes a while, and can even hang.
             let (shims, over) = (self.clone(), lives.clone());
             let look = spawn_blocking(move || shims.end_once(over.as_ref()));
             let Ok(Ok(seen)) = timeout_at(give_up_at, look).await else { return Vec::new() };
-            if seen.is_nothing() || Instant::now() >= give_up_at {
+            looks = if seen.is_nothing() { looks + 1 } else { 0 };
+            if looks == LOOKS || Instant::now() >= give_up_at {
                 return seen.alive;
             }
             sleep(LOOK_AGAIN).await;
@@ -118,7 +121,7 @@ impl Shims {
 
     #[cfg(target_os = "linux")]
     fn end_children(&self, lives: &dyn Lives) -> Seen {
-        let mut children = self.children();
+        let children = self.children();
         let mut seen = Seen::default();
         for pid in linux::children() {
             let number = linux::number(pid);
@@ -126,13 +129,14 @@ impl Shims {
                 continue;
             }
             if linux::reap(pid) {
-                children.earlier.remove(&number); // The next of that number is another.
                 seen.has_reaped = true;
                 continue;
             }
-            let is_earlier = children.earlier.contains(&number) || linux::is_in_our_session(pid);
-            let is_of_another = |life: String| lives.is_ours(&life) && !lives.is_over(&life);
-            if is_earlier || marked::life_of(number).is_some_and(is_of_another) {
+            let is_orphan = match marked::life_of(number).filter(|life| lives.is_ours(life)) {
+                Some(life) => lives.is_over(&life),
+                None => children.are_all_ours,
+            };
+            if !is_orphan {
                 continue;
             }
             linux::kill(pid);
@@ -161,8 +165,8 @@ mod linux {
     use std::fs;
 
     use rustix::process::{
-        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getsid, pidfd_open,
-        pidfd_send_signal, waitid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal,
+        waitid,
     };
 
     pub(super) fn number(pid: Pid) -> u32 {
@@ -202,11 +206,6 @@ mod linux {
     pub(super) fn reap(pid: Pid) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
-    }
-
-    pub(super) fn is_in_our_session(pid: Pid) -> bool {
-        let ours = getsid(None);
-        ours.is_ok() && getsid(Some(pid)) == ours
     }
 
     /// It is our unreaped child, so its number means nobody else.

@@ -22,9 +22,6 @@ const READ_BYTES: usize = 64 * 1024;
 /// Descriptors that may come with one message.
 const MAX_FDS: usize = 2;
 
-/// Beyond this much unsent, nothing more is read for the shim.
-const OUTBOX_ROOM: usize = 256 * 1024;
-
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
@@ -74,6 +71,8 @@ impl ShimLink {
             let got = read(scratch)?;
             if got > 0 {
                 wire::put_stray(&mut self.outbox, &scratch[..got]);
+                // At once: what we hold is lost if we are killed.
+                self.send_some()?;
             }
             Ok(got)
         })
@@ -100,8 +99,9 @@ impl ShimLink {
         Ok(())
     }
 
+    /// Nothing more is read for the shim before it has taken what was.
     pub(super) fn has_room(&self) -> bool {
-        self.outbox.len() < OUTBOX_ROOM
+        self.outbox.is_empty()
     }
 
     /// How many descriptors have come and not been taken.

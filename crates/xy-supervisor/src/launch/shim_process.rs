@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use tokio::process::Child;
 use xy_shim::identity::Identity;
 
@@ -37,7 +38,7 @@ impl ShimProcess {
     pub(super) fn kill(&mut self) {
         match self {
             Self::Ours(child) => _ = child.start_kill(),
-            Self::Adopted { identity, .. } => identity.kill(),
+            Self::Adopted { identity, .. } => identity.signal(Signal::KILL),
         }
     }
 }

@@ -100,7 +100,6 @@ fn spawn(replace: bool) -> std::io::Result<Child> {
     this_program()?
         .args(["daemon", "--detached"])
         .args(replace.then_some("--replace"))
-        .env_remove(xy_shim::marked::MARK) // It may outlive the server it was started from.
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -113,6 +113,23 @@ fn a_shim_that_hangs_is_ended_by_the_next_daemon_and_all_below_it() {
 }
 
 #[test]
+fn a_daemon_is_not_started_from_inside_its_own_server() {
+    let home = home();
+    let xy = env!("CARGO_BIN_EXE_xy");
+    let script = format!(
+        "{xy} daemon --replace; {xy} daemon --detach --replace; echo tried >&2; \
+         while :; do sleep 1; done"
+    );
+    home.server("agent", &shell(&script));
+    let daemon = home.daemon();
+    says(&home, "agent", "tried");
+    let log = std::fs::read_to_string(home.log_file("agent")).unwrap();
+    let told = "it was started from inside its own server `agent`, and would end with it";
+    assert_eq!(log.matches(told).count(), 2, "{log}");
+    assert!(daemon.is_running());
+}
+
+#[test]
 fn a_daemon_that_cannot_start_leaves_the_servers_to_the_one_that_can() {
     let home = home();
     home.server("one", &sleeper(&home));

@@ -86,6 +86,24 @@ fn a_broken_file_for_all_of_them_keeps_every_living_server() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_not_taken_for_one_that_was_emptied() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    let before = running(&home, "one");
+    daemon.kill9();
+    let servers = home.root().join("config/xy/servers");
+    let elsewhere = home.root().join("tmp/servers");
+    std::fs::rename(&servers, &elsewhere).unwrap(); // A disk that is not mounted yet.
+    home.daemon();
+    assert_eq!(running(&home, "one"), before);
+    std::fs::rename(&elsewhere, &servers).unwrap();
+    ask(&home, "reload", json!({}));
+    assert_eq!(status(&home, "one")["warnings"], Value::Null);
+    assert_eq!(running(&home, "one"), before);
+}
+
+#[test]
 fn a_broken_file_is_fatal_when_nobody_is_there() {
     let home = home();
     home.server("one", &sleeper(&home));

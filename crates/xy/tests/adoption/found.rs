@@ -124,6 +124,47 @@ fn a_shim_of_another_version_is_told_and_waited_for() {
 }
 
 #[test]
+fn a_shim_that_cannot_be_spoken_with_is_told_to_end_and_its_server_comes_back() {
+    let home = home();
+    home.write_config("xy.kdl", "orphan-timeout \"1h\"");
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    let before = running(&home, "one");
+    daemon.kill9();
+    for entry in fs::read_dir(home.root().join("state/xy/shims")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "sock") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    home.daemon();
+    home.wait_until("there is another one", || {
+        let now = status(&home, "one");
+        now["state"] == "running" && now["pid"] != before
+    });
+    assert!(!is_alive(before));
+}
+
+#[test]
+fn a_shim_that_is_slow_to_answer_is_taken_over_later_with_its_server() {
+    let home = home();
+    home.server("slow", &sleeper(&home));
+    home.server("quick", &sleeper(&home));
+    let daemon = home.daemon();
+    let before = ["slow", "quick"].map(|name| running(&home, name));
+    let lock = fs::read(home.root().join("state/xy/shims/slow.lock")).unwrap();
+    let lock: Value = serde_json::from_slice(&lock).unwrap();
+    daemon.kill9();
+    // Each of these is listened to for two seconds, and says nothing.
+    let socket = std::path::Path::new(lock["socket"].as_str().unwrap());
+    let strangers = [(); 5].map(|()| xy_shim::door::connect(socket).unwrap());
+    home.daemon();
+    assert_eq!(running(&home, "quick"), before[1]);
+    assert_eq!(running(&home, "slow"), before[0]);
+    drop(strangers);
+}
+
+#[test]
 fn what_a_folder_of_shims_may_hold_besides_does_no_harm() {
     let home = home();
     home.server("one", &sleeper(&home));

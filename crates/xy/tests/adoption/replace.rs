@@ -1,11 +1,11 @@
 //! `xy daemon --replace`: one daemon goes, another goes on.
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use xy_shim::wire::PROTOCOL;
 use xy_testkit::is_alive;
 
-use crate::support::{SOON, home, pid_in, refused, running, says, signal, status};
+use crate::support::{SOON, ask, home, pid_in, refused, running, says, signal, status};
 use crate::{deaf, parent_of, sleeper};
 
 #[test]
@@ -63,12 +63,39 @@ fn another_version_of_the_keepers_is_refused_and_nothing_changes() {
     home.server("one", &sleeper(&home));
     let first = home.daemon();
     let before = running(&home, "one");
-    let error = refused(&home, "handover", json!({ "shim_protocol": PROTOCOL + 1 }));
+    let error = refused(&home, "handover", json!({ "shim_protocol": PROTOCOL + 1, "go": true }));
     assert_eq!(error["code"], -32009);
     let message = error["message"].as_str().unwrap();
     assert_eq!(message, "the running daemon cannot be replaced by this one");
     assert!(first.is_running());
     assert_eq!(running(&home, "one"), before);
+}
+
+#[test]
+fn who_only_asks_whether_it_could_be_changes_nothing() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let first = home.daemon();
+    let before = running(&home, "one");
+    let could = ask(&home, "handover", json!({ "shim_protocol": PROTOCOL }));
+    assert_eq!(could, json!({ "pid": first.pid, "gone": false }));
+    assert_eq!(running(&home, "one"), before);
+    assert!(first.is_running());
+}
+
+#[test]
+fn a_daemon_that_hands_over_to_nobody_goes_on_itself() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    let daemon = home.daemon();
+    let before = running(&home, "one");
+    // Whoever asked for it is killed before it has taken over.
+    let gone = ask(&home, "handover", json!({ "shim_protocol": PROTOCOL, "go": true }));
+    assert_eq!(gone, json!({ "pid": daemon.pid, "gone": true }));
+    home.wait_for_state("one", "running"); // When it serves again.
+    assert_eq!(ask(&home, "info", Value::Null)["pid"], daemon.pid);
+    assert_eq!(running(&home, "one"), before);
+    assert!(daemon.terminate().success());
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
 use xy_testkit::{Home, Ran, is_alive};
 
 use crate::census::{is_there_once, leaders, listed};
@@ -12,9 +11,6 @@ use crate::pause;
 use crate::support::{home, running};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
-
-/// How long servers wait for a daemon that they can speak with.
-const ORPHAN_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The other build. `./test` makes it; who runs one test alone has to.
 #[track_caller]
@@ -71,7 +67,7 @@ fn it_replaces_no_daemon_whose_servers_it_could_not_keep() {
 fn after_a_killed_daemon_it_says_whom_it_cannot_take_over_and_starts_them_anew_in_turn() {
     let other = other();
     let home = home_with_servers();
-    home.write_config("xy.kdl", &format!("orphan-timeout \"{}ms\"", ORPHAN_TIMEOUT.as_millis()));
+    home.write_config("xy.kdl", "orphan-timeout \"1h\"");
     let first = home.daemon();
     let before = NAMES.map(|name| running(&home, name));
     first.kill9();
@@ -84,14 +80,7 @@ fn after_a_killed_daemon_it_says_whom_it_cannot_take_over_and_starts_them_anew_i
         let line = words.lines().find(|line| told(line) && line.contains("cannot be taken over"));
         assert!(line.is_some_and(|line| line.contains("it speaks version")), "{words}");
     }
-    // They are there and not ours: shown as what they are, and waited for.
-    let waits = |entry: &Value| {
-        entry["state"] == "stopping" && entry["reason"] == "waiting for the end of its predecessor"
-    };
-    let list = listed(&home);
-    let is_early = before.into_iter().all(is_alive);
-    assert!(!is_early || list.values().all(waits), "{list:#?}");
-    assert!(is_early, "the orphan time-out is too short for this machine");
+    // They are told to end, and waited for; nobody waits for the time-out.
     home.wait_until("all have begun anew", || {
         pause(Duration::from_millis(5));
         diary::nobody_was_there_twice(&home);
