@@ -24,7 +24,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use self::group::Group;
-pub(crate) use self::life::{Door, Groups};
+pub(crate) use self::life::Groups;
 use self::name::Name;
 use self::places::{Place, Places, Version};
 pub use self::room::make_room;

@@ -18,6 +18,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// A moment to come; beyond the end of time it is in a century.
+pub(crate) fn after(now: Instant, wait: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
+    now + wait.min(CENTURY)
+}
+
 /// Now, for records.
 pub(crate) fn moment() -> Moment {
     // A clock before 1970 is wrong anyway.

@@ -12,6 +12,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::after;
+
 /// How long somebody who has connected may take to say who it is.
 const SPEAK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -62,12 +64,6 @@ impl Company {
             Self::Newcomer { speak_by, until } => Some(speak_by.min(until)),
         }
     }
-}
-
-/// A wait beyond the end of time is a century.
-fn after(now: Instant, wait: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
-    now + wait.min(CENTURY)
 }
 
 #[cfg(test)]

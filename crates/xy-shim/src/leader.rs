@@ -32,14 +32,18 @@ pub(crate) struct Ending {
 }
 
 impl Leader {
-    /// `life` is the mark of all that it starts, `groups` are those it was told to enter.
-    pub(crate) fn new(pid: Pid, life: &str, mut groups: Groups) -> Self {
-        groups.settle(pid);
+    /// `life` is the mark of all that it starts, `groups` are for it to be in.
+    pub(crate) fn new(pid: Pid, life: &str, groups: Groups) -> Self {
         Self { pid, tree: Tree { leader: pid, life: life.to_owned() }, groups }
     }
 
     pub(crate) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// Brings all of it into the group that holds it together.
+    pub(crate) fn gather(&mut self) {
+        self.groups.gather(&self.tree);
     }
 
     /// How it is held together, and limited as ordered.

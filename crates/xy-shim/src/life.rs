@@ -125,7 +125,7 @@ impl Life {
         door: Option<Door>,
     ) -> Self {
         let Shim { mut control, signals, chunk } = shim;
-        let Started { leader, passed, logged } = started;
+        let Started { mut leader, passed, logged } = started;
         let pid = leader.pid().as_raw_pid().unsigned_abs();
         let confined = leader.confined(&order.limits);
         let lasting = door.is_some();
@@ -143,6 +143,8 @@ impl Life {
         };
         control.flush();
         let now = clock::now();
+        leader.gather(); // Takes a moment, and the server runs.
+        let confined = told_if_other(&confined, leader.confined(&order.limits), &mut control);
         Self {
             phase: Phase::Running { leader, stop: stop::State::NotAsked, ended: None },
             pid,
@@ -435,4 +437,12 @@ impl Life {
             self.is_untidy = false;
         }
     }
+}
+
+/// What holds the server together now; tells the daemon if that is not what it was told.
+fn told_if_other(told: &Confined, now: Confined, control: &mut Control) -> Confined {
+    if *told != now {
+        control.outbox.put_report(&Report::Confined(now.clone()));
+    }
+    now
 }

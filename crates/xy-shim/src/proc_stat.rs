@@ -45,6 +45,21 @@ impl ProcStat {
         }
     }
 
+    /// Whether that process is below this one, however far.
+    pub(crate) fn is_below_us(pid: u32) -> bool {
+        const MAX_DEPTH: usize = 200;
+        let ours = rustix::process::getpid();
+        let mut number = pid;
+        for _ in 0..MAX_DEPTH {
+            match Self::of(number).ok().and_then(|stat| stat.parent) {
+                Some(parent) if parent == ours => return true,
+                Some(parent) => number = parent.as_raw_pid().unsigned_abs(),
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// Dead, and not reaped.
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
@@ -70,6 +85,7 @@ mod tests {
     fn one_that_is_not_there_is_told_apart() {
         let ours = ProcStat::of(std::process::id()).unwrap();
         assert_eq!(ours.parent, rustix::process::getppid());
+        assert!(!ProcStat::is_below_us(ours.parent.unwrap().as_raw_pid().unsigned_abs()));
         let nobody = ProcStat::of(u32::MAX >> 1).unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::NotFound);
     }

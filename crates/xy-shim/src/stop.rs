@@ -12,6 +12,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::after;
+
 /// The longest a server may take to end by itself once its stdin is closed.
 const LONGEST_WAIT_AFTER_STDIN: Duration = Duration::from_secs(2);
 
@@ -120,12 +122,6 @@ fn killed(now: Instant, give_up_at: Instant) -> State {
 
 fn wait_after_stdin(grace: Duration) -> Duration {
     LONGEST_WAIT_AFTER_STDIN.min(grace / 5)
-}
-
-/// A grace beyond the end of time is a century.
-fn after(now: Instant, wait: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
-    now + wait.min(CENTURY)
 }
 
 #[cfg(test)]

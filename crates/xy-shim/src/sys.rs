@@ -5,14 +5,13 @@
 use std::io;
 #[cfg(not(target_os = "linux"))]
 use std::os::fd::AsRawFd;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::cgroup::Door;
 use crate::wire::{KeptBy, StartOrder};
 
 /// The highest signal number of Linux; numbers a system lacks are refused by it.
@@ -49,7 +48,7 @@ pub(crate) fn clear_signal_mask() {
 
 /// What a server may use, and the groups that it enters.
 pub(crate) struct Confine {
-    doors: Vec<Door>,
+    doors: Vec<OwnedFd>,
     /// How many files it may have open, unless it raises that itself.
     open_files: Option<u64>,
     /// How many it may have open at all.
@@ -59,7 +58,7 @@ pub(crate) struct Confine {
 }
 
 impl Confine {
-    pub(crate) fn new(order: &StartOrder, doors: Vec<Door>) -> Self {
+    pub(crate) fn new(order: &StartOrder, doors: Vec<OwnedFd>) -> Self {
         let memory = order.limits.memory.filter(|it| it.kept_by == KeptBy::Rlimit);
         Self {
             doors,
@@ -73,10 +72,7 @@ impl Confine {
     fn enter(&self) -> io::Result<()> {
         let marked = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error() | CONFINE);
         for door in &self.doors {
-            let entered = rustix::io::retry_on_intr(|| rustix::io::write(&door.descriptor, b"0"));
-            if door.is_required {
-                entered.map_err(marked)?;
-            }
+            rustix::io::retry_on_intr(|| rustix::io::write(door, b"0")).map_err(marked)?;
         }
         if let Some(current) = self.open_files.filter(|_| self.nofile.is_none()) {
             let maximum = getrlimit(Resource::Nofile).maximum;

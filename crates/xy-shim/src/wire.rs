@@ -181,6 +181,8 @@ pub enum Report {
         /// The shim's version.
         protocol: u32,
     },
+    /// It is held together by something else than was said.
+    Confined(Confined),
     /// The server is gone.
     Exited(ExitReport),
     /// The log could not be written, or can again.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use xy_config::settings::{Limits, ProcessSettings, Rules, ServerSettings, Source};
 use xy_protocol::server::{ServerName, Transport};
+use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
 
 use crate::instance::InstanceKey;
 use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
@@ -43,6 +44,22 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             limits: Limits::default(),
         },
         rules: steady(),
+    }
+}
+
+/// What a shim says of a server that has run for 50 s, and of which a note is 10 s old.
+pub(crate) fn shim_status() -> StatusReport {
+    StatusReport {
+        protocol: PROTOCOL,
+        pid: 4711,
+        age_ms: 50_000,
+        note_age_ms: 10_000,
+        passed: [true; 2],
+        torn: false,
+        stopping: false,
+        exited: None,
+        confined: Confined::default(),
+        logged: None,
     }
 }
 

@@ -30,6 +30,16 @@ fn shell(script: &str) -> String {
     format!("command \"bash\"\nargs \"-c\" #\"{script}\"#\n")
 }
 
+/// Waits until a server runs that is not the one from before, which must be gone.
+#[track_caller]
+fn renewed(home: &Home, name: &str, before: u32) {
+    home.wait_until(&format!("there is another `{name}`"), || {
+        let now = support::status(home, name);
+        now["state"] == "running" && now["pid"] != before
+    });
+    assert!(!xy_testkit::is_alive(before), "`{name}` is there twice");
+}
+
 fn parent_of(pid: u32) -> u32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()

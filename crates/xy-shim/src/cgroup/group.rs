@@ -95,6 +95,18 @@ impl Group {
         pids
     }
 
+    /// Moves a process in here.
+    pub(super) fn enter(&self, pid: Pid) -> io::Result<()> {
+        self.set("cgroup.procs", &pid.as_raw_pid().to_string())
+    }
+
+    /// Moves a process that does not belong here to the group above.
+    pub(super) fn put_out(&self, pid: Pid) {
+        if let Some(above) = self.folder.parent().filter(|_| self.own_pids().contains(&pid)) {
+            let _ = Self { folder: above.to_owned() }.enter(pid); // It may have ended.
+        }
+    }
+
     /// Kills everything in it, as far as that is possible at once.
     pub(super) fn kill(&self) {
         // The kernel does it without anybody being born meanwhile, if it is new enough.

@@ -11,11 +11,17 @@ use super::group::Group;
 use super::name::Name;
 use super::places::{Place, Places, Version};
 use super::{Controller, keeper};
+use crate::held::Held;
+use crate::proc_stat::ProcStat;
+use crate::tree::Tree;
 use crate::wire::{KeptBy, LimitsOrder, Oom, Problem, StartFault};
 
 /// What has just died may still be counted for a moment.
 const REMOVE_TRIES: usize = 20;
 const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
+/// What is born while others are brought in is brought in by the next try.
+const GATHER_TRIES: usize = 8;
 
 /// The kernel takes memory in batches, so a limit is reached a little before.
 const NEAR: u64 = 1 << 20;
@@ -36,12 +42,18 @@ struct Member {
     is_required: bool,
 }
 
-/// Where the server enters a group.
-#[derive(Debug)]
-pub(crate) struct Door {
-    pub(crate) descriptor: OwnedFd,
-    /// Whether it must not run outside.
-    pub(crate) is_required: bool,
+impl Member {
+    /// Brings in a process below us, and nobody else of its number.
+    fn bring_in(&self, pid: Pid) {
+        let number = pid.as_raw_pid().unsigned_abs();
+        let Some(held) = Held::new(number).filter(|_| ProcStat::is_below_us(number)) else {
+            return;
+        };
+        let _ = self.group.enter(pid); // It may have died this instant.
+        if !held.is_alive() && !ProcStat::is_below_us(number) {
+            self.group.put_out(pid); // Then it may have been a stranger.
+        }
+    }
 }
 
 impl Groups {
@@ -128,22 +140,36 @@ impl Groups {
         Ok(self.members.len() - 1)
     }
 
-    /// The doors of all groups, for the server to enter.
-    pub(crate) fn doors(&self) -> io::Result<Vec<Door>> {
-        let mut doors = Vec::new();
-        for member in &self.members {
-            let is_required = member.is_required;
-            match member.group.door() {
-                Ok(descriptor) => doors.push(Door { descriptor, is_required }),
-                Err(cause) if is_required => return Err(cause),
-                Err(_) => {} // It stays empty, and is given up once the server runs.
+    /// The doors of the groups outside of which the server must not run.
+    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+        let required = self.members.iter().filter(|member| member.is_required);
+        required.map(|member| member.group.door()).collect()
+    }
+
+    /// Brings the server into the group that only holds it together, and whatever it has
+    /// started by then. To enter one can take the kernel some milliseconds, so it is done
+    /// when the server runs already: until then the walk of its tree finds all of it.
+    pub(crate) fn gather(&mut self, tree: &Tree) {
+        for member in self.members.iter().filter(|member| !member.is_required) {
+            let _ = member.group.enter(tree.leader); // It is our child, and not reaped.
+            for _ in 0..GATHER_TRIES {
+                let inside = member.group.own_pids();
+                let alive = tree.alive();
+                let outside: Vec<Pid> =
+                    alive.into_iter().filter(|pid| !inside.contains(pid)).collect();
+                if outside.is_empty() {
+                    break;
+                }
+                for pid in outside {
+                    member.bring_in(pid);
+                }
             }
         }
-        Ok(doors)
+        self.settle(tree.leader);
     }
 
     /// Gives up a group that the server did not enter.
-    pub(crate) fn settle(&mut self, leader: Pid) {
+    fn settle(&mut self, leader: Pid) {
         let entered = |member: &Member| {
             member.is_required
                 || member.group.own_pids().contains(&leader)

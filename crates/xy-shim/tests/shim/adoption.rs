@@ -3,24 +3,10 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use rustix::process::{Pid, test_kill_process};
 use xy_shim::identity::Identity;
 use xy_shim::wire::{self, GoneRules, Order, Report, Stdout};
 
-use crate::daemon::{Daemon, LIMIT, ended, within_the_limit};
-
-fn is_gone(pid: i32) -> bool {
-    test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
-}
-
-/// Waits until `look` sees it.
-fn wait_until(look: impl Fn() -> bool + Send + 'static) {
-    within_the_limit(move || {
-        while !look() {
-            std::thread::yield_now();
-        }
-    });
-}
+use crate::daemon::{Daemon, LIMIT, ended, is_gone, wait_until};
 
 #[test]
 fn a_server_lives_on_and_is_handed_to_the_next_daemon() {
@@ -342,7 +328,7 @@ fn a_second_daemon_waits_until_the_first_has_left() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_shim_that_is_killed_while_nobody_is_there_leaves_no_server_and_no_lock() {
-    use rustix::process::{Signal, kill_process};
+    use rustix::process::{Pid, Signal, kill_process};
 
     let mut daemon = Daemon::lasting("exec cat", Stdout::Passed);
     let pid = daemon.started();

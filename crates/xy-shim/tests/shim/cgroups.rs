@@ -9,14 +9,14 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use xy_shim::cgroup::{self, Kept};
 use xy_shim::wire::{
     Confined, Containment, KeptBy, Limit, LimitName, LimitsOrder, MemoryLimit, Oom, Problem,
     Report, Stdout,
 };
 
-use crate::daemon::{Daemon, within_the_limit};
+use crate::daemon::{Daemon, is_gone, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -86,18 +86,6 @@ fn collect(folder: &Path, prefix: &str, found: &mut Vec<PathBuf>) {
             collect(&entry.path(), prefix, found);
         }
     }
-}
-
-fn is_gone(pid: i32) -> bool {
-    test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
-}
-
-fn wait_until(is_so: impl Fn() -> bool + Send + 'static) {
-    within_the_limit(move || {
-        while !is_so() {
-            std::thread::yield_now();
-        }
-    });
 }
 
 #[test]

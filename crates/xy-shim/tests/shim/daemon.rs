@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, test_kill_process};
 use tempfile::TempDir;
 use xy_shim::wire::{
     self, ExitReport, Frame, GoneRules, LimitsOrder, LogOrder, Order, Report, StartFault,
@@ -364,6 +365,20 @@ impl Ends {
         bytes.truncate(count);
         bytes
     }
+}
+
+/// Whether there is no such process any more.
+pub(crate) fn is_gone(pid: i32) -> bool {
+    test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
+}
+
+/// Waits until `look` sees it.
+pub(crate) fn wait_until(look: impl Fn() -> bool + Send + 'static) {
+    within_the_limit(move || {
+        while !look() {
+            std::thread::yield_now();
+        }
+    });
 }
 
 /// Runs what may hang, and does not hang with it.

@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use xy_shim::wire::Stdout;
 
-use crate::daemon::{Daemon, ended, within_the_limit};
+use crate::daemon::{Daemon, ended, is_gone, within_the_limit};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
 /// Hears nothing but a KILL; its child is in its group.
 const STUBBORN: &str = "trap '' TERM HUP; echo ready >&2; while :; do sleep 60; done";
-
-fn is_gone(pid: i32) -> bool {
-    test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
-}
 
 #[test]
 fn a_server_that_ends_with_its_stdin_needs_no_signal() {

@@ -601,27 +601,13 @@ async fn many_askers_at_once_are_all_answered() {
 
 /// Servers that an earlier daemon started.
 mod adopted {
-    use xy_shim::wire::{Confined, ExitReport, PastExit, StatusReport};
+    use xy_shim::wire::{ExitReport, PastExit, StatusReport};
 
     use super::*;
+    use crate::fake::shim_status as status;
     use crate::launch::{Ask as InstanceAsk, Instance, InstanceEnds, News};
     use crate::lifecycle::note::Note;
     use crate::lifecycle::{Exit, Life, Reason};
-
-    fn status() -> StatusReport {
-        StatusReport {
-            protocol: 2,
-            pid: 4711,
-            age_ms: 5_000,
-            note_age_ms: 1_000,
-            passed: [true; 2],
-            torn: false,
-            stopping: false,
-            exited: None,
-            confined: Confined::default(),
-            logged: None,
-        }
-    }
 
     /// A server that has run for a while, and the ends that its driver would have.
     fn left(name: &str, status: StatusReport) -> (Adopted, InstanceEnds) {

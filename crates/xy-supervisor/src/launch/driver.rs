@@ -225,6 +225,7 @@ impl Driver {
             Report::StartFailed(fault) => {
                 self.ends_with(News::LaunchFailed(explain(fault, &self.order)));
             }
+            Report::Confined(confined) => self.tell(News::Confined(confined)).await,
             Report::Exited(exit) => self.over(exit).await,
         }
     }

@@ -164,30 +164,15 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use xy_shim::wire::{Confined, ExitReport, PastExit};
+    use xy_shim::wire::{ExitReport, PastExit};
 
     use super::*;
-    use crate::fake::settings;
+    use crate::fake::{settings, shim_status as status};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn ago(now: Instant, seconds: u32) -> Instant {
         now.checked_sub(seconds * SECOND).unwrap()
-    }
-
-    fn status() -> StatusReport {
-        StatusReport {
-            protocol: 2,
-            pid: 7,
-            age_ms: 50_000,
-            note_age_ms: 10_000,
-            passed: [true; 2],
-            torn: false,
-            stopping: false,
-            exited: None,
-            confined: Confined::default(),
-            logged: None,
-        }
     }
 
     /// A life 40 s after it was launched, ready for 30 s, with an exit 45 s ago.

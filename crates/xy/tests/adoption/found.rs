@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use xy_shim::wire::{self, Report};
 use xy_testkit::{Home, is_alive};
 
-use crate::sleeper;
 use crate::support::{home, running, status};
+use crate::{renewed, sleeper};
 
 /// A lock that the test holds in place of a shim.
 struct Held {
@@ -138,11 +138,7 @@ fn a_shim_that_cannot_be_spoken_with_is_told_to_end_and_its_server_comes_back() 
         }
     }
     home.daemon();
-    home.wait_until("there is another one", || {
-        let now = status(&home, "one");
-        now["state"] == "running" && now["pid"] != before
-    });
-    assert!(!is_alive(before));
+    renewed(&home, "one", before);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use xy_testkit::{is_alive, marked_processes};
 use crate::support::{
     ask, changes_in, home, pid_in, running, running_after, says, signal, status, tail, texts,
 };
-use crate::{deaf, parent_of, shell, sleeper};
+use crate::{deaf, parent_of, renewed, shell, sleeper};
 
 #[test]
 fn servers_outlive_a_killed_daemon_and_the_next_one_goes_on_with_them() {
@@ -235,11 +235,7 @@ fn a_restart_that_was_begun_is_finished_by_the_next_daemon() {
     says(&home, "one", "no");
     daemon.kill9();
     home.daemon();
-    home.wait_until("there is another one", || {
-        let now = status(&home, "one");
-        now["state"] == "running" && now["pid"] != before
-    });
-    assert!(!is_alive(before));
+    renewed(&home, "one", before);
 }
 
 #[test]
