@@ -67,15 +67,19 @@ impl ShimLink {
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        with_scratch(|scratch| {
+        let got = with_scratch(|scratch| {
             let got = read(scratch)?;
             if got > 0 {
                 wire::put_stray(&mut self.outbox, &scratch[..got]);
                 // At once: what we hold is lost if we are killed.
                 self.send_some()?;
             }
-            Ok(got)
-        })
+            io::Result::Ok(got)
+        })?;
+        // At once: until it is sent nobody else has it, and we may be killed. What cannot be
+        // sent now waits, and an error shows itself again.
+        let _ = self.send_some();
+        Ok(got)
     }
 
     /// Leaves a note for a later daemon.
