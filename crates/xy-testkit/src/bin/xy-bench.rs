@@ -1,4 +1,5 @@
-//! Measures the real thing: log throughput, `list`, memory. Prints figures, asserts none.
+//! Measures the real thing: log throughput, `list`, memory, restarts, adoption. Prints
+//! figures, asserts none.
 //!
 //! Everything is a ratio within one run on one machine, or stands beside the budget
 //! that it is held against. What was measured is also checked: a run that lost or
@@ -9,13 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use xy_testkit::{Home, read_log_lines};
+use xy_testkit::{Daemon, Home, read_log_lines, standin};
 
 const LINES: usize = 1_000_000;
 const LOG_ROUNDS: usize = 5;
 const LIST_ROUNDS: usize = 40;
 const SERVERS: usize = 100;
+const DEATHS: usize = 50;
+const ADOPTIONS: usize = 5;
+
+/// A life that lasted so long is followed by the next without any delay.
+const LIVED: Duration = Duration::from_millis(1100);
 
 fn main() -> ExitCode {
     let Some(xy) = std::env::args().nth(1).map(PathBuf::from) else {
@@ -25,6 +32,8 @@ fn main() -> ExitCode {
     say(&format!("{:<46} {:>12} {:>12}  budget", "what", "figure", "ratio"));
     logs(&xy);
     servers(&xy);
+    alone(&xy);
+    deaths(&xy);
     ExitCode::SUCCESS
 }
 
@@ -188,6 +197,75 @@ fn servers(xy: &Path) {
     row("`true`, for comparison", &millis(nothing), None, "");
     let ratio = list.as_secs_f64() / nothing.as_secs_f64();
     row("`xy list`, 100 servers", &millis(list), Some(ratio), "<= 10 ms");
+    adoptions(&home, daemon);
+    home.finish();
+}
+
+/// How long it takes until the daemon after a killed one has all servers.
+fn adoptions(home: &Home, mut daemon: Daemon) {
+    let pids = |home: &Home| -> Vec<Value> {
+        let listed = home.call("list", Value::Null).expect("a list");
+        let all = listed.as_array().expect("a list is an array").iter();
+        all.filter(|one| one["state"] == "running").map(|one| one["pid"].clone()).collect()
+    };
+    let before = pids(home);
+    assert_eq!(before.len(), SERVERS);
+    let mut times = Vec::new();
+    for _ in 0..ADOPTIONS {
+        daemon.kill9();
+        let began = now();
+        daemon = home.daemon();
+        while pids(home) != before {
+            assert!(began.elapsed() < Duration::from_secs(20), "they are all taken over");
+        }
+        times.push(began.elapsed());
+    }
+    let what = "kill -9 of the daemon -> all 100 adopted";
+    row(what, &millis(median(times)), None, "");
+}
+
+/// What the only shim costs: nobody shares its code but the daemon.
+fn alone(xy: &Path) {
+    let home = Home::new(xy);
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]));
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    let shims = shims_of(daemon.pid);
+    let [shim] = shims[..] else { panic!("one server has one shim: {shims:?}") };
+    let (rss, pss) = memory(shim);
+    row("one shim alone: RSS", &mega(rss), None, "");
+    row("one shim alone: PSS", &mega(pss), None, "<= 1 MB");
+    home.finish();
+}
+
+/// How long it takes from the death of a server to the process of its successor.
+fn deaths(xy: &Path) {
+    let home = Home::new(xy);
+    let server = home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]);
+    let restart = "restart { policy \"always\"; backoff-initial \"0s\"; backoff-max \"0s\"; \
+                   jitter #false; max-retries-per-minute 0; max-attempts 0 }\n";
+    home.server("one", &format!("{server}{restart}"));
+    home.daemon();
+    let mut pid = home.wait_for_state("one", "running")["pid"].clone();
+    let mut events = home.connect();
+    events.call("events", Value::Null).expect("a subscription");
+    let mut times = Vec::new();
+    for _ in 0..DEATHS {
+        standin::linger(LIVED);
+        let killed = pid.as_i64().and_then(|it| i32::try_from(it).ok()).and_then(Pid::from_raw);
+        let began = now();
+        kill_process(killed.expect("it runs"), Signal::KILL).expect("it lives");
+        // Told as soon as it is known; asking again and again would be in its way.
+        let after = loop {
+            let told = events.next(Duration::from_secs(20))["params"]["pid"].take();
+            if !told.is_null() && told != pid {
+                break told;
+            }
+        };
+        times.push(began.elapsed());
+        pid = after;
+    }
+    row("death of a server -> its successor's pid", &millis(median(times)), None, "<= 10 ms");
     home.finish();
 }
 
