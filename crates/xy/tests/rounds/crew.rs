@@ -39,7 +39,7 @@ const MOST_BYTES: usize = 45_000_000;
 pub(crate) fn crew() -> Vec<Server> {
     crew_of(&[
         (6, Kind::Quiet, SHORT),
-        (2, Kind::Loud, wide()),
+        (2, Kind::Loud, if is_full() { (6000, 15) } else { FLOOD }),
         (2, Kind::Loud, FAST),
         (4, Kind::Mortal, (150, 20)),
         (3, Kind::Asked, SHORT),
@@ -49,7 +49,7 @@ pub(crate) fn crew() -> Vec<Server> {
 
 /// As many, of which none ends before it is told to.
 pub(crate) fn immortals() -> Vec<Server> {
-    crew_of(&[(14, Kind::Quiet, SHORT), (2, Kind::Loud, wide()), (4, Kind::Loud, FAST)])
+    crew_of(&[(14, Kind::Quiet, SHORT), (2, Kind::Loud, FLOOD), (4, Kind::Loud, FAST)])
 }
 
 /// How long lines are, and how many milliseconds are between them.
@@ -61,13 +61,11 @@ const SHORT: Pace = (100, 0);
 /// Hardly a moment in which nothing is in flight.
 const FAST: Pace = (200, 2);
 
-/// In short, much has to be said for a log to be rotated at all.
-fn wide() -> Pace {
-    if is_full() { (2000, 20) } else { (30_000, 8) }
-}
+/// So much that a log is rotated within seconds.
+const FLOOD: Pace = (30_000, 8);
 
 fn crew_of(parts: &[(usize, Kind, Pace)]) -> Vec<Server> {
-    let lives_for = if is_full() { 3000 } else { 700 };
+    let lives_for = if is_full() { 1200 } else { 700 };
     let each = parts.iter().flat_map(|&(count, kind, pace)| vec![(kind, pace); count]);
     let server = |(number, (kind, (width, every))): (u16, (Kind, Pace))| Server {
         name: format!("{}-{number:02}", format!("{kind:?}").to_lowercase()),
