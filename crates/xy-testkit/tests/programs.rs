@@ -12,6 +12,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+const DIARY: &str = env!("CARGO_BIN_EXE_xy-test-diary");
 const EXIT: &str = env!("CARGO_BIN_EXE_xy-test-exit");
 const IGNORE_TERM: &str = env!("CARGO_BIN_EXE_xy-test-ignore-term");
 const MIRROR: &str = env!("CARGO_BIN_EXE_xy-test-mirror");
@@ -341,4 +342,37 @@ mod trees {
         tree.server.send(Signal::CONT);
         assert_eq!(tree.server.end(), (String::new(), Some(0), None));
     }
+}
+
+/// Runs one life of a server `a` that keeps a diary there.
+fn one_life(folder: &Path) -> Output {
+    let args = ["--every", "1", "--width", "60", "--at-most", "3", "--ends-after", "20"];
+    let mut command = Command::new(DIARY);
+    command.arg("--diary").arg(folder).args(args).env("XY_SERVER", "a");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_diary_holds_what_each_life_wrote_and_how_it_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 1..=2 {
+        let ended = one_life(folder.path());
+        assert_eq!(ended.status.code(), Some(number));
+        let lines: Vec<&str> = text(&ended.stdout).lines().collect();
+        assert_eq!((lines.len(), text(&ended.stderr).lines().count()), (3, 3));
+        assert!(lines.iter().all(|line| line.len() == 60 && line.ends_with('.')), "{lines:?}");
+        let life = lines[0].split(' ').next().unwrap();
+        let page = fs::read_to_string(folder.path().join("a").join(life)).unwrap();
+        assert_eq!(page, format!("000000000003 000000000003 {number:03}\n"));
+    }
+    assert!(!folder.path().join("a.twice").exists());
+}
+
+#[test]
+fn a_life_that_finds_another_one_complains() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = fs::File::create(folder.path().join("a.lock")).unwrap();
+    lock.try_lock().unwrap();
+    one_life(folder.path());
+    assert!(folder.path().join("a.twice").exists());
 }

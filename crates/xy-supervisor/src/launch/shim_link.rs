@@ -67,19 +67,15 @@ impl ShimLink {
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let got = with_scratch(|scratch| {
+        with_scratch(|scratch| {
             let got = read(scratch)?;
             if got > 0 {
                 wire::put_stray(&mut self.outbox, &scratch[..got]);
-                // At once: what we hold is lost if we are killed.
+                // At once: what only we have is lost if we are killed.
                 self.send_some()?;
             }
-            io::Result::Ok(got)
-        })?;
-        // At once: until it is sent nobody else has it, and we may be killed. What cannot be
-        // sent now waits, and an error shows itself again.
-        let _ = self.send_some();
-        Ok(got)
+            Ok(got)
+        })
     }
 
     /// Leaves a note for a later daemon.
