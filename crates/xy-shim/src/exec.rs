@@ -27,17 +27,19 @@ pub(crate) struct Started {
     pub(crate) logged: [Option<OwnedFd>; 2],
 }
 
-/// Two copies of our ends of stdin and stdout, in this order.
+/// Our end of stdin, and of stdout if the daemon reads that; copies for the daemon in the
+/// same order.
 #[derive(Debug)]
 pub(crate) struct Passed {
-    pub(crate) kept: [OwnedFd; 2],
+    pub(crate) to_stdin: OwnedFd,
+    pub(crate) from_stdout: Option<OwnedFd>,
     pub(crate) given: Vec<OwnedFd>,
 }
 
 /// Starts the server, or says why it cannot be.
 pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
     let mut command = command(order)?;
-    let mut pipes = Pipes::make(order.stdout).map_err(|cause| failed("make its pipes", &cause))?;
+    let mut pipes = Pipes::make(order).map_err(|cause| failed("make its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
     let groups = Groups::make(&order.limits)?;
@@ -64,22 +66,29 @@ struct Pipes {
 }
 
 impl Pipes {
-    fn make(who_reads: Stdout) -> io::Result<Self> {
+    fn make(order: &StartOrder) -> io::Result<Self> {
         let (from_stdout, stdout) = io::pipe()?;
         let (from_stderr, stderr) = io::pipe()?;
         rustix::io::ioctl_fionbio(&from_stdout, true)?;
         rustix::io::ioctl_fionbio(&from_stderr, true)?;
         let (stdout, stderr) = (stdout.into(), stderr.into());
-        if who_reads == Stdout::Logged {
+        let is_logged = order.stdout == Stdout::Logged;
+        if is_logged && !order.has_stdin {
             let logged = [Some(from_stdout.into()), Some(from_stderr.into())];
             return Ok(Self { stdin: None, stdout, stderr, passed: None, logged });
         }
         let (stdin, to_stdin) = io::pipe()?;
         // The daemon gets this same description, so this is non-blocking there too.
         rustix::io::ioctl_fionbio(&to_stdin, true)?;
-        let given = vec![to_stdin.try_clone()?.into(), from_stdout.try_clone()?.into()];
-        let passed = Some(Passed { kept: [to_stdin.into(), from_stdout.into()], given });
-        let logged = [None, Some(from_stderr.into())];
+        let mut given = vec![to_stdin.try_clone()?.into()];
+        let (from_stdout, logged) = if is_logged {
+            (None, Some(from_stdout.into()))
+        } else {
+            given.push(from_stdout.try_clone()?.into());
+            (Some(from_stdout.into()), None)
+        };
+        let passed = Some(Passed { to_stdin: to_stdin.into(), from_stdout, given });
+        let logged = [logged, Some(from_stderr.into())];
         Ok(Self { stdin: Some(stdin.into()), stdout, stderr, passed, logged })
     }
 }

@@ -131,14 +131,14 @@ impl Life {
         let lasting = door.is_some();
         let report = Report::Started { pid, lasting, confined: confined.clone() };
         let stdin = if passed.is_some() { Stdin::Pipe } else { Stdin::Empty };
-        let [to_stdin, from_stdout] = match passed {
+        let (to_stdin, from_stdout) = match passed {
             None => {
                 control.outbox.put_report(&report);
-                [None, None]
+                (None, None)
             }
-            Some(Passed { kept, given }) => {
+            Some(Passed { to_stdin, from_stdout, given }) => {
                 control.outbox.put_report_with(&report, given);
-                kept.map(Some)
+                (Some(to_stdin), from_stdout)
             }
         };
         control.flush();

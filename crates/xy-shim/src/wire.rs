@@ -102,6 +102,10 @@ pub struct StartOrder {
     pub working_dir: Option<String>,
     /// Who reads its stdout.
     pub stdout: Stdout,
+    /// Whether its stdin is a pipe, whose end the daemon gets; otherwise it is empty. One
+    /// whose stdout the daemon reads has it anyway.
+    #[serde(default)]
+    pub has_stdin: bool,
     /// Where its output is kept.
     pub log: LogOrder,
     /// What happens when the daemon is gone.
@@ -140,7 +144,7 @@ pub struct GoneRules {
 pub enum Stdout {
     /// The daemon: it gets the ends of stdin and stdout.
     Passed,
-    /// The shim: it goes to the log, and stdin is empty.
+    /// The shim: it goes to the log.
     Logged,
 }
 

@@ -77,6 +77,25 @@ fn what_stdout_says_meanwhile_is_kept_in_order_up_to_a_bound() {
 }
 
 #[test]
+fn a_server_whose_stdout_is_logged_can_have_a_stdin_that_stays_open() {
+    let mut daemon = Daemon::lasting_with("exec cat", Stdout::Logged, |order| {
+        order.has_stdin = true;
+    });
+    for line in ["one", "two"] {
+        let mut stdin = if line == "one" { daemon.stdin() } else { daemon.stdin_that_came() };
+        writeln!(stdin, "{line}").unwrap();
+        drop(stdin);
+        daemon.line(line);
+        daemon.hang_up();
+        assert_eq!(daemon.come_back().passed, [true, false]);
+    }
+    drop(daemon.stdin_that_came());
+    daemon.stop(LIMIT);
+    assert_eq!(daemon.exited(), ended(Some(0), None, true));
+    daemon.finish();
+}
+
+#[test]
 fn what_a_daemon_gives_back_comes_first() {
     let mut daemon = Daemon::lasting("read go; echo second; exec cat", Stdout::Passed);
     let mut ends = daemon.ends();

@@ -100,6 +100,7 @@ impl Daemon {
             env: Vec::new(),
             working_dir: Some(self.folder.path().to_str().unwrap().to_owned()),
             stdout,
+            has_stdin: false,
             log: LogOrder {
                 file: self.path("x.log").to_str().unwrap().to_owned(),
                 max_bytes: 1 << 30,
@@ -216,6 +217,18 @@ impl Daemon {
     pub(crate) fn ends(&mut self) -> Ends {
         self.started();
         self.ends_that_came()
+    }
+
+    /// Waits until the server runs; answers the end of stdin that came alone.
+    pub(crate) fn stdin(&mut self) -> File {
+        self.started();
+        self.stdin_that_came()
+    }
+
+    /// The end of stdin that came alone with some news.
+    pub(crate) fn stdin_that_came(&mut self) -> File {
+        assert_eq!(self.descriptors.len(), 1);
+        File::from(self.descriptors.remove(0))
     }
 
     /// The ends of stdin and stdout that came with some news.

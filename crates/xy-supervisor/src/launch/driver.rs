@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::unix::pipe;
 use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
 use xy_shim::wire::{ExitReport, GoneRules, Order, Report, StatusReport};
@@ -22,19 +21,8 @@ use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 use crate::wait::until;
 
-/// What a dead server can have left in its stdout: no pipe holds more by default.
-const PIPE_REST: usize = 1024 * 1024;
-
 /// After an exit, the shim has this long to bring its log to disk: more than its own limits.
 const FINISH_WITHIN: Duration = Duration::from_secs(20);
-
-/// Our ends of a stdio server.
-#[derive(Default)]
-struct Pipes {
-    /// Open as long as the server shall live.
-    stdin: Option<OwnedFd>,
-    stdout: Option<pipe::Receiver>,
-}
 
 /// How long a shim may take to hear our goodbye.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -66,7 +54,8 @@ pub(super) struct Driver {
     order: LaunchOrder,
     shim: ShimProcess,
     link: ShimLink,
-    pipes: Pipes,
+    /// Our end of a stdio server's stdin, open as long as the server shall live.
+    stdin: Option<OwnedFd>,
     ends: InstanceEnds,
     /// Whether anybody still holds this life.
     is_held: bool,
@@ -82,13 +71,11 @@ pub(super) struct Driver {
 /// One thing that happens while a life goes on.
 enum Turn {
     Heard(Report),
-    Room,
     ShimGone,
     LinkBroken(io::Error),
     Asked(Ask),
     Noted,
     Dropped,
-    Output,
     Overdue,
 }
 
@@ -100,12 +87,11 @@ impl Driver {
         below: Below,
         ends: InstanceEnds,
     ) -> Self {
-        let pipes = Pipes::default();
         Self {
             order,
             shim,
             link,
-            pipes,
+            stdin: None,
             ends,
             is_held: true,
             is_ending: false,
@@ -117,8 +103,7 @@ impl Driver {
 
     /// Goes on with a life that an earlier daemon began.
     pub(super) async fn run_adopted(mut self, status: StatusReport) {
-        let [stdin, stdout] =
-            status.passed.map(|is_passed| if is_passed { self.link.take_fd() } else { None });
+        let stdin = self.link.take_fd();
         self.is_ending = status.stopping;
         self.tell(News::Confined(status.confined)).await;
         match status.exited {
@@ -126,7 +111,7 @@ impl Driver {
                 self.until_listened_to().await;
                 self.over(exited.report).await;
             }
-            None => self.begin(status.pid, stdin, stdout).await,
+            None => self.begin(status.pid, stdin).await,
         }
         self.run().await;
     }
@@ -136,7 +121,6 @@ impl Driver {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
-                Turn::Room => {} // So output is read again.
                 Turn::Noted => self.leave_note(),
                 Turn::Asked(ask) => {
                     if self.ends.notes.has_changed().unwrap_or(false) {
@@ -156,7 +140,6 @@ impl Driver {
                     self.is_held = false;
                     self.stop(self.order.settings.rules.stop.grace, true);
                 }
-                Turn::Output => self.forward_stdout(),
                 Turn::ShimGone => break,
                 Turn::LinkBroken(error) => {
                     tracing::warn!(server = %self.order.key, %error, "lost the shim");
@@ -190,18 +173,15 @@ impl Driver {
 
     /// Waits for one thing; every arm is cancel-safe.
     async fn next_turn(&mut self) -> Turn {
-        let may_read = self.link.has_room() && self.end.is_none();
         let deadline = self.end.as_ref().map(|(_, finish_by)| *finish_by);
         tokio::select! {
             report = self.link.next(&self.order.logs) => match report {
                 Ok(Heard::Report(report)) => Turn::Heard(report),
-                Ok(Heard::Room) => Turn::Room,
                 Ok(Heard::End) => Turn::ShimGone,
                 Err(error) => Turn::LinkBroken(error),
             },
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
-            () = readable(self.pipes.stdout.as_ref()), if may_read => Turn::Output,
             () = until(deadline) => Turn::Overdue,
         }
     }
@@ -209,8 +189,8 @@ impl Driver {
     async fn hear(&mut self, report: Report) {
         match report {
             Report::Started { pid, lasting, confined } => {
-                let (stdin, stdout) = (self.link.take_fd(), self.link.take_fd());
-                if self.is_stdio() && stdout.is_none() {
+                let stdin = self.link.take_fd();
+                if self.is_stdio() && stdin.is_none() {
                     self.refuse_half();
                     return;
                 }
@@ -218,7 +198,7 @@ impl Driver {
                     self.tell(News::NotLasting).await;
                 }
                 self.tell(News::Confined(confined)).await;
-                self.begin(pid, stdin, stdout).await;
+                self.begin(pid, stdin).await;
             }
             Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
             Report::LogTrouble { problem } => self.tell(News::LogTrouble(problem)).await,
@@ -230,9 +210,8 @@ impl Driver {
         }
     }
 
-    async fn begin(&mut self, pid: u32, stdin: Option<OwnedFd>, stdout: Option<OwnedFd>) {
-        self.pipes.stdin = stdin.filter(|_| !self.is_ending);
-        self.pipes.stdout = stdout.and_then(|fd| pipe::Receiver::from_owned_fd(fd).ok());
+    async fn begin(&mut self, pid: u32, stdin: Option<OwnedFd>) {
+        self.stdin = stdin.filter(|_| !self.is_ending);
         self.tell(News::Launched { pid }).await;
     }
 
@@ -249,7 +228,6 @@ impl Driver {
         if !exit.survivors.is_empty() {
             self.tell(News::Survivors(exit.survivors.clone())).await;
         }
-        self.forward_rest();
         let oom = limits::oom(exit.oom, &self.order.settings.process);
         let exit = Exit { code: exit.code, signal: exit.signal, oom };
         // From here on only we know it, and may be killed before anybody is told.
@@ -268,7 +246,7 @@ impl Driver {
 
     /// Leaves the server to its shim. What it says from now on is for another daemon.
     async fn let_go(mut self) {
-        self.pipes = Pipes::default();
+        self.stdin = None;
         let leaving = self.link.leave(&self.order.logs);
         if !matches!(timeout(LEAVE_WITHIN, leaving).await, Ok(Ok(()))) {
             tracing::warn!(server = %self.order.key, "its shim did not hear our goodbye");
@@ -299,46 +277,12 @@ impl Driver {
 
     fn stop(&mut self, grace: Duration, for_good: bool) {
         self.is_ending = true;
-        self.pipes.stdin = None;
+        self.stdin = None;
         self.link.queue(&Order::Stop { grace_ms: millis(grace), for_good });
-    }
-
-    /// Hands over what the dead had left in its stdout; one that escaped may go on writing.
-    fn forward_rest(&mut self) {
-        let Pipes { stdout, .. } = std::mem::take(&mut self.pipes);
-        let Some(stdout) = stdout else { return };
-        let mut forwarded = 0;
-        while forwarded < PIPE_REST {
-            // Read from the pipe itself: the runtime may not have heard of the last bytes yet.
-            let read = |scratch: &mut [u8]| Ok(rustix::io::read(&stdout, scratch)?);
-            match self.link.forward(read) {
-                Ok(got @ 1..) => forwarded += got,
-                Ok(0) | Err(_) => return,
-            }
-        }
-    }
-
-    /// Until somebody speaks MCP with it, all a stdio server says on stdout is log.
-    fn forward_stdout(&mut self) {
-        let Some(stdout) = &self.pipes.stdout else {
-            return;
-        };
-        match self.link.forward(|scratch| stdout.try_read(scratch)) {
-            Ok(1..) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => self.pipes.stdout = None,
-        }
     }
 }
 
 /// Says and hears what there is until the shim is gone.
 async fn until_gone(link: &mut ShimLink, logs: &LogBook) {
-    while let Ok(Heard::Report(_) | Heard::Room) = link.next(logs).await {}
-}
-
-async fn readable(pipe: Option<&pipe::Receiver>) {
-    match pipe {
-        None => std::future::pending().await,
-        Some(pipe) => _ = pipe.readable().await, // An error shows itself at the read that follows.
-    }
+    while let Ok(Heard::Report(_)) = link.next(logs).await {}
 }

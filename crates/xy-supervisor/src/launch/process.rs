@@ -138,10 +138,10 @@ impl ProcessLauncher {
             args: process.args.clone(),
             env,
             working_dir: process.working_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
-            stdout: match process.transport {
-                Transport::Stdio => wire::Stdout::Passed,
-                Transport::Http | Transport::Sse => wire::Stdout::Logged,
-            },
+            // Until somebody speaks MCP with it, all that a server says is log, and what goes
+            // straight to the log is not lost with a daemon.
+            stdout: wire::Stdout::Logged,
+            has_stdin: process.transport == Transport::Stdio,
             log: LogOrder {
                 file: log_file(&self.logs_dir, &order.key.server).to_string_lossy().into_owned(),
                 max_bytes: FILE_BYTES,

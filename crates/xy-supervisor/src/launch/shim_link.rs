@@ -36,8 +36,6 @@ fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 pub(super) enum Heard {
     /// It told something.
     Report(Report),
-    /// It took so much that there is room for more.
-    Room,
     /// It is gone.
     End,
 }
@@ -62,22 +60,6 @@ impl ShimLink {
         wire::put_order(&mut self.outbox, order).expect("all orders but the first are short");
     }
 
-    /// Passes on output that `read` brings, for the log; answers how much it was.
-    pub(super) fn forward(
-        &mut self,
-        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        with_scratch(|scratch| {
-            let got = read(scratch)?;
-            if got > 0 {
-                wire::put_stray(&mut self.outbox, &scratch[..got]);
-                // At once: what only we have is lost if we are killed.
-                self.send_some()?;
-            }
-            Ok(got)
-        })
-    }
-
     /// Leaves a note for a later daemon.
     pub(super) fn leave_note(&mut self, note: &[u8]) {
         wire::put_note(&mut self.outbox, note);
@@ -99,11 +81,6 @@ impl ShimLink {
         Ok(())
     }
 
-    /// Nothing more is read for the shim before it has taken what was.
-    pub(super) fn has_room(&self) -> bool {
-        self.outbox.is_empty()
-    }
-
     /// How many descriptors have come and not been taken.
     pub(super) fn descriptors(&self) -> usize {
         self.fds.len()
@@ -120,7 +97,7 @@ impl ShimLink {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
     }
 
-    /// Sends what is queued and waits for the next report, or for room where there was none.
+    /// Sends what is queued and waits for the next report.
     ///
     /// Cancel-safe: what was read and not returned is still in the inbox.
     pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<Heard> {
@@ -135,11 +112,7 @@ impl ShimLink {
             };
             let ready = self.stream.ready(interest).await?;
             if ready.is_writable() && !self.outbox.is_empty() {
-                let was_full = !self.has_room();
                 self.send_some()?;
-                if was_full && self.has_room() {
-                    return Ok(Heard::Room);
-                }
             }
             if ready.is_readable() && self.receive_some()? == Some(0) {
                 return Ok(Heard::End);

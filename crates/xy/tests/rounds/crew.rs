@@ -2,7 +2,7 @@
 
 use xy_testkit::Home;
 
-use crate::diary::{self, Promise, Tally};
+use crate::diary::{self, Tally};
 use crate::is_full;
 
 /// What a server is for.
@@ -105,11 +105,6 @@ impl Server {
     pub(crate) fn is_left_alone(&self) -> bool {
         matches!(self.kind, Kind::Quiet | Kind::Loud)
     }
-
-    /// Whether its stdout goes through the daemon.
-    pub(crate) fn is_stdio(&self) -> bool {
-        !self.is_http
-    }
 }
 
 /// At once, without end.
@@ -125,21 +120,14 @@ pub(crate) fn enlist(home: &Home, crew: &[Server]) {
 }
 
 /// Checks the logs of all; answers all that was counted.
-pub(crate) fn check_logs(
-    home: &Home,
-    crew: &[Server],
-    promise_of: impl Fn(&Server) -> Promise,
-) -> Tally {
+pub(crate) fn check_logs(home: &Home, crew: &[Server]) -> Tally {
     let mut all = Tally::default();
     for server in crew {
-        let one = diary::check_log(home, &server.name, server.width, promise_of(server));
+        let one = diary::check_log(home, &server.name, server.width);
         assert!(one.lives > 0, "`{}` has never lived", server.name);
         assert!(server.every == 0 || one.lines > 0, "`{}` has said nothing", server.name);
         all.lives += one.lives;
         all.lines += one.lines;
-        all.gaps += one.gaps;
-        all.missing += one.missing;
-        all.torn += one.torn;
         all.rotated += one.rotated;
     }
     all

@@ -17,38 +17,13 @@ pub(crate) struct Page {
     pub(crate) code: Option<i32>,
 }
 
-/// What may be missing in a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Promise {
-    /// Nothing.
-    All,
-    /// Lines on stdout that a daemon had read and not yet given back when it was killed.
-    AllButStdoutInFlight,
-}
-
 /// What a check of a log has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) lives: u64,
     pub(crate) lines: u64,
-    /// Places on stdout where lines are missing.
-    pub(crate) gaps: u64,
-    /// Lines on stdout that are not there.
-    pub(crate) missing: u64,
-    /// Lines on stdout that were put together of two.
-    pub(crate) torn: u64,
     /// Older files.
     pub(crate) rotated: u64,
-}
-
-impl Tally {
-    fn miss(&mut self, server: &str, lines: u64) {
-        if lines > 0 {
-            crate::tell(&format!("`{server}`: {lines} lines on stdout are missing"));
-            self.gaps += 1;
-            self.missing += lines;
-        }
-    }
 }
 
 /// Where servers keep their diaries.
@@ -87,7 +62,7 @@ pub(crate) fn nobody_was_there_twice(home: &Home) {
 /// Checks the log of a server whose lives have all ended against what they wrote: every
 /// line once, in order, whole.
 #[track_caller]
-pub(crate) fn check_log(home: &Home, server: &str, width: usize, promise: Promise) -> Tally {
+pub(crate) fn check_log(home: &Home, server: &str, width: usize) -> Tally {
     let oldest = PathBuf::from(format!("{}.5", home.log_file(server).display()));
     assert!(!oldest.exists(), "`{server}` wrote so much that older files may be gone");
     let pages = pages(home, server);
@@ -102,27 +77,21 @@ pub(crate) fn check_log(home: &Home, server: &str, width: usize, promise: Promis
     let by_life: BTreeMap<&str, &Page> =
         pages.iter().map(|page| (page.life.as_str(), page)).collect();
     for line in read_log_lines(home, server) {
-        let may_miss = promise == Promise::AllButStdoutInFlight && line.starts_with("[out]");
         let Some((stream, life, number)) = understood(&line, width) else {
-            assert!(may_miss, "`{server}` did not write this: {line:?}");
-            tally.torn += 1;
-            continue;
+            panic!("`{server}` did not write this: {line:?}");
         };
         let page = by_life.get(life).unwrap_or_else(|| panic!("whose is {line:?} of `{server}`?"));
         let before = last.insert((page.life.as_str(), stream), number).unwrap_or(0);
         let what = format!("`{server}`, stream {stream} of {life}: {number} after {before}");
         assert!(number > before, "doubled or out of order: {what}");
-        assert!(number == before + 1 || may_miss, "lost: {what}");
-        tally.miss(server, number - before - 1);
+        assert_eq!(number, before + 1, "lost: {what}");
         tally.lines += 1;
     }
     for page in &pages {
         for (stream, written) in page.written.into_iter().enumerate() {
             let logged = last.get(&(page.life.as_str(), stream)).copied().unwrap_or(0);
-            let may_miss = promise == Promise::AllButStdoutInFlight && stream == 0;
             assert!(logged <= written + 1, "`{server}` is said to have written more: {page:?}");
-            assert!(logged >= written || may_miss, "`{server}` lost its end at {logged}: {page:?}");
-            tally.miss(server, written.saturating_sub(logged));
+            assert!(logged >= written, "`{server}` lost its end at {logged}: {page:?}");
         }
     }
     tally

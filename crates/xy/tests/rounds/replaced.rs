@@ -13,7 +13,7 @@ use xy_testkit::Home;
 use crate::census::{is_there_once, leaders, listed};
 use crate::client::{Client, Heard};
 use crate::crew::{Kind, Server, check_logs, enlist, immortals};
-use crate::diary::{self, Promise};
+use crate::diary;
 use crate::support::home;
 use crate::{pause, rounds, tell};
 
@@ -49,7 +49,7 @@ fn replaced_again_and_again_under_load_the_servers_do_not_notice() {
     let (answers, lines) = crowd.disperse();
     assert!(daemon.terminate().success(), "{}", daemon.stderr());
     diary::nobody_was_there_twice(&home);
-    let tally = check_logs(&home, &crew, |_| Promise::All);
+    let tally = check_logs(&home, &crew);
     assert_eq!(tally.lives, 20, "a server began again");
     tell(&format!("{answers} lists, {lines} lines followed; {tally:?}"));
     assert!(tally.rotated > 0, "no log was rotated: {tally:?}");
