@@ -59,6 +59,8 @@ pub(super) struct Driver {
     ends: InstanceEnds,
     /// Whether anybody still holds this life.
     is_held: bool,
+    /// Whether a task has gone on with it: not at once, if an earlier daemon began it.
+    has_task: bool,
     /// Whether it has been told to end: then a stdin that is only now passed on is closed too.
     is_ending: bool,
     below: Below,
@@ -94,6 +96,7 @@ impl Driver {
             stdin: None,
             ends,
             is_held: true,
+            has_task: true,
             is_ending: false,
             below,
             refused: None,
@@ -103,12 +106,16 @@ impl Driver {
 
     /// Goes on with a life that an earlier daemon began.
     pub(super) async fn run_adopted(mut self, status: StatusReport) {
+        self.has_task = false;
         let stdin = self.link.take_fd();
         self.is_ending = status.stopping;
         self.tell(News::Confined(status.confined)).await;
         match status.exited {
             Some(exited) => {
-                self.until_listened_to().await;
+                if !self.is_listened_to().await {
+                    return self.let_go().await;
+                }
+                self.has_task = true;
                 self.over(exited.report).await;
             }
             None => self.begin(status.pid, stdin).await,
@@ -121,8 +128,12 @@ impl Driver {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
-                Turn::Noted => self.leave_note(),
+                Turn::Noted => {
+                    self.has_task = true;
+                    self.leave_note();
+                }
                 Turn::Asked(ask) => {
+                    self.has_task = true;
                     if self.ends.notes.has_changed().unwrap_or(false) {
                         self.leave_note(); // It was left before this was asked.
                     }
@@ -136,6 +147,8 @@ impl Driver {
                         Ask::LetGo => return self.let_go().await,
                     }
                 }
+                // Whoever took it over has gone before anybody could go on with it.
+                Turn::Dropped if !self.has_task => return self.let_go().await,
                 Turn::Dropped => {
                     self.is_held = false;
                     self.stop(self.order.settings.rules.stop.grace, true);
@@ -215,12 +228,13 @@ impl Driver {
         self.tell(News::Launched { pid }).await;
     }
 
-    /// How a server ended is forgotten by its shim once we have taken note, so we do not
-    /// before there is a task to be told: a daemon that starts may be killed before that.
-    async fn until_listened_to(&mut self) {
+    /// Waits until there is a task to be told; `false` if there will be none. How a server
+    /// ended is forgotten by its shim once we have taken note, so we do not before that: a
+    /// daemon that starts may be killed in between.
+    async fn is_listened_to(&mut self) -> bool {
         tokio::select! {
-            _ = self.ends.notes.changed() => {} // Its first words, or it has left.
-            () = until_gone(&mut self.link, &self.order.logs) => {}
+            first_note = self.ends.notes.changed() => first_note.is_ok(),
+            () = until_gone(&mut self.link, &self.order.logs) => true,
         }
     }
 
