@@ -25,6 +25,7 @@ pub(crate) fn after(now: Instant, wait: Duration) -> Instant {
 }
 
 /// Now, for records.
+#[expect(clippy::disallowed_methods, reason = "it is shown, and nothing waits by it")]
 pub(crate) fn moment() -> Moment {
     // A clock before 1970 is wrong anyway.
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

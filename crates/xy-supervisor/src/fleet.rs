@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -24,6 +24,7 @@ use crate::logs::history::History;
 use crate::logs::{LogBook, log_file};
 use crate::reload::{Plan, ServerMap, diff};
 use crate::task::{Before, Parts, Predecessor, Task};
+use crate::wait::time_of_day;
 use crate::wishes::Wishes;
 
 /// Requests wait here while one is being applied.
@@ -388,7 +389,7 @@ impl Owner {
         let ended_at = status
             .exited
             .as_ref()
-            .and_then(|exited| SystemTime::now().checked_sub(Duration::from_millis(exited.ms_ago)));
+            .and_then(|exited| time_of_day().checked_sub(Duration::from_millis(exited.ms_ago)));
         let unheard = match wanted {
             // It may have been kept and not yet been done.
             Wanted::Down => Some(Event::StopRequested),

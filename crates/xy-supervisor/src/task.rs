@@ -23,7 +23,7 @@ use crate::lifecycle::note::Note;
 use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
 use crate::locks::until_free;
 use crate::logs::LogBook;
-use crate::wait::until;
+use crate::wait::{time_of_day, until};
 
 /// Requests wait here while one is being applied; askers beyond it wait their turn.
 const COMMANDS: usize = 16;
@@ -221,7 +221,7 @@ impl Task {
                         ..
                     }
                 );
-                let at = self.ended_at.take().unwrap_or_else(SystemTime::now);
+                let at = self.ended_at.take().unwrap_or_else(time_of_day);
                 self.now.last_exit = Some(SeenExit { exit, expected, at });
                 Some(Event::Exited(exit))
             }
@@ -314,7 +314,7 @@ impl Task {
             return;
         }
         let reason = self.now.life.reason.clone();
-        let transition = Transition { from, to, reason, at: SystemTime::now() };
+        let transition = Transition { from, to, reason, at: time_of_day() };
         tracing::info!(server = %self.key, %from, %to, reason = %transition.reason, "changed");
         let transitions = Arc::make_mut(&mut self.now.transitions);
         if transitions.len() == TRANSITIONS_KEPT {

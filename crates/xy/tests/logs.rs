@@ -453,12 +453,21 @@ mod full {
 
     impl SmallDisk {
         fn mount(home: &Home) -> Option<Self> {
-            let folder = home.root().join("state");
+            Self::mount_at(home.root().join("state"))
+        }
+
+        fn mount_at(folder: PathBuf) -> Option<Self> {
             let filler = folder.join("filler");
             let mut mount = Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&folder);
             let mounted = mount.output().is_ok_and(|output| output.status.success());
             mounted.then_some(Self { folder, filler })
+        }
+
+        fn remount(&self, how: &str) {
+            let mut mount = Command::new("mount");
+            mount.arg("-o").arg(format!("remount,{how}")).arg(&self.folder);
+            assert!(mount.status().unwrap().success());
         }
 
         /// Leaves no byte free.
@@ -543,6 +552,30 @@ mod full {
         assert!(daemon.stderr().contains("xy.pid"), "{}", daemon.stderr());
         assert!(daemon.terminate().success());
         disk.make_room();
+    }
+
+    #[test]
+    fn a_read_only_disk_costs_the_log_and_nothing_else_until_it_can_be_written() {
+        let home = home();
+        let folder = home.log_file("one").parent().unwrap().to_owned();
+        fs::create_dir_all(&folder).unwrap();
+        let Some(disk) = SmallDisk::mount_at(folder) else {
+            println!("SKIPPED: no right to mount a small disk");
+            return;
+        };
+        disk.remount("ro");
+        home.server("one", &ticker(&home, "20"));
+        home.daemon();
+        let pid = running(&home, "one");
+        let warned = home.wait_until("there is a warning", || warning(&home, "one"));
+        assert!(warned.contains("Read-only file system"), "{warned}");
+        home.wait_until("its lines are shown", || tail(&home, "one", 3).len() == 3);
+
+        disk.remount("rw");
+        home.wait_until("the warning is gone", || warning(&home, "one").is_none());
+        home.wait_until("it is written", || read_log_lines(&home, "one").len() > 2);
+        assert_eq!(running(&home, "one"), pid);
+        ask(&home, "stop", json!({ "name": "one" }));
     }
 
     /// Of the first life: no line is torn, none is twice, and all that are missing have

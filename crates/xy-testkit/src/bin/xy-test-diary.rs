@@ -88,6 +88,7 @@ fn read_flags() -> Plan {
 }
 
 impl Diary {
+    #[expect(clippy::disallowed_methods, reason = "it only tells lives apart")]
     fn begin(folder: &Path, server: &str) -> Self {
         let lives = folder.join(server);
         fs::create_dir_all(&lives).expect("a folder for the lives");
