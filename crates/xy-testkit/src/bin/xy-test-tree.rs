@@ -224,6 +224,7 @@ fn start(plan: &Plan, kind: Kind, tells: &PipeWriter) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "one process tells another when to end")]
 fn unix_millis() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.expect("it is after 1970").as_millis()
