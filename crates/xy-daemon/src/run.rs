@@ -270,10 +270,7 @@ impl Signals {
     }
 
     async fn end(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => tracing::info!("got SIGTERM"),
-            _ = self.interrupt.recv() => tracing::info!("got SIGINT"),
-        }
+        end_by(&mut self.terminate, &mut self.interrupt).await;
     }
 
     /// Waits for the end; a hang-up reloads, also when a terminal has died.
@@ -282,14 +279,7 @@ impl Signals {
         let mut reload = JoinSet::new();
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => {
-                    tracing::info!("got SIGTERM");
-                    return Ending::Shutdown;
-                }
-                _ = self.interrupt.recv() => {
-                    tracing::info!("got SIGINT");
-                    return Ending::Shutdown;
-                }
+                () = end_by(&mut self.terminate, &mut self.interrupt) => return Ending::Shutdown,
                 asked = ending.wait_for(|ending| *ending != Ending::No) => {
                     return asked.map_or(Ending::Shutdown, |ending| *ending);
                 }
@@ -305,6 +295,14 @@ impl Signals {
                 }
             }
         }
+    }
+}
+
+/// Waits for either of the signals that end a daemon. Cancel-safe.
+async fn end_by(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("got SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("got SIGINT"),
     }
 }
 

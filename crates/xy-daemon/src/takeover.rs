@@ -12,6 +12,7 @@ use xy_ipc::{CallFailure, Client, ConnectError};
 use xy_protocol::control::{HandedOver, Handover, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
+use xy_supervisor::launch::process::ShimProgram;
 
 use crate::run::not_started;
 use crate::{check, files, limits};
@@ -87,11 +88,11 @@ pub(crate) async fn somebody_came(lock_file: &Path) -> bool {
 pub(crate) fn go_on() -> CallError {
     tracing::warn!("nobody took over; going on");
     let failed = CallError::new(ErrorKind::Internal, "nobody took over, and going on failed");
-    let program = std::env::current_exe().unwrap_or_default();
-    let running = Path::new("/proc/self/exe");
-    let program = if running.exists() { running } else { &program };
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--replace");
-    let error = Command::new(program).arg0("xy").args(args).exec();
+    let error = match ShimProgram::this_binary() {
+        Ok(ours) => Command::new(ours.path).arg0("xy").args(args).exec(),
+        Err(error) => error,
+    };
     failed.cause(error).hint("start it again with `xy daemon`: the servers wait for it")
 }
 

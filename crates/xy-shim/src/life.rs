@@ -5,10 +5,12 @@
 //! ```
 //!
 //! The daemon may be killed and followed by another at any moment: `company.rs`. While
-//! nobody is there, what a stdio server says is kept up to a bound, and how it ended.
+//! nobody is there, a stdout that only a daemon reads is kept up to a bound, and how the
+//! server ended.
 //!
 //! One round reads each thing that is ready once, writes what that brought to disk and
-//! to the daemon, and waits again. Nothing in a round waits, for anybody.
+//! to the daemon, and waits again. Nothing in a round waits for another process; the
+//! kernel may take a moment to remove a control group.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

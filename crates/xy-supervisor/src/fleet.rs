@@ -362,28 +362,44 @@ impl Owner {
 
     fn add(&mut self, roster: &mut Roster, settings: &Arc<ServerSettings>) -> InstanceHandle {
         let key = InstanceKey::shared(settings.name.clone());
-        let is_down = self.wishes.stopped.contains(&settings.name);
         let log_file = log_file(&self.parts.logs_dir, &settings.name);
+        let logs = Arc::new(LogBook::new(History::note(&log_file)));
+        let before = self.predecessor_of(&key).map_or(Before::Nothing, Before::Ending);
+        self.begin(roster, key, settings.clone(), logs, before)
+    }
+
+    /// Spawns the task of an instance, which from now on is one of us.
+    fn begin(
+        &mut self,
+        roster: &mut Roster,
+        key: InstanceKey,
+        settings: Arc<ServerSettings>,
+        logs: Arc<LogBook>,
+        before: Before,
+    ) -> InstanceHandle {
         let (task, handle) = Task::new(Parts {
             key: key.clone(),
             settings: settings.clone(),
-            wanted: if is_down { Wanted::Down } else { Wanted::Up },
+            wanted: self.wanted(&key.server),
             launcher: self.parts.launcher.clone(),
-            logs: Arc::new(LogBook::new(History::note(&log_file))),
+            logs,
             changes: self.changes.clone(),
-            before: self.predecessor_of(&key).map_or(Before::Nothing, Before::Ending),
+            before,
         });
         self.tasks.spawn(task.run());
         let instances = BTreeMap::from([(key.holder, handle.clone())]);
-        roster.insert(settings.name.clone(), Member { settings: settings.clone(), instances });
+        roster.insert(key.server, Member { settings, instances });
         handle
+    }
+
+    fn wanted(&self, server: &ServerName) -> Wanted {
+        if self.wishes.stopped.contains(server) { Wanted::Down } else { Wanted::Up }
     }
 
     /// Goes on with a server that an earlier daemon started, as its file was then.
     fn adopt(&mut self, adopted: Adopted) {
         let Adopted { key, note, status, greeted_at, instance, logs } = adopted;
-        let is_down = self.wishes.stopped.contains(&key.server);
-        let wanted = if is_down { Wanted::Down } else { Wanted::Up };
+        let wanted = self.wanted(&key.server);
         let life = note.life(&status, wanted, greeted_at.into_std());
         let pid = status.exited.is_none().then_some(status.pid);
         let ended_at = status
@@ -395,19 +411,9 @@ impl Owner {
             Wanted::Down => Some(Event::StopRequested),
             Wanted::Up => note.unheard(&status),
         };
-        let (task, handle) = Task::new(Parts {
-            key: key.clone(),
-            settings: note.settings.clone(),
-            wanted,
-            launcher: self.parts.launcher.clone(),
-            logs,
-            changes: self.changes.clone(),
-            before: Before::Living { life, instance, pid, ended_at, unheard },
-        });
-        self.tasks.spawn(task.run());
+        let before = Before::Living { life, instance, pid, ended_at, unheard };
         let mut roster = Roster::clone(&self.published.borrow());
-        let instances = BTreeMap::from([(key.holder, handle)]);
-        roster.insert(key.server, Member { settings: note.settings, instances });
+        self.begin(&mut roster, key, note.settings, logs, before);
         self.published.send_replace(Arc::new(roster));
     }
 
@@ -420,11 +426,13 @@ impl Owner {
         }
         self.adopt(adopted);
         let mut servers = settings_of(&self.published.borrow());
-        match wanted {
-            Some(member) => servers.insert(name, member.settings),
-            None if is_broken => None,
-            None => servers.remove(&name),
-        };
+        match (wanted, servers.get_mut(&name)) {
+            (Some(member), Some(settings)) => *settings = member.settings,
+            (None, Some(settings)) if is_broken => {
+                Arc::make_mut(settings).source.is_outdated = true;
+            }
+            _ => _ = servers.remove(&name),
+        }
         self.apply(servers, &Broken::Every).await;
     }
 

@@ -131,6 +131,6 @@ impl Instance {
 }
 
 /// As the wire counts time.
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -118,11 +118,13 @@ impl ProcessLauncher {
         life: String,
     ) -> Instance {
         let (instance, ends) = Instance::pair();
-        let socket = self.socket(&life);
-        let below = Below { shims: self.shims.clone(), life, socket };
-        let driver = Driver::new(order, shim, link, below, ends);
+        let driver = Driver::new(order, shim, link, self.below(life), ends);
         tokio::spawn(driver.run_adopted(status.clone()));
         instance
+    }
+
+    fn below(&self, life: String) -> Below {
+        Below { shims: self.shims.clone(), socket: self.socket(&life), life }
     }
 
     fn start_order(&self, order: &LaunchOrder, life: &str, is_locked: bool) -> StartOrder {
@@ -202,8 +204,7 @@ impl Launch for ProcessLauncher {
         let life = self.new_life();
         match self.begin(&order, &life) {
             Ok((shim, link)) => {
-                let socket = self.socket(&life);
-                let below = Below { shims: self.shims.clone(), life, socket };
+                let below = self.below(life);
                 let driver = Driver::new(order, ShimProcess::Ours(shim), link, below, ends);
                 tokio::spawn(driver.run());
             }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::process::Child;
+use tokio::time::sleep;
 use xy_shim::identity::Identity;
 
-use crate::locks::until_free;
+use crate::locks::{LOOK_AGAIN, until_free};
 
 /// A shim, as a process.
 #[derive(Debug)]
@@ -30,7 +31,10 @@ impl ShimProcess {
     pub(super) async fn wait(&mut self) {
         match self {
             Self::Ours(child) => _ = child.wait().await, // An error means there is none.
-            Self::Adopted { lock, .. } => until_free(lock).await,
+            Self::Adopted { identity, lock } => {
+                until_free(lock).await;
+                until_reaped(identity.pid).await;
+            }
         }
     }
 
@@ -40,5 +44,15 @@ impl ShimProcess {
             Self::Ours(child) => _ = child.start_kill(),
             Self::Adopted { identity, .. } => identity.signal(Signal::KILL),
         }
+    }
+}
+
+/// Reaps an adopted shim that has ended, if it is a child of ours: a daemon that handed over
+/// to nobody goes on with its own. Of others there is nothing to be reaped.
+async fn until_reaped(pid: u32) {
+    let Some(pid) = pid.try_into().ok().and_then(Pid::from_raw) else { return };
+    let if_dead = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    while matches!(waitid(WaitId::Pid(pid), if_dead), Ok(None)) {
+        sleep(LOOK_AGAIN).await; // Its lock is free a moment before it is dead.
     }
 }

@@ -12,6 +12,7 @@ use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
 use super::{AfterStop, Event, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
+use crate::launch::millis;
 
 const FORMAT: u32 = 1;
 
@@ -156,10 +157,6 @@ impl Note {
 /// The moment that was so long ago; now, if no clock goes back so far.
 fn earlier(now: Instant, ms: u64) -> Instant {
     now.checked_sub(Duration::from_millis(ms)).unwrap_or(now)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

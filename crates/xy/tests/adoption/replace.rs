@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_shim::wire::PROTOCOL;
-use xy_testkit::is_alive;
+use xy_testkit::{is_alive, marked_processes};
 
 use crate::support::{SOON, ask, home, pid_in, refused, running, says, signal, status};
 use crate::{deaf, parent_of, sleeper};
@@ -95,6 +95,11 @@ fn a_daemon_that_hands_over_to_nobody_goes_on_itself() {
     home.wait_for_state("one", "running"); // When it serves again.
     assert_eq!(ask(&home, "info", Value::Null)["pid"], daemon.pid);
     assert_eq!(running(&home, "one"), before);
+    // What it adopts now are its own children: they are reaped all the same.
+    ask(&home, "stop", json!({ "name": "one" }));
+    let dead: Vec<_> =
+        marked_processes(home.mark()).into_iter().filter(|it| it.state == 'Z').collect();
+    assert_eq!(dead, []);
     assert!(daemon.terminate().success());
 }
 
