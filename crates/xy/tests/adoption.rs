@@ -14,16 +14,8 @@ mod goes_on;
 mod replace;
 mod support;
 
+use support::{deaf, parent_of, sleeper};
 use xy_testkit::Home;
-
-fn sleeper(home: &Home) -> String {
-    home.kdl_command("xy-test-sleep-server", &[])
-}
-
-/// Ignores TERM, and has so long until the KILL.
-fn deaf(home: &Home, grace: &str) -> String {
-    format!("{}stop {{ grace \"{grace}\" }}\n", home.kdl_command("xy-test-ignore-term", &[]))
-}
 
 /// A server that does what a script says, with its own stdin.
 fn shell(script: &str) -> String {
@@ -38,9 +30,4 @@ fn renewed(home: &Home, name: &str, before: u32) {
         now["state"] == "running" && now["pid"] != before
     });
     assert!(!xy_testkit::is_alive(before), "`{name}` is there twice");
-}
-
-fn parent_of(pid: u32) -> u32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -18,7 +18,7 @@ mod starts;
 #[path = "faults/trees.rs"]
 mod trees;
 
-use support::running;
+use support::{parent_of, running};
 use xy_testkit::{Home, Proc, marked_processes};
 
 /// Restarts come only when somebody asks: until then one can look at what is left.
@@ -57,9 +57,4 @@ fn assert_only(home: &Home, expected: &[u32], when: &str) {
         left.retain(|process| !expected.contains(&process.pid));
         assert!(left.is_empty(), "{when}: {left:#?}");
     }
-}
-
-fn parent_of(pid: u32) -> u32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
 }

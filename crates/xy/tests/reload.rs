@@ -8,16 +8,12 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{
-    ask, home, pid_in, refused, running, running_after, says, signal, status, tail, texts,
+    ask, deaf, home, pid_in, refused, running, running_after, says, signal, status, tail, texts,
 };
 use xy_testkit::{Home, is_alive};
 
 fn sleeper(home: &Home, rest: &str) -> String {
-    format!("{}{rest}\n", home.kdl_command("xy-test-sleep-server", &[]))
-}
-
-fn deaf(home: &Home, grace: &str) -> String {
-    format!("{}stop {{ grace \"{grace}\" }}\n", home.kdl_command("xy-test-ignore-term", &[]))
+    format!("{}{rest}\n", support::sleeper(home))
 }
 
 fn reload(home: &Home) -> Value {

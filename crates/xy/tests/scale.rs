@@ -8,12 +8,8 @@ use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{SOON, ask, home, pid_in, running, signal, status};
+use support::{SOON, ask, home, pid_in, running, signal, sleeper, status};
 use xy_testkit::{Home, is_alive, marked_processes};
-
-fn sleeper(home: &Home) -> String {
-    home.kdl_command("xy-test-sleep-server", &[])
-}
 
 /// The states of all servers, in the order of their names.
 fn states(home: &Home) -> Vec<String> {

@@ -137,3 +137,23 @@ pub(crate) fn shown(wire: &mut Wire, params: Value) -> Vec<Value> {
 pub(crate) fn texts(lines: &[Value]) -> Vec<&str> {
     lines.iter().map(|line| line["line"].as_str().expect("a line is text")).collect()
 }
+
+/// A server that lives until it is told to end.
+pub(crate) fn sleeper(home: &Home) -> String {
+    home.kdl_command("xy-test-sleep-server", &[])
+}
+
+/// One that ignores TERM, and has so long until the KILL.
+pub(crate) fn deaf(home: &Home, grace: &str) -> String {
+    format!("{}stop {{ grace \"{grace}\" }}\n", home.kdl_command("xy-test-ignore-term", &[]))
+}
+
+/// The parent of a process: that of a server's leader is its shim.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub(crate) fn parent_of(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+    let after_name = stat.rsplit(')').next().expect("a name in parentheses");
+    let parent = after_name.split_whitespace().nth(1).expect("a parent");
+    parent.parse().expect("a number")
+}

@@ -1,0 +1,255 @@
+//! What the daemon answers, and what it tells by itself.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::CallError;
+use crate::server::{ServerEntry, ServerName, ServerState, Stream};
+use crate::time::Timestamp;
+
+/// A server that did not become what was asked, among several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which.
+    pub name: ServerName,
+    /// Why.
+    pub error: CallError,
+}
+
+/// The answer to `start`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// They were down.
+    pub started: Vec<ServerName>,
+    /// They were up.
+    pub already_running: Vec<ServerName>,
+    /// They did not come up.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `stop`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// They were up.
+    pub stopped: Vec<ServerName>,
+    /// They were down.
+    pub not_running: Vec<ServerName>,
+    /// They did not go down.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `restart`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarted {
+    /// They are up again.
+    pub restarted: Vec<ServerName>,
+    /// They did not come up.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// The answer to `reload`: what changed, or with `dry_run` what would.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// New files.
+    pub added: Vec<ServerName>,
+    /// Files that are gone.
+    pub removed: Vec<ServerName>,
+    /// Files that say something else: `restarted` and `updated` together.
+    pub changed: Vec<ServerName>,
+    /// Files that say the same.
+    pub unchanged: Vec<ServerName>,
+    /// Of `changed`: what the process is has changed, so it was replaced.
+    pub restarted: Vec<ServerName>,
+    /// Of `changed`: only rules have changed, and the living instance follows them.
+    pub updated: Vec<ServerName>,
+    /// Whether nothing was done.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dry_run: bool,
+    /// What is odd in the files, though they are valid.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub problems: Vec<Problem>,
+}
+
+/// A stream has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscribed {
+    /// Its id, in every notification of it.
+    pub subscription_id: u64,
+}
+
+/// A stream has been told to end; its end notification follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// Its id.
+    pub subscription_id: u64,
+}
+
+/// The notification `log`: one line of a server. Borrowed, because there are very many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogLine<'a> {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// Which server.
+    pub name: &'a ServerName,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// The text, invalid UTF-8 replaced.
+    pub line: Cow<'a, str>,
+    /// When it was read; null for lines from before this daemon, whose time was not kept.
+    pub ts: Option<Timestamp>,
+    /// Its number; absent for lines from before this daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Whether it goes on the line before it, which was too long for one record.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub continued: bool,
+}
+
+/// The notifications `log_skipped` and `event_skipped`: the reader was too slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// How many it will not see.
+    pub count: u64,
+}
+
+/// The notifications `log_end` and `event_end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEnd {
+    /// Whose stream.
+    pub subscription_id: u64,
+}
+
+/// The notification `event`: a server changed its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Whose stream.
+    pub subscription_id: u64,
+    /// Which server.
+    pub name: ServerName,
+    /// The state before.
+    pub from: ServerState,
+    /// The state after.
+    pub state: ServerState,
+    /// Why.
+    pub reason: String,
+    /// The leader of its processes, while there is one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+    /// Restarts since an operator last started it.
+    pub restart_count: u32,
+    /// When.
+    pub ts: Timestamp,
+}
+
+/// How bad a problem in the files is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, but it looks like a mistake.
+    Warning,
+}
+
+/// One problem in the files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// How bad.
+    pub severity: Severity,
+    /// What.
+    pub message: String,
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub line: Option<u32>,
+    /// The column, from 1, in characters.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub column: Option<u32>,
+    /// What would be right.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub suggestion: Option<String>,
+    /// All of it as a person reads it, with the text underlined.
+    pub rendered: String,
+}
+
+/// The answer to `check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Whether a daemon would accept these files.
+    pub valid: bool,
+    /// How many server files there are.
+    pub files: usize,
+    /// How many of them describe a server without a fault.
+    pub servers: usize,
+    /// Everything that is wrong or odd.
+    pub problems: Vec<Problem>,
+}
+
+/// The answer to `version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// The daemon's version.
+    pub version: String,
+    /// [`crate::PROTOCOL_VERSION`].
+    pub protocol: u32,
+}
+
+/// The answer to `info`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// The socket this was asked on.
+    pub control_socket: String,
+    /// The socket for MCP clients; null until there is one.
+    pub mcp_socket: Option<String>,
+    /// The address for MCP clients; null until there is one.
+    pub gateway_url: Option<String>,
+    /// Where server files are read from.
+    pub config_dir: String,
+    /// Where logs and state are kept.
+    pub state_dir: String,
+    /// How long the daemon has been up.
+    pub uptime_secs: u64,
+    /// How many servers it knows.
+    pub servers: usize,
+    /// How many of them are running.
+    pub running: usize,
+}
+
+/// The answer to `shutdown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShuttingDown {
+    /// The process that is going.
+    pub pid: u32,
+}
+
+/// The answer to `handover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// The process that can go, or goes.
+    pub pid: u32,
+    /// Whether it goes: nobody minds the servers any more.
+    pub gone: bool,
+}
+
+/// The answer to `list`.
+pub type Listed = Vec<ServerEntry>;
