@@ -1,0 +1,104 @@
+//! What follows which exit.
+
+//! What becomes of an end that nobody asked for.
+
+use super::*;
+
+fn after(policy: RestartPolicy, exit: Exit) -> Life {
+    let mut play = Play::running(rules(|it| it.restart.policy = policy));
+    play.waits(SECOND);
+    assert_eq!(play.sees(Event::Exited(exit)), None);
+    play.life
+}
+
+#[test]
+fn always_restarts_whatever_the_exit() {
+    for exit in [Exit::code(0), Exit::code(1), KILLED, Exit::UNSEEN] {
+        let life = after(RestartPolicy::Always, exit);
+        assert!(matches!(life.state, State::Backoff { .. }), "{exit}");
+    }
+}
+
+#[test]
+fn on_failure_restarts_only_after_a_dirty_exit() {
+    for exit in [Exit::code(1), KILLED, Exit::UNSEEN] {
+        let life = after(RestartPolicy::OnFailure, exit);
+        assert!(matches!(life.state, State::Backoff { .. }), "{exit}");
+    }
+    assert_eq!(after(RestartPolicy::OnFailure, Exit::code(0)).state, State::Stopped);
+}
+
+#[test]
+fn never_leaves_it_failed_or_stopped() {
+    assert_eq!(after(RestartPolicy::Never, Exit::code(0)).state, State::Stopped);
+    for exit in [Exit::code(1), KILLED, Exit::UNSEEN] {
+        assert_eq!(after(RestartPolicy::Never, exit).state, State::Failed, "{exit}");
+    }
+}
+
+#[test]
+fn a_server_that_ended_by_itself_is_still_wanted() {
+    assert_eq!(after(RestartPolicy::OnFailure, Exit::code(0)).wanted, Wanted::Up);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_at_all_fails_at_once() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut play = Play::starting(rules(|it| it.restart.policy = policy));
+        play.sees(Event::LaunchFailed(permanent_fault()));
+        assert_eq!(play.life.state, State::Failed);
+        assert_eq!(play.life.reason.hint(), Some("install it"));
+    }
+}
+
+#[test]
+fn a_moment_without_memory_is_waited_out() {
+    let mut play = Play::starting(steady());
+    play.sees(Event::LaunchFailed(transient_fault()));
+    assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
+    play.sees(Event::LaunchFailed(transient_fault()));
+    assert_eq!(play.waits_for_deadline(), (2 * SECOND, Some(Effect::Launch)));
+}
+
+#[test]
+fn moments_without_memory_count_against_the_limits() {
+    let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
+    play.sees(Event::LaunchFailed(transient_fault()));
+    play.waits_for_deadline();
+    play.sees(Event::LaunchFailed(transient_fault()));
+    assert_eq!(play.life.state, State::Failed);
+    insta::assert_snapshot!(play.says(), @"out of memory; gave up after 1 restart (max-attempts)");
+}
+
+#[test]
+fn a_server_that_is_never_ready_is_stopped_and_counted() {
+    let mut play = Play::starting(steady());
+    assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
+    assert_eq!(play.says(), "not ready within 10s");
+    play.waits(SECOND);
+    // That it then ended cleanly does not make it a success.
+    assert_eq!(play.sees(clean_exit()), None);
+    assert_eq!(play.says(), "not ready within 10s");
+    assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
+    assert_eq!(play.life.tally.restart_count, 1);
+}
+
+#[test]
+fn a_server_that_is_never_ready_is_given_up_in_the_end() {
+    let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
+    play.waits_for_deadline();
+    play.sees(clean_exit());
+    play.waits_for_deadline();
+    play.waits_for_deadline();
+    play.sees(clean_exit());
+    assert_eq!(play.life.state, State::Failed);
+    insta::assert_snapshot!(play.says(), @"not ready within 10s; gave up after 1 restart (max-attempts)");
+}
+
+#[test]
+fn a_server_that_is_never_ready_fails_at_once_under_never() {
+    let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
+    play.waits_for_deadline();
+    play.sees(clean_exit());
+    assert_eq!(play.life.state, State::Failed);
+}

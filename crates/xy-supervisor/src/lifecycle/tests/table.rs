@@ -1,0 +1,212 @@
+//! Every state with every event, as one table.
+
+//! What every event means in every state, as a text whose changes are reviewed.
+
+use super::*;
+
+/// The rows are about this moment; instants are shown in seconds from the origin.
+const NOW: Duration = Duration::from_secs(100);
+
+struct Row {
+    name: &'static str,
+    life: Life,
+}
+
+/// A few restarts have been, and none of the limits is near.
+fn some_tally(origin: Instant) -> Tally {
+    let recent_exits = [origin + Duration::from_secs(90)].into();
+    Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits }
+}
+
+/// Those in which one more failure may be one too many.
+fn exhausted_rows(origin: Instant) -> Vec<Row> {
+    let at = |seconds| origin + Duration::from_secs(seconds);
+    let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
+    let running = State::Running { launched_at: at(95), ready_at: at(96) };
+    let stable = State::Running { launched_at: at(5), ready_at: at(40) };
+    let never_ready = State::Stopping { overdue_at: Some(at(110)), then: AfterStop::CountFailure };
+    let last_attempt = Tally { in_a_row: 5, ..some_tally(origin) };
+    let no_exit_left = Tally { recent_exits: [at(90); 5].into(), ..some_tally(origin) };
+    let one_attempt_left = Tally { in_a_row: 4, ..some_tally(origin) };
+    let one_exit_left = Tally { recent_exits: [at(90); 4].into(), ..some_tally(origin) };
+    let slid_out = Tally { recent_exits: [at(40); 5].into(), ..some_tally(origin) };
+    let row = |name, state, tally: &Tally| {
+        let (wanted, reason) = (Wanted::Up, Reason::NotStarted);
+        Row { name, life: Life { state, wanted, tally: tally.clone(), reason } }
+    };
+    vec![
+        row("starting, last attempt", starting, &last_attempt),
+        row("running, last attempt", running, &last_attempt),
+        row("stable, last attempt", stable, &last_attempt),
+        row("never ready, last attempt", never_ready, &last_attempt),
+        row("starting, no exit left", starting, &no_exit_left),
+        row("running, no exit left", running, &no_exit_left),
+        row("stable, no exit left", stable, &no_exit_left),
+        row("never ready, no exit left", never_ready, &no_exit_left),
+        row("running, one attempt left", running, &one_attempt_left),
+        row("running, one exit left", running, &one_exit_left),
+        row("running, exits slid out", running, &slid_out),
+    ]
+}
+
+/// All states, each with what matters to it besides.
+fn rows(origin: Instant) -> Vec<Row> {
+    let at = |seconds| origin + Duration::from_secs(seconds);
+    let row = |name, state, wanted| {
+        let tally = some_tally(origin);
+        let life = Life { state, wanted, tally, reason: Reason::NotStarted };
+        Row { name, life }
+    };
+    let running = |ready| State::Running { launched_at: at(5), ready_at: at(ready) };
+    let stopping = |then| State::Stopping { overdue_at: Some(at(110)), then };
+    let overdue = |then| State::Stopping { overdue_at: None, then };
+    let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
+    vec![
+        row("stopped (up)", State::Stopped, Wanted::Up),
+        row("stopped (down)", State::Stopped, Wanted::Down),
+        row("starting", starting, Wanted::Up),
+        row("running", running(99), Wanted::Up),
+        row("running, stable", running(40), Wanted::Up),
+        row("backoff", State::Backoff { retry_at: at(104) }, Wanted::Up),
+        row("stopping, stay down", stopping(AfterStop::StayDown), Wanted::Down),
+        row("stopping, start again", stopping(AfterStop::StartAgain), Wanted::Up),
+        row("stopping, count failure", stopping(AfterStop::CountFailure), Wanted::Up),
+        row("stopping, retire", stopping(AfterStop::Retire), Wanted::Up),
+        row("overdue, stay down", overdue(AfterStop::StayDown), Wanted::Down),
+        row("overdue, start again", overdue(AfterStop::StartAgain), Wanted::Up),
+        row("overdue, count failure", overdue(AfterStop::CountFailure), Wanted::Up),
+        row("overdue, retire", overdue(AfterStop::Retire), Wanted::Up),
+        row("failed (up)", State::Failed, Wanted::Up),
+        row("failed (down)", State::Failed, Wanted::Down),
+        row("retired", State::Retired, Wanted::Up),
+    ]
+}
+
+fn events() -> Vec<(&'static str, Event)> {
+    vec![
+        ("StartRequested", Event::StartRequested),
+        ("StopRequested", Event::StopRequested),
+        ("RestartRequested", Event::RestartRequested),
+        ("RetireRequested", Event::RetireRequested),
+        ("ProcessChanged", Event::ProcessChanged),
+        ("RulesChanged", Event::RulesChanged),
+        ("LaunchFailed for good", Event::LaunchFailed(permanent_fault())),
+        ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
+        ("Ready", Event::Ready),
+        ("Exited 0", clean_exit()),
+        ("Exited 1", crash()),
+        ("Exited SIGKILL", Event::Exited(KILLED)),
+        ("Torn", Event::Torn),
+        ("DeadlineReached", Event::DeadlineReached),
+    ]
+}
+
+fn shown(state: State, origin: Instant) -> String {
+    let at = |instant: Instant| format!("@{}", (instant - origin).as_secs_f64());
+    match state {
+        State::Stopped => "stopped".into(),
+        State::Starting { ready_by, .. } => format!("starting, ready by {}", at(ready_by)),
+        State::Running { ready_at, .. } => format!("running since {}", at(ready_at)),
+        State::Backoff { retry_at } => format!("backoff until {}", at(retry_at)),
+        State::Stopping { overdue_at: Some(overdue_at), then } => {
+            format!("stopping until {}, {then:?}", at(overdue_at))
+        }
+        State::Stopping { overdue_at: None, then } => format!("overdue, {then:?}"),
+        State::Failed => "failed".into(),
+        State::Retired => "retired".into(),
+    }
+}
+
+/// What is different after an event, or nothing.
+fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant) -> String {
+    let mut text = String::new();
+    if after.state != before.state || after.reason != before.reason {
+        let _ = write!(text, "{:<34}", shown(after.state, origin));
+        let effect = effect.map_or(String::new(), |effect| format!("then {effect:?}"));
+        let _ = write!(text, " {effect:<11} | {}", after.reason);
+    } else {
+        assert_eq!(effect, None, "nothing is done without a reason");
+        if after != before {
+            text.push_str("same");
+        }
+    }
+    if after.wanted != before.wanted {
+        let _ = write!(text, " | wanted {:?}", after.wanted);
+    }
+    if after.tally != before.tally {
+        let Tally { restart_count, restarts_total, in_a_row, recent_exits } = &after.tally;
+        let exits = recent_exits.len();
+        let _ = write!(
+            text,
+            " | count {restart_count}, total {restarts_total}, row {in_a_row}, exits {exits}"
+        );
+    }
+    text
+}
+
+fn table(
+    rows: fn(Instant) -> Vec<Row>,
+    policy: RestartPolicy,
+    is_shown: impl Fn(&Row, &Event) -> bool,
+) -> String {
+    let origin = any_instant();
+    let rules = rules(|it| it.restart.policy = policy);
+    let moment = Moment { now: origin + NOW, chance: 255 };
+    let mut text = String::new();
+    for row in rows(origin) {
+        let mut same = Vec::new();
+        for (event_name, event) in events() {
+            if !is_shown(&row, &event) {
+                continue;
+            }
+            let (after, effect) = on_event(row.life.clone(), event, &rules, moment);
+            match outcome(&row.life, &after, effect, origin) {
+                told if told.is_empty() => same.push(event_name),
+                told => {
+                    let _ = writeln!(text, "{:<26} + {event_name:<21} -> {told}", row.name);
+                }
+            }
+        }
+        if !same.is_empty() {
+            let _ = writeln!(text, "{:<26} + {} -> same", row.name, same.join(", "));
+        }
+    }
+    text
+}
+
+/// Policies differ only in what they make of an end that nobody asked for.
+fn policy_matters(row: &Row, event: &Event) -> bool {
+    let can_end = match row.life.state {
+        State::Starting { .. } | State::Running { .. } => true,
+        State::Stopping { then, .. } => then == AfterStop::CountFailure,
+        _ => false,
+    };
+    can_end && matches!(event, Event::Exited(_) | Event::LaunchFailed(_))
+}
+
+#[test]
+fn the_whole_table() {
+    insta::assert_snapshot!(table(rows, RestartPolicy::OnFailure, |_, _| true));
+}
+
+#[test]
+fn the_rows_that_always_has_of_its_own() {
+    insta::assert_snapshot!(table(rows, RestartPolicy::Always, policy_matters));
+}
+
+#[test]
+fn the_rows_that_never_has_of_its_own() {
+    insta::assert_snapshot!(table(rows, RestartPolicy::Never, policy_matters));
+}
+
+#[test]
+fn the_rows_in_which_a_limit_is_near() {
+    insta::assert_snapshot!(table(exhausted_rows, RestartPolicy::OnFailure, policy_matters));
+}
+
+#[test]
+fn all_other_rows_are_the_same_under_every_policy() {
+    let rest = |policy| table(rows, policy, |row, event| !policy_matters(row, event));
+    assert_eq!(rest(RestartPolicy::OnFailure), rest(RestartPolicy::Always));
+    assert_eq!(rest(RestartPolicy::OnFailure), rest(RestartPolicy::Never));
+}
