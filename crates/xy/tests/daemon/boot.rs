@@ -22,6 +22,21 @@ fn a_file_where_the_servers_folder_should_be_is_a_bad_configuration() {
 }
 
 #[test]
+fn a_socket_that_somebody_deletes_costs_its_daemon_nothing_and_makes_no_room_for_another() {
+    let home = home_with_one();
+    let daemon = home.daemon();
+    let mut connected = home.connect();
+    fs::remove_file(home.socket()).unwrap();
+    assert_eq!(home.xy(&["list"]).code, 2);
+    let second = home.daemon_fails();
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
+    let list = connected.call("list", Value::Null).unwrap();
+    assert_eq!(list[0]["state"], "running", "{list:#}");
+    assert!(daemon.terminate().success());
+}
+
+#[test]
 fn no_servers_folder_at_all_means_no_servers() {
     let home = home();
     fs::remove_dir_all(home.root().join("config")).unwrap();

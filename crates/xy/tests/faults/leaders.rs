@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use xy_testkit::{Home, is_alive, marked_processes};
 
-use super::support::{ask, home, running_after, says, signal, status};
+use super::support::{ask, home, refused, running_after, says, signal, status};
 use super::{NO_RESTART_SOON, assert_only, ready, tree};
 
 /// Longer than any test: what ends within it has obeyed, and was not killed.
@@ -176,6 +176,66 @@ fn a_leader_that_a_debugger_holds_is_stopped() {
     assert!(debugger.join().unwrap());
     assert_only(&home, &[daemon.pid], "after the stop");
     home.finish();
+}
+
+/// A control group of the old kind in which processes hang in the kernel: they do not even
+/// die of a KILL.
+struct Ice {
+    folder: std::path::PathBuf,
+}
+
+impl Ice {
+    fn make(home: &Home) -> Option<Self> {
+        let folder = std::path::Path::new("/sys/fs/cgroup/freezer").join(home.mark());
+        std::fs::create_dir(&folder).ok()?;
+        Some(Self { folder })
+    }
+
+    fn freeze(&self, pid: u32) {
+        std::fs::write(self.folder.join("cgroup.procs"), pid.to_string()).unwrap();
+        std::fs::write(self.folder.join("freezer.state"), "FROZEN").unwrap();
+    }
+
+    /// Removes it, if nobody is in it.
+    fn is_removed(&self) -> bool {
+        std::fs::remove_dir(&self.folder).is_ok()
+    }
+
+    fn thaw(&self) {
+        // A test that has not failed has removed it by the time it is dropped.
+        let _ = std::fs::write(self.folder.join("freezer.state"), "THAWED");
+    }
+}
+
+impl Drop for Ice {
+    fn drop(&mut self) {
+        self.thaw();
+    }
+}
+
+#[test]
+fn a_leader_that_hangs_in_the_kernel_is_named_and_ends_when_it_can() {
+    let home = home();
+    let Some(ice) = Ice::make(&home) else {
+        println!("SKIPPED: there is no control group in which a process can be made to hang");
+        return;
+    };
+    home.server("one", &tree(&home, &[], SHORT_GRACE));
+    let daemon = home.daemon();
+    let leader = ready(&home, "one", 1);
+    ice.freeze(leader);
+    home.wait_until("it hangs", || doing(&home, leader) == Some('D'));
+
+    let error = refused(&home, "stop", json!({ "name": "one" }));
+    assert_eq!(error["message"], "server `one` was not stopped as a whole", "{error:#}");
+    assert!(error["data"]["cause"].as_str().unwrap().contains(&leader.to_string()), "{error:#}");
+    let warned = status(&home, "one")["warnings"].to_string();
+    assert!(warned.contains(&format!("process {leader} would not die")), "{warned}");
+
+    ice.thaw();
+    home.wait_until("it has died", || !is_alive(leader));
+    assert!(daemon.terminate().success());
+    home.wait_until("nobody is in there any more", || ice.is_removed());
 }
 
 /// The little of a debugger that is needed here.
