@@ -20,7 +20,7 @@ pub const DEFAULT_TAIL: u32 = 20;
 /// Everything that can be asked of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// All servers. Answer: [`ServerEntry`]s.
+    /// All servers. Answer: [`Listed`].
     List,
     /// One server in full. Answer: [`crate::server::ServerStatus`].
     Status(ByName),
