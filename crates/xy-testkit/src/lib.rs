@@ -33,7 +33,7 @@ mod wire;
 pub use daemon::Daemon;
 pub use home::Home;
 pub use logs::read_log_lines;
-pub use process::{Proc, is_alive, marked_processes};
+pub use process::{Proc, group_and_session, is_alive, marked_processes};
 pub use run::Ran;
 pub use wait::Sign;
 pub use wire::{Heard, Wire};

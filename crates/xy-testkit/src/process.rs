@@ -62,6 +62,22 @@ pub fn is_alive(pid: u32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
+/// The process group and the session of `pid`; 0 for one that is outside of our pid
+/// namespace, as in a container that somebody entered. (rustix has no room for a 0.)
+#[cfg(target_os = "linux")]
+pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
+    Stat::of(pid).map(|stat| (stat.group, stat.session))
+}
+
+/// The process group and the session of `pid`.
+#[cfg(not(target_os = "linux"))]
+pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
+    let pid = Some(known(pid)?);
+    let number = |it: Pid| it.as_raw_pid().unsigned_abs();
+    let group = rustix::process::getpgid(pid).ok().map(number);
+    group.zip(rustix::process::getsid(pid).ok().map(number))
+}
+
 /// Kills `pid` if it still carries `mark`: numbers are used again.
 #[cfg(target_os = "linux")]
 pub(crate) fn kill_marked(pid: u32, mark: &str) {
@@ -113,6 +129,8 @@ struct Stat {
     name: String,
     state: char,
     parent: u32,
+    group: u32,
+    session: u32,
 }
 
 #[cfg(target_os = "linux")]
@@ -126,8 +144,9 @@ impl Stat {
         let name = head.split_once('(')?.1.to_owned();
         let mut fields = tail.split(' ');
         let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
-        Some(Self { pid, name, state, parent })
+        let mut number = || fields.next()?.parse().ok();
+        let (parent, group, session) = (number()?, number()?, number()?);
+        Some(Self { pid, name, state, parent, group, session })
     }
 
     fn command(&self) -> String {

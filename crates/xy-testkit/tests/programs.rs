@@ -12,6 +12,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use xy_testkit::group_and_session;
 
 const DIARY: &str = env!("CARGO_BIN_EXE_xy-test-diary");
 const EXIT: &str = env!("CARGO_BIN_EXE_xy-test-exit");
@@ -188,8 +189,8 @@ fn a_mirror_shows_what_it_was_given() {
     assert_eq!(seen["env"]["TESTED"], "yes");
     assert_eq!(seen["env"].get("HOME"), None);
     assert_eq!(seen["ppid"], std::process::id());
-    assert_eq!(seen["pgid"], rustix::process::getpgrp().as_raw_pid());
-    assert_eq!(seen["sid"], rustix::process::getsid(None).unwrap().as_raw_pid());
+    let (group, session) = group_and_session(std::process::id()).unwrap();
+    assert_eq!((&seen["pgid"], &seen["sid"]), (&json!(group), &json!(session)));
     assert_eq!((&seen["stdin"], &seen["stdout"]), (&json!("closed"), &json!("null")));
     assert_eq!(seen["stderr"], "pipe");
     if cfg!(target_os = "linux") {
@@ -225,7 +226,6 @@ fn a_tree_that_has_no_children_is_ready_and_ends_when_told_to() {
 
 #[cfg(target_os = "linux")]
 mod trees {
-    use rustix::process::{getpgid, getsid};
     use xy_testkit::{Proc, marked_processes};
 
     use super::*;
@@ -273,14 +273,15 @@ mod trees {
             [("same-group", 1), ("session", 1), ("daemon", 1), ("storm", 64), ("holds-output", 1)]
         {
             let tree = Tree::start(&["--child", kind]);
-            let leader = Pid::from_child(&tree.server.child);
+            let (leader_group, leader_session) = group_and_session(tree.server.child.id()).unwrap();
             let below = tree.below();
             assert_eq!(below.len(), count, "{kind}: {below:#?}");
-            for process in below.iter().map(pid) {
+            for process in below.iter().map(|it| it.pid) {
                 let stays = !matches!(kind, "session" | "daemon");
-                assert_eq!(getpgid(Some(process)) == getpgid(Some(leader)), stays, "{kind}");
-                assert_eq!(getsid(Some(process)) == getsid(Some(leader)), stays, "{kind}");
-                assert_eq!(getsid(Some(process)) == Ok(process), kind == "session", "{kind}");
+                let (group, session) = group_and_session(process).unwrap();
+                assert_eq!(group == leader_group, stays, "{kind}");
+                assert_eq!(session == leader_session, stays, "{kind}");
+                assert_eq!(session == process, kind == "session", "{kind}");
             }
             tree.kill_all();
             drop(tree.server.child.stdin);

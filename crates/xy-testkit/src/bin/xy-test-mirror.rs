@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::FileType;
 use rustix::process::Pid;
 use serde_json::{Value, json};
+use xy_testkit::group_and_session;
 use xy_testkit::standin::{self, Output};
 
 /// What the system calls first.
@@ -28,16 +29,16 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
 }
 
 fn look() -> Value {
-    let number = |pid: Option<Pid>| pid.map_or(0, Pid::as_raw_pid);
+    let (group, session) = group_and_session(std::process::id()).unwrap_or_default();
     let argv: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into()).collect();
     let env: BTreeMap<String, String> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into(), value.to_string_lossy().into()))
         .collect();
     json!({
         "pid": std::process::id(),
-        "ppid": number(rustix::process::getppid()),
-        "sid": number(rustix::process::getsid(None).ok()),
-        "pgid": number(Some(rustix::process::getpgrp())),
+        "ppid": rustix::process::getppid().map_or(0, Pid::as_raw_pid),
+        "sid": session,
+        "pgid": group,
         "cwd": std::env::current_dir().ok().map(|it| it.to_string_lossy().into_owned()),
         "argv": argv,
         "env": env,
