@@ -13,6 +13,7 @@ pub mod locks;
 pub mod logs;
 mod plain_file;
 pub mod reload;
+pub mod speak;
 mod task;
 mod wait;
 pub mod wishes;

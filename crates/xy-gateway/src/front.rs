@@ -1,0 +1,100 @@
+//! What a door (the local socket, HTTP) and the gateway behind it know of each other.
+//!
+//! Everything here lives on the gateway's own thread: nothing is `Send`, nothing is locked,
+//! and no message waits for a channel. A door opens a [`Conversation`] for each client,
+//! gives it the client's messages one by one, and is given what the client shall hear by
+//! its [`Outlet`].
+
+use std::rc::Rc;
+
+/// Opens conversations.
+pub trait Front {
+    /// Begins a conversation with a client that came in through `entry`.
+    fn open(&self, entry: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal>;
+}
+
+/// Where a client came in, and what it may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is shown.
+    pub view: View,
+    /// Whether it may manage servers: everyone on the local door, over HTTP a token with
+    /// that right.
+    pub may_manage: bool,
+}
+
+/// What a client is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum View {
+    /// What a profile shows of all servers, each name with its server's before it.
+    Profile(String),
+    /// One server, as if there were nothing between.
+    Server(String),
+}
+
+/// Why a conversation is not begun.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such server.
+    #[error("there is no server named `{0}`")]
+    NoServer(String),
+    /// There is no such profile.
+    #[error("there is no profile named `{0}`")]
+    NoProfile(String),
+    /// There are too many already.
+    #[error("{0} clients are connected, which is the most there may be")]
+    TooMany(usize),
+}
+
+/// One client's conversation. Dropping the last handle does not end it: [`close`] does.
+///
+/// [`close`]: Conversation::close
+pub trait Conversation {
+    /// One message of the client's: JSON, with or without line breaks in it. `stream` is the
+    /// door's own number for where it came in (over HTTP one per POST, else always 0); it
+    /// comes back with whatever is said about this message.
+    ///
+    /// What is to be said at once may be put to the outlet before this returns.
+    fn hear(&self, message: &[u8], stream: StreamNo) -> Heard;
+
+    /// The revision of the protocol that was agreed on, once that is so.
+    fn version(&self) -> Option<&'static str>;
+
+    /// The client has gone, or its session is ended. Nothing is put to the outlet any more.
+    fn close(&self);
+}
+
+/// The door's number for where a message came in.
+pub type StreamNo = u64;
+
+/// What became of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// It was a notification or an answer: nothing will be said about it.
+    Taken,
+    /// It was a request: its answer will be put, or has been, unless it is cancelled.
+    Asked,
+    /// It was no message, or came out of turn; this JSON-RPC error says why. Over HTTP a 400.
+    Refused(Vec<u8>),
+}
+
+/// Where messages to one client go. The door decides how: a line, a body, an event.
+pub trait Outlet {
+    /// A message for the client: one line of JSON without its end. Must not block, and must
+    /// not call back into the conversation. What a client does not read is the door's to
+    /// bound: it ends the client that reads too slowly.
+    fn put(&self, message: &[u8], to: To);
+}
+
+/// What a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// It answers the request of this stream: the last that is said there.
+    Answer(StreamNo),
+    /// It belongs to the request of this stream, which is still to be answered.
+    During(StreamNo),
+    /// It belongs to no request.
+    Anyone,
+    /// There is no message and there will be no answer: the request was cancelled.
+    Nobody(StreamNo),
+}

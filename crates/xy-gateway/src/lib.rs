@@ -1,0 +1,3 @@
+//! The door: every server's tools, prompts and resources, to every client.
+
+pub mod front;

@@ -1,0 +1,161 @@
+//! A message's outside. Everything borrowed points into the text that was read, so a part
+//! can be replaced where it stands: see [`crate::edit`].
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// One JSON-RPC message, as far as a proxy has to know it.
+#[derive(Debug, Clone)]
+pub enum Message<'t> {
+    /// Asks for an answer.
+    Request {
+        /// As it was written: `7`, `"seven"`.
+        id: &'t str,
+        /// What is asked.
+        method: Cow<'t, str>,
+        /// The text of its params.
+        params: Option<&'t str>,
+    },
+    /// Tells something.
+    Notification {
+        /// What is told.
+        method: Cow<'t, str>,
+        /// The text of its params.
+        params: Option<&'t str>,
+    },
+    /// Answers a request.
+    Answer {
+        /// Of which request; `None` for `null`, which answers what could not be read.
+        id: Option<&'t str>,
+        /// What came of it.
+        outcome: Outcome<'t>,
+    },
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome<'t> {
+    /// The text of the result.
+    Result(&'t str),
+    /// The text of the error.
+    Error(&'t str),
+}
+
+/// Why a text is no message, in the codes of JSON-RPC.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Not JSON at all.
+    #[error("this is not JSON: {0}")]
+    NotJson(String),
+    /// JSON, but not a JSON-RPC message.
+    #[error("this is not a JSON-RPC message: {reason}")]
+    NotAMessage {
+        /// What is wrong with it.
+        reason: String,
+        /// The id it had, as written, so that it can be answered.
+        id: Option<String>,
+    },
+    /// Several messages in an array.
+    #[error("this is a batch of messages, which this revision of MCP does not have")]
+    Batch,
+}
+
+impl Malformed {
+    /// The code of JSON-RPC for it.
+    pub fn code(&self) -> i64 {
+        match self {
+            Self::NotJson(_) => -32700,
+            Self::NotAMessage { .. } | Self::Batch => -32600,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Outside<'t> {
+    #[serde(borrow, default)]
+    jsonrpc: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    id: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    method: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    params: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'t RawValue>,
+}
+
+/// Reads the outside of a message; the whole text is checked to be JSON.
+pub fn parse(text: &[u8]) -> Result<Message<'_>, Malformed> {
+    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'[') {
+        let valid = serde_json::from_slice::<&RawValue>(text);
+        return Err(
+            valid.map_or_else(|cause| Malformed::NotJson(cause.to_string()), |_| Malformed::Batch)
+        );
+    }
+    let outside: Outside<'_> = match serde_json::from_slice(text) {
+        Ok(outside) => outside,
+        Err(cause) if cause.is_data() => return Err(wrong(cause.to_string(), None)),
+        Err(cause) => return Err(Malformed::NotJson(cause.to_string())),
+    };
+    outside.message()
+}
+
+fn wrong(reason: impl Into<String>, id: Option<&str>) -> Malformed {
+    Malformed::NotAMessage { reason: reason.into(), id: id.map(str::to_owned) }
+}
+
+impl<'t> Outside<'t> {
+    fn message(self) -> Result<Message<'t>, Malformed> {
+        // `Option` reads a `null` as absent, which is what JSON-RPC makes of an id too.
+        let id = match self.id.map(RawValue::get) {
+            Some(id) if !is_id(id) => {
+                return Err(wrong("`id` is neither a string nor a number", None));
+            }
+            id => id,
+        };
+        if self.jsonrpc.map(RawValue::get) != Some(r#""2.0""#) {
+            return Err(wrong(r#"`jsonrpc` is not "2.0""#, id));
+        }
+        let Some(method) = self.method else {
+            let outcome = match (self.result, self.error) {
+                (Some(result), None) => Outcome::Result(result.get()),
+                (None, Some(error)) => Outcome::Error(error.get()),
+                _ => {
+                    return Err(wrong(
+                        "it has no `method`, and not one of `result` and `error`",
+                        id,
+                    ));
+                }
+            };
+            return Ok(Message::Answer { id, outcome });
+        };
+        let method = text_of(method.get()).ok_or_else(|| wrong("`method` is not a string", id))?;
+        let params = self.params.map(RawValue::get);
+        if params.is_some_and(|params| !params.starts_with(['{', '['])) {
+            return Err(wrong("`params` is neither an object nor an array", id));
+        }
+        Ok(match id {
+            Some(id) => Message::Request { id, method, params },
+            None => Message::Notification { method, params },
+        })
+    }
+}
+
+/// Whether a value, as it is written, may be an id.
+fn is_id(raw: &str) -> bool {
+    raw.starts_with(['"', '-']) || raw.starts_with(|first: char| first.is_ascii_digit())
+}
+
+/// The text of a JSON string, borrowed unless it has escapes; `None` for other values.
+pub fn text_of(raw: &str) -> Option<Cow<'_, str>> {
+    let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inside));
+    }
+    serde_json::from_str(raw).ok().map(Cow::Owned)
+}

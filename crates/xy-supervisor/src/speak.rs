@@ -1,0 +1,81 @@
+//! The seam to whoever speaks with stdio servers. The supervisor knows no protocol: it hands
+//! over the ends of a server's pipes, and is told when that server is ready.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use xy_config::settings::ServerSettings;
+
+use crate::instance::InstanceKey;
+use crate::lifecycle::Exit;
+
+/// Speaks with servers.
+pub trait Speak: Send + Sync + 'static {
+    /// A life whose pipes are open. Must not block. Dropping the line hangs up: then nobody
+    /// reads what the server says.
+    fn speak(&self, line: Line);
+}
+
+/// The way to one stdio server, for one life of it.
+#[derive(Debug)]
+pub struct Line {
+    /// Whose life it is.
+    pub key: InstanceKey,
+    /// What its file says.
+    pub settings: Arc<ServerSettings>,
+    /// The leader of its processes.
+    pub pid: u32,
+    /// Where it is spoken to. Non-blocking.
+    pub stdin: OwnedFd,
+    /// Where it answers. Non-blocking.
+    pub stdout: OwnedFd,
+    /// Of a life that an earlier daemon began: what that daemon's speaker had to say of it,
+    /// and what the server said while nobody listened, to be read before `stdout`.
+    pub before: Option<Before>,
+    /// What the speaker says to the supervisor.
+    pub said: mpsc::Sender<Said>,
+    /// What the supervisor tells the speaker. Closed without a word if nothing more is known.
+    pub told: mpsc::Receiver<Told>,
+}
+
+/// What there was before this daemon.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// The last [`Said::Note`]; empty if there was none.
+    pub note: String,
+    /// What the server said meanwhile.
+    pub unread: Vec<u8>,
+}
+
+/// What a speaker says of a server.
+#[derive(Debug)]
+pub enum Said {
+    /// It has answered as it should: it is ready.
+    Ready,
+    /// It cannot be spoken with, for this reason: it is ended, which counts as a failure.
+    Unfit(String),
+    /// It has closed its stdout. If it does not end by itself soon, it is unfit.
+    Mute,
+    /// It said something that is no message of the protocol: this is for its log.
+    Stray(Vec<u8>),
+    /// What the speaker of a later daemon has to know; replaces the last one.
+    Note(String),
+    /// A message is to be written that may be torn if the daemon is killed meanwhile.
+    /// Answered once that is known to the shim; only then its first byte may be written.
+    WriteBegins(oneshot::Sender<()>),
+    /// That message has been written whole.
+    WriteEnds,
+}
+
+/// What the supervisor tells a speaker.
+#[derive(Debug)]
+pub enum Told {
+    /// The server is being ended: write nothing more and close stdin, but read on.
+    Close,
+    /// Another daemon will go on with it: finish what has been begun to be written, close
+    /// both pipes, and answer with what was read and is no whole message yet.
+    LetGo(oneshot::Sender<Vec<u8>>),
+    /// It has ended like this. The last word.
+    Over(Exit),
+}
