@@ -7,6 +7,7 @@
 mod blocks;
 mod environment;
 mod fields;
+mod gateway;
 mod later;
 mod limits;
 mod problems;
@@ -246,6 +247,9 @@ impl Checker<'_> {
                                 self.orphan_timeout = wait.value;
                             }
                         }
+                        "gateway" => {
+                            self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
+                        }
                         _ => later::daemon_field(&mut reader, node, word),
                     }
                 }
@@ -288,12 +292,14 @@ impl Checker<'_> {
         let fields = fields.or(&self.defaults);
         let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
         let process = joining.process();
+        let isolation = joining.isolation();
         let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };
         let (Some(name), Some(process), false) = (name, process, problems.has_errors()) else {
             return;
         };
-        let source = Source { file: file.path.clone(), command_line, is_outdated: false };
-        let server = ServerSettings { name: name.clone(), source, process, rules };
+        let source =
+            Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
+        let server = ServerSettings { name: name.clone(), source, process, rules, isolation };
         self.loaded.settings.servers.insert(name, Arc::new(server));
     }
 

@@ -25,13 +25,21 @@ pub struct Paths {
     pub shims_dir: PathBuf,
     /// Where the daemon listens.
     pub control_socket: PathBuf,
+    /// Where MCP clients of this machine come in.
+    pub mcp_socket: PathBuf,
     /// Whoever holds its lock is the daemon.
     pub lock_file: PathBuf,
     /// What the operator wants of each server.
     pub wishes_file: PathBuf,
     /// What a detached daemon has to say.
     pub daemon_log: PathBuf,
-    /// The variable that decides where the control socket is.
+    /// What clients have to show that come in over HTTP.
+    pub token_file: PathBuf,
+    /// What servers last said of themselves.
+    pub manifests_dir: PathBuf,
+    /// The servers that were added while a daemon ran.
+    pub added_file: PathBuf,
+    /// The variable that decides where the sockets are.
     socket_variable: &'static str,
 }
 
@@ -86,33 +94,40 @@ impl Paths {
             (None, None) => (None, "XDG_RUNTIME_DIR, XDG_STATE_HOME or HOME"),
         };
         let state_dir = state_home.unwrap_or_else(|| home.join(".local/state")).join("xy");
+        let socket_dir = socket_dir.unwrap_or_else(|| state_dir.clone());
         Ok(Self {
             servers_dir: config_dir.join("servers"),
             daemon_file: config_dir.join("xy.kdl"),
             config_dir,
             logs_dir: state_dir.join("logs"),
             shims_dir: state_dir.join("shims"),
-            control_socket: socket_dir.unwrap_or_else(|| state_dir.clone()).join("xy.sock"),
+            control_socket: socket_dir.join("xy.sock"),
+            mcp_socket: socket_dir.join("xy-mcp.sock"),
             lock_file: state_dir.join("xy.pid"),
             wishes_file: state_dir.join("wishes.json"),
             daemon_log: state_dir.join("daemon.log"),
+            token_file: state_dir.join("token"),
+            manifests_dir: state_dir.join("manifests"),
+            added_file: state_dir.join("added.json"),
             state_dir,
             socket_variable,
         })
     }
 
-    /// Whether the system can bind the control socket at its path.
+    /// Whether the system can bind the sockets at their paths.
     pub fn check_socket(&self) -> Result<(), PathError> {
-        let length = self.control_socket.as_os_str().len();
-        if length <= MAX_SOCKET_PATH {
-            return Ok(());
+        for socket in [&self.control_socket, &self.mcp_socket] {
+            let length = socket.as_os_str().len();
+            if length > MAX_SOCKET_PATH {
+                return Err(PathError::SocketTooLong {
+                    path: socket.display().to_string(),
+                    length,
+                    limit: MAX_SOCKET_PATH,
+                    variable: self.socket_variable,
+                });
+            }
         }
-        Err(PathError::SocketTooLong {
-            path: self.control_socket.display().to_string(),
-            length,
-            limit: MAX_SOCKET_PATH,
-            variable: self.socket_variable,
-        })
+        Ok(())
     }
 
     /// A path as reports show it: relative to the configuration folder if inside it.
@@ -144,6 +159,10 @@ mod tests {
         assert_eq!(paths.logs_dir, Path::new("/home/ann/.local/state/xy/logs"));
         assert_eq!(paths.wishes_file, Path::new("/home/ann/.local/state/xy/wishes.json"));
         assert_eq!(paths.daemon_log, Path::new("/home/ann/.local/state/xy/daemon.log"));
+        assert_eq!(paths.mcp_socket, Path::new("/home/ann/.local/state/xy/xy-mcp.sock"));
+        assert_eq!(paths.token_file, Path::new("/home/ann/.local/state/xy/token"));
+        assert_eq!(paths.manifests_dir, Path::new("/home/ann/.local/state/xy/manifests"));
+        assert_eq!(paths.added_file, Path::new("/home/ann/.local/state/xy/added.json"));
     }
 
     #[test]
@@ -156,6 +175,7 @@ mod tests {
         assert_eq!(paths.servers_dir, Path::new("/c/xy/servers"));
         assert_eq!(paths.state_dir, Path::new("/s/xy"));
         assert_eq!(paths.control_socket, Path::new("/r/xy.sock"));
+        assert_eq!(paths.mcp_socket, Path::new("/r/xy-mcp.sock"));
     }
 
     #[test]
@@ -177,12 +197,12 @@ mod tests {
 
     #[test]
     fn a_socket_path_may_be_as_long_as_the_system_allows_and_no_longer() {
-        let runtime = |length: usize| format!("/{}", "r".repeat(length - "//xy.sock".len()));
+        let runtime = |length: usize| format!("/{}", "r".repeat(length - "//xy-mcp.sock".len()));
         let fits = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH))]);
         assert_eq!(fits.check_socket(), Ok(()));
         let too_long = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH + 1))]);
         let told = too_long.check_socket().unwrap_err().to_string();
-        assert!(told.contains("XDG_RUNTIME_DIR") && told.contains("/xy.sock"), "{told}");
+        assert!(told.contains("XDG_RUNTIME_DIR") && told.contains("/xy-mcp.sock"), "{told}");
         assert!(told.contains(&(MAX_SOCKET_PATH + 1).to_string()), "{told}");
         assert!(told.contains(&MAX_SOCKET_PATH.to_string()), "{told}");
     }

@@ -1,6 +1,7 @@
 //! What the rest of xy sees of the files: valid by construction.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,47 @@ pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// All servers, by name.
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
+    /// Where MCP clients come in.
+    pub gateway: GatewaySettings,
+}
+
+/// Where MCP clients come in over HTTP, and how much of it they may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatewaySettings {
+    /// The address; port 0 is any that is free. `None`: nobody comes in over HTTP.
+    pub listen: Option<SocketAddr>,
+    /// What clients have to show.
+    pub auth: Auth,
+    /// Sessions at the same time.
+    pub sessions: usize,
+    /// Streams at the same time, in each session.
+    pub streams: usize,
+    /// Bytes of one request's body.
+    pub body: u64,
+    /// A session in which nothing happens for so long ends.
+    pub idle: Duration,
+}
+
+impl Default for GatewaySettings {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7979))),
+            auth: Auth::Token,
+            sessions: 1000,
+            streams: 64,
+            body: 32 << 20,
+            idle: Duration::from_hours(1),
+        }
+    }
+}
+
+/// What a client has to show to come in over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Auth {
+    /// The token that is kept in the state folder.
+    Token,
+    /// Nothing: everybody on this machine comes in.
+    None,
 }
 
 /// What one file says of one server, defaults filled in.
@@ -32,6 +74,20 @@ pub struct ServerSettings {
     pub process: ProcessSettings,
     /// The rules it lives by: a change here applies to the living one.
     pub rules: Rules,
+    /// Who shares an instance of it: a change here ends the old instances. What was stored
+    /// by a version that knew only shared ones is shared.
+    #[serde(default)]
+    pub isolation: Isolation,
+}
+
+/// Who shares an instance of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Isolation {
+    /// All clients have one instance, which is there whether or not there are clients.
+    #[default]
+    Shared,
+    /// Each client has its own, which comes and goes with it.
+    Client,
 }
 
 /// Where a server is configured.
@@ -44,6 +100,10 @@ pub struct Source {
     /// The file has since been changed, and cannot be used as it is now.
     #[serde(default)]
     pub is_outdated: bool,
+    /// No file configures it: it was added while the daemon ran, and `file` is where that
+    /// is kept.
+    #[serde(default)]
+    pub added: bool,
 }
 
 /// What a process is.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use xy_config::settings::{Limits, ProcessSettings, Rules, ServerSettings, Source};
+use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, ServerSettings, Source};
 use xy_protocol::server::{ServerName, Transport};
 use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
 
@@ -32,6 +32,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             file: PathBuf::from(format!("servers/{name}.kdl")),
             command_line: 1,
             is_outdated: false,
+            added: false,
         },
         process: ProcessSettings {
             command: "/bin/true".into(),
@@ -44,6 +45,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             limits: Limits::default(),
         },
         rules: steady(),
+        isolation: Isolation::Shared,
     }
 }
 

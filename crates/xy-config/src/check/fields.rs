@@ -16,6 +16,7 @@ use super::read::{Reader, Spanned};
 use super::words::{Word, word};
 use super::{environment, later};
 use crate::raw::RawNode;
+use crate::settings::Isolation;
 use crate::source::At;
 
 /// Every field of a server file.
@@ -69,6 +70,7 @@ pub(super) struct Fields {
     pub(super) within: Option<Spanned<Duration>>,
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
+    pub(super) isolation: Option<Spanned<Isolation>>,
     /// Fields that are given but wrong: no rule should complain that they are missing.
     broken: HashSet<&'static str>,
 }
@@ -114,6 +116,9 @@ impl Fields {
             "ready" => self.within = blocks::ready(reader, node, word),
             "health" => self.health = blocks::health(reader, node, word),
             "limits" => self.limits = limits::read(reader, node, word),
+            "isolation" => {
+                self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
+            }
             _ => later::server_field(reader, node, word),
         }
     }
@@ -136,6 +141,7 @@ impl Fields {
             within: self.within.or_else(|| defaults.within.clone()),
             health: self.health.or(&defaults.health),
             limits: self.limits.or(&defaults.limits),
+            isolation: self.isolation.or_else(|| defaults.isolation.clone()),
             ..self
         }
     }
@@ -148,6 +154,9 @@ impl Fields {
 
 const TRANSPORTS: [(&str, Transport); 3] =
     [("stdio", Transport::Stdio), ("http", Transport::Http), ("sse", Transport::Sse)];
+
+const ISOLATIONS: [(&str, Isolation); 2] =
+    [("shared", Isolation::Shared), ("client", Isolation::Client)];
 
 fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<String> {
     let values = reader.values(node);

@@ -4,8 +4,6 @@
 //! what is right is then refused, plainly. A feature that gets built moves from
 //! here to `fields.rs`.
 
-use std::net::SocketAddr;
-
 use super::environment;
 use super::read::{Reader, Spanned};
 use super::values::Zero;
@@ -26,9 +24,6 @@ const CONTAINER_WORDS: [Word; 10] = [
     word("user", r#"user "1000""#),
 ];
 
-const GATEWAY_WORDS: [Word; 2] =
-    [word("listen", r#"listen "127.0.0.1:7979""#), word("auth", r#"auth "token""#)];
-
 const PARK_WORDS: [Word; 3] = [
     word("queue", r#"queue "30s""#),
     word("calls", "calls 1000"),
@@ -42,10 +37,6 @@ const PROCESSES_ONLY: &str = "only servers with a `command` can be run now";
 /// Fields of a server file of which some or all values have to wait.
 pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
     match word.name {
-        "isolation" => {
-            let now = "use `\"shared\"`, or leave it out";
-            only_first(reader, node, word, ["shared", "client"], now);
-        }
         "start" => {
             let now = "use `\"eager\"`, or leave it out: servers start with the daemon";
             only_first(reader, node, word, ["eager", "lazy"], now);
@@ -70,10 +61,7 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
 
 /// Fields of `xy.kdl` that have to wait.
 pub(super) fn daemon_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    refuse(reader, node, word, "leave it out", |reader| match word.name {
-        "gateway" => gateway(reader, node, word),
-        _ => park(reader, node, word),
-    });
+    refuse(reader, node, word, "leave it out", |reader| park(reader, node, word));
 }
 
 /// Reads a field; if it is right, refuses it.
@@ -171,22 +159,6 @@ fn headers(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
     let Some(children) = reader.block(node, word) else { return };
     for header in reader.once(children) {
         reader.filled_text(header, HEADER);
-    }
-}
-
-fn gateway(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(children) = reader.block(node, word) else { return };
-    for (node, word) in reader.known(children, &GATEWAY_WORDS, Some("gateway")) {
-        if word.name == "auth" {
-            reader.choice(node, word, "auth", &[("token", ()), ("none", ())]);
-            continue;
-        }
-        let Some(listen) = reader.text(node, word) else { continue };
-        if listen.value.parse::<SocketAddr>().is_err() {
-            let message = format!("{} is not an address with a port", quote(&listen.value));
-            let problem = Problem::error(&listen.at, message);
-            reader.report(problem.suggest("write it like `\"127.0.0.1:7979\"`"));
-        }
     }
 }
 

@@ -12,7 +12,9 @@ use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
 use crate::report::{Kind, Problem};
-use crate::settings::{ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules};
+use crate::settings::{
+    Isolation, ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules,
+};
 use crate::source::{At, SourceFile};
 
 /// A server while its fields are being joined.
@@ -45,6 +47,11 @@ impl Joining<'_> {
             path,
             limits: self.fields.limits.settled(),
         })
+    }
+
+    /// Who shares an instance of it.
+    pub(super) fn isolation(&self) -> Isolation {
+        said(self.fields.isolation.as_ref(), Isolation::default())
     }
 
     /// The rules it lives by.

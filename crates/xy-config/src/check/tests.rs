@@ -5,7 +5,9 @@ use xy_protocol::control;
 use xy_protocol::server::Transport;
 
 use super::*;
-use crate::settings::{Limits, RestartPolicy, RestartRules, Rules};
+use crate::settings::{
+    Auth, GatewaySettings, Isolation, Limits, RestartPolicy, RestartRules, Rules,
+};
 
 /// A machine with a few programs in `/bin` and one folder.
 struct FakeMachine;
@@ -107,7 +109,7 @@ restart {
 stop { grace "500ms" }
 ready { probe "process"; within "20s" }
 health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
-isolation "shared"
+isolation "client"
 start "eager"
 limits { nofile 4096; memory "1GiB"; pids 200 }
 "#;
@@ -144,7 +146,7 @@ restart policy="always" {
 stop { grace "0s"; grace "400d" }
 ready "mcp"
 health { probe "sometimes"; failures 0 }
-isolation "client"
+isolation "clients"
 share-key ""
 start lazy
 idle-stop 10
@@ -181,7 +183,6 @@ fn what_is_not_available_is_refused_plainly() {
     let server = r#"
 ready { probe "tcp"; path "/health"; timeout "2s" }
 health { probe "mcp"; interval "30s" }
-isolation "client"
 share-key "x"
 start "lazy"
 idle-stop "10m"
@@ -190,7 +191,6 @@ headers { Accept-Language "en" }
 "#;
     let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
     let daemon = r#"
-gateway { listen "127.0.0.1:7979"; auth "token" }
 park { queue "30s"; calls 1000; bytes "64MiB" }
 "#;
     let loaded = check_files(&[("xy.kdl", daemon), ("later.kdl", server), ("remote.kdl", remote)]);
@@ -216,6 +216,58 @@ defaults {
 }
 "#
     )]));
+}
+
+#[test]
+fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
+    let gateway = |text: &str| {
+        let loaded = check_files(&[("xy.kdl", text)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.gateway
+    };
+    let ours = GatewaySettings::default();
+    assert_eq!(gateway(""), ours);
+    assert_eq!(ours.listen, Some("127.0.0.1:7979".parse().unwrap()));
+    let full = r#"gateway { listen "[::1]:0"; auth "none"; sessions 5; streams 2; body "1GiB"; idle "5m" }"#;
+    let expected = GatewaySettings {
+        listen: Some("[::1]:0".parse().unwrap()),
+        auth: Auth::None,
+        sessions: 5,
+        streams: 2,
+        body: 1 << 30,
+        idle: Duration::from_mins(5),
+    };
+    assert_eq!(gateway(full), expected);
+    let off = gateway(r#"gateway { listen "off"; auth "none" }"#);
+    assert_eq!((off.listen, off.auth), (None, Auth::None));
+    let by_name = gateway(r#"gateway { listen "localhost:80" }"#);
+    assert_eq!(by_name, GatewaySettings { listen: Some("127.0.0.1:80".parse().unwrap()), ..ours });
+    let wide = gateway(r#"gateway { listen "0.0.0.0:80" }"#);
+    assert_eq!(wide.auth, Auth::Token);
+}
+
+#[test]
+fn a_gateway_that_is_open_to_everybody_or_has_no_bounds_is_an_error() {
+    let told = [
+        r#"gateway { listen "0.0.0.0:7979"; auth "none" }"#,
+        r#"gateway { auth "none"; listen "[2001:db8::1]:7979" }"#,
+        r#"gateway { listen "example.com:7979"; idle "0s" }"#,
+        r#"gateway { listen "127.0.0.1"; sessions 0; streams 9999999; body "2GiB" }"#,
+    ]
+    .map(|text| told(&[("xy.kdl", text)]));
+    insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn who_shares_an_instance_may_be_a_default() {
+    let files = [
+        ("xy.kdl", r#"defaults { isolation "client" }"#),
+        ("a.kdl", "command \"npx\""),
+        ("b.kdl", "command \"npx\"\nisolation \"shared\""),
+    ];
+    let servers = check_files(&files).settings.servers;
+    assert_eq!(servers["a"].isolation, Isolation::Client);
+    assert_eq!(servers["b"].isolation, Isolation::Shared);
 }
 
 #[test]
@@ -388,14 +440,17 @@ fn servers_wait_a_minute_for_a_new_daemon_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn settings_can_be_stored_and_read_again_also_those_from_before_limits() {
+fn settings_can_be_stored_and_read_again_also_those_of_older_versions() {
     let server = only(FULL);
     let stored = serde_json::to_value(&server).unwrap();
     assert_eq!(serde_json::from_value::<ServerSettings>(stored.clone()).unwrap(), server);
     let mut older = stored;
     older["process"].as_object_mut().unwrap().remove("limits");
+    older["source"].as_object_mut().unwrap().remove("added");
+    older.as_object_mut().unwrap().remove("isolation");
     let read = serde_json::from_value::<ServerSettings>(older).unwrap();
     assert_eq!(read.process.limits, Limits::default());
+    assert_eq!((read.isolation, read.source.added), (Isolation::Shared, false));
 }
 
 #[test]
@@ -442,7 +497,7 @@ fn every_example_of_the_guide_is_valid() {
     let mut examples = 0;
     for block in guide.split("```kdl\n").skip(1) {
         let example = block.split("```").next().unwrap();
-        let file = if example.contains("\ndefaults") { "xy.kdl" } else { "a.kdl" };
+        let file = if example.contains("// ~/.config/xy/xy.kdl") { "xy.kdl" } else { "a.kdl" };
         let whole = match file {
             "a.kdl" if !example.contains("command") => format!("command \"npx\"\n{example}"),
             _ => example.to_owned(),

@@ -1,0 +1,110 @@
+//! The `gateway` block of `xy.kdl`: where MCP clients come in over HTTP.
+//!
+//! Whoever comes in may run what the servers can do, so an open door to other machines
+//! is refused unless clients have to show the token.
+
+use std::net::SocketAddr;
+
+use super::read::{Reader, Spanned};
+use super::values::Zero;
+use super::words::{Word, word};
+use crate::raw::RawNode;
+use crate::report::{Problem, quote};
+use crate::settings::{Auth, GatewaySettings};
+
+const GATEWAY_WORDS: [Word; 6] = [
+    word("listen", r#"listen "127.0.0.1:7979""#),
+    word("auth", r#"auth "token""#),
+    word("sessions", "sessions 1000"),
+    word("streams", "streams 64"),
+    word("body", r#"body "32MiB""#),
+    word("idle", r#"idle "1h""#),
+];
+
+const AUTHS: [(&str, Auth); 2] = [("token", Auth::Token), ("none", Auth::None)];
+
+/// More sessions, or streams in one of them, no machine of one person needs.
+const MOST: u32 = 1_000_000;
+
+/// A body is kept in memory as a whole.
+const LONGEST_BODY: u64 = 1 << 30;
+
+/// Reads a `gateway` block; what it does not say is as if there was none.
+pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> GatewaySettings {
+    let mut gateway = GatewaySettings::default();
+    let (mut address, mut auth) = (None, None);
+    let Some(children) = reader.block(node, word) else { return gateway };
+    for (node, word) in reader.known(children, &GATEWAY_WORDS, Some("gateway")) {
+        match word.name {
+            "listen" => address = listen(reader, node, word),
+            "auth" => auth = reader.choice(node, word, "auth", &AUTHS),
+            "sessions" => gateway.sessions = count(reader, node, word).unwrap_or(gateway.sessions),
+            "streams" => gateway.streams = count(reader, node, word).unwrap_or(gateway.streams),
+            "body" => gateway.body = body(reader, node, word).unwrap_or(gateway.body),
+            _ => {
+                let zero = Zero::Senseless("a session would end as soon as it begins");
+                let idle = reader.duration(node, word, zero);
+                gateway.idle = idle.map_or(gateway.idle, |idle| idle.value);
+            }
+        }
+    }
+    check_door(reader, address.as_ref(), auth.as_ref());
+    gateway.listen = address.map_or(gateway.listen, |address| address.value);
+    gateway.auth = auth.map_or(gateway.auth, |auth| auth.value);
+    gateway
+}
+
+/// An address with a port, or `"off"`. Names are refused: whom they mean is not decided here.
+fn listen(
+    reader: &mut Reader<'_>,
+    node: &RawNode,
+    word: Word,
+) -> Option<Spanned<Option<SocketAddr>>> {
+    let text = reader.text(node, word)?;
+    if text.value == "off" {
+        return Some(text.map(|_| None));
+    }
+    // The one name that means the same everywhere.
+    let written = match text.value.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.value.clone(),
+    };
+    if let Ok(address) = written.parse::<SocketAddr>() {
+        return Some(text.map(|_| Some(address)));
+    }
+    let message = format!("{} is not an address with a port", quote(&text.value));
+    let instead = "write it like `\"127.0.0.1:7979\"`, or `\"off\"` to turn HTTP off";
+    reader.report(Problem::error(&text.at, message).suggest(instead));
+    None
+}
+
+fn count(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<usize> {
+    usize::try_from(reader.count(node, word, 1..=MOST)?.value).ok()
+}
+
+fn body(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
+    let body = reader.size(node, word)?;
+    if body.value <= LONGEST_BODY {
+        return Some(body.value);
+    }
+    let problem = Problem::error(&body.at, "`body` cannot be more than 1 GiB");
+    reader.report(problem.suggest("each request is kept in memory as a whole"));
+    None
+}
+
+/// Only clients of this machine may come in without showing anything.
+fn check_door(
+    reader: &mut Reader<'_>,
+    address: Option<&Spanned<Option<SocketAddr>>>,
+    auth: Option<&Spanned<Auth>>,
+) {
+    let (Some(Spanned { value: Some(listen), at }), Some(auth)) = (address, auth) else { return };
+    if auth.value == Auth::Token || listen.ip().to_canonical().is_loopback() {
+        return;
+    }
+    let message = format!("everybody who reaches {} could use your servers", listen.ip());
+    let problem = Problem::error(&auth.at, message)
+        .label("use `auth \"token\"`, or listen at `\"127.0.0.1:7979\"`")
+        .related(at, "other machines reach this address");
+    reader.report(problem);
+}
