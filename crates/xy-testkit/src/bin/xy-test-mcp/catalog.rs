@@ -1,0 +1,148 @@
+//! The tools as clients are told of them.
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// Those that are always there: the name, what it does, and its arguments, those with a `!`
+/// being required.
+#[rustfmt::skip] // A table.
+const TOOLS: [(&str, &str, &str); 32] = [
+    ("add_tool", "Adds a tool to the list and says so", "name!"),
+    ("answer_twice", "Answers twice", ""),
+    ("answer_unknown_id", "Answers what nobody asked, and then the call", ""),
+    ("ask_elicitation", "Asks the client's user for a name", "message"),
+    ("ask_roots", "Asks the client for its roots", ""),
+    ("ask_sampling", "Asks the client's model", "message"),
+    ("big", "Answers with a text of that many bytes", "bytes#"),
+    ("bump", "Counts up, and tells those who subscribed", ""),
+    ("crash", "Ends the server", "code#"),
+    ("crash_after_ms", "Ends the server, later", "ms# code#"),
+    ("echo", "Says back what it is told", "message!"),
+    ("env", "Shows a variable of the environment", "name!"),
+    ("flood", "Sends many notifications", "count#"),
+    ("garbage", "Says what is no message, and then answers", "lines# bytes#"),
+    ("half_line", "Answers in two halves", "ms#"),
+    ("idempotent", "Can be called twice; may die the first time", "message die_once ms#"),
+    ("log", "Sends a log message", "level message"),
+    ("mutating", "Must not be called twice; may die the first time", "message die_once ms#"),
+    ("never", "Never answers", ""),
+    ("progress", "Tells how far it is", "steps# ms#"),
+    ("raw", "Answers with this JSON text as its result", "result!"),
+    ("read_only", "Changes nothing; may die the first time", "message die_once ms#"),
+    ("remove_tool", "Takes a tool from the list and says so", "name!"),
+    ("say", "Says this line, and then answers", "line!"),
+    ("slow_echo", "Says back what it is told, later", "message ms#"),
+    ("sum", "Adds two numbers", "a# b#"),
+    ("touch_list", "Says that the list has changed, which it has not", ""),
+    ("who", "Shows this process and what it knows of its client", ""),
+    // Only with a flag.
+    ("reverse", "Says it backwards", "message!"),
+    ("with.dot", "Has a dot in its name", ""),
+    ("with space", "Has a space in its name", ""),
+    ("two__underscores", "Has what others put between two names", ""),
+];
+
+/// How many of them need a flag.
+const WITH_FLAG: usize = 4;
+
+/// As long as no client likes it, and not ASCII.
+const LONG_NAME: &str = "überlanger-name-den-kein-mensch-je-in-voller-länge-tippen-würde";
+
+/// How many characters the longest name has.
+const LONGEST_NAME: usize = 120;
+
+/// Every tool there is now, in a fixed order.
+pub(crate) fn tools(server: &Server) -> Vec<Value> {
+    let plan = &server.plan;
+    let (always, with_flag) = TOOLS.split_at(TOOLS.len() - WITH_FLAG);
+    let mut tools: Vec<Value> = always.iter().map(described).collect();
+    if plan.has("--v2") {
+        tools.push(described(&with_flag[0]));
+    }
+    if plan.has("--odd-names") {
+        tools.extend(with_flag[1..].iter().map(described));
+        let longest = "x".repeat(LONGEST_NAME);
+        let long = [LONG_NAME, &longest].map(|name| tool(name, "Has a long name", ""));
+        tools.extend(long);
+    }
+    tools.extend((0..plan.extra_tools).map(realistic));
+    let state = server.state();
+    tools.extend(state.added.iter().map(|name| tool(name, "Was added", "query")));
+    tools.retain(|tool| !tool["name"].as_str().is_some_and(|name| state.removed.contains(name)));
+    drop(state);
+    if plan.huge_list_megabytes > 0 {
+        tools.push(tool("huge", &"x".repeat(plan.huge_list_megabytes << 20), ""));
+    }
+    tools
+}
+
+fn described(row: &(&str, &str, &str)) -> Value {
+    let (name, description, arguments) = row;
+    tool(name, description, arguments)
+}
+
+fn tool(name: &str, description: &str, arguments: &str) -> Value {
+    let name_of = |word: &str| word.trim_end_matches(['!', '#']).to_owned();
+    let properties = arguments.split_whitespace().map(|word| {
+        let kind = if word.ends_with('#') { "number" } else { "string" };
+        (name_of(word), json!({ "type": kind }))
+    });
+    let required = arguments.split_whitespace().filter(|word| word.ends_with('!')).map(name_of);
+    let mut tool = json!({
+        "name": name,
+        "description": description,
+        "inputSchema": {
+            "type": "object",
+            "properties": Value::Object(properties.collect()),
+            "required": required.collect::<Vec<_>>(),
+        },
+    });
+    match name {
+        "read_only" => tool["annotations"] = json!({ "readOnlyHint": true }),
+        "idempotent" => {
+            tool["annotations"] = json!({ "readOnlyHint": false, "idempotentHint": true });
+        }
+        "mutating" => {
+            tool["annotations"] = json!({ "readOnlyHint": false, "destructiveHint": true });
+        }
+        _ => {}
+    }
+    tool
+}
+
+/// One of many, as wordy as those in the field.
+fn realistic(number: usize) -> Value {
+    const NOUNS: [&str; 8] =
+        ["issue", "file", "branch", "message", "calendar event", "table", "user", "invoice"];
+    const VERBS: [&str; 6] = ["Lists", "Creates", "Updates", "Deletes", "Searches", "Shows"];
+    let (verb, noun) = (VERBS[number % VERBS.len()], NOUNS[number / 6 % NOUNS.len()]);
+    let description = format!(
+        "{verb} one {noun} or several. Use this when the user asks for a {noun} by name or by \
+         a description; prefer a narrow query. Answers at most `limit` of them, newest first."
+    );
+    json!({
+        "name": format!("tool_{number:04}"),
+        "title": format!("{verb} {noun} {number}"),
+        "description": description,
+        "inputSchema": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {
+                "query": { "type": "string", "description": format!("What the {noun} is about") },
+                "limit": { "type": "integer", "minimum": 1, "maximum": 100, "default": 20 },
+                "order": { "type": "string", "enum": ["asc", "desc"] },
+                "filter": {
+                    "type": "object",
+                    "properties": {
+                        "labels": { "type": "array", "items": { "type": "string" } },
+                        "since": { "type": "string", "format": "date-time" },
+                    },
+                    "additionalProperties": false,
+                },
+            },
+            "required": ["query"],
+        },
+        "annotations": { "readOnlyHint": number.is_multiple_of(2), "openWorldHint": true },
+    })
+}

@@ -1,0 +1,127 @@
+//! Lists, and what stands behind their entries: prompts, resources, completion.
+
+use serde_json::{Value, json};
+
+use crate::catalog;
+use crate::json::Members;
+use crate::server::Server;
+
+/// The resource that `bump` changes.
+pub(crate) const COUNTER: &str = "test://counter";
+
+/// What the arguments of the prompt and of the template can be.
+const NAMES: [&str; 4] = ["Ada", "Alan", "Barbara", "Grace"];
+
+/// The result of a method as JSON text, or why not; `None` for a method that is not ours.
+pub(crate) fn answer(
+    server: &Server,
+    method: &str,
+    params: &Members,
+) -> Option<Result<String, String>> {
+    let plan = &server.plan;
+    let result = match method {
+        "tools/list" if plan.has("--bad-list") => Ok(json!({ "tools": "many" })),
+        "tools/list" if plan.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
+        "tools/list" => page(plan.page, "tools", catalog::tools(server), params),
+        "prompts/list" => page(plan.page, "prompts", prompts(), params),
+        "prompts/get" => prompt(params),
+        "resources/list" => page(plan.page, "resources", resources(), params),
+        "resources/templates/list" => page(plan.page, "resourceTemplates", templates(), params),
+        "resources/read" => resource(server, params),
+        "completion/complete" if plan.declares("completions") => complete(params),
+        _ => return None,
+    };
+    Some(result.map(|result| result.to_string()))
+}
+
+/// Whether there is such a tool now.
+pub(crate) fn has_tool(server: &Server, name: &str) -> bool {
+    catalog::tools(server).iter().any(|tool| tool["name"] == name)
+}
+
+/// One page of a list; the cursor is the number of the first entry.
+fn page(size: usize, name: &str, all: Vec<Value>, params: &Members) -> Result<Value, String> {
+    let first: usize = match params.string("cursor") {
+        Some(cursor) => cursor.parse().map_err(|_| format!("no cursor `{cursor}`"))?,
+        None => 0,
+    };
+    let next = first.saturating_add(size);
+    let is_last = next >= all.len();
+    let entries: Vec<Value> = all.into_iter().skip(first).take(size).collect();
+    let mut list = json!({ name: entries });
+    if !is_last {
+        list["nextCursor"] = json!(next.to_string());
+    }
+    Ok(list)
+}
+
+/// Some good tools, and between them what is none.
+fn damaged(server: &Server) -> Vec<Value> {
+    let broken = [
+        json!(7),
+        Value::Null,
+        json!({ "description": "nameless" }),
+        json!({ "name": 7, "inputSchema": {} }),
+        json!({ "name": "", "inputSchema": { "type": "object" } }),
+        json!({ "name": "no_schema" }),
+        json!([]),
+    ];
+    let good = catalog::tools(server);
+    good.into_iter().zip(broken).flat_map(|(good, broken)| [good, broken]).collect()
+}
+
+fn prompts() -> Vec<Value> {
+    let argument = json!({ "name": "name", "description": "Whom", "required": true });
+    vec![
+        json!({ "name": "greet", "description": "Greets somebody", "arguments": [argument] }),
+        json!({ "name": "plain", "description": "Says the same every time" }),
+    ]
+}
+
+fn prompt(params: &Members) -> Result<Value, String> {
+    let text = match params.string("name").as_deref() {
+        Some("greet") => {
+            let name = params.members("arguments").string("name");
+            format!("Greet {}, please.", name.ok_or("`greet` needs a `name`")?)
+        }
+        Some("plain") => "Say something plain.".to_owned(),
+        _ => return Err("no such prompt".to_owned()),
+    };
+    let message = json!({ "role": "user", "content": { "type": "text", "text": text } });
+    Ok(json!({ "messages": [message] }))
+}
+
+fn resources() -> Vec<Value> {
+    vec![
+        json!({ "uri": "test://static", "name": "static", "mimeType": "text/plain" }),
+        json!({ "uri": COUNTER, "name": "counter", "mimeType": "text/plain" }),
+    ]
+}
+
+fn templates() -> Vec<Value> {
+    vec![json!({ "uriTemplate": "test://item/{id}", "name": "item", "mimeType": "text/plain" })]
+}
+
+fn resource(server: &Server, params: &Members) -> Result<Value, String> {
+    let uri = params.string("uri").ok_or("which resource?")?;
+    let text = match uri.as_str() {
+        "test://static" => "always the same".to_owned(),
+        COUNTER => server.state().counter.to_string(),
+        _ => match uri.strip_prefix("test://item/") {
+            Some(id) => format!("item {id}"),
+            None => return Err(format!("no resource `{uri}`")),
+        },
+    };
+    Ok(json!({ "contents": [{ "uri": uri, "mimeType": "text/plain", "text": text }] }))
+}
+
+fn complete(params: &Members) -> Result<Value, String> {
+    let of = params.members("ref");
+    let known = [of.string("name"), of.string("uri")].into_iter().flatten();
+    if !known.into_iter().any(|it| matches!(it.as_str(), "greet" | "test://item/{id}")) {
+        return Err("nothing to complete there".to_owned());
+    }
+    let begun = params.members("argument").string("value").unwrap_or_default();
+    let values: Vec<&str> = NAMES.into_iter().filter(|name| name.starts_with(&begun)).collect();
+    Ok(json!({ "completion": { "total": values.len(), "hasMore": false, "values": values } }))
+}

@@ -1,0 +1,86 @@
+//! An MCP server for tests: it does what its tools are asked and what its flags say, however
+//! wrong that is.
+//!
+//! It speaks the revisions with `initialize` (up to 2025-11-25) over stdin and stdout, one
+//! write for each message. It ends with its stdin, or on TERM, and says so on stderr.
+//!
+//! What it is:
+//!
+//! - `--name NAME`, `--protocol VERSION` it answers (else the client's, if it is known),
+//!   `--instructions TEXT`
+//! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
+//! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
+//! - `--pass-unknown` answers unknown methods with their params
+//! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
+//!
+//! What it does wrong:
+//!
+//! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
+//! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
+//!   `--huge-list MB`
+//! - `--garbage-first` says what is no message, at the beginning and before each message
+//! - `--mute-after N` and `--close-stdout-after N` messages, `--close-stdin` after the
+//!   answer to `initialize`
+//!
+//! For the witness: `--diary FILE` gets each line as it came, `--unbuffered` leaves in the
+//! pipe what has not been heard.
+//!
+//! The tools are in `tools.rs`.
+
+mod answer;
+mod catalog;
+mod http;
+mod json;
+mod lists;
+mod outlet;
+mod plan;
+mod server;
+mod stdin;
+mod tools;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use xy_testkit::standin::{self, Output, Wait};
+
+use crate::outlet::Outlet;
+use crate::plan::Plan;
+use crate::server::Server;
+
+fn main() -> ExitCode {
+    standin::live_at_most(standin::SAFETY_LIMIT);
+    let plan = Plan::of_this_process();
+    let port = plan.http;
+    let server = Arc::new(Server::new(plan));
+    if let Some(port) = port {
+        return http::serve(&server, port);
+    }
+    end_on_term();
+    Output::Stderr.say(&format!("started {}", std::process::id()));
+    let outlet = Arc::new(Outlet::to_stdout(&server.plan));
+    stdin::each_line(&server.plan, |line| {
+        server.hear(line, &outlet);
+    });
+    if server.state().has_closed_stdin {
+        // It was no end: only TERM is one now.
+        standin::linger(standin::SAFETY_LIMIT);
+    }
+    Output::Stderr.say("stopping: stdin closed");
+    ExitCode::SUCCESS
+}
+
+fn end_on_term() {
+    let mut wait = Wait::for_term_only();
+    thread::spawn(move || {
+        wait.next(None);
+        Output::Stderr.say("stopping: TERM");
+        die(0)
+    });
+}
+
+/// Ends now, whatever the other threads do.
+#[expect(clippy::disallowed_methods, reason = "a crash lets nothing be finished")]
+pub(crate) fn die(code: i32) -> ! {
+    std::process::exit(code)
+}

@@ -1,0 +1,107 @@
+//! What the flags say.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use xy_testkit::standin::Flags;
+
+/// Flags without a value.
+const SWITCHES: [&str; 15] = [
+    "--bad-list",
+    "--bad-tools",
+    "--close-stdin",
+    "--garbage-first",
+    "--list-never",
+    "--never-init",
+    "--no-tools",
+    "--odd-names",
+    "--only-tools",
+    "--pass-unknown",
+    "--refuse-init",
+    "--unbuffered",
+    "--v2",
+    "--no-resources",
+    "--no-prompts",
+];
+
+/// What the server is, and what it does wrong.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    pub(crate) protocol: Option<String>,
+    pub(crate) instructions: Option<String>,
+    pub(crate) extra_tools: usize,
+    pub(crate) page: usize,
+    pub(crate) slow_init: Duration,
+    pub(crate) die_on: Option<String>,
+    pub(crate) huge_list_megabytes: usize,
+    pub(crate) mute_after: u64,
+    pub(crate) close_stdout_after: u64,
+    pub(crate) diary: Option<PathBuf>,
+    pub(crate) http: Option<u16>,
+    switches: BTreeSet<String>,
+}
+
+impl Plan {
+    pub(crate) fn of_this_process() -> Self {
+        let mut plan = Self {
+            name: "xy-test-mcp".to_owned(),
+            protocol: None,
+            instructions: None,
+            extra_tools: 0,
+            page: usize::MAX,
+            slow_init: Duration::ZERO,
+            die_on: None,
+            huge_list_megabytes: 0,
+            mute_after: u64::MAX,
+            close_stdout_after: u64::MAX,
+            diary: None,
+            http: None,
+            switches: BTreeSet::new(),
+        };
+        let mut flags = Flags::of_this_process();
+        while let Some(flag) = flags.next_flag() {
+            plan.read(flag, &mut flags);
+        }
+        plan
+    }
+
+    fn read(&mut self, flag: String, flags: &mut Flags) {
+        let size = |flags: &mut Flags| usize::try_from(flags.number()).expect("a size");
+        match flag.as_str() {
+            "--name" => self.name = flags.value(),
+            "--protocol" => self.protocol = Some(flags.value()),
+            "--instructions" => self.instructions = Some(flags.value()),
+            "--tools" => self.extra_tools = size(flags),
+            "--page" => self.page = size(flags).max(1),
+            "--slow-init" => self.slow_init = flags.millis(),
+            "--die-on" => self.die_on = Some(flags.value()),
+            "--huge-list" => self.huge_list_megabytes = size(flags),
+            "--mute-after" => self.mute_after = flags.number(),
+            "--close-stdout-after" => self.close_stdout_after = flags.number(),
+            "--diary" => self.diary = Some(flags.value().into()),
+            "--http" => self.http = Some(flags.number().try_into().expect("a port")),
+            switch if SWITCHES.contains(&switch) => {
+                self.switches.insert(flag);
+            }
+            _ => panic!("unknown flag `{flag}`"),
+        }
+    }
+
+    /// Whether this flag was given.
+    pub(crate) fn has(&self, switch: &str) -> bool {
+        debug_assert!(SWITCHES.contains(&switch), "no flag `{switch}`");
+        self.switches.contains(switch)
+    }
+
+    /// Whether the capability `tools`, `prompts`, `resources` … is declared.
+    pub(crate) fn declares(&self, capability: &str) -> bool {
+        match capability {
+            "tools" => !self.has("--no-tools"),
+            "prompts" => !self.has("--only-tools") && !self.has("--no-prompts"),
+            "resources" => !self.has("--only-tools") && !self.has("--no-resources"),
+            _ => !self.has("--only-tools"),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the tools do. `catalog.rs` tells clients what they want.
+//!
+//! - `echo`, `sum`, `reverse` (with `--v2`), `big`, `env`, `who`, and any extra tool: answer
+//! - `slow_echo`, `progress`, `log`, `flood`, `never`: take their time, and can be cancelled
+//! - `ask_sampling`, `ask_elicitation`, `ask_roots`: ask the client in the middle
+//! - `add_tool`, `remove_tool`, `touch_list`, `bump`: change what there is
+//! - `read_only`, `idempotent`, `mutating`: die once, if they are asked to
+//! - `raw`, `say`, `answer_twice`, `answer_unknown_id`, `half_line`, `garbage`: answer oddly
+//! - `crash`, `crash_after_ms`: do not answer
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xy_testkit::standin;
+
+use crate::answer::{BAD_PARAMS, Call, structured_result, text_result};
+use crate::die;
+use crate::json::quoted;
+use crate::lists;
+use crate::server::{Server, level_of};
+
+/// Does what a call asks for.
+pub(crate) fn call(server: &Arc<Server>, call: Call) {
+    if server.state().removed.contains(&call.tool) {
+        return call.asked.refuse(BAD_PARAMS, &format!("no tool `{}` any more", call.tool));
+    }
+    match call.tool.as_str() {
+        "echo" => echo(&call), // First, because it is what benchmarks call.
+        "crash" => die(exit_code(&call)),
+        "slow_echo" | "crash_after_ms" | "progress" | "flood" | "never" | "half_line" | "big"
+        | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"
+        | "mutating" => slowly(server, call),
+        "sum" => sum(&call),
+        "reverse" if server.plan.has("--v2") => {
+            call.text(&call.string("message").chars().rev().collect::<String>());
+        }
+        "env" => env(&call),
+        "who" => who(server, &call),
+        "log" => log(server, &call),
+        "bump" => bump(server, &call),
+        "add_tool" | "remove_tool" | "touch_list" => change_list(server, &call),
+        "raw" | "say" | "answer_twice" | "answer_unknown_id" | "garbage" => oddly(&call),
+        name if lists::has_tool(server, name) => other(&call),
+        name => call.asked.refuse(BAD_PARAMS, &format!("no tool `{name}`")),
+    }
+}
+
+/// What needs a thread of its own, because it waits or may write more than is read.
+fn slowly(server: &Arc<Server>, call: Call) {
+    let asked = call.asked.clone();
+    server.work(asked, move |server, asked| {
+        let wait = |time: Duration| server.wait(&asked, time);
+        match call.tool.as_str() {
+            "slow_echo" if wait(millis(&call, 100)) => echo(&call),
+            "crash_after_ms" => {
+                wait(millis(&call, 100));
+                die(exit_code(&call))
+            }
+            "never" => {
+                wait(standin::SAFETY_LIMIT);
+            }
+            "progress" => progress(server, &call),
+            "flood" => flood(server, &call),
+            "half_line" => half_line(&call),
+            "big" => call.text(&"x".repeat(call.size("bytes", 1000))),
+            "read_only" | "idempotent" | "mutating" => mortal(server, &call),
+            "ask_sampling" | "ask_elicitation" | "ask_roots" => ask(server, &call),
+            _ => {} // Cancelled.
+        }
+    });
+}
+
+fn millis(call: &Call, otherwise: u64) -> Duration {
+    Duration::from_millis(call.number("ms", otherwise))
+}
+
+fn exit_code(call: &Call) -> i32 {
+    i32::try_from(call.number("code", 1)).unwrap_or(1)
+}
+
+/// Says back the argument as it came, whatever it is.
+fn echo(call: &Call) {
+    let message = call.arguments.raw("message").unwrap_or("\"\"");
+    let text = if message.starts_with('"') { message.to_owned() } else { quoted(message) };
+    let content = format!(r#"[{{"type":"text","text":{text}}}]"#);
+    let structured = format!(r#"{{"message":{message}}}"#);
+    call.asked.result(&format!(r#"{{"content":{content},"structuredContent":{structured}}}"#));
+}
+
+fn sum(call: &Call) {
+    let term = |name| call.arguments.raw(name).and_then(|raw| raw.parse::<f64>().ok());
+    match term("a").zip(term("b")) {
+        Some((a, b)) => call.asked.result(&structured_result(&json!({ "sum": a + b }))),
+        None => call.failed("`a` and `b` are numbers"),
+    }
+}
+
+fn env(call: &Call) {
+    let name = call.string("name");
+    match std::env::var(&name) {
+        Ok(value) => call.text(&value),
+        Err(_) => call.failed(&format!("there is no `{name}`")),
+    }
+}
+
+/// What this process was told of its client.
+fn who(server: &Server, call: &Call) {
+    let state = server.state();
+    let who = json!({
+        "pid": std::process::id(),
+        "client": state.client,
+        "level": state.level,
+        "subscribed": state.subscribed,
+    });
+    drop(state);
+    call.asked.result(&structured_result(&who));
+}
+
+fn log(server: &Server, call: &Call) {
+    let level = call.arguments.string("level").unwrap_or_else(|| "info".to_owned());
+    let Some(number) = level_of(&level) else {
+        return call.failed("no such level");
+    };
+    if number >= server.state().level {
+        call.notify("notifications/message", &log_params(&level, &call.string("message")));
+    }
+    call.text("logged");
+}
+
+fn log_params(level: &str, message: &str) -> String {
+    format!(r#"{{"level":"{level}","logger":"test","data":{}}}"#, quoted(message))
+}
+
+fn flood(server: &Server, call: &Call) {
+    for number in 0..call.number("count", 1000) {
+        if server.state().is_cancelled(&call.asked.id) {
+            return;
+        }
+        call.notify("notifications/message", &log_params("info", &format!("flood {number}")));
+    }
+    call.text("flooded");
+}
+
+fn progress(server: &Server, call: &Call) {
+    let steps = call.number("steps", 3);
+    for step in 1..=steps {
+        if !server.wait(&call.asked, millis(call, 0)) {
+            return;
+        }
+        if let Some(token) = &call.progress_token {
+            let params =
+                format!(r#"{{"progressToken":{token},"progress":{step},"total":{steps}}}"#);
+            call.notify("notifications/progress", &params);
+        }
+    }
+    call.text(&format!("{steps} steps"));
+}
+
+fn bump(server: &Server, call: &Call) {
+    let mut state = server.state();
+    state.counter += 1;
+    let (count, is_watched) = (state.counter, state.subscribed.contains(lists::COUNTER));
+    drop(state);
+    if is_watched {
+        let uri = quoted(lists::COUNTER);
+        call.notify("notifications/resources/updated", &format!(r#"{{"uri":{uri}}}"#));
+    }
+    call.text(&count.to_string());
+}
+
+fn change_list(server: &Server, call: &Call) {
+    let name = call.string("name");
+    let mut state = server.state();
+    match call.tool.as_str() {
+        "add_tool" => {
+            state.removed.remove(&name);
+            state.added.insert(name);
+        }
+        "remove_tool" => {
+            state.added.remove(&name);
+            state.removed.insert(name);
+        }
+        _ => {}
+    }
+    drop(state);
+    Server::list_has_changed(&call.asked.outlet);
+    call.text("changed");
+}
+
+/// Dies unless the file `die_once` is there, which it leaves; then waits and answers.
+fn mortal(server: &Server, call: &Call) {
+    if let Some(file) = call.arguments.string("die_once")
+        && File::create_new(file).is_ok()
+    {
+        server.wait(&call.asked, millis(call, 0));
+        die(1);
+    }
+    if server.wait(&call.asked, millis(call, 0)) {
+        echo(call);
+    }
+}
+
+fn ask(server: &Server, call: &Call) {
+    let text = match call.string("message") {
+        empty if empty.is_empty() => "what do you say?".to_owned(),
+        message => message,
+    };
+    let (method, params) = match call.tool.as_str() {
+        "ask_sampling" => ("sampling/createMessage", sampling(&text)),
+        "ask_elicitation" => ("elicitation/create", elicitation(&text)),
+        _ => ("roots/list", json!({})),
+    };
+    let Some(answer) = server.ask(&call.asked, method, &params.to_string()) else {
+        if !server.state().is_cancelled(&call.asked.id) {
+            call.failed("the client did not answer");
+        }
+        return;
+    };
+    match (answer.raw("result"), answer.raw("error")) {
+        (Some(result), _) => call.text(result),
+        (None, error) => call.failed(error.unwrap_or("neither a result nor an error")),
+    }
+}
+
+fn sampling(text: &str) -> Value {
+    let message = json!({ "role": "user", "content": { "type": "text", "text": text } });
+    json!({ "messages": [message], "maxTokens": 100 })
+}
+
+fn elicitation(text: &str) -> Value {
+    let name = json!({ "type": "string", "description": "A name" });
+    let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
+    json!({ "message": text, "requestedSchema": schema })
+}
+
+/// Half of an answer, a pause, the rest; nobody else says anything meanwhile.
+fn half_line(call: &Call) {
+    let mut answer = call.asked.as_result(&text_result("both halves")).into_bytes();
+    answer.push(b'\n');
+    let (first, second) = answer.split_at(answer.len() / 2);
+    let mut line = call.asked.outlet.hold();
+    line.bytes(first);
+    standin::linger(millis(call, 100));
+    line.bytes(second);
+    line.count();
+}
+
+fn oddly(call: &Call) {
+    let mut line = call.asked.outlet.hold();
+    let mut answer = call.asked.as_result(&text_result(&call.tool));
+    match call.tool.as_str() {
+        "raw" => answer = call.asked.as_result(&call.string("result")),
+        "say" => line.message(call.string("line"), false),
+        "answer_twice" => line.message(answer.clone(), true),
+        "answer_unknown_id" => {
+            let unknown = r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#;
+            line.message(unknown.to_owned(), false);
+        }
+        _ => {
+            for number in 0..call.number("lines", 3) {
+                line.bytes(format!("garbage {number}\n").as_bytes());
+                line.bytes(b"\xc3\x28 no text \xff\n");
+            }
+            line.bytes(&vec![b'g'; call.size("bytes", 0)]);
+            if call.number("bytes", 0) > 0 {
+                line.bytes(b"\n");
+            }
+        }
+    }
+    line.message(answer, true);
+}
+
+/// One of those that are only there to be many.
+fn other(call: &Call) {
+    let query = call.arguments.raw("query").unwrap_or_default();
+    call.text(format!("{} {query}", call.tool).trim_end());
+}
