@@ -1,3 +1,22 @@
 //! The door: every server's tools, prompts and resources, to every client.
+//!
+//! One thread with a runtime of its own holds all of it. A message goes from a client's
+//! socket into a server's pipe, and back, without a lock, a channel or another task in
+//! between, and its inside stays the text it was.
 
+mod catalog;
+mod client;
+pub mod control;
+pub mod era;
 pub mod front;
+mod hub;
+mod level;
+mod life;
+mod manifest;
+mod names;
+mod params;
+mod say;
+mod server;
+mod subscriptions;
+mod tools;
+mod upstream;

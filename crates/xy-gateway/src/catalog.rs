@@ -1,0 +1,328 @@
+//! What a server offers: its lists, each item as the server wrote it, and how that looks
+//! when all servers stand behind one door. Pure.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use serde_json::value::RawValue;
+use xy_mcp::envelope::text_of;
+
+use crate::era::Introduction;
+use crate::names;
+
+/// A list that is longer affects only its own server: the rest of it is not shown.
+pub(crate) const MOST_ITEMS: usize = 10_000;
+
+/// The same, in bytes.
+pub(crate) const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+
+    /// What is asked for by `method`, if it is a list.
+    pub(crate) fn listed_by(method: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.method() == method)
+    }
+
+    /// What asks for it.
+    pub(crate) fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "tools/list",
+            Self::Prompts => "prompts/list",
+            Self::Resources => "resources/list",
+            Self::Templates => "resources/templates/list",
+        }
+    }
+
+    /// Where it stands in the answer.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    /// What tells that it has changed.
+    pub(crate) fn changed(self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources | Self::Templates => "notifications/resources/list_changed",
+        }
+    }
+
+    /// Which field of an item is its name.
+    fn field(self) -> &'static str {
+        match self {
+            Self::Tools | Self::Prompts => "name",
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+        }
+    }
+
+    fn outside(self, server: &str, name: &str) -> String {
+        match self {
+            Self::Tools | Self::Prompts => names::outside(server, name),
+            Self::Resources | Self::Templates => names::uri_outside(server, name),
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Tools => 0,
+            Self::Prompts => 1,
+            Self::Resources => 2,
+            Self::Templates => 3,
+        }
+    }
+}
+
+/// One tool, prompt, resource or template, as its server wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// What the server calls it.
+    pub(crate) name: Box<str>,
+    /// All of it.
+    pub(crate) raw: Box<str>,
+    /// Where in that its name stands.
+    at: Range<usize>,
+}
+
+impl Item {
+    /// `None` for what has no name.
+    pub(crate) fn read(kind: Kind, raw: &str) -> Option<Self> {
+        let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(raw).ok()?;
+        let written = fields.get(kind.field())?.get();
+        let name = text_of(written)?.into();
+        let begins = written.as_ptr() as usize - raw.as_ptr() as usize;
+        Some(Self { name, raw: raw.into(), at: begins..begins + written.len() })
+    }
+
+    /// As it is shown beside those of other servers.
+    fn shown_as(&self, name: &str) -> Box<str> {
+        let (before, after) = (&self.raw[..self.at.start], &self.raw[self.at.end..]);
+        let mut shown = Vec::with_capacity(self.raw.len() + name.len());
+        let text = [before, &names::quoted(name), after].concat();
+        xy_mcp::edit::append_on_one_line(&mut shown, text.as_bytes());
+        String::from_utf8_lossy(&shown).into()
+    }
+}
+
+/// One page of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) items: Vec<Item>,
+    /// What asks for the next, as it is written.
+    pub(crate) next: Option<String>,
+    /// How many had no name.
+    pub(crate) nameless: usize,
+}
+
+impl Page {
+    /// Reads the result of a list.
+    pub(crate) fn read(kind: Kind, result: &str) -> Result<Self, String> {
+        let not_one =
+            |cause: &dyn std::fmt::Display| format!("its {} is none: {cause}", kind.method());
+        let fields: BTreeMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_str(result).map_err(|cause| not_one(&cause))?;
+        let list =
+            fields.get(kind.key()).ok_or_else(|| not_one(&format!("no `{}`", kind.key())))?;
+        let raw: Vec<&RawValue> =
+            serde_json::from_str(list.get()).map_err(|cause| not_one(&cause))?;
+        let items: Vec<Item> = raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect();
+        let next =
+            fields.get("nextCursor").map(|raw| raw.get().to_owned()).filter(|it| it != "null");
+        let nameless = raw.len() - items.len();
+        Ok(Self { items, next, nameless })
+    }
+}
+
+/// All lists of one server, as it wrote them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Lists([Vec<Item>; 4]);
+
+impl Lists {
+    pub(crate) fn of(&self, kind: Kind) -> &[Item] {
+        &self.0[kind.index()]
+    }
+
+    pub(crate) fn set(&mut self, kind: Kind, items: Vec<Item>) {
+        self.0[kind.index()] = items;
+    }
+}
+
+/// Everything that is known of a server, and how it is shown.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) introduction: Introduction,
+    pub(crate) lists: Lists,
+    shown: [Vec<Shown>; 4],
+    /// From names outside to the place in the list.
+    places: [HashMap<Box<str>, usize>; 2],
+}
+
+/// An item as it is shown beside those of other servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// What it is called there.
+    pub(crate) name: Box<str>,
+    /// All of it, on one line.
+    pub(crate) text: Box<str>,
+}
+
+impl Known {
+    pub(crate) fn new(server: &str, introduction: Introduction, lists: Lists) -> Self {
+        let show = |kind: Kind| -> Vec<Shown> {
+            let items = lists.of(kind).iter();
+            let shown = items.map(|item| {
+                let name = kind.outside(server, &item.name);
+                Shown { text: item.shown_as(&name), name: name.into() }
+            });
+            shown.collect()
+        };
+        let shown = Kind::ALL.map(show);
+        let places = [Kind::Tools, Kind::Prompts].map(|kind| {
+            let names = shown[kind.index()].iter().enumerate();
+            // Of two with one name the first is meant.
+            names.rev().map(|(place, shown)| (shown.name.clone(), place)).collect()
+        });
+        Self { introduction, lists, shown, places }
+    }
+
+    /// How its items are shown beside those of other servers.
+    pub(crate) fn shown(&self, kind: Kind) -> &[Shown] {
+        &self.shown[kind.index()]
+    }
+
+    /// What the server calls the tool or prompt of this name outside.
+    pub(crate) fn inside(&self, kind: Kind, outside: &str) -> Option<&str> {
+        let place = self.places.get(kind.index())?.get(outside)?;
+        Some(&self.lists.of(kind)[*place].name)
+    }
+
+    /// Whether it has a resource, or a template that fits.
+    pub(crate) fn has_resource(&self, uri: &str) -> bool {
+        self.lists.of(Kind::Resources).iter().any(|item| &*item.name == uri)
+            || self.lists.of(Kind::Templates).iter().any(|item| names::fits(&item.name, uri))
+    }
+}
+
+/// What one answer holds of a long list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cut<'s> {
+    pub(crate) shown: Vec<&'s Shown>,
+    /// The name after which the next answer begins.
+    pub(crate) next: Option<&'s str>,
+}
+
+/// Cuts a list for one answer: from after the name `after`, at most `bytes` long but never
+/// empty. `None` if there is no such name.
+pub(crate) fn cut<'s>(
+    all: impl Iterator<Item = &'s Shown>,
+    after: Option<&str>,
+    bytes: usize,
+) -> Option<Cut<'s>> {
+    let mut all = all.peekable();
+    if let Some(after) = after {
+        all.find(|shown| &*shown.name == after)?;
+    }
+    let mut cut = Cut { shown: Vec::new(), next: None };
+    let mut used = 0;
+    while let Some(shown) = all.next() {
+        used += shown.text.len() + 1;
+        cut.shown.push(shown);
+        if used >= bytes && all.peek().is_some() {
+            cut.next = Some(&shown.name);
+            break;
+        }
+    }
+    Some(cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(tools: &str) -> Known {
+        let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
+        let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{tools}}}"#)).unwrap();
+        let mut lists = Lists::default();
+        lists.set(Kind::Tools, page.items);
+        Known::new("s", introduction, lists)
+    }
+
+    #[test]
+    fn only_the_name_of_a_tool_is_changed() {
+        let tool = "{ \"x\" : 1.50,\n\"name\":\"a.b\",\"inputSchema\":{\"name\":\"a.b\"} }";
+        let known = known(&format!("[{tool}]"));
+        let [shown] = known.shown(Kind::Tools) else { panic!() };
+        let expected = format!(
+            r#"{{ "x" : 1.50, "name":"{}","inputSchema":{{"name":"a.b"}} }}"#,
+            names::outside("s", "a.b")
+        );
+        assert_eq!(&*shown.text, expected);
+        assert_eq!(known.inside(Kind::Tools, &shown.name), Some("a.b"));
+        assert_eq!(known.inside(Kind::Tools, "s__a.b"), None);
+        assert_eq!(known.inside(Kind::Prompts, &shown.name), None);
+    }
+
+    #[test]
+    fn what_has_no_name_is_left_out() {
+        let page =
+            Page::read(Kind::Tools, r#"{"tools":[{"name":"a"},{},7,{"name":3}],"nextCursor":"c"}"#);
+        let page = page.unwrap();
+        assert_eq!((page.items.len(), page.nameless, page.next.as_deref()), (1, 3, Some(r#""c""#)));
+    }
+
+    #[test]
+    fn what_is_no_list_is_said_to_be_none() {
+        for result in ["[]", "{}", r#"{"tools":{}}"#, r#"{"tools":null}"#, "7"] {
+            assert!(
+                Page::read(Kind::Tools, result).unwrap_err().contains("tools/list"),
+                "{result}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_goes_on() {
+        let known = known(r#"[{"name":"a"},{"name":"b"},{"name":"c"}]"#);
+        let all = || known.shown(Kind::Tools).iter();
+        let names = |cut: &Cut<'_>| -> Vec<String> {
+            cut.shown.iter().map(|shown| shown.name.to_string()).collect()
+        };
+        let first = cut(all(), None, 20).unwrap();
+        assert_eq!((names(&first), first.next), (vec!["s__a".into(), "s__b".into()], Some("s__b")));
+        let second = cut(all(), first.next, 20).unwrap();
+        assert_eq!((names(&second), second.next), (vec!["s__c".to_owned()], None));
+        assert_eq!(cut(all(), Some("gone"), 20), None);
+        assert_eq!(names(&cut(all(), None, 1000).unwrap()).len(), 3);
+    }
+
+    #[test]
+    fn a_resource_is_known_by_its_uri_or_a_template() {
+        let mut lists = Lists::default();
+        let read = |kind, raw| vec![Item::read(kind, raw).unwrap()];
+        lists.set(Kind::Resources, read(Kind::Resources, r#"{"uri":"a://b","name":"n"}"#));
+        lists
+            .set(Kind::Templates, read(Kind::Templates, r#"{"uriTemplate":"t://{x}","name":"n"}"#));
+        let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
+        let known = Known::new("s", introduction, lists);
+        assert!(known.has_resource("a://b") && known.has_resource("t://1"));
+        assert!(!known.has_resource("a://c"));
+        assert_eq!(&*known.shown(Kind::Templates)[0].name, "xy://s/t://{x}");
+    }
+}

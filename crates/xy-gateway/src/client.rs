@@ -1,0 +1,334 @@
+//! One client's conversation: what it has said, what it waits for, what it is told.
+//!
+//! `client/ask.rs` decides what each of its requests means.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+
+use tokio::task::AbortHandle;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Malformed, Message};
+use xy_protocol::error::CallError;
+
+use crate::era;
+use crate::front::{Conversation, Entry, Heard, Outlet, StreamNo, To};
+use crate::hub::Hub;
+use crate::level::Level;
+use crate::params::Params;
+use crate::say;
+use crate::server::Server;
+use crate::upstream::{Caller, Upstream};
+
+mod ask;
+
+/// Requests that one client may have open.
+const MOST_OPEN: usize = 1000;
+
+/// Messages that one batch may hold.
+const MOST_IN_BATCH: usize = 100;
+
+/// One client.
+pub(crate) struct Client {
+    number: u64,
+    entry: Entry,
+    hub: Rc<Hub>,
+    outlet: Rc<dyn Outlet>,
+    me: Weak<Self>,
+    greeted: RefCell<Option<Greeted>>,
+    open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
+    /// What servers ask it, by the id it is asked under.
+    asked: RefCell<HashMap<u64, Asked>>,
+    next_asked: Cell<u64>,
+    level: Cell<Option<Level>>,
+    is_closed: Cell<bool>,
+}
+
+/// What a client said of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Greeted {
+    pub(crate) version: &'static str,
+    /// What it can do, as it was written.
+    pub(crate) capabilities: Box<str>,
+}
+
+/// Where a request of a client is.
+pub(crate) enum Open {
+    /// With a server.
+    Sent { upstream: Rc<Upstream>, ours: u64 },
+    /// Waiting for a server.
+    Waiting { server: Rc<Server>, ticket: u64 },
+    /// Being answered by ourselves.
+    Here(AbortHandle),
+}
+
+/// Something that a server asks a client.
+struct Asked {
+    by: Weak<Upstream>,
+    /// The server's own id, as it was written.
+    id: Box<str>,
+}
+
+/// How many questions of servers one client may have open.
+const MOST_ASKED: usize = 100;
+
+impl Client {
+    pub(crate) fn new(number: u64, entry: Entry, hub: Rc<Hub>, outlet: Rc<dyn Outlet>) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
+            number,
+            entry,
+            hub,
+            outlet,
+            me: me.clone(),
+            greeted: RefCell::default(),
+            open: RefCell::default(),
+            asked: RefCell::default(),
+            next_asked: Cell::new(1),
+            level: Cell::new(None),
+            is_closed: Cell::new(false),
+        })
+    }
+
+    /// No other client has, or had, the same.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What it is shown.
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The least that it wants to know; everything, if it has not said.
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.level.get()
+    }
+
+    /// What it said of itself, if it has.
+    pub(crate) fn greeted(&self) -> Option<Greeted> {
+        self.greeted.borrow().clone()
+    }
+
+    /// Whether it said that it can do `what`: a key of its capabilities.
+    pub(crate) fn can(&self, what: &str) -> bool {
+        let greeted = self.greeted.borrow();
+        let Some(greeted) = &*greeted else { return false };
+        let read: Result<HashMap<String, serde::de::IgnoredAny>, _> =
+            serde_json::from_str(&greeted.capabilities);
+        read.is_ok_and(|capabilities| capabilities.contains_key(what))
+    }
+
+    /// How many of its requests are open.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// Its request `id` has been answered with this line.
+    pub(crate) fn answered(&self, id: &str, stream: StreamNo, line: &[u8]) {
+        self.open.borrow_mut().remove(id);
+        self.tell(line, To::Answer(stream));
+    }
+
+    /// Its request `id` cannot be done.
+    pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
+        self.answered(id, stream, &say::fault(id, fault));
+    }
+
+    /// It is told something.
+    pub(crate) fn tell(&self, message: &[u8], to: To) {
+        if !self.is_closed.get() {
+            self.outlet.put(message, to);
+        }
+    }
+
+    /// A server asks it something; `line` is all of it.
+    pub(crate) fn ask(
+        &self,
+        by: &Rc<Upstream>,
+        id: &str,
+        line: &[u8],
+        stream: Option<StreamNo>,
+    ) -> Result<(), CallError> {
+        if self.asked.borrow().len() >= MOST_ASKED {
+            return Err(say::invalid("the client has too many questions open"));
+        }
+        let number = self.next_asked.replace(self.next_asked.get() + 1);
+        let asked = Asked { by: Rc::downgrade(by), id: id.into() };
+        self.asked.borrow_mut().insert(number, asked);
+        let number = number.to_string();
+        let Ok(Message::Request { id, .. }) = envelope::parse(line) else { return Ok(()) };
+        let mut edits = Edits::of(line);
+        edits.replace(id, number);
+        self.tell(&edits.to_vec(), stream.map_or(To::Anyone, To::During));
+        Ok(())
+    }
+
+    /// A server takes back what it asked.
+    pub(crate) fn unask(&self, by: &Rc<Upstream>, theirs: &str, line: &[u8]) {
+        let mut asked = self.asked.borrow_mut();
+        let is_it =
+            |one: &Asked| &*one.id == theirs && std::ptr::eq(one.by.as_ptr(), Rc::as_ptr(by));
+        let Some(number) = asked.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number)
+        else {
+            return;
+        };
+        asked.remove(&number);
+        let Ok(Message::Notification { params, .. }) = envelope::parse(line) else { return };
+        let Some(part) = Params::read(params).request_id() else { return };
+        let mut edits = Edits::of(line);
+        edits.replace(part, number.to_string());
+        self.tell(&edits.to_vec(), To::Anyone);
+    }
+
+    fn me(&self) -> Rc<Self> {
+        self.me.upgrade().expect("whoever calls a client holds it")
+    }
+
+    fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
+        match envelope::parse(text) {
+            Ok(Message::Request { id, method, params }) => {
+                self.hear_request(text, id, &method, params, stream)
+            }
+            Ok(Message::Notification { method, params }) => {
+                self.hear_notification(&method, params, text, stream);
+                Heard::Taken
+            }
+            Ok(Message::Answer { id, .. }) => {
+                self.hear_answer(id, text);
+                Heard::Taken
+            }
+            Err(Malformed::Batch) if self.has_batches() => self.hear_batch(text, stream),
+            Err(problem) => {
+                let id = match &problem {
+                    Malformed::NotAMessage { id: Some(id), .. } => id.as_str(),
+                    _ => "null",
+                };
+                Heard::Refused(say::error(id, problem.code(), &problem.to_string()))
+            }
+        }
+    }
+
+    fn has_batches(&self) -> bool {
+        self.greeted.borrow().as_ref().is_some_and(|it| era::has_batches(it.version))
+    }
+
+    /// Several messages at once, which one revision has. Each is answered on its own.
+    fn hear_batch(&self, text: &[u8], stream: StreamNo) -> Heard {
+        let parts: Vec<&serde_json::value::RawValue> = match serde_json::from_slice(text) {
+            Ok(parts) => parts,
+            Err(problem) => {
+                return Heard::Refused(say::error("null", -32700, &problem.to_string()));
+            }
+        };
+        if parts.is_empty() || parts.len() > MOST_IN_BATCH {
+            let problem = format!("a batch holds 1 to {MOST_IN_BATCH} messages");
+            return Heard::Refused(say::error("null", -32600, &problem));
+        }
+        let mut heard = Heard::Taken;
+        for part in parts {
+            match self.hear_one(part.get().as_bytes(), stream) {
+                Heard::Refused(error) => {
+                    self.tell(&error, To::Answer(stream));
+                    heard = Heard::Asked;
+                }
+                Heard::Asked => heard = Heard::Asked,
+                Heard::Taken => {}
+            }
+        }
+        heard
+    }
+
+    fn hear_request(
+        &self,
+        text: &[u8],
+        id: &str,
+        method: &str,
+        params: Option<&str>,
+        stream: StreamNo,
+    ) -> Heard {
+        let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
+        if self.open.borrow().contains_key(id) {
+            return refuse(-32600, "a request with this id is still open");
+        }
+        if self.open.borrow().len() >= MOST_OPEN {
+            return refuse(
+                -32008,
+                &format!("{MOST_OPEN} requests are open, which is the most there may be"),
+            );
+        }
+        if self.greeted.borrow().is_none() && !matches!(method, "initialize" | "ping") {
+            return refuse(-32600, "the first request has to be `initialize`");
+        }
+        self.request(ask::Request { text, id, method, params: Params::read(params), stream });
+        Heard::Asked
+    }
+
+    fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8], stream: StreamNo) {
+        match method {
+            "notifications/cancelled" => {
+                if let Some(id) = Params::read(params).request_id() {
+                    self.cancel(id);
+                }
+            }
+            "notifications/initialized" => {}
+            _ => self.pass_notification(method, text, stream),
+        }
+    }
+
+    /// It does not want to know any more.
+    fn cancel(&self, id: &str) {
+        let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
+        Self::give_up(open, "the client cancelled it");
+        self.tell(&[], To::Nobody(stream));
+    }
+
+    fn give_up(open: Open, reason: &str) {
+        match open {
+            Open::Sent { upstream, ours } => drop::<Option<Caller>>(upstream.cancel(ours, reason)),
+            Open::Waiting { server, ticket } => drop(server.take_waiting(ticket)),
+            Open::Here(task) => task.abort(),
+        }
+    }
+
+    /// It answers what a server asked.
+    fn hear_answer(&self, id: Option<&str>, text: &[u8]) {
+        let Some(id) = id else { return };
+        let asked = id.parse().ok().and_then(|number: u64| self.asked.borrow_mut().remove(&number));
+        let Some(Asked { by, id: theirs }) = asked else { return };
+        if let Some(upstream) = by.upgrade() {
+            let mut edits = Edits::of(text);
+            edits.replace(id, &*theirs);
+            upstream.send(&edits.to_vec());
+        }
+    }
+}
+
+impl Conversation for Client {
+    fn hear(&self, message: &[u8], stream: StreamNo) -> Heard {
+        if self.is_closed.get() {
+            return Heard::Taken;
+        }
+        self.hear_one(message, stream)
+    }
+
+    fn version(&self) -> Option<&'static str> {
+        self.greeted.borrow().as_ref().map(|greeted| greeted.version)
+    }
+
+    fn close(&self) {
+        if self.is_closed.replace(true) {
+            return;
+        }
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        for (open, _) in open.into_values() {
+            Self::give_up(open, "the client is gone");
+        }
+        let asked = std::mem::take(&mut *self.asked.borrow_mut());
+        for Asked { by, id } in asked.into_values() {
+            if let Some(upstream) = by.upgrade() {
+                upstream.send(&say::error(&id, -32603, "the client is gone"));
+            }
+        }
+        self.hub.left(self);
+    }
+}

@@ -1,0 +1,374 @@
+//! What each request of a client means: answered here, or sent on, and to whom.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::text_of;
+use xy_protocol::control::quoted as shortened;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::{Client, Greeted, Open};
+use crate::catalog::Kind;
+use crate::era;
+use crate::front::{StreamNo, To, View};
+use crate::level::Level;
+use crate::names::{self, quoted};
+use crate::params::{Params, Reference};
+use crate::say;
+use crate::server::{Server, Went};
+use crate::tools;
+use crate::upstream;
+
+/// How long an answer waits for servers of which nothing is known yet.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long a call waits for its server to come up.
+const CALL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the first answer to a client is when nothing is known of its server.
+const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
+
+/// One request, and the pieces of it.
+pub(super) struct Request<'t> {
+    pub(super) text: &'t [u8],
+    pub(super) id: &'t str,
+    pub(super) method: &'t str,
+    pub(super) params: Params<'t>,
+    pub(super) stream: StreamNo,
+}
+
+/// What came of looking at a request.
+enum Verdict {
+    /// This is the result.
+    Result(String),
+    /// It is on its way.
+    Under(Open),
+}
+
+impl Client {
+    /// Takes a request; it is answered now or later.
+    pub(super) fn request(&self, request: Request<'_>) {
+        let (id, stream) = (request.id, request.stream);
+        match self.look_at(&request) {
+            Ok(Verdict::Result(result)) => self.tell(&say::result(id, &result), To::Answer(stream)),
+            Ok(Verdict::Under(open)) => {
+                self.open.borrow_mut().insert(id.into(), (open, stream));
+            }
+            Err(fault) => self.tell(&say::fault(id, &fault), To::Answer(stream)),
+        }
+    }
+
+    /// A request that had to wait is looked at again.
+    pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
+        self.open.borrow_mut().remove(id);
+        let _ = self.hear_one(text, stream); // It was a request before.
+    }
+
+    fn look_at(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        match request.method {
+            "initialize" => return Ok(self.greet(request)),
+            "ping" => return Ok(Verdict::Result("{}".to_owned())),
+            "logging/setLevel" => return self.set_level(request),
+            _ => {}
+        }
+        match &self.entry.view {
+            View::Server(name) => self.look_at_plain(request, &name.clone()),
+            View::Profile(_) => self.look_at_shared(request),
+        }
+    }
+
+    /// For one server, with nothing between.
+    fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
+        let server = self.hub.server(name).ok_or_else(|| gone(name))?;
+        if let Some(kind) = Kind::listed_by(request.method)
+            && server.upstream(server.holder(self)).is_none()
+            && let Some(known) = server.shown()
+        {
+            let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
+            return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
+        }
+        self.follow(request, &server, request.params.uri().and_then(text_of).as_deref())?;
+        self.send_on(request, &server, None)
+    }
+
+    /// For all servers behind one door.
+    fn look_at_shared(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if let Some(kind) = Kind::listed_by(request.method) {
+            return self.list(request, kind);
+        }
+        match request.method {
+            "tools/call" => self.by_name(request, Kind::Tools, request.params.name()),
+            "prompts/get" => self.by_name(request, Kind::Prompts, request.params.name()),
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
+                self.by_uri(request, request.params.uri())
+            }
+            "completion/complete" => match request.params.reference() {
+                Some(Reference::Name(name)) => self.by_name(request, Kind::Prompts, Some(name)),
+                Some(Reference::Uri(uri)) => self.by_uri(request, Some(uri)),
+                None => Err(say::invalid("`ref` names neither a prompt nor a template")),
+            },
+            method => Err(CallError::new(
+                ErrorKind::MethodNotFound,
+                format!("there is no method `{}`", shortened(method)),
+            )),
+        }
+    }
+
+    fn by_name(
+        &self,
+        request: &Request<'_>,
+        kind: Kind,
+        written: Option<&str>,
+    ) -> Result<Verdict, CallError> {
+        let outside =
+            written.and_then(text_of).ok_or_else(|| say::invalid("`name` is not a text"))?;
+        let Some((server, rest)) = names::inside(&outside) else {
+            if kind == Kind::Tools && tools::is_own(&outside) {
+                return self.own_tool(request, &outside);
+            }
+            return Err(self.hub.unknown(kind, &outside));
+        };
+        let server = self.hub.server(server).ok_or_else(|| self.hub.unknown(kind, &outside))?;
+        let inside = match &*server.known.borrow() {
+            Some(known) => known.inside(kind, &outside).map(str::to_owned),
+            None => Some(rest.to_owned()), // It says itself whether it has that.
+        };
+        let inside = inside.ok_or_else(|| self.hub.unknown(kind, &outside))?;
+        self.send_on(request, &server, written.map(|written| (written, quoted(&inside))))
+    }
+
+    fn by_uri(&self, request: &Request<'_>, written: Option<&str>) -> Result<Verdict, CallError> {
+        let uri = written.and_then(text_of).ok_or_else(|| say::invalid("`uri` is not a text"))?;
+        if let Some((server, inside)) = names::uri_inside(&uri) {
+            let server = self.hub.server(server).ok_or_else(|| self.hub.no_resource(&uri))?;
+            if let Some(verdict) = self.follow(request, &server, Some(inside))? {
+                return Ok(verdict);
+            }
+            return self.send_on(request, &server, written.map(|it| (it, quoted(inside))));
+        }
+        let server = self.hub.owner_of(&uri)?;
+        if let Some(verdict) = self.follow(request, &server, Some(&uri))? {
+            return Ok(verdict);
+        }
+        self.send_on(request, &server, None)
+    }
+
+    /// Remembers who watches what; a verdict if the server need not be told.
+    fn follow(
+        &self,
+        request: &Request<'_>,
+        server: &Rc<Server>,
+        uri: Option<&str>,
+    ) -> Result<Option<Verdict>, CallError> {
+        let Some(uri) = uri else { return Ok(None) };
+        match request.method {
+            "resources/subscribe" => self.hub.subscribe(server, uri, self.number).map(|()| None),
+            "resources/unsubscribe" => {
+                let is_last = self.hub.unsubscribe(server, uri, self.number);
+                Ok((!is_last).then(|| Verdict::Result("{}".to_owned())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn send_on(
+        &self,
+        request: &Request<'_>,
+        server: &Rc<Server>,
+        renamed: Option<(&str, String)>,
+    ) -> Result<Verdict, CallError> {
+        let outgoing = upstream::Request {
+            text: request.text,
+            id: request.id,
+            token: request.params.own_token(),
+            renamed,
+        };
+        match server.call(&self.me(), outgoing, request.stream)? {
+            Went::Sent(open) => Ok(Verdict::Under(open)),
+            Went::Waits { open, ticket, is_first } => {
+                if is_first {
+                    self.hub.want(server, &self.me());
+                }
+                let (server, limit) = (server.clone(), CALL_PATIENCE);
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(limit).await;
+                    give_up_waiting(&server, ticket);
+                });
+                Ok(Verdict::Under(open))
+            }
+        }
+    }
+
+    fn set_level(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        let word = request.params.level().and_then(text_of);
+        let level = word
+            .and_then(|word| Level::read(&word))
+            .ok_or_else(|| say::invalid(format!("`level` is not one of {}", Level::words())))?;
+        self.level.set(Some(level));
+        self.hub.tune();
+        Ok(Verdict::Result("{}".to_owned()))
+    }
+
+    /// The first request: who is there, and in which revision they speak.
+    fn greet(&self, request: &Request<'_>) -> Verdict {
+        let version = era::offered(&request.params.version().unwrap_or_default());
+        let capabilities = request.params.capabilities().unwrap_or("{}").into();
+        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities });
+        match &self.entry.view {
+            View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
+            View::Server(name) => self.greet_for(&name.clone(), version, request),
+        }
+    }
+
+    fn greet_for(&self, name: &str, version: &'static str, request: &Request<'_>) -> Verdict {
+        let Some(server) = self.hub.server(name) else {
+            return Verdict::Result(anything(name, version));
+        };
+        self.hub.want(&server, &self.me());
+        if let Some(result) = introduced(&server, self, version) {
+            return Verdict::Result(result);
+        }
+        let (name, named) = (name.to_owned(), name.to_owned());
+        self.later(
+            request,
+            move |client| match introduced(&server, client, version) {
+                Some(result) => Some(Ok(result)),
+                None => (!server.is_shown()).then(|| Ok(anything(&name, version))),
+            },
+            move |_| Ok(anything(&named, version)),
+        )
+    }
+
+    fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Verdict, CallError> {
+        let after = match request.params.cursor() {
+            Some(cursor) => {
+                Some(text_of(cursor).ok_or_else(|| say::invalid("`cursor` is not a text"))?)
+            }
+            None => None,
+        };
+        if self.hub.is_known(self) {
+            return self.hub.list(self, kind, after.as_deref()).map(Verdict::Result);
+        }
+        let after = after.map(std::borrow::Cow::into_owned);
+        let answer =
+            Rc::new(move |client: &Client| client.hub.list(client, kind, after.as_deref()));
+        let at_last = answer.clone();
+        Ok(self.later(
+            request,
+            move |client| client.hub.is_known(client).then(|| answer(client)),
+            move |client| at_last(client),
+        ))
+    }
+
+    /// Answers when something is known, or after a while with what there is.
+    fn later(
+        &self,
+        request: &Request<'_>,
+        is_known: impl Fn(&Self) -> Option<Result<String, CallError>> + 'static,
+        at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
+    ) -> Verdict {
+        let (client, mut news) = (self.me(), self.hub.news());
+        let (id, stream) = (request.id.to_owned(), request.stream);
+        let give_up_at = Instant::now() + PATIENCE;
+        let task = tokio::task::spawn_local(async move {
+            let answer = loop {
+                if let Some(answer) = is_known(&client) {
+                    break answer;
+                }
+                let more = tokio::time::timeout_at(give_up_at, news.changed()).await;
+                if !matches!(more, Ok(Ok(()))) {
+                    break at_last(&client);
+                }
+            };
+            match answer {
+                Ok(result) => client.answered(&id, stream, &say::result(&id, &result)),
+                Err(fault) => client.failed(&id, stream, &fault),
+            }
+        });
+        Verdict::Under(Open::Here(task.abort_handle()))
+    }
+
+    fn own_tool(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
+        if !self.entry.may_manage {
+            return Err(CallError::new(
+                ErrorKind::NotAllowed,
+                format!("`{name}` manages servers, which this door does not allow"),
+            )
+            .hint("use `xy connect`, or a token that has the right"));
+        }
+        let arguments = request.params.arguments().unwrap_or("{}").to_owned();
+        let (client, name) = (self.me(), name.to_owned());
+        let (id, stream) = (request.id.to_owned(), request.stream);
+        let task = tokio::task::spawn_local(async move {
+            let result = tools::call(&client.hub, &name, &arguments).await;
+            match result {
+                Ok(result) => client.answered(&id, stream, &say::result(&id, &result)),
+                Err(fault) => client.failed(&id, stream, &fault),
+            }
+        });
+        Ok(Verdict::Under(Open::Here(task.abort_handle())))
+    }
+
+    /// A notification of the client's that is not for us.
+    pub(super) fn pass_notification(&self, method: &str, text: &[u8], _stream: StreamNo) {
+        // What is shared does not hear what concerns one client alone.
+        let concerns_one = method == "notifications/roots/list_changed";
+        let servers = match &self.entry.view {
+            View::Server(name) => self.hub.server(name).into_iter().collect(),
+            View::Profile(_) if concerns_one => self.hub.servers(),
+            View::Profile(_) => Vec::new(),
+        };
+        for server in servers {
+            let holder = server.holder(self);
+            if concerns_one && holder == xy_supervisor::instance::Holder::Shared {
+                continue;
+            }
+            if let Some(upstream) = server.upstream(holder) {
+                upstream.send(text);
+            }
+        }
+    }
+}
+
+/// A call has waited long enough.
+fn give_up_waiting(server: &Rc<Server>, ticket: u64) {
+    if let Some(waited) = server.take_waiting(ticket) {
+        let fault = CallError::new(
+            ErrorKind::TimedOut,
+            format!("`{}` did not come up within {CALL_PATIENCE:?}", server.name),
+        )
+        .cause("the call was not sent")
+        .hint(format!("`xy status {}` says what it is doing", server.name));
+        waited.client.failed(&waited.id, waited.stream, &fault);
+    }
+}
+
+fn gone(name: &str) -> CallError {
+    CallError::new(ErrorKind::ServerNotFound, format!("no server named `{}`", shortened(name)))
+        .cause("it has been removed")
+}
+
+/// What a server said of itself, for a client of this revision.
+fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Option<String> {
+    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
+    let result = match living {
+        Some(introduction) => introduction.result.clone(),
+        None => server.shown()?.introduction.result.clone(),
+    };
+    let Some(written) = Params::read(Some(&result)).version_as_written() else {
+        return Some(result);
+    };
+    let mut edits = Edits::of(result.as_bytes());
+    edits.replace(written, quoted(version));
+    Some(String::from_utf8_lossy(&edits.to_vec()).into_owned())
+}
+
+/// What is said of a server of which nothing is known yet.
+fn anything(name: &str, version: &str) -> String {
+    let name = quoted(name);
+    format!(
+        r#"{{"protocolVersion":"{version}","capabilities":{ANYTHING},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
+    )
+}

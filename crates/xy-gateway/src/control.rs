@@ -1,0 +1,23 @@
+//! What the gateway needs of the daemon around it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use xy_protocol::control::Request;
+use xy_protocol::error::CallError;
+use xy_protocol::server::ServerName;
+
+/// Something that takes time.
+pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The daemon, as the gateway sees it.
+pub trait Control: Send + Sync + 'static {
+    /// Does what could be asked on the control socket; the result as it would be there.
+    fn call(&self, request: Request) -> Later<Result<serde_json::Value, CallError>>;
+
+    /// Has an instance of `server` live for one client alone.
+    fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>>;
+
+    /// That client has gone.
+    fn release(&self, server: &ServerName, client: u64) -> Later<()>;
+}

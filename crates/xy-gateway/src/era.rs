@@ -1,0 +1,152 @@
+//! Which revision of MCP a peer speaks. Everything that depends on it is here.
+
+use serde::{Deserialize, Serialize};
+
+/// The revisions that begin with `initialize`, oldest first.
+pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
+/// The latest of them.
+pub const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
+
+/// A revision that we know, as one of ours.
+pub fn known(version: &str) -> Option<&'static str> {
+    VERSIONS.into_iter().find(|known| *known == version)
+}
+
+/// What a client that asks for `version` gets: the same if we know it, else our latest,
+/// which it may refuse.
+pub fn offered(version: &str) -> &'static str {
+    known(version).unwrap_or(LATEST)
+}
+
+/// Whether a revision has several messages in one array.
+pub fn has_batches(version: &str) -> bool {
+    version == "2025-03-26"
+}
+
+/// What a server said of itself when it was greeted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    /// The revision it speaks.
+    pub version: String,
+    /// Its whole answer, as it was written.
+    pub result: String,
+    /// What it can do.
+    pub abilities: Abilities,
+    /// How it wants to be used.
+    pub instructions: Option<String>,
+}
+
+/// What a server can do, as far as it matters here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
+pub struct Abilities {
+    /// It has tools.
+    pub tools: bool,
+    /// It has prompts.
+    pub prompts: bool,
+    /// It has resources.
+    pub resources: bool,
+    /// Its resources can be watched.
+    pub subscribe: bool,
+    /// It completes arguments.
+    pub completions: bool,
+    /// It can be told what to log.
+    pub logging: bool,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(rename = "protocolVersion")]
+    version: String,
+    #[serde(default)]
+    capabilities: Capabilities,
+    #[serde(default)]
+    instructions: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Capabilities {
+    tools: Option<serde::de::IgnoredAny>,
+    prompts: Option<serde::de::IgnoredAny>,
+    resources: Option<Resources>,
+    completions: Option<serde::de::IgnoredAny>,
+    logging: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    #[serde(default)]
+    subscribe: bool,
+}
+
+impl Introduction {
+    /// Reads a server's answer to `initialize`; an error is for its status.
+    pub fn read(result: &str) -> Result<Self, String> {
+        let answer: Answer = serde_json::from_str(result)
+            .map_err(|cause| format!("its answer to `initialize` is not one: {cause}"))?;
+        if known(&answer.version).is_none() {
+            return Err(format!(
+                "it speaks revision `{}` of MCP, and xy knows {}",
+                xy_protocol::control::quoted(&answer.version),
+                VERSIONS.join(", ")
+            ));
+        }
+        let Capabilities { tools, prompts, resources, completions, logging } = answer.capabilities;
+        let abilities = Abilities {
+            tools: tools.is_some(),
+            prompts: prompts.is_some(),
+            subscribe: resources.as_ref().is_some_and(|it| it.subscribe),
+            resources: resources.is_some(),
+            completions: completions.is_some(),
+            logging: logging.is_some(),
+        };
+        let (version, instructions) = (answer.version, answer.instructions);
+        Ok(Self { version, result: result.to_owned(), abilities, instructions })
+    }
+}
+
+/// What a server is greeted with. `capabilities` is what it is told a client can do.
+pub(crate) fn greeting(capabilities: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        r#"{{"protocolVersion":"{LATEST}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_its_revision_or_our_latest() {
+        assert_eq!(offered("2024-11-05"), "2024-11-05");
+        assert_eq!(offered("2099-01-01"), LATEST);
+        assert_eq!(offered(""), LATEST);
+    }
+
+    #[test]
+    fn a_server_introduces_itself() {
+        let read = Introduction::read(
+            r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"resources":{"subscribe":true},
+            "logging":{},"future":1},"serverInfo":{"name":"x","version":"1"},"instructions":"do"}"#,
+        )
+        .unwrap();
+        let abilities = Abilities {
+            tools: true,
+            resources: true,
+            subscribe: true,
+            logging: true,
+            ..Abilities::default()
+        };
+        assert_eq!((read.abilities, read.instructions.as_deref()), (abilities, Some("do")));
+    }
+
+    #[test]
+    fn what_is_no_introduction_is_refused_in_words() {
+        let unknown = Introduction::read(r#"{"protocolVersion":"1999-01-01"}"#).unwrap_err();
+        assert!(unknown.contains("`1999-01-01`") && unknown.contains(LATEST), "{unknown}");
+        let none = Introduction::read("[]").unwrap_err();
+        assert!(none.contains("not one"), "{none}");
+    }
+}

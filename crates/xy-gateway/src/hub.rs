@@ -1,0 +1,484 @@
+//! All servers and all clients of the gateway, on its one thread.
+//!
+//! Nothing here waits: what takes time is a task of its own that comes back with news.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::instance::{Holder, InstanceKey};
+
+use crate::catalog::{self, Kind, Known};
+use crate::client::Client;
+use crate::control::Control;
+use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
+use crate::level::Level;
+use crate::manifest::Manifests;
+use crate::names;
+use crate::params::Params;
+use crate::say;
+use crate::server::{Server, Standing};
+use crate::subscriptions::Subscriptions;
+use crate::tools;
+use crate::upstream::{Company, Upstream};
+
+/// Clients at the same time, over all doors.
+const MOST_CLIENTS: usize = 2000;
+
+/// One answer to a list is at most about this long: some clients read lines of 8 MiB.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// What clients show to their models of how to use servers; more is cut off by some.
+const INSTRUCTIONS_BYTES: usize = 2000;
+
+/// The only profile there is yet.
+pub(crate) const DEFAULT_PROFILE: &str = "default";
+
+/// All servers and clients.
+pub(crate) struct Hub {
+    me: Weak<Self>,
+    servers: RefCell<BTreeMap<ServerName, Rc<Server>>>,
+    clients: RefCell<HashMap<u64, Rc<Client>>>,
+    next_client: Cell<u64>,
+    subscriptions: RefCell<Subscriptions>,
+    /// Counts what clients could want to know: a server came or went, or is known better.
+    revision: watch::Sender<u64>,
+    /// What servers were last told to log.
+    level: Cell<Option<Level>>,
+    pub(crate) manifests: Manifests,
+    pub(crate) control: Arc<dyn Control>,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        manifests: Manifests,
+        control: Arc<dyn Control>,
+        first_client: u64,
+    ) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
+            me: me.clone(),
+            servers: RefCell::default(),
+            clients: RefCell::default(),
+            next_client: Cell::new(first_client),
+            subscriptions: RefCell::default(),
+            revision: watch::Sender::new(0),
+            level: Cell::new(None),
+            manifests,
+            control,
+        })
+    }
+
+    /// The server of this name.
+    pub(crate) fn server(&self, name: &str) -> Option<Rc<Server>> {
+        self.servers.borrow().get(name).cloned()
+    }
+
+    /// All servers, in order.
+    pub(crate) fn servers(&self) -> Vec<Rc<Server>> {
+        self.servers.borrow().values().cloned().collect()
+    }
+
+    /// The client of this number.
+    pub(crate) fn client(&self, number: u64) -> Option<Rc<Client>> {
+        self.clients.borrow().get(&number).cloned()
+    }
+
+    /// All clients.
+    pub(crate) fn clients(&self) -> Vec<Rc<Client>> {
+        self.clients.borrow().values().cloned().collect()
+    }
+
+    /// Hears whenever there is news.
+    pub(crate) fn news(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// There is news.
+    pub(crate) fn tell_news(&self) {
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// A server is there that was not.
+    pub(crate) fn add(&self, server: Rc<Server>) {
+        self.servers.borrow_mut().insert(server.name.clone(), server);
+    }
+
+    /// A server is there no more.
+    pub(crate) fn remove(&self, name: &ServerName) {
+        let Some(server) = self.servers.borrow_mut().remove(name) else { return };
+        self.stand(&server, Standing::Down("it has been removed".to_owned()));
+    }
+
+    /// Whether a server is there has changed, or not.
+    pub(crate) fn stand(&self, server: &Rc<Server>, standing: Standing) {
+        if *server.standing.borrow() == standing {
+            return;
+        }
+        *server.standing.borrow_mut() = standing.clone();
+        if let Standing::Down(why) = standing {
+            let fault = server.down(&why);
+            for waited in server.take_all_waiting(None) {
+                waited.client.failed(&waited.id, waited.stream, &fault);
+            }
+        }
+        if let Some(known) = server.known.borrow().clone() {
+            for kind in Kind::ALL {
+                if !known.lists.of(kind).is_empty() {
+                    self.tell_changed(&server.name, kind);
+                }
+            }
+        }
+        self.tell_news();
+    }
+
+    /// A server is known better than before.
+    pub(crate) fn learn(&self, server: &Rc<Server>, known: Known) {
+        let before = server.known.replace(Some(Rc::new(known)));
+        server.is_fresh.set(true);
+        let now = server.known.borrow().clone();
+        if let (Some(now), true) = (now, server.is_shown()) {
+            let is_other = |kind: &Kind| match &before {
+                Some(before) => before.lists.of(*kind) != now.lists.of(*kind),
+                None => !now.lists.of(*kind).is_empty(),
+            };
+            let mut told: Vec<&str> = Vec::new();
+            for kind in Kind::ALL.into_iter().filter(is_other) {
+                if !told.contains(&kind.changed()) {
+                    told.push(kind.changed());
+                    self.tell_changed(&server.name, kind);
+                }
+            }
+        }
+        self.tell_news();
+    }
+
+    /// Tells everyone who is shown `server` that a list has changed.
+    fn tell_changed(&self, server: &ServerName, kind: Kind) {
+        let message = say::notification(kind.changed());
+        for client in self.clients() {
+            let is_shown = match &client.entry().view {
+                View::Profile(_) => true,
+                View::Server(name) => name == server.as_str(),
+            };
+            if is_shown && client.version().is_some() {
+                client.tell(&message, To::Anyone);
+            }
+        }
+    }
+
+    /// Whether nothing more will be known soon of what a client is shown.
+    pub(crate) fn is_known(&self, client: &Client) -> bool {
+        self.servers.borrow().values().all(|server| {
+            if server.known.borrow().is_some() || !server.is_shown() {
+                return true;
+            }
+            if let Holder::Client(_) = server.holder(client) {
+                self.want(server, &self.clients.borrow()[&client.number()]);
+            }
+            false
+        })
+    }
+
+    /// One answer to a client that asks for a list of everything.
+    pub(crate) fn list(
+        &self,
+        client: &Client,
+        kind: Kind,
+        after: Option<&str>,
+    ) -> Result<String, CallError> {
+        let own = tools::shown(kind, client.entry().may_manage);
+        let servers = self.servers.borrow();
+        let known: Vec<Rc<Known>> = servers.values().filter_map(|server| server.shown()).collect();
+        let all = own.iter().chain(known.iter().flat_map(|known| known.shown(kind)));
+        let cut = catalog::cut(all, after, PAGE_BYTES)
+            .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
+        let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
+        let next = cut.next.map(|name| format!(r#","nextCursor":{}"#, names::quoted(name)));
+        let (key, next) = (kind.key(), next.unwrap_or_default());
+        Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
+    }
+
+    /// How xy introduces itself to a client.
+    pub(crate) fn introduction(&self, version: &str) -> String {
+        let ours = env!("CARGO_PKG_VERSION");
+        let instructions = names::quoted(&self.instructions());
+        format!(
+            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
+        )
+    }
+
+    /// What servers say of how to use them, as far as there is room.
+    fn instructions(&self) -> String {
+        let mut all = String::from(
+            "Tools and prompts of several servers: each name begins with its server's name and `__`.",
+        );
+        for server in self.servers() {
+            let Some(known) = server.shown() else { continue };
+            let Some(theirs) = known.introduction.instructions.as_deref() else { continue };
+            let more = format!("\n\n{}: {}", server.name, theirs.trim());
+            if !theirs.trim().is_empty() && all.len() + more.len() <= INSTRUCTIONS_BYTES {
+                all.push_str(&more);
+            }
+        }
+        all
+    }
+
+    /// There is no tool or prompt of this name.
+    pub(crate) fn unknown(&self, kind: Kind, name: &str) -> CallError {
+        let what = if kind == Kind::Tools { "tool" } else { "prompt" };
+        let shown = xy_protocol::control::quoted(name);
+        let fault = say::invalid(format!("Unknown {what}: {shown}"));
+        let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
+        let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
+        if let Some(nearest) = nearest(name, names) {
+            return fault.hint(format!("did you mean `{nearest}`?"));
+        }
+        match names::inside(name).and_then(|(server, _)| self.server(server)) {
+            Some(server) => match &*server.standing.borrow() {
+                Standing::Down(why) => {
+                    fault.cause(format!("`{}` is not running: {why}", server.name))
+                }
+                Standing::Up => fault,
+            },
+            None => fault,
+        }
+    }
+
+    /// There is no resource of this URI.
+    pub(crate) fn no_resource(&self, uri: &str) -> CallError {
+        say::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
+    }
+
+    /// The only server that has this resource.
+    pub(crate) fn owner_of(&self, uri: &str) -> Result<Rc<Server>, CallError> {
+        let has = |server: &Rc<Server>| server.shown().is_some_and(|known| known.has_resource(uri));
+        let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
+        match (owners.pop(), owners.is_empty()) {
+            (Some(owner), true) => Ok(owner),
+            (None, _) => Err(self.no_resource(uri)),
+            (Some(last), false) => {
+                owners.push(last);
+                let names: Vec<String> =
+                    owners.iter().map(|it| names::uri_outside(it.name.as_str(), uri)).collect();
+                Err(say::invalid("several servers have this resource")
+                    .hint(format!("say which: {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// Somebody watches a resource.
+    pub(crate) fn subscribe(
+        &self,
+        server: &Rc<Server>,
+        uri: &str,
+        client: u64,
+    ) -> Result<(), CallError> {
+        self.subscriptions.borrow_mut().add(&server.name, uri, client).map_err(say::invalid)
+    }
+
+    /// Somebody watches a resource no more; whether nobody does now.
+    pub(crate) fn unsubscribe(&self, server: &Rc<Server>, uri: &str, client: u64) -> bool {
+        self.subscriptions.borrow_mut().remove(&server.name, uri, client)
+    }
+
+    /// An instance is wanted that lives for one client alone.
+    pub(crate) fn want(&self, server: &Rc<Server>, client: &Rc<Client>) {
+        let holder = server.holder(client);
+        if holder == Holder::Shared || server.upstream(holder).is_some() {
+            return;
+        }
+        let (server, number) = (server.clone(), client.number());
+        let hold = self.control.hold(&server.name, number);
+        tokio::task::spawn_local(async move {
+            if let Err(fault) = hold.await {
+                for waited in server.take_all_waiting(Some(Holder::Client(number))) {
+                    waited.client.failed(&waited.id, waited.stream, &fault);
+                }
+            }
+        });
+    }
+
+    /// An instance can be asked from now on.
+    pub(crate) fn opened(&self, upstream: &Rc<Upstream>) {
+        let Some(server) = self.server(upstream.key().server.as_str()) else { return };
+        let holder = upstream.key().holder;
+        for waited in server.take_all_waiting(Some(holder)) {
+            waited.client.again(&waited.id, &waited.text, waited.stream);
+        }
+        if let Some(level) = self.level.get() {
+            tell_level(upstream, level);
+        }
+        for uri in self.subscriptions.borrow().of(&server.name, holder) {
+            let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+            let _ = upstream.ask("resources/subscribe", Some(&params)); // Its answer tells nothing.
+        }
+        self.tell_news();
+    }
+
+    /// Servers log what the one who wants to know most wants to know.
+    pub(crate) fn tune(&self) {
+        let level = self.clients.borrow().values().filter_map(|client| client.level()).min();
+        if level == self.level.replace(level) {
+            return;
+        }
+        let Some(level) = level else { return };
+        for upstream in self.servers().iter().flat_map(|server| server.all_upstreams()) {
+            tell_level(&upstream, level);
+        }
+    }
+
+    /// A client has gone.
+    pub(crate) fn left(&self, client: &Client) {
+        let number = client.number();
+        self.clients.borrow_mut().remove(&number);
+        for (server, uri) in self.subscriptions.borrow_mut().forget(number) {
+            let upstream = self.server(server.as_str()).and_then(|it| it.upstream(Holder::Shared));
+            if let Some(upstream) = upstream {
+                let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+                let _ = upstream.ask("resources/unsubscribe", Some(&params)); // The same.
+            }
+        }
+        for server in self.servers() {
+            if server.holder(client) == Holder::Client(number) {
+                tokio::task::spawn_local(self.control.release(&server.name, number));
+            }
+        }
+        self.tune();
+    }
+
+    /// Whom a message of a server belongs to, and where they asked.
+    fn addressee(&self, by: &Rc<Upstream>) -> Option<(Rc<Client>, To)> {
+        if let Holder::Client(number) = by.key().holder {
+            let client = self.clients.borrow().get(&number).cloned()?;
+            let to = by.only_client().map_or(To::Anyone, |(_, stream)| To::During(stream));
+            return Some((client, to));
+        }
+        by.only_client().map(|(client, stream)| (client, To::During(stream)))
+    }
+
+    fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
+        let Some(written) = Params::read(params).uri() else { return };
+        let Some(uri) = xy_mcp::envelope::text_of(written) else { return };
+        for number in self.subscriptions.borrow().watchers(&by.server, &uri, by.holder) {
+            let Some(client) = self.clients.borrow().get(&number).cloned() else { continue };
+            let mut edits = xy_mcp::edit::Edits::of(line);
+            if matches!(client.entry().view, View::Profile(_)) {
+                edits
+                    .replace(written, names::quoted(&names::uri_outside(by.server.as_str(), &uri)));
+            }
+            client.tell(&edits.to_vec(), To::Anyone);
+        }
+    }
+
+    fn me(&self) -> Rc<Self> {
+        self.me.upgrade().expect("whoever calls the hub holds it")
+    }
+}
+
+impl Company for Hub {
+    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]) {
+        match method {
+            "notifications/tools/list_changed"
+            | "notifications/prompts/list_changed"
+            | "notifications/resources/list_changed" => by.lists_changed(),
+            "notifications/resources/updated" => self.resource_updated(by.key(), params, line),
+            "notifications/cancelled" => {
+                if let Some(id) = Params::read(params).request_id() {
+                    for client in self.clients() {
+                        client.unask(by, id, line);
+                    }
+                }
+            }
+            _ => match self.addressee(by) {
+                Some((client, to)) if wants(&client, method, params) => client.tell(line, to),
+                Some(_) => {}
+                None => by.stray(line),
+            },
+        }
+    }
+
+    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]) {
+        let capability = match method {
+            "sampling/createMessage" => "sampling",
+            "elicitation/create" => "elicitation",
+            "roots/list" => "roots",
+            _ => "",
+        };
+        let refuse = |code, why: &str| by.send(&say::error(id, code, why));
+        let Some((client, to)) = self.addressee(by) else {
+            return refuse(
+                -32603,
+                "it is not clear which client this is for: several share this server",
+            );
+        };
+        if !client.can(capability) {
+            return refuse(-32601, "the client cannot do that");
+        }
+        let stream = match to {
+            To::During(stream) => Some(stream),
+            _ => None,
+        };
+        if let Err(fault) = client.ask(by, id, line, stream) {
+            by.send(&say::fault(id, &fault));
+        }
+    }
+}
+
+/// Whether a client wants to know something that belongs to it.
+fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
+    if method != "notifications/message" {
+        return true;
+    }
+    let word = Params::read(params).level().and_then(xy_mcp::envelope::text_of);
+    let level = word.and_then(|word| Level::read(&word));
+    match (level, client.level()) {
+        (Some(level), Some(least)) => level >= least,
+        _ => true,
+    }
+}
+
+fn tell_level(upstream: &Rc<Upstream>, level: Level) {
+    if upstream.introduction().is_some_and(|it| it.abilities.logging) {
+        let params = format!(r#"{{"level":"{level}"}}"#);
+        let _ = upstream.ask("logging/setLevel", Some(&params)); // Its answer tells nothing.
+    }
+}
+
+/// The known name that was probably meant.
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    const LIKENESS: f64 = 0.85;
+    if name.len() > 200 {
+        return None; // Comparing takes time with the length.
+    }
+    known
+        .map(|known| (strsim::jaro_winkler(name, known), known))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
+impl Front for Hub {
+    fn open(&self, entry: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal> {
+        match &entry.view {
+            View::Server(name) if self.server(name).is_none() => {
+                return Err(Refusal::NoServer(name.clone()));
+            }
+            View::Profile(name) if name != DEFAULT_PROFILE => {
+                return Err(Refusal::NoProfile(name.clone()));
+            }
+            _ => {}
+        }
+        let count = self.clients.borrow().len();
+        if count >= MOST_CLIENTS {
+            return Err(Refusal::TooMany(count));
+        }
+        let number = self.next_client.replace(self.next_client.get() + 1);
+        let client = Client::new(number, entry, self.me(), outlet);
+        self.clients.borrow_mut().insert(number, client.clone());
+        Ok(client)
+    }
+}

@@ -1,0 +1,133 @@
+//! What is remembered of servers on disk, so that nobody has to wait for a cold one.
+//!
+//! A manifest is of one configuration: a server that is started otherwise is another one.
+//! It is never trusted for more than what to show: the living server has the last word.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::ServerName;
+
+use crate::catalog::{Item, Kind, Known, Lists};
+use crate::era::Introduction;
+
+const FORMAT: u32 = 1;
+
+/// A file that is longer was not written by us.
+const MOST_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The folder of manifests.
+#[derive(Debug, Clone)]
+pub(crate) struct Manifests {
+    folder: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    key: String,
+    introduction: Introduction,
+    lists: BTreeMap<String, Vec<Box<RawValue>>>,
+}
+
+impl Manifests {
+    pub(crate) fn in_folder(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// What is remembered of a server that is started like this.
+    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Known> {
+        let file = self.file(&settings.name);
+        let size = std::fs::metadata(&file).ok()?.len();
+        let text = (size <= MOST_BYTES).then(|| std::fs::read_to_string(&file))?.ok()?;
+        let manifest = match serde_json::from_str::<Manifest>(&text) {
+            Ok(manifest) => manifest,
+            Err(problem) => {
+                tracing::warn!(file = %file.display(), %problem, "a manifest cannot be read: forgotten");
+                return None;
+            }
+        };
+        let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
+        is_of_it.then(|| manifest.known(&settings.name))
+    }
+
+    /// Remembers a server, in the background; a failure only costs time later.
+    pub(crate) fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
+        let file = self.file(&settings.name);
+        let manifest = Manifest::of(settings, known);
+        tokio::task::spawn_blocking(move || {
+            let text = serde_json::to_string(&manifest).unwrap_or_default();
+            if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
+                return;
+            }
+            if let Err(problem) = write_whole(&file, &text) {
+                tracing::warn!(file = %file.display(), %problem, "a manifest cannot be kept");
+            }
+        });
+    }
+
+    /// Forgets a server that is there no more.
+    pub(crate) fn forget(&self, name: &ServerName) {
+        let file = self.file(name);
+        tokio::task::spawn_blocking(move || drop(std::fs::remove_file(file))); // It may not be there.
+    }
+
+    fn file(&self, name: &ServerName) -> PathBuf {
+        self.folder.join(format!("{name}.json"))
+    }
+}
+
+impl Manifest {
+    fn of(settings: &ServerSettings, known: &Known) -> Self {
+        let raw = |kind: Kind| {
+            let items = known.lists.of(kind).iter();
+            let raw = items.filter_map(|item| RawValue::from_string(item.raw.to_string()).ok());
+            (kind.key().to_owned(), raw.collect())
+        };
+        Self {
+            format: FORMAT,
+            key: key(settings),
+            introduction: known.introduction.clone(),
+            lists: Kind::ALL.into_iter().map(raw).collect(),
+        }
+    }
+
+    fn known(self, name: &ServerName) -> Known {
+        let mut lists = Lists::default();
+        for kind in Kind::ALL {
+            let raw = self.lists.get(kind.key()).map(Vec::as_slice).unwrap_or_default();
+            lists.set(kind, raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect());
+        }
+        Known::new(name.as_str(), self.introduction, lists)
+    }
+}
+
+/// Tells one way to start a server from another. What it is told that clients can do is a
+/// function of its isolation.
+fn key(settings: &ServerSettings) -> String {
+    let process = serde_json::to_string(&settings.process).unwrap_or_default();
+    let text = format!("{process} {:?}", settings.isolation);
+    let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{digest:016x}")
+}
+
+/// Writes a file of which a reader sees the old or the new, never a part.
+fn write_whole(file: &Path, text: &str) -> io::Result<()> {
+    let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
+    std::fs::create_dir_all(folder)?;
+    let temporary = file.with_extension("json.new");
+    let mut options = std::fs::OpenOptions::new();
+    let mut opened =
+        options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    opened.write_all(text.as_bytes())?;
+    opened.sync_all()?;
+    std::fs::rename(&temporary, file)
+}

@@ -1,0 +1,154 @@
+//! The few params a proxy has to read, each as a piece of the message's own text.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use xy_mcp::envelope::text_of;
+
+/// Params of any request or notification.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Params<'t> {
+    #[serde(borrow, default)]
+    name: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    uri: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    cursor: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    level: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "ref")]
+    reference: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "requestId")]
+    request_id: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "progressToken")]
+    token: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "protocolVersion")]
+    version: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    capabilities: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "_meta")]
+    meta: Option<&'t RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'t> {
+    #[serde(borrow, default, rename = "progressToken")]
+    token: Option<&'t RawValue>,
+}
+
+impl<'t> Params<'t> {
+    /// Of what has none, or is an array, all are absent.
+    pub(crate) fn read(params: Option<&'t str>) -> Self {
+        params.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// `name`, as it is written.
+    pub(crate) fn name(&self) -> Option<&'t str> {
+        self.name.map(RawValue::get)
+    }
+
+    /// `uri`, as it is written.
+    pub(crate) fn uri(&self) -> Option<&'t str> {
+        self.uri.map(RawValue::get)
+    }
+
+    /// `cursor`, as it is written.
+    pub(crate) fn cursor(&self) -> Option<&'t str> {
+        self.cursor.map(RawValue::get)
+    }
+
+    /// `level`, as it is written.
+    pub(crate) fn level(&self) -> Option<&'t str> {
+        self.level.map(RawValue::get)
+    }
+
+    /// `arguments`, as they are written.
+    pub(crate) fn arguments(&self) -> Option<&'t str> {
+        self.arguments.map(RawValue::get)
+    }
+
+    /// `requestId`, as it is written.
+    pub(crate) fn request_id(&self) -> Option<&'t str> {
+        self.request_id.map(RawValue::get)
+    }
+
+    /// `progressToken` of a notification, as it is written.
+    pub(crate) fn token(&self) -> Option<&'t str> {
+        self.token.map(RawValue::get)
+    }
+
+    /// `protocolVersion`, as a text.
+    pub(crate) fn version(&self) -> Option<String> {
+        self.version.and_then(|it| text_of(it.get())).map(Into::into)
+    }
+
+    /// `protocolVersion`, as it is written.
+    pub(crate) fn version_as_written(&self) -> Option<&'t str> {
+        self.version.map(RawValue::get)
+    }
+
+    /// `capabilities`, as they are written.
+    pub(crate) fn capabilities(&self) -> Option<&'t str> {
+        self.capabilities.map(RawValue::get)
+    }
+
+    /// `_meta.progressToken` of a request, as it is written.
+    pub(crate) fn own_token(&self) -> Option<&'t str> {
+        let meta: Meta<'t> = serde_json::from_str(self.meta?.get()).ok()?;
+        meta.token.map(RawValue::get)
+    }
+
+    /// What `ref` refers to: its `name` or its `uri`.
+    pub(crate) fn reference(&self) -> Option<Reference<'t>> {
+        let inside = Self::read(Some(self.reference?.get()));
+        match (inside.name(), inside.uri()) {
+            (Some(name), None) => Some(Reference::Name(name)),
+            (None, Some(uri)) => Some(Reference::Uri(uri)),
+            _ => None,
+        }
+    }
+}
+
+/// What an argument to complete belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reference<'t> {
+    /// A prompt, as it is written.
+    Name(&'t str),
+    /// A template, as it is written.
+    Uri(&'t str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_a_piece_of_the_text() {
+        let text =
+            r#"{"name":"a__b","arguments":{"name":"other"},"_meta":{"x":1,"progressToken": 7 }}"#;
+        let params = Params::read(Some(text));
+        assert_eq!(params.name(), Some(r#""a__b""#));
+        assert_eq!(params.arguments(), Some(r#"{"name":"other"}"#));
+        assert_eq!(params.own_token(), Some("7"));
+        let within = text.as_bytes().as_ptr_range();
+        assert!(within.contains(&params.own_token().unwrap().as_ptr()));
+    }
+
+    #[test]
+    fn what_is_not_there_is_absent() {
+        for text in [None, Some("[]"), Some("{}"), Some(r#"{"_meta":3}"#)] {
+            let params = Params::read(text);
+            assert_eq!((params.name(), params.own_token()), (None, None));
+            assert_eq!(params.reference(), None);
+        }
+    }
+
+    #[test]
+    fn a_reference_is_a_prompt_or_a_template() {
+        let prompt = r#"{"ref":{"type":"ref/prompt","name":"x"}}"#;
+        assert_eq!(Params::read(Some(prompt)).reference(), Some(Reference::Name(r#""x""#)));
+        let template = r#"{"ref":{"type":"ref/resource","uri":"t://{x}"}}"#;
+        assert_eq!(Params::read(Some(template)).reference(), Some(Reference::Uri(r#""t://{x}""#)));
+    }
+}

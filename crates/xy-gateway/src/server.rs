@@ -1,0 +1,209 @@
+//! One server, as clients meet it: whether it is there, what is known of it, and the calls
+//! that wait for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use xy_config::settings::{Isolation, ServerSettings};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::instance::Holder;
+
+use crate::catalog::Known;
+use crate::client::{Client, Open};
+use crate::front::StreamNo;
+use crate::upstream::{Caller, Request, Upstream};
+
+/// Calls that may wait for one server to come up.
+const MOST_WAITING: usize = 1000;
+
+/// The same, in bytes.
+const MOST_WAITING_BYTES: usize = 64 * 1024 * 1024;
+
+/// Whether a server is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is, or will be without anybody's doing.
+    Up,
+    /// It is not, for this reason; what it offers is not shown.
+    Down(String),
+}
+
+/// One server.
+pub(crate) struct Server {
+    pub(crate) name: ServerName,
+    pub(crate) settings: RefCell<Arc<ServerSettings>>,
+    pub(crate) standing: RefCell<Standing>,
+    /// From a living instance, or remembered.
+    pub(crate) known: RefCell<Option<Rc<Known>>>,
+    /// Whether that is so of the living one too, as far as it was asked.
+    pub(crate) is_fresh: Cell<bool>,
+    upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
+    waiting: RefCell<VecDeque<Waiting>>,
+    next_ticket: Cell<u64>,
+}
+
+/// A call that waits for its server.
+pub(crate) struct Waiting {
+    ticket: u64,
+    pub(crate) client: Rc<Client>,
+    holder: Holder,
+    pub(crate) id: Box<str>,
+    pub(crate) text: Vec<u8>,
+    pub(crate) stream: StreamNo,
+}
+
+/// Where a call went.
+pub(crate) enum Went {
+    /// To the server.
+    Sent(Open),
+    /// It waits; `is_first` of its holder, who may have to be told to come.
+    Waits { open: Open, ticket: u64, is_first: bool },
+}
+
+impl Server {
+    pub(crate) fn new(settings: Arc<ServerSettings>, known: Option<Known>) -> Rc<Self> {
+        Rc::new(Self {
+            name: settings.name.clone(),
+            settings: RefCell::new(settings),
+            standing: RefCell::new(Standing::Up),
+            known: RefCell::new(known.map(Rc::new)),
+            is_fresh: Cell::new(false),
+            upstreams: RefCell::default(),
+            waiting: RefCell::default(),
+            next_ticket: Cell::new(0),
+        })
+    }
+
+    /// For whom the instance lives that a client's calls go to.
+    pub(crate) fn holder(&self, client: &Client) -> Holder {
+        match self.settings.borrow().isolation {
+            Isolation::Shared => Holder::Shared,
+            Isolation::Client => Holder::Client(client.number()),
+        }
+    }
+
+    /// Whether its items are shown.
+    pub(crate) fn is_shown(&self) -> bool {
+        *self.standing.borrow() == Standing::Up
+    }
+
+    /// What is known of it, if it is to be shown.
+    pub(crate) fn shown(&self) -> Option<Rc<Known>> {
+        self.known.borrow().clone().filter(|_| self.is_shown())
+    }
+
+    /// The instance that a client's calls go to, if it can be asked now.
+    pub(crate) fn upstream(&self, holder: Holder) -> Option<Rc<Upstream>> {
+        let found = self.upstreams.borrow().get(&holder).cloned();
+        found.filter(|upstream| upstream.introduction().is_some())
+    }
+
+    /// All of its instances that can be asked now.
+    pub(crate) fn all_upstreams(&self) -> Vec<Rc<Upstream>> {
+        let all = self.upstreams.borrow();
+        all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
+    }
+
+    /// An instance has begun to live.
+    pub(crate) fn add(&self, upstream: &Rc<Upstream>) {
+        self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
+    }
+
+    /// An instance is over, unless a later one has taken its place.
+    pub(crate) fn drop_upstream(&self, upstream: &Rc<Upstream>) {
+        let mut all = self.upstreams.borrow_mut();
+        if all.get(&upstream.key().holder).is_some_and(|it| Rc::ptr_eq(it, upstream)) {
+            all.remove(&upstream.key().holder);
+        }
+    }
+
+    /// Sends a client's request on, or has it wait.
+    pub(crate) fn call(
+        self: &Rc<Self>,
+        client: &Rc<Client>,
+        request: Request<'_>,
+        stream: StreamNo,
+    ) -> Result<Went, CallError> {
+        let holder = self.holder(client);
+        if let Some(upstream) = self.upstream(holder) {
+            let caller = Caller::Client {
+                client: client.clone(),
+                id: request.id.into(),
+                stream,
+                token: request.token.map(Into::into),
+            };
+            let ours = upstream.forward(request, caller)?;
+            return Ok(Went::Sent(Open::Sent { upstream, ours }));
+        }
+        if let Standing::Down(why) = &*self.standing.borrow() {
+            return Err(self.down(why));
+        }
+        self.wait(client, holder, &request, stream)
+    }
+
+    fn wait(
+        self: &Rc<Self>,
+        client: &Rc<Client>,
+        holder: Holder,
+        request: &Request<'_>,
+        stream: StreamNo,
+    ) -> Result<Went, CallError> {
+        let mut waiting = self.waiting.borrow_mut();
+        let bytes: usize = waiting.iter().map(|it| it.text.len()).sum();
+        if waiting.len() >= MOST_WAITING || bytes + request.text.len() > MOST_WAITING_BYTES {
+            let message = format!("too many calls wait for `{}`", self.name);
+            return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
+        }
+        let is_first = !waiting.iter().any(|it| it.holder == holder);
+        let ticket = self.next_ticket.replace(self.next_ticket.get() + 1);
+        waiting.push_back(Waiting {
+            ticket,
+            client: client.clone(),
+            holder,
+            id: request.id.into(),
+            text: request.text.to_vec(),
+            stream,
+        });
+        let open = Open::Waiting { server: self.clone(), ticket };
+        Ok(Went::Waits { open, ticket, is_first })
+    }
+
+    /// Takes a call out that waits; `None` if it does not wait any more.
+    pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
+        let mut waiting = self.waiting.borrow_mut();
+        let place = waiting.iter().position(|it| it.ticket == ticket)?;
+        waiting.remove(place)
+    }
+
+    /// Takes all out that wait for an instance, in order.
+    pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<Waiting> {
+        let all = std::mem::take(&mut *self.waiting.borrow_mut());
+        let is_meant = |it: &Waiting| holder.is_none_or(|holder| holder == it.holder);
+        let (taken, left): (Vec<_>, VecDeque<_>) = {
+            let mut taken = Vec::new();
+            let mut left = VecDeque::new();
+            for one in all {
+                if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
+            }
+            (taken, left)
+        };
+        *self.waiting.borrow_mut() = left;
+        taken
+    }
+
+    /// How many calls wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Why it cannot be asked.
+    pub(crate) fn down(&self, why: &str) -> CallError {
+        let name = &self.name;
+        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running"))
+            .cause(why)
+            .hint(format!("start it with `xy start {name}`"))
+    }
+}

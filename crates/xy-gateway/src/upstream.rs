@@ -1,0 +1,414 @@
+//! One living server, as the gateway speaks with it: what is to be written, which calls are
+//! open, what each thing it says means.
+//!
+//! A call is appended to one buffer and remembered under an id of ours; its answer goes
+//! straight to the outlet of whoever asked. There is no task and no channel in between.
+//! `wire.rs` moves the bytes, `greet.rs` says hello.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Message};
+use xy_protocol::control::quoted;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::instance::InstanceKey;
+use xy_supervisor::speak::Said;
+
+use crate::client::Client;
+use crate::era::Introduction;
+use crate::front::{StreamNo, To};
+use crate::params::Params;
+
+pub(crate) mod greet;
+mod ids;
+mod outgoing;
+pub(crate) mod wire;
+
+use ids::Ids;
+use outgoing::Outgoing;
+
+/// Calls that one server may have open; more than any client means to have.
+const MOST_CALLS: usize = 10_000;
+
+/// What may wait for a server that does not read.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Who hears what a server says of its own accord.
+pub(crate) trait Company {
+    /// It told something that belongs to no call by itself.
+    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]);
+    /// It asks something.
+    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]);
+}
+
+/// One living server.
+pub(crate) struct Upstream {
+    key: InstanceKey,
+    out: RefCell<Outgoing>,
+    /// There is something to write.
+    flush: Notify,
+    calls: RefCell<HashMap<u64, Call>>,
+    ids: RefCell<Ids>,
+    /// What the server has begun to say.
+    partial: RefCell<Vec<u8>>,
+    stage: RefCell<Stage>,
+    said: mpsc::Sender<Said>,
+    company: Rc<dyn Company>,
+    /// Some of its lists may have changed.
+    stale: Notify,
+    /// Reused for each answer.
+    scratch: RefCell<Vec<u8>>,
+}
+
+/// How far a conversation has come.
+#[derive(Debug, Clone)]
+enum Stage {
+    /// It has not answered `initialize` yet.
+    Greeted,
+    /// It can be asked.
+    Open(Rc<Introduction>),
+    /// It can not be asked any more.
+    Closed,
+}
+
+/// A request that is not answered.
+struct Call {
+    caller: Caller,
+    /// The place in all that is written where it begins.
+    begins: u64,
+}
+
+/// Who waits for an answer.
+pub(crate) enum Caller {
+    /// A client.
+    Client {
+        /// Which.
+        client: Rc<Client>,
+        /// The client's own id of the request, as it was written.
+        id: Box<str>,
+        /// Where it came in.
+        stream: StreamNo,
+        /// The client's own token for its progress, as it was written.
+        token: Option<Box<str>>,
+    },
+    /// Somebody here: the whole answer, as it was written.
+    Own(oneshot::Sender<Result<Box<str>, CallError>>),
+}
+
+/// A request that is to be forwarded: a text, and pieces of it.
+pub(crate) struct Request<'t> {
+    /// The whole message.
+    pub(crate) text: &'t [u8],
+    /// Its id.
+    pub(crate) id: &'t str,
+    /// The client's token for its progress.
+    pub(crate) token: Option<&'t str>,
+    /// What stands in it for a name or URI, and what it is there.
+    pub(crate) renamed: Option<(&'t str, String)>,
+}
+
+impl Upstream {
+    /// One that has not been spoken with; `first_id` has never been used towards it.
+    pub(crate) fn new(
+        key: InstanceKey,
+        said: mpsc::Sender<Said>,
+        first_id: u64,
+        company: Rc<dyn Company>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            key,
+            out: RefCell::default(),
+            flush: Notify::new(),
+            calls: RefCell::default(),
+            ids: RefCell::new(Ids::from(first_id)),
+            partial: RefCell::default(),
+            stage: RefCell::new(Stage::Greeted),
+            said,
+            company,
+            stale: Notify::new(),
+            scratch: RefCell::default(),
+        })
+    }
+
+    /// Whose life it is.
+    pub(crate) fn key(&self) -> &InstanceKey {
+        &self.key
+    }
+
+    /// What it said of itself, while it can be asked.
+    pub(crate) fn introduction(&self) -> Option<Rc<Introduction>> {
+        match &*self.stage.borrow() {
+            Stage::Open(introduction) => Some(introduction.clone()),
+            Stage::Greeted | Stage::Closed => None,
+        }
+    }
+
+    /// How many calls are open.
+    pub(crate) fn open_calls(&self) -> usize {
+        self.calls.borrow().len()
+    }
+
+    /// Sends a request on, under an id of ours; answers that id.
+    pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
+        self.check_room()?;
+        let ours = self.new_id();
+        let number = ours.to_string();
+        let begins = self.out.borrow_mut().append(|out| {
+            let mut edits = Edits::of(request.text);
+            edits.replace(request.id, number.as_str());
+            if let Some(token) = request.token {
+                edits.replace(token, number.as_str());
+            }
+            if let Some((part, new)) = request.renamed {
+                edits.replace(part, new);
+            }
+            edits.append_to(out);
+        });
+        self.calls.borrow_mut().insert(ours, Call { caller, begins });
+        self.flush.notify_one();
+        Ok(ours)
+    }
+
+    /// Asks something of our own; the whole answer comes back. Dropping the receiver does
+    /// not cancel it.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        params: Option<&str>,
+    ) -> Result<(u64, oneshot::Receiver<Result<Box<str>, CallError>>), CallError> {
+        self.check_room()?;
+        let ours = self.new_id();
+        let begins = self.out.borrow_mut().append(|out| {
+            let text = match params {
+                Some(params) => format!(
+                    r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#
+                ),
+                None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
+            };
+            xy_mcp::edit::append_on_one_line(out, text.as_bytes());
+        });
+        let (answer, answered) = oneshot::channel();
+        self.calls.borrow_mut().insert(ours, Call { caller: Caller::Own(answer), begins });
+        self.flush.notify_one();
+        Ok((ours, answered))
+    }
+
+    /// Sends a message that wants no answer.
+    pub(crate) fn send(&self, message: &[u8]) {
+        if matches!(*self.stage.borrow(), Stage::Closed) || self.out.borrow().len() > MOST_BYTES {
+            return;
+        }
+        self.out.borrow_mut().append(|out| xy_mcp::edit::append_on_one_line(out, message));
+        self.flush.notify_one();
+    }
+
+    /// Gives up a call, and tells the server so. Answers who waited for it.
+    pub(crate) fn cancel(&self, ours: u64, reason: &str) -> Option<Caller> {
+        let call = self.calls.borrow_mut().remove(&ours)?;
+        let reason = crate::names::quoted(reason);
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
+        );
+        self.send(message.as_bytes());
+        Some(call.caller)
+    }
+
+    /// The client that everything in flight belongs to, and where it asked last; `None` if
+    /// nothing is in flight, or something of somebody else too.
+    pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
+        let calls = self.calls.borrow();
+        let mut youngest: Option<(u64, &Rc<Client>, StreamNo)> = None;
+        for (ours, call) in calls.iter() {
+            let Caller::Client { client, stream, .. } = &call.caller else { continue };
+            match youngest {
+                Some((_, other, _)) if !Rc::ptr_eq(other, client) => return None,
+                Some((latest, _, _)) if latest > *ours => {}
+                _ => youngest = Some((*ours, client, *stream)),
+            }
+        }
+        youngest.map(|(_, client, stream)| (client.clone(), stream))
+    }
+
+    /// Takes one line that the server has said.
+    fn hear(self: &Rc<Self>, line: &[u8]) {
+        match envelope::parse(line) {
+            Ok(Message::Answer { id: Some(id), .. }) => self.answered(id, line),
+            Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
+                self.progressed(params, line);
+            }
+            Ok(Message::Notification { method, params }) => {
+                self.company.told(self, &method, params, line);
+            }
+            Ok(Message::Request { id, method, .. }) if method == "ping" => {
+                self.send(&crate::say::result(id, "{}"));
+            }
+            Ok(Message::Request { id, method, .. }) => self.company.asked(self, id, &method, line),
+            // An answer to nobody is for people to read.
+            Ok(Message::Answer { id: None, .. }) | Err(_) => self.stray(line),
+        }
+    }
+
+    fn answered(&self, id: &str, line: &[u8]) {
+        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
+        match call.map(|call| call.caller) {
+            Some(Caller::Client { client, id: theirs, stream, .. }) => {
+                let mut scratch = self.scratch.borrow_mut();
+                scratch.clear();
+                let mut edits = Edits::of(line);
+                edits.replace(id, &*theirs);
+                edits.append_to(&mut scratch);
+                client.answered(&theirs, stream, &scratch);
+                scratch.shrink_to(wire::READ_BYTES);
+            }
+            Some(Caller::Own(answer)) => {
+                // All of the line was read as JSON, so it is text. The asker may have left.
+                let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
+            }
+            // A call that was cancelled, or of an earlier daemon, or answered twice.
+            None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
+        }
+    }
+
+    fn progressed(&self, params: Option<&str>, line: &[u8]) {
+        let Some(ours) = Params::read(params).token() else { return self.stray(line) };
+        let calls = self.calls.borrow();
+        let call = ours.parse().ok().and_then(|ours: u64| calls.get(&ours));
+        if let Some(Call {
+            caller: Caller::Client { client, stream, token: Some(token), .. },
+            ..
+        }) = call
+        {
+            let mut edits = Edits::of(line);
+            edits.replace(ours, &**token);
+            client.tell(&edits.to_vec(), To::During(*stream));
+        }
+        // Progress of what has been answered or cancelled is of no use to anybody.
+    }
+
+    /// Has a line that is no message written to the server's log.
+    pub(crate) fn stray(&self, line: &[u8]) {
+        if !line.is_empty() {
+            // A server that says more than can be logged loses some of it.
+            let _ = self.said.try_send(Said::Stray(line.to_vec()));
+        }
+    }
+
+    /// A line that is too long for a message; whoever waits for it is told.
+    fn too_long(&self, line: &[u8]) {
+        let server = &self.key.server;
+        self.stray(
+            format!("xy: it said a line of more than {} MiB", wire::MAX_LINE >> 20).as_bytes(),
+        );
+        let Some(ours) = number_after_id(line) else { return };
+        let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
+        let message =
+            format!("the answer of `{server}` is longer than {} MiB", wire::MAX_LINE >> 20);
+        let fault =
+            CallError::new(ErrorKind::Internal, message).cause("xy does not pass on such answers");
+        match call.caller {
+            Caller::Client { client, id, stream, .. } => client.failed(&id, stream, &fault),
+            Caller::Own(answer) => drop(answer.send(Err(fault))), // The asker may have left.
+        }
+    }
+
+    /// It said that its lists have changed.
+    pub(crate) fn lists_changed(&self) {
+        self.stale.notify_one();
+    }
+
+    /// Resolves when its lists may have changed since.
+    pub(crate) async fn until_lists_change(&self) {
+        self.stale.notified().await;
+    }
+
+    /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
+    pub(crate) fn close(&self, why: &str) {
+        self.stage.replace(Stage::Closed);
+        let written = self.out.borrow().written();
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
+        let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
+        calls.sort_unstable_by_key(|(ours, _)| *ours);
+        for (_, Call { caller, begins }) in calls {
+            let fault = self.lost(begins < written, why);
+            match caller {
+                Caller::Client { client, id, stream, .. } => client.failed(&id, stream, &fault),
+                Caller::Own(answer) => drop(answer.send(Err(fault))), // The asker may have left.
+            }
+        }
+    }
+
+    fn lost(&self, is_written: bool, why: &str) -> CallError {
+        let server = &self.key.server;
+        if is_written {
+            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {why}"))
+                .cause(format!("the call was sent to `{server}`, and not answered"))
+                .hint(format!("find out whether it was done before you repeat it; `xy logs {server}` shows what it said last"))
+        } else {
+            CallError::new(ErrorKind::NotRunning, format!("not done: {why}"))
+                .cause(format!("the call was not sent to `{server}` yet"))
+                .hint("try again")
+        }
+    }
+
+    fn check_room(&self) -> Result<(), CallError> {
+        let server = &self.key.server;
+        let full = |why: String| {
+            CallError::new(ErrorKind::QueueFull, format!("`{server}` cannot take more calls"))
+                .cause(why)
+        };
+        if matches!(*self.stage.borrow(), Stage::Closed) {
+            return Err(CallError::new(
+                ErrorKind::NotRunning,
+                format!("`{server}` is not running"),
+            ));
+        }
+        if self.calls.borrow().len() >= MOST_CALLS {
+            return Err(full(format!("{MOST_CALLS} are open")));
+        }
+        if self.out.borrow().len() > MOST_BYTES {
+            return Err(full("it does not read what it is sent".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// An id that has never been used towards this server.
+    fn new_id(&self) -> u64 {
+        let (id, is_recorded) = self.ids.borrow_mut().next();
+        if !is_recorded {
+            self.leave_note();
+        }
+        id
+    }
+
+    /// Leaves word for the speaker of a later daemon.
+    fn leave_note(&self) {
+        let note = greet::Note {
+            first_id: self.ids.borrow_mut().record(),
+            introduction: self.introduction().map(|it| (*it).clone()),
+        };
+        // Full only while the supervisor is stuck; the next block of ids leaves another.
+        let _ = self.said.try_send(Said::Note(note.to_text()));
+    }
+}
+
+/// The id in what may be the beginning of an answer.
+fn number_after_id(line: &[u8]) -> Option<u64> {
+    const LOOKED_AT: usize = 4096;
+    let head = String::from_utf8_lossy(&line[..line.len().min(LOOKED_AT)]).into_owned();
+    let (_, after) = head.split_once(r#""id""#)?;
+    let digits = after.trim_start().strip_prefix(':')?.trim_start();
+    let end = digits.find(|it: char| !it.is_ascii_digit())?;
+    digits[..end].parse().ok()
+}
+
+/// The result in a whole answer, or the error in it as words.
+pub(crate) fn result_of(answer: &str) -> Result<&str, String> {
+    match envelope::parse(answer.as_bytes()) {
+        Ok(Message::Answer { outcome: envelope::Outcome::Result(result), .. }) => Ok(result),
+        Ok(Message::Answer { outcome: envelope::Outcome::Error(error), .. }) => Err(quoted(error)),
+        _ => Err("it is no answer".to_owned()),
+    }
+}

@@ -1,0 +1,62 @@
+//! The first words with a server, and the word left for a later daemon, which does not
+//! greet it again.
+
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use xy_supervisor::speak::Said;
+
+use super::{Stage, Upstream, result_of};
+use crate::era::{self, Introduction};
+
+/// What the speaker of a later daemon has to know of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    /// No id below this is free.
+    pub(crate) first_id: u64,
+    /// What it said of itself, if it was greeted.
+    pub(crate) introduction: Option<Introduction>,
+}
+
+impl Note {
+    pub(crate) fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("a plain struct always serialises")
+    }
+
+    /// What cannot be read is as good as nothing.
+    pub(crate) fn read(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+impl Upstream {
+    /// Greets the server; `Err` if it cannot be spoken with, and why.
+    pub(crate) async fn greet(
+        self: &Rc<Self>,
+        capabilities: &str,
+    ) -> Result<Rc<Introduction>, String> {
+        self.leave_note();
+        let greeting = era::greeting(capabilities);
+        let asked = self.ask("initialize", Some(&greeting)).map_err(|fault| fault.to_string())?;
+        let answer = asked.1.await.map_err(|_| "it was closed".to_owned())?;
+        let answer = answer.map_err(|fault| fault.to_string())?;
+        let result =
+            result_of(&answer).map_err(|error| format!("it refused `initialize`: {error}"))?;
+        let introduction = Introduction::read(result)?;
+        self.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        Ok(self.open(introduction))
+    }
+
+    /// The server can be asked from now on.
+    pub(crate) fn open(self: &Rc<Self>, introduction: Introduction) -> Rc<Introduction> {
+        let introduction = Rc::new(introduction);
+        self.stage.replace(Stage::Open(introduction.clone()));
+        self.leave_note();
+        introduction
+    }
+
+    /// Tells the supervisor.
+    pub(crate) async fn say(&self, said: Said) {
+        let _ = self.said.send(said).await; // Whoever drove it may be gone.
+    }
+}

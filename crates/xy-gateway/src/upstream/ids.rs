@@ -1,0 +1,58 @@
+//! Ids towards one server: integers that are never used twice, not even by a later daemon.
+//!
+//! They begin small, since some servers keep them in small numbers. A daemon that is killed
+//! leaves word of how far it may have come, so they are recorded in blocks, ahead. Pure.
+
+/// How many ids are recorded at a time.
+const BLOCK: u64 = 1 << 16;
+
+/// A new block is recorded when so few of the last are left, so that the record is there
+/// long before it is needed.
+const AHEAD: u64 = 1 << 12;
+
+#[derive(Debug)]
+pub(super) struct Ids {
+    next: u64,
+    /// Ids below this may have been used, as far as a later daemon knows.
+    recorded: u64,
+}
+
+impl Ids {
+    pub(super) fn from(first: u64) -> Self {
+        Self { next: first, recorded: first }
+    }
+
+    /// The next id, and whether enough are recorded.
+    pub(super) fn next(&mut self) -> (u64, bool) {
+        let id = self.next;
+        self.next += 1;
+        (id, self.next + AHEAD <= self.recorded)
+    }
+
+    /// The id that a later daemon has to begin with, once that is written down.
+    pub(super) fn record(&mut self) -> u64 {
+        if self.next + AHEAD > self.recorded {
+            self.recorded = self.next + BLOCK;
+        }
+        self.recorded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_is_used_that_was_not_recorded_before() {
+        let mut ids = Ids::from(5);
+        let mut noted = ids.record();
+        for expected in 5..5 + 3 * BLOCK {
+            let (id, is_recorded) = ids.next();
+            assert_eq!(id, expected);
+            assert!(id < noted, "{id} {noted}");
+            if !is_recorded {
+                noted = ids.record();
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Moves the bytes between a server's pipes and its [`Upstream`].
+//!
+//! What is read is handled where it was read, in one buffer that all servers share; only
+//! the beginning of a line whose end has not come is kept. What is to be written is gathered
+//! for one turn of the runtime, and goes out in as few writes as can be without ever leaving
+//! a message half written by a daemon that is killed.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+use xy_supervisor::speak::Said;
+
+use super::Upstream;
+use super::outgoing::{ATOMIC, Block};
+
+/// What one read takes.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
+
+/// A line that is longer is not a message.
+pub(crate) const MAX_LINE: usize = 32 * 1024 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+impl Upstream {
+    /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
+    pub(crate) async fn read_all(self: Rc<Self>, mut stdout: pipe::Receiver) -> io::Result<()> {
+        while poll_fn(|context| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let mut buffer = ReadBuf::new(scratch);
+                Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
+                    self.take(buffer.filled());
+                    !buffer.filled().is_empty()
+                })
+            })
+        })
+        .await?
+        {}
+        let rest = std::mem::take(&mut *self.partial.borrow_mut());
+        self.stray(&rest);
+        Ok(())
+    }
+
+    /// Takes what the server has said, line by line.
+    pub(crate) fn take(self: &Rc<Self>, mut bytes: &[u8]) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            let (line, rest) = bytes.split_at(end);
+            bytes = &rest[1..];
+            let mut partial = std::mem::take(&mut *self.partial.borrow_mut());
+            if partial.is_empty() {
+                self.take_line(line);
+            } else {
+                partial.extend_from_slice(line);
+                self.take_line(&partial);
+                partial.clear();
+                partial.shrink_to(READ_BYTES);
+                *self.partial.borrow_mut() = partial;
+            }
+        }
+        if !bytes.is_empty() {
+            self.keep(bytes);
+        }
+    }
+
+    fn take_line(self: &Rc<Self>, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.len() > MAX_LINE {
+            self.too_long(line);
+        } else if !line.is_empty() {
+            self.hear(line);
+        }
+    }
+
+    /// Keeps the beginning of a line; of one that is too long, only what shows whose it is.
+    fn keep(&self, bytes: &[u8]) {
+        let mut partial = self.partial.borrow_mut();
+        let room = (MAX_LINE + 1).saturating_sub(partial.len());
+        partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Writes what there is to write, for ever. Must not be dropped amid a message that is
+    /// to arrive.
+    pub(crate) async fn write_all(self: Rc<Self>, stdin: pipe::Sender) -> io::Result<()> {
+        let capacity = capacity(&stdin);
+        loop {
+            self.flush.notified().await;
+            // Whatever else is ready now may want to say something too.
+            tokio::task::yield_now().await;
+            while let Some(block) = self.next_block(&stdin, capacity) {
+                match block {
+                    Block::AtOnce(bytes) => self.write_block(&stdin, bytes).await?,
+                    Block::InParts(bytes) => {
+                        self.announce().await;
+                        self.write_block(&stdin, bytes).await?;
+                        self.say(Said::WriteEnds).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_block(&self, stdin: &pipe::Sender, capacity: usize) -> Option<Block> {
+        let out = self.out.borrow();
+        // Asking the system is only worth it where it can make a difference.
+        let room = if out.len() > ATOMIC && is_empty(stdin) { capacity } else { 0 };
+        out.next(room)
+    }
+
+    async fn write_block(&self, stdin: &pipe::Sender, mut left: usize) -> io::Result<()> {
+        while left > 0 {
+            stdin.writable().await?;
+            let mut out = self.out.borrow_mut();
+            match stdin.try_write(&out.bytes()[..left]) {
+                Ok(written) => {
+                    out.wrote(written);
+                    left -= written;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the shim know that a message may be torn; resolves when it knows.
+    async fn announce(&self) {
+        let (known, is_known) = oneshot::channel();
+        self.say(Said::WriteBegins(known)).await;
+        let _ = is_known.await; // Whoever drove it is gone: then nobody can adopt it either.
+    }
+
+    /// Whether a message is written in part.
+    pub(crate) fn is_amid_writing(&self) -> bool {
+        self.out.borrow().is_amid()
+    }
+
+    /// What has been read and is no whole line yet.
+    pub(crate) fn take_partial(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.partial.borrow_mut())
+    }
+}
+
+/// How much an empty pipe takes at once.
+#[cfg(target_os = "linux")]
+fn capacity(pipe: &pipe::Sender) -> usize {
+    rustix::pipe::fcntl_getpipe_size(pipe.as_fd()).unwrap_or(ATOMIC)
+}
+
+#[cfg(target_os = "linux")]
+fn is_empty(pipe: &pipe::Sender) -> bool {
+    rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn capacity(_pipe: &pipe::Sender) -> usize {
+    ATOMIC
+}
+
+/// Nothing tells, at this end of a pipe.
+#[cfg(not(target_os = "linux"))]
+fn is_empty(_pipe: &pipe::Sender) -> bool {
+    false
+}
