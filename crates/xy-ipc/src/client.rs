@@ -71,6 +71,11 @@ pub struct Client {
     answer_within: Option<Duration>,
 }
 
+/// Connects to whoever listens at `path`, or gives up after two seconds.
+pub fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
+    connect::connect(path)
+}
+
 impl Client {
     /// Connects to the daemon that listens at `path`, or gives up after two seconds.
     pub fn connect(path: &Path) -> Result<Self, ConnectError> {

@@ -4,6 +4,7 @@
 //! server is run; the rest of xy converts to these types at its edge.
 
 pub mod control;
+pub mod door;
 pub mod error;
 pub mod jsonrpc;
 pub mod server;
