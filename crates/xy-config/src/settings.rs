@@ -231,7 +231,7 @@ pub struct ReadyRules {
 
 impl Default for ReadyRules {
     fn default() -> Self {
-        Self { probe: Probe::Process, within: Duration::from_secs(10) }
+        Self { probe: Probe::Mcp, within: Duration::from_secs(10) }
     }
 }
 
@@ -240,4 +240,6 @@ impl Default for ReadyRules {
 pub enum Probe {
     /// It is ready once its program runs.
     Process,
+    /// It is ready once it has answered as an MCP server does.
+    Mcp,
 }

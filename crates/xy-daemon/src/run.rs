@@ -19,6 +19,7 @@ use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::reload::ServerMap;
+use xy_supervisor::speak::Listener;
 use xy_supervisor::wishes::Wishes;
 
 use crate::check;
@@ -219,7 +220,7 @@ fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {
 fn launcher(paths: &Paths) -> Result<ProcessLauncher, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
     let (logs_dir, locks_dir) = (paths.logs_dir.clone(), paths.shims_dir.clone());
-    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit()))
+    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit(), Arc::new(Listener)))
 }
 
 /// A daemon needs a few descriptors per server, and shells allow few. Answers the limit

@@ -45,8 +45,10 @@ impl Heritage {
         }
     }
 
-    /// Takes back what a daemon could not use; there is never more than it was sent.
+    /// Takes back what a daemon could not use; there is never more than it was sent. All
+    /// that was lent and does not come back like this has been used.
     pub(crate) fn take_back(&mut self, bytes: &[u8]) {
+        self.lent = Vec::new();
         if self.unread.len() + bytes.len() <= MAX_FRAME {
             self.unread.extend_from_slice(bytes);
         }

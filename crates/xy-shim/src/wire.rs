@@ -388,7 +388,8 @@ pub enum Frame<'a> {
     Note(&'a [u8]),
     /// Bytes of stdout that come before what is in the pipe. Shim to a later daemon: what
     /// was said meanwhile; what of it has not come back as `Stray` when this one leaves is
-    /// said again to the next one. Daemon to shim, before it leaves: what it could not use yet.
+    /// said again to the next one. Daemon to shim: all that it was sent has been used; before
+    /// it leaves, all but this.
     Unread(&'a [u8]),
 }
 
@@ -455,6 +456,11 @@ pub fn put_unread(out: &mut Vec<u8>, bytes: &[u8]) {
     for part in bytes.chunks(MAX_FRAME / 2) {
         put_frame(out, KIND_UNREAD, &[part]);
     }
+}
+
+/// Appends that everything that was lent has been used.
+pub fn put_all_read(out: &mut Vec<u8>) {
+    put_frame(out, KIND_UNREAD, &[]);
 }
 
 /// Appends a report.

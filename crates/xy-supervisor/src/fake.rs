@@ -267,6 +267,7 @@ impl Stage {
     async fn live(&mut self, dies: Option<Duration>, exit: Exit, stops: Option<Duration>) -> Exit {
         let dies_at = dies.map(|after| Instant::now() + after);
         self.tell(News::Launched { pid: self.pid }).await;
+        self.tell(News::Ready).await;
         loop {
             let ask = tokio::select! {
                 () = until(dies_at) => return exit,

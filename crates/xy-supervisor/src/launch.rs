@@ -58,6 +58,10 @@ pub enum News {
         /// The leader of its processes.
         pid: u32,
     },
+    /// Whoever speaks with it says that it is ready.
+    Ready,
+    /// Whoever speaks with it says that it cannot be spoken with, and why.
+    Unfit(String),
     /// It could not be started. The last news.
     LaunchFailed(LaunchFault),
     /// It is gone, and all it wrote has been kept. The last news.

@@ -87,7 +87,7 @@ pub enum AfterStop {
     StayDown,
     /// A new life.
     StartAgain,
-    /// What comes after a crash: it never became ready.
+    /// What comes after a crash: it never became ready, or cannot be spoken with.
     CountFailure,
     /// Nothing, for ever.
     Retire,
@@ -200,6 +200,8 @@ pub enum Event {
     LaunchFailed(LaunchFault),
     /// The probe says that it is ready.
     Ready,
+    /// It cannot be spoken with, for this reason.
+    Unfit(String),
     /// It is gone.
     Exited(Exit),
     /// A daemon was killed while it was speaking with it, in the middle of a message.
@@ -234,7 +236,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     use AfterStop::{CountFailure, Retire, StartAgain, StayDown};
     use Event::{
         DeadlineReached, Exited, LaunchFailed, ProcessChanged, Ready, RestartRequested,
-        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn,
+        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn, Unfit,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -311,6 +313,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Starting { .. }, DeadlineReached) => {
             stop(life, CountFailure, Reason::NeverReady { within: rules.ready.within }, rules, now)
         }
+        (Starting { .. }, Unfit(why)) => stop(life, CountFailure, Reason::Unfit(why), rules, now),
+        (Running { ready_at, .. }, Unfit(why)) => {
+            let life = after_uptime(life, now - ready_at, rules);
+            stop(life, CountFailure, Reason::Unfit(why), rules, now)
+        }
         (Starting { .. }, LaunchFailed(fault)) if fault.permanent => {
             (life.enters(Failed, Reason::LaunchFailed(fault)), None)
         }
@@ -328,7 +335,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         }
         (Backoff { .. }, DeadlineReached) => launch_again(life, rules, now),
 
-        // The end of a stop.
+        // The end of a stop. Why one is counted has to be known until then.
+        (Stopping { overdue_at: Some(_), then: CountFailure }, DeadlineReached) => {
+            let state = Stopping { overdue_at: None, then: CountFailure };
+            (Life { state, ..life }, Some(Effect::Kill))
+        }
         (Stopping { then, .. }, DeadlineReached) => (
             life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
             Some(Effect::Kill),
@@ -342,7 +353,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             StartAgain if life.reason == Reason::Torn => launch(life, Reason::Torn, rules, now),
             StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
             CountFailure => {
-                let what = Reason::NeverReady { within: rules.ready.within };
+                let what = match &life.reason {
+                    Reason::Unfit(_) => life.reason.clone(),
+                    _ => Reason::NeverReady { within: rules.ready.within },
+                };
                 let end = End { what, clean: false, lived: Lived::NOT };
                 (after_end(life, end, rules, moment), None)
             }
@@ -437,9 +451,7 @@ fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
         let state = if end.clean { State::Stopped } else { State::Failed };
         return life.enters(state, end.what);
     }
-    if end.lived.ready >= restart.reset_after {
-        life.tally.in_a_row = 0;
-    }
+    life = after_uptime(life, end.lived.ready, rules);
     let exits = note_exit(&mut life.tally, restart.max_retries_per_minute, moment.now);
     let last = Box::new(end.what);
     if restart.max_retries_per_minute != 0 && exits > restart.max_retries_per_minute {
@@ -452,6 +464,14 @@ fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
     }
     let delay = delay_after(life.tally.in_a_row, end.lived.total, rules, moment.chance);
     life.enters(State::Backoff { retry_at: moment.now + delay }, *last)
+}
+
+/// A row ends with a life that was ready for long enough.
+fn after_uptime(mut life: Life, ready: Duration, rules: &Rules) -> Life {
+    if ready >= rules.restart.reset_after {
+        life.tally.in_a_row = 0;
+    }
+    life
 }
 
 /// Counts one more unexpected exit; answers how many there were within the window.

@@ -10,6 +10,10 @@ use xy_config::settings::ServerSettings;
 use crate::instance::InstanceKey;
 use crate::lifecycle::Exit;
 
+mod listener;
+
+pub use listener::Listener;
+
 /// Speaks with servers.
 pub trait Speak: Send + Sync + 'static {
     /// A life whose pipes are open. Must not block. Dropping the line hangs up: then nobody
@@ -57,12 +61,15 @@ pub enum Said {
     Unfit(String),
     /// It has closed its stdout. If it does not end by itself soon, it is unfit.
     Mute,
-    /// It said something that is no message of the protocol: this is for its log.
+    /// It said something that is no message of the protocol: this is for its log. Whole
+    /// lines, one or several, without the end of the last.
     Stray(Vec<u8>),
-    /// What the speaker of a later daemon has to know; replaces the last one.
+    /// What the speaker of a later daemon has to know; replaces the last one. One that does
+    /// not fit beside the supervisor's own note (2 MiB in all) is not kept.
     Note(String),
     /// A message is to be written that may be torn if the daemon is killed meanwhile.
     /// Answered once that is known to the shim; only then its first byte may be written.
+    /// Without an answer the shim is gone, and so is the server.
     WriteBegins(oneshot::Sender<()>),
     /// That message has been written whole.
     WriteEnds,
@@ -71,11 +78,14 @@ pub enum Said {
 /// What the supervisor tells a speaker.
 #[derive(Debug)]
 pub enum Told {
-    /// The server is being ended: write nothing more and close stdin, but read on.
+    /// The server is being ended: write nothing more and close stdin, but read on. One that
+    /// is adopted while it is being ended is told so at once.
     Close,
     /// Another daemon will go on with it: finish what has been begun to be written, close
-    /// both pipes, and answer with what was read and is no whole message yet.
+    /// both pipes, and answer with what was read and is no whole message yet. Everything said
+    /// before the answer is heard; nothing after it, nor after two seconds.
     LetGo(oneshot::Sender<Vec<u8>>),
-    /// It has ended like this. The last word.
+    /// It has ended like this. The last word: what is still in stdout is to be read, without
+    /// waiting for more, and the line to be dropped, within two seconds.
     Over(Exit),
 }

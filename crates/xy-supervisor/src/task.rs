@@ -145,6 +145,9 @@ impl Task {
                 break;
             };
             self.handle(event);
+            if matches!(self.now.life.state, State::Starting { .. }) && self.is_ready_by_itself() {
+                self.handle(Event::Ready); // Its rules have changed: its answer is not waited for.
+            }
             let _ = applied.map(|applied| applied.send(())); // The asker may have left.
         }
     }
@@ -202,10 +205,10 @@ impl Task {
             News::Launched { pid } => {
                 self.now.pid = Some(pid);
                 self.publish();
-                match self.now.settings.rules.ready.probe {
-                    Probe::Process => Some(Event::Ready),
-                }
+                self.is_ready_by_itself().then_some(Event::Ready)
             }
+            News::Ready => (self.probe() == Probe::Mcp).then_some(Event::Ready),
+            News::Unfit(why) => Some(Event::Unfit(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
                 Some(Event::LaunchFailed(fault))
@@ -250,6 +253,15 @@ impl Task {
                 None
             }
         }
+    }
+
+    fn probe(&self) -> Probe {
+        self.now.settings.rules.ready.probe
+    }
+
+    /// Whether it runs, and nothing else is waited for.
+    fn is_ready_by_itself(&self) -> bool {
+        self.now.pid.is_some() && self.probe() == Probe::Process
     }
 
     fn handle(&mut self, event: Event) {

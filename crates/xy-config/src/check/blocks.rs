@@ -27,14 +27,14 @@ const POLICIES: [(&str, RestartPolicy); 3] = [
 const STOP_WORDS: [Word; 1] = [word("grace", r#"grace "10s""#)];
 
 const READY_WORDS: [Word; 4] = [
-    word("probe", r#"probe "process""#),
+    word("probe", r#"probe "mcp""#),
     word("within", r#"within "10s""#),
     word("path", r#"path "/health""#),
     word("timeout", r#"timeout "2s""#),
 ];
 /// `None` stands for a probe that is not available yet.
 const READY_PROBES: [(&str, Option<Probe>); 4] =
-    [("process", Some(Probe::Process)), ("tcp", None), ("http", None), ("mcp", None)];
+    [("mcp", Some(Probe::Mcp)), ("process", Some(Probe::Process)), ("tcp", None), ("http", None)];
 
 const HEALTH_WORDS: [Word; 4] = [
     word("probe", r#"probe "off""#),
@@ -80,6 +80,21 @@ impl RestartFields {
             jitter: self.jitter.or(other.jitter),
             delays_are_broken: self.delays_are_broken,
         }
+    }
+}
+
+/// What a `ready` block says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ReadyFields {
+    pub(super) probe: Option<Spanned<Probe>>,
+    pub(super) within: Option<Spanned<Duration>>,
+}
+
+impl ReadyFields {
+    /// These rules, and what `defaults` say where these say nothing.
+    pub(super) fn or(self, defaults: &Self) -> Self {
+        let other = defaults.clone();
+        Self { probe: self.probe.or(other.probe), within: self.within.or(other.within) }
     }
 }
 
@@ -145,20 +160,15 @@ pub(super) fn stop(
     reader.duration(node, word, zero)
 }
 
-/// Reads a `ready` block; the answer is its `within`.
-pub(super) fn ready(
-    reader: &mut Reader<'_>,
-    node: &RawNode,
-    word: Word,
-) -> Option<Spanned<Duration>> {
-    let mut within = None;
-    let children = reader.block(node, word)?;
+pub(super) fn ready(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> ReadyFields {
+    let mut fields = ReadyFields::default();
+    let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &READY_WORDS, Some("ready")) {
         match word.name {
-            "probe" => ready_probe(reader, node, word),
+            "probe" => fields.probe = ready_probe(reader, node, word),
             "within" => {
-                within =
-                    reader.duration(node, word, Zero::Senseless("nothing is ready in no time"));
+                let zero = Zero::Senseless("nothing is ready in no time");
+                fields.within = reader.duration(node, word, zero);
             }
             "path" => {
                 if let Some(path) = reader.url_path(node, word) {
@@ -173,16 +183,17 @@ pub(super) fn ready(
             }
         }
     }
-    within
+    fields
 }
 
-fn ready_probe(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(probe) = reader.choice(node, word, "probe", &READY_PROBES) else { return };
+fn ready_probe(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<Probe>> {
+    let probe = reader.choice(node, word, "probe", &READY_PROBES)?;
     if probe.value.is_none() {
         let written = reader.file.slice(probe.at.span).to_owned();
         let instead = "use `\"process\"`, or leave `probe` out";
         reader.unavailable(probe.at.span, &format!("`probe {written}`"), instead);
     }
+    Some(Spanned { value: probe.value?, at: probe.at })
 }
 
 pub(super) fn health(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> HealthFields {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use xy_protocol::server::Transport;
 
-use super::blocks::{self, HealthFields, RestartFields};
+use super::blocks::{self, HealthFields, ReadyFields, RestartFields};
 use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
@@ -67,7 +67,7 @@ pub(super) struct Fields {
     pub(super) working_dir: Option<Spanned<PathBuf>>,
     pub(super) restart: RestartFields,
     pub(super) grace: Option<Spanned<Duration>>,
-    pub(super) within: Option<Spanned<Duration>>,
+    pub(super) ready: ReadyFields,
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
@@ -113,7 +113,7 @@ impl Fields {
             "working-dir" => self.working_dir = program::working_dir(reader, node, word),
             "restart" => self.restart = blocks::restart(reader, node, word),
             "stop" => self.grace = blocks::stop(reader, node, word),
-            "ready" => self.within = blocks::ready(reader, node, word),
+            "ready" => self.ready = blocks::ready(reader, node, word),
             "health" => self.health = blocks::health(reader, node, word),
             "limits" => self.limits = limits::read(reader, node, word),
             "isolation" => {
@@ -138,7 +138,7 @@ impl Fields {
             working_dir: self.working_dir.or(working_dir),
             restart: self.restart.or(&defaults.restart),
             grace: self.grace.or_else(|| defaults.grace.clone()),
-            within: self.within.or_else(|| defaults.within.clone()),
+            ready: self.ready.or(&defaults.ready),
             health: self.health.or(&defaults.health),
             limits: self.limits.or(&defaults.limits),
             isolation: self.isolation.or_else(|| defaults.isolation.clone()),

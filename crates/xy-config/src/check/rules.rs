@@ -6,14 +6,14 @@ use std::time::Duration;
 use xy_protocol::server::Transport;
 
 use super::Surroundings;
-use super::blocks::{HealthProbe, RestartFields};
+use super::blocks::{HealthProbe, ReadyFields, RestartFields};
 use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
 use crate::report::{Kind, Problem};
 use crate::settings::{
-    Isolation, ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules,
+    Isolation, Probe, ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules,
 };
 use crate::source::{At, SourceFile};
 
@@ -59,14 +59,43 @@ impl Joining<'_> {
         check_health(&self.fields, self.problems);
         let restart = restart_rules(&self.fields.restart);
         check_restart(&self.fields.restart, &restart, self.problems);
-        let mut rules = Rules { restart, ..Rules::default() };
+        let ready = self.ready();
+        let mut rules = Rules { restart, ready, ..Rules::default() };
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
-        if let Some(within) = &self.fields.within {
-            rules.ready = ReadyRules { within: within.value, ..ReadyRules::default() };
-        }
         rules
+    }
+
+    /// When it is ready. Only those that speak over stdio are spoken with yet.
+    fn ready(&mut self) -> ReadyRules {
+        let ReadyFields { probe, within } = &self.fields.ready;
+        let ours = ReadyRules::default();
+        let within = said(within.as_ref(), ours.within);
+        let transport = self.settled_transport();
+        if transport == Transport::Stdio {
+            return ReadyRules { probe: said(probe.as_ref(), ours.probe), within };
+        }
+        // A probe among the defaults is meant for those servers that can have it.
+        if let Some(Spanned { value: Probe::Mcp, at }) = probe
+            && at.file.shown == self.file.shown
+        {
+            let word = transport.as_str();
+            let message =
+                format!("`probe \"mcp\"` of a server with transport `{word}` cannot be done yet");
+            let problem = Problem::error(at, message).kind(Kind::Unavailable);
+            self.problems.push(problem.suggest("use `\"process\"`, or leave `probe` out"));
+        }
+        ReadyRules { probe: Probe::Process, within }
+    }
+
+    /// What it speaks over, by what its file says or by what follows from it.
+    fn settled_transport(&self) -> Transport {
+        match &self.fields.transport {
+            Some(transport) => transport.value,
+            None if self.fields.port.is_some() => Transport::Http,
+            None => Transport::Stdio,
+        }
     }
 
     /// Exactly one field says what the server is.
@@ -92,8 +121,6 @@ impl Joining<'_> {
     fn transport(&mut self) -> Transport {
         let port = self.fields.port.as_ref();
         match &self.fields.transport {
-            None if port.is_some() => Transport::Http,
-            None => Transport::Stdio,
             Some(Spanned { value: Transport::Stdio, at }) => {
                 if let Some(port) = port {
                     let message = "a server with transport `stdio` has no `port`";
@@ -102,16 +129,14 @@ impl Joining<'_> {
                         .related(at, "the transport is given here");
                     self.problems.push(problem);
                 }
-                Transport::Stdio
             }
-            Some(Spanned { value, at }) => {
-                if port.is_none() && !self.fields.is_broken("port") {
-                    let problem = self.port_is_missing(*value, at);
-                    self.problems.push(problem);
-                }
-                *value
+            Some(Spanned { value, at }) if port.is_none() && !self.fields.is_broken("port") => {
+                let problem = self.port_is_missing(*value, at);
+                self.problems.push(problem);
             }
+            _ => {}
         }
+        self.settled_transport()
     }
 
     fn port_is_missing(&self, transport: Transport, at: &At) -> Problem {

@@ -6,7 +6,7 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, Isolation, Limits, RestartPolicy, RestartRules, Rules,
+    Auth, GatewaySettings, Isolation, Limits, Probe, ReadyRules, RestartPolicy, RestartRules, Rules,
 };
 
 /// A machine with a few programs in `/bin` and one folder.
@@ -166,6 +166,45 @@ fn a_command_is_enough() {
     assert_eq!(server.rules, Rules::default());
     assert_eq!(server.source.command_line, 1);
     assert_eq!(server.source.file, Path::new("/home/ann/.config/xy/servers/a.kdl"));
+}
+
+#[test]
+fn a_server_is_ready_by_what_it_speaks_over_unless_its_file_says_how() {
+    let probe = |more: &str| only(&format!("command \"npx\"\n{more}")).rules.ready.probe;
+    assert_eq!(probe(""), Probe::Mcp);
+    assert_eq!(probe("ready { within \"20s\" }"), Probe::Mcp);
+    assert_eq!(probe("ready { probe \"mcp\" }"), Probe::Mcp);
+    assert_eq!(probe("ready { probe \"process\" }"), Probe::Process);
+    // Nobody speaks with these yet.
+    assert_eq!(probe("port 8421"), Probe::Process);
+    assert_eq!(probe("transport \"sse\"; port 8421"), Probe::Process);
+}
+
+#[test]
+fn a_server_that_nobody_can_speak_with_yet_cannot_be_ready_by_its_answer() {
+    let server = "command \"npx\"\nport 8421\nready { probe \"mcp\" }\n";
+    insta::assert_snapshot!(told(&[("a.kdl", server)]), @r#"
+    error: `probe "mcp"` of a server with transport `http` cannot be done yet
+     --> servers/a.kdl:3:15
+      |
+    3 | ready { probe "mcp" }
+      |               ^^^^^ use `"process"`, or leave `probe` out
+    "#);
+}
+
+#[test]
+fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
+    let ready = |defaults: &str, server: &str| {
+        let files = [("xy.kdl", defaults), ("a.kdl", server)];
+        let server = check_files(&files).settings.servers.into_values().next().unwrap();
+        server.rules.ready.clone()
+    };
+    let mcp = "defaults { ready { probe \"mcp\"; within \"3s\" } }";
+    let process = "defaults { ready { probe \"process\" } }";
+    let http = ready(mcp, "command \"npx\"\nport 8421");
+    assert_eq!(http, ReadyRules { probe: Probe::Process, within: Duration::from_secs(3) });
+    assert_eq!(ready(process, "command \"npx\"").probe, Probe::Process);
+    assert_eq!(ready(process, "command \"npx\"\nready { probe \"mcp\" }").probe, Probe::Mcp);
 }
 
 #[test]

@@ -272,6 +272,8 @@ impl ProcessLauncher {
         let Some(note) = Note::parse(&link.take_note()) else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
             let grace_ms = millis(UNKNOWN_GRACE);
+            let unread = link.take_unread();
+            link.put_stray(&unread);
             link.queue(&Order::Stop { grace_ms, for_good: true });
             tokio::spawn(async move { timeout(UNKNOWN_GRACE, link.leave(&logs)).await });
             return None;
@@ -286,7 +288,8 @@ impl ProcessLauncher {
         };
         let life = identity.life.clone();
         let shim = ShimProcess::Adopted { identity, lock };
-        let instance = self.drive_adopted(order, shim, link, &status, life);
+        let speaker_note = note.speaker.clone();
+        let instance = self.drive_adopted(order, (shim, link), &status, life, speaker_note);
         Some(Adopted { key, note, status, greeted_at, instance, logs })
     }
 }

@@ -1,7 +1,6 @@
 //! Drives one life under its shim, from the first order to the last news.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
 use xy_shim::wire::{ExitReport, GoneRules, Order, Report, StatusReport};
 
+use self::speaking::{Pipes, Speech, said_in};
 use super::adopt::is_of_home;
 use super::fault::explain;
 use super::limits;
@@ -19,7 +19,10 @@ use super::shim_process::ShimProcess;
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
+use crate::speak::{Before, Said, Speak};
 use crate::wait::until;
+
+mod speaking;
 
 /// After an exit, the shim has this long to bring its log to disk: more than its own limits.
 const FINISH_WITHIN: Duration = Duration::from_secs(20);
@@ -54,14 +57,19 @@ pub(super) struct Driver {
     order: LaunchOrder,
     shim: ShimProcess,
     link: ShimLink,
-    /// Our end of a stdio server's stdin, open as long as the server shall live.
-    stdin: Option<OwnedFd>,
+    speaker: Arc<dyn Speak>,
+    /// While somebody speaks with it.
+    speech: Option<Speech>,
+    /// What its speaker has to say to that of a later daemon.
+    speaker_note: String,
+    /// The latest note of its task, and when that was left; none before the first of ours.
+    noted: Option<(Vec<u8>, Instant)>,
     ends: InstanceEnds,
     /// Whether anybody still holds this life.
     is_held: bool,
     /// Whether a task has gone on with it: not at once, if an earlier daemon began it.
     has_task: bool,
-    /// Whether it has been told to end: then a stdin that is only now passed on is closed too.
+    /// Whether it has been told to end: then a line that is only now opened is closed too.
     is_ending: bool,
     below: Below,
     /// Why it is ended although it has been started.
@@ -78,7 +86,20 @@ enum Turn {
     Asked(Ask),
     Noted,
     Dropped,
-    Overdue,
+    Said(Said),
+    SpeakerGone,
+    Overdue(Due),
+}
+
+/// What is waited for until a certain time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The end of a shim whose server has ended.
+    ShimGone,
+    /// The end of a server that has closed its stdout.
+    Mute,
+    /// What a server said at its end, from whoever spoke with it.
+    LastWords,
 }
 
 impl Driver {
@@ -87,13 +108,17 @@ impl Driver {
         shim: ShimProcess,
         link: ShimLink,
         below: Below,
+        speaker: Arc<dyn Speak>,
         ends: InstanceEnds,
     ) -> Self {
         Self {
-            order,
             shim,
             link,
-            stdin: None,
+            speaker,
+            speech: None,
+            speaker_note: String::new(),
+            noted: (!order.note.is_empty()).then(|| (order.note.clone(), Instant::now())),
+            order,
             ends,
             is_held: true,
             has_task: true,
@@ -104,21 +129,24 @@ impl Driver {
         }
     }
 
-    /// Goes on with a life that an earlier daemon began.
-    pub(super) async fn run_adopted(mut self, status: StatusReport) {
+    /// Goes on with a life that an earlier daemon began, whose speaker left this note.
+    pub(super) async fn run_adopted(mut self, status: StatusReport, speaker_note: String) {
         self.has_task = false;
-        let stdin = self.link.take_fd();
+        let pipes = self.passed_pipes(status.passed);
+        let unread = self.link.take_unread();
         self.is_ending = status.stopping;
+        self.speaker_note.clone_from(&speaker_note);
         self.tell(News::Confined(status.confined)).await;
-        match status.exited {
-            Some(exited) => {
-                if !self.is_listened_to().await {
-                    return self.let_go().await;
-                }
-                self.has_task = true;
-                self.over(exited.report).await;
+        if let Some(exited) = status.exited {
+            if !self.is_listened_to().await {
+                return self.let_go().await;
             }
-            None => self.begin(status.pid, stdin).await,
+            self.has_task = true;
+            self.link.put_stray(&unread);
+            self.over(exited.report).await;
+        } else {
+            let before = Before { note: speaker_note, unread };
+            self.begin(status.pid, pipes, Some(before)).await;
         }
         self.run().await;
     }
@@ -128,12 +156,14 @@ impl Driver {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
+                Turn::Said(said) => self.hear_said(said).await,
+                Turn::SpeakerGone => self.on_speaker_gone(),
                 Turn::Noted => {
-                    self.has_task = true;
+                    self.go_on();
                     self.leave_note();
                 }
                 Turn::Asked(ask) => {
-                    self.has_task = true;
+                    self.go_on();
                     if self.ends.notes.has_changed().unwrap_or(false) {
                         self.leave_note(); // It was left before this was asked.
                     }
@@ -159,12 +189,15 @@ impl Driver {
                     self.shim.kill();
                     break;
                 }
-                Turn::Overdue => {
+                Turn::Overdue(Due::ShimGone) => {
                     self.shim.kill();
                     break;
                 }
+                Turn::Overdue(Due::Mute) => self.on_mute().await,
+                Turn::Overdue(Due::LastWords) => self.finish(),
             }
         }
+        self.drop_line();
         let child_pid = self.shim.child_pid();
         while timeout(FINISH_WITHIN, self.shim.wait()).await.is_err() {
             self.shim.kill();
@@ -186,7 +219,10 @@ impl Driver {
 
     /// Waits for one thing; every arm is cancel-safe.
     async fn next_turn(&mut self) -> Turn {
-        let deadline = self.end.as_ref().map(|(_, finish_by)| *finish_by);
+        let shim_ends = self.end.as_ref().map(|(_, finish_by)| (*finish_by, Due::ShimGone));
+        let speech_waits = self.speech.as_ref().and_then(|speech| speech.patience);
+        let next_due = shim_ends.into_iter().chain(speech_waits).min_by_key(|(at, _)| *at);
+        let due = next_due.map_or(Due::ShimGone, |(_, due)| due);
         tokio::select! {
             report = self.link.next(&self.order.logs) => match report {
                 Ok(Heard::Report(report)) => Turn::Heard(report),
@@ -195,15 +231,18 @@ impl Driver {
             },
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
-            () = until(deadline) => Turn::Overdue,
+            said = said_in(&mut self.speech), if self.link.has_room() => {
+                said.map_or(Turn::SpeakerGone, Turn::Said)
+            }
+            () = until(next_due.map(|(at, _)| at)) => Turn::Overdue(due),
         }
     }
 
     async fn hear(&mut self, report: Report) {
         match report {
             Report::Started { pid, lasting, confined } => {
-                let stdin = self.link.take_fd();
-                if self.is_stdio() && stdin.is_none() {
+                let pipes = self.passed_pipes([self.is_stdio(); 2]);
+                if self.is_stdio() && (pipes.stdin.is_none() || pipes.stdout.is_none()) {
                     self.refuse_half();
                     return;
                 }
@@ -211,7 +250,7 @@ impl Driver {
                     self.tell(News::NotLasting).await;
                 }
                 self.tell(News::Confined(confined)).await;
-                self.begin(pid, stdin).await;
+                self.begin(pid, pipes, None).await;
             }
             Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
             Report::LogTrouble { problem } => self.tell(News::LogTrouble(problem)).await,
@@ -223,9 +262,23 @@ impl Driver {
         }
     }
 
-    async fn begin(&mut self, pid: u32, stdin: Option<OwnedFd>) {
-        self.stdin = stdin.filter(|_| !self.is_ending);
+    /// The descriptors that came, of stdin and stdout in this order.
+    fn passed_pipes(&mut self, passed: [bool; 2]) -> Pipes {
+        let [stdin, stdout] = passed.map(|is_passed| is_passed.then(|| self.link.take_fd()));
+        Pipes { stdin: stdin.flatten(), stdout: stdout.flatten() }
+    }
+
+    async fn begin(&mut self, pid: u32, pipes: Pipes, before: Option<Before>) {
         self.tell(News::Launched { pid }).await;
+        self.open_line(pid, pipes, before).await;
+    }
+
+    /// A task has gone on with it: what was said while nobody was there is ours from here on,
+    /// and its shim need not keep it for another daemon.
+    fn go_on(&mut self) {
+        if !std::mem::replace(&mut self.has_task, true) {
+            self.link.give_back(&[]);
+        }
     }
 
     /// Waits until there is a task to be told; `false` if there will be none. How a server
@@ -246,21 +299,23 @@ impl Driver {
         let exit = Exit { code: exit.code, signal: exit.signal, oom };
         // From here on only we know it, and may be killed before anybody is told.
         tracing::info!(server = %self.order.key, "{exit}");
-        self.link.queue(&Order::Finish);
         let last = self.refused.take().map_or(News::Exited(exit), News::LaunchFailed);
         self.ends_with(last);
+        self.end_line(exit);
     }
 
     fn leave_note(&mut self) {
-        let note = self.ends.notes.borrow_and_update();
+        let note = self.ends.notes.borrow_and_update().clone();
         if !note.is_empty() {
-            self.link.leave_note(&note); // One that is too long is none: the last one stays.
+            // One that is too long is none: the last one stays.
+            self.noted = Some((note, Instant::now()));
+            self.leave_joined_note();
         }
     }
 
     /// Leaves the server to its shim. What it says from now on is for another daemon.
     async fn let_go(mut self) {
-        self.stdin = None;
+        self.take_back_line().await;
         let leaving = self.link.leave(&self.order.logs);
         if !matches!(timeout(LEAVE_WITHIN, leaving).await, Ok(Ok(()))) {
             tracing::warn!(server = %self.order.key, "its shim did not hear our goodbye");
@@ -291,7 +346,7 @@ impl Driver {
 
     fn stop(&mut self, grace: Duration, for_good: bool) {
         self.is_ending = true;
-        self.stdin = None;
+        self.close_line();
         self.link.queue(&Order::Stop { grace_ms: millis(grace), for_good });
     }
 }

@@ -1,12 +1,14 @@
 //! Lives that are processes of this machine, each under a shim of its own.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -25,6 +27,7 @@ use super::{Instance, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::LaunchFault;
 use crate::locks::{self, lock_file};
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, log_file};
+use crate::speak::Speak;
 
 /// The program that becomes a shim.
 #[derive(Debug, Clone)]
@@ -45,7 +48,6 @@ impl ShimProgram {
 }
 
 /// Starts processes.
-#[derive(Debug)]
 pub struct ProcessLauncher {
     shim: ShimProgram,
     logs_dir: PathBuf,
@@ -55,20 +57,31 @@ pub struct ProcessLauncher {
     shims: Shims,
     /// In the mark of all processes that are ours.
     home: String,
+    speaker: Arc<dyn Speak>,
+}
+
+impl fmt::Debug for ProcessLauncher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessLauncher")
+            .field("locks_dir", &self.locks_dir)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ProcessLauncher {
     /// Starts them through `shim`, their logs in `logs_dir`, the locks that keep each from
-    /// being there twice in `locks_dir`; each may have `open_files`.
+    /// being there twice in `locks_dir`; each may have `open_files`. With those that speak
+    /// over stdio `speaker` does.
     pub fn new(
         shim: ShimProgram,
         logs_dir: PathBuf,
         locks_dir: PathBuf,
         open_files: Option<u64>,
+        speaker: Arc<dyn Speak>,
     ) -> Self {
         let (shims, home) = (Shims::new(), home_id(&locks_dir));
         let memory_kept_by = limits::memory_kept_by();
-        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home }
+        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home, speaker }
     }
 
     pub(super) fn logs_dir(&self) -> &Path {
@@ -112,14 +125,15 @@ impl ProcessLauncher {
     pub(super) fn drive_adopted(
         &self,
         order: LaunchOrder,
-        shim: ShimProcess,
-        link: ShimLink,
+        (shim, link): (ShimProcess, ShimLink),
         status: &StatusReport,
         life: String,
+        speaker_note: String,
     ) -> Instance {
         let (instance, ends) = Instance::pair();
-        let driver = Driver::new(order, shim, link, self.below(life), ends);
-        tokio::spawn(driver.run_adopted(status.clone()));
+        let (below, speaker) = (self.below(life), self.speaker.clone());
+        let driver = Driver::new(order, shim, link, below, speaker, ends);
+        tokio::spawn(driver.run_adopted(status.clone(), speaker_note));
         instance
     }
 
@@ -134,16 +148,16 @@ impl ProcessLauncher {
         env.push(("XY_SERVER".into(), order.key.server.to_string()));
         env.push((MARK.into(), life.into()));
         let rules = &order.settings.rules;
+        let is_stdio = process.transport == Transport::Stdio;
         StartOrder {
             protocol: wire::PROTOCOL,
             program: process.command.clone(),
             args: process.args.clone(),
             env,
             working_dir: process.working_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
-            // Until somebody speaks MCP with it, all that a server says is log, and what goes
-            // straight to the log is not lost with a daemon.
-            stdout: wire::Stdout::Logged,
-            has_stdin: process.transport == Transport::Stdio,
+            // What is only log goes straight there, and is not lost with a daemon.
+            stdout: if is_stdio { wire::Stdout::Passed } else { wire::Stdout::Logged },
+            has_stdin: is_stdio,
             log: LogOrder {
                 file: log_file(&self.logs_dir, &order.key.server).to_string_lossy().into_owned(),
                 max_bytes: FILE_BYTES,
@@ -205,7 +219,8 @@ impl Launch for ProcessLauncher {
         match self.begin(&order, &life) {
             Ok((shim, link)) => {
                 let below = self.below(life);
-                let driver = Driver::new(order, ShimProcess::Ours(shim), link, below, ends);
+                let (shim, speaker) = (ShimProcess::Ours(shim), self.speaker.clone());
+                let driver = Driver::new(order, shim, link, below, speaker, ends);
                 tokio::spawn(driver.run());
             }
             Err(fault) => {

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 use xy_shim::wire::{self, Frame, Order, Report};
 
 use crate::logs::LogBook;
@@ -21,6 +22,12 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// Descriptors that may come with one message.
 const MAX_FDS: usize = 2;
+
+/// While more than this waits to be sent, nothing is added that can wait elsewhere.
+const ROOM: usize = 1024 * 1024;
+
+/// What one frame of stray output holds.
+const STRAY_BYTES: usize = wire::MAX_FRAME / 2;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
@@ -48,16 +55,60 @@ pub(super) struct ShimLink {
     fds: VecDeque<OwnedFd>,
     /// What an earlier daemon left with the shim.
     note: Vec<u8>,
+    /// What stdout said while no daemon was there.
+    unread: Vec<u8>,
+    /// How much has ever been sent.
+    sent: u64,
+    /// Who wants to know when so much has been.
+    awaited: VecDeque<(u64, oneshot::Sender<()>)>,
 }
 
 impl ShimLink {
     /// A link on which `first` is to be sent.
     pub(super) fn new(stream: UnixStream, first: Vec<u8>) -> Self {
-        Self { stream, inbox: Vec::new(), outbox: first, fds: VecDeque::new(), note: Vec::new() }
+        Self {
+            stream,
+            inbox: Vec::new(),
+            outbox: first,
+            fds: VecDeque::new(),
+            note: Vec::new(),
+            unread: Vec::new(),
+            sent: 0,
+            awaited: VecDeque::new(),
+        }
     }
 
     pub(super) fn queue(&mut self, order: &Order) {
         wire::put_order(&mut self.outbox, order).expect("all orders but the first are short");
+    }
+
+    /// Queues an order; `sent` is told once the shim will hear it whatever becomes of us.
+    pub(super) fn queue_then(&mut self, order: &Order, sent: oneshot::Sender<()>) {
+        self.queue(order);
+        self.awaited.push_back((self.sent + self.outbox.len() as u64, sent));
+    }
+
+    /// Whether what could wait elsewhere need not.
+    pub(super) fn has_room(&self) -> bool {
+        self.outbox.len() < ROOM
+    }
+
+    /// Queues output that was no protocol, for the log.
+    pub(super) fn put_stray(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(STRAY_BYTES) {
+            wire::put_stray(&mut self.outbox, part);
+        }
+    }
+
+    /// Gives back what could not be used yet of stdout; all the rest of it has been.
+    pub(super) fn give_back(&mut self, unread: &[u8]) {
+        wire::put_all_read(&mut self.outbox);
+        wire::put_unread(&mut self.outbox, unread);
+    }
+
+    /// What stdout said while no daemon was there.
+    pub(super) fn take_unread(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unread)
     }
 
     /// Leaves a note for a later daemon.
@@ -122,16 +173,30 @@ impl ShimLink {
 
     fn send_some(&mut self) -> io::Result<()> {
         match self.stream.try_write(&self.outbox) {
-            Ok(sent) if sent == self.outbox.len() => self.outbox = Vec::new(),
-            Ok(sent) => drop(self.outbox.drain(..sent)),
+            Ok(sent) => {
+                if sent == self.outbox.len() {
+                    self.outbox = Vec::new();
+                } else {
+                    self.outbox.drain(..sent);
+                }
+                self.on_sent(sent);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 // The shim is going; what it still said is to be read.
                 self.outbox = Vec::new();
+                self.awaited.clear();
             }
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn on_sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+        while let Some((_, sent)) = self.awaited.pop_front_if(|(until, _)| *until <= self.sent) {
+            let _ = sent.send(()); // Whoever asked may have left.
+        }
     }
 
     /// How much came; `None` if nothing was there after all.
@@ -175,8 +240,7 @@ impl ShimLink {
                 Frame::Log { next_seq, batch } => logs.push(next_seq, batch),
                 Frame::Report(heard) => report = Some(heard),
                 Frame::Note(note) => self.note = note.to_vec(),
-                // Until somebody speaks MCP with it, all a server says on stdout is log.
-                Frame::Unread(bytes) => wire::put_stray(&mut self.outbox, bytes),
+                Frame::Unread(bytes) => self.unread.extend_from_slice(bytes),
                 Frame::Order(_) | Frame::Stray(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,

@@ -267,7 +267,9 @@ impl Book {
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Ready | Event::DeadlineReached, _) => return None, // Too late.
-            (Event::Torn, _) => unreachable!("no history holds it: it has plays of its own"),
+            (Event::Torn | Event::Unfit(_), _) => {
+                unreachable!("no history holds it: it has plays of its own")
+            }
         };
         self.entries.push(entry(fact));
         if self.is_launch_due(fact, &before) {

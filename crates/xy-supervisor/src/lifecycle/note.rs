@@ -34,6 +34,32 @@ pub(crate) struct Note {
     ready_for_ms: Option<u64>,
     /// What was to come after its stop.
     after_stop: Option<Next>,
+    /// Why it was ended, if it could not be spoken with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unfit: Option<String>,
+    /// What whoever spoke with it left for whoever does next.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) speaker: String,
+    /// How old all the rest was when that was left.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    older_by_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+fn is_zero(ms: &u64) -> bool {
+    *ms == 0
+}
+
+/// A note, and what the speaker of that life has to say, left so long after it. If both
+/// are too long for a shim, the note alone.
+pub(crate) fn with_speaker(note: &[u8], speaker: &str, later: Duration) -> Vec<u8> {
+    let Some(open) = note.strip_suffix(b"}").filter(|_| !speaker.is_empty()) else {
+        return note.to_vec();
+    };
+    let Ok(speaker) = serde_json::to_string(speaker) else { return note.to_vec() };
+    let more = format!(r#","speaker":{speaker},"older_by_ms":{}}}"#, millis(later));
+    let joined = [open, more.as_bytes()].concat();
+    if joined.len() <= MAX_NOTE { joined } else { note.to_vec() }
 }
 
 /// What was to come after a stop.
@@ -74,6 +100,12 @@ impl Note {
             exits_ms_ago: recent_exits.iter().skip(latest).map(ago).collect(),
             ready_for_ms,
             after_stop,
+            unfit: match &life.reason {
+                Reason::Unfit(why) => Some(why.clone()),
+                _ => None,
+            },
+            speaker: String::new(),
+            older_by_ms: 0,
         }
     }
 
@@ -109,7 +141,7 @@ impl Note {
         let ended_ago = status.exited.as_ref().map_or(0, |exited| exited.ms_ago);
         let before = |ms: u64| earlier(now, ms.saturating_sub(ended_ago));
         let launched_at = before(status.age_ms);
-        let noted = status.note_age_ms;
+        let noted = status.note_age_ms.saturating_add(self.older_by_ms);
         let state = if status.stopping {
             let grace = self.settings.rules.stop.grace;
             State::Stopping { overdue_at: Some(now + grace + STOP_MARGIN), then: self.then(wanted) }
@@ -117,9 +149,21 @@ impl Note {
             let ready_at = before(ready_for_ms.saturating_add(noted)).max(launched_at);
             State::Running { launched_at, ready_at }
         } else {
-            // The daemon was killed before it had noted that; but its program runs.
-            let Probe::Process = self.settings.rules.ready.probe;
-            State::Running { launched_at, ready_at: launched_at }
+            match self.settings.rules.ready.probe {
+                // The daemon was killed before it had noted that; but its program runs.
+                Probe::Process => State::Running { launched_at, ready_at: launched_at },
+                // It has all its time again: nobody may have spoken with it.
+                Probe::Mcp => {
+                    let ready_by = now + self.settings.rules.ready.within;
+                    State::Starting { launched_at, ready_by }
+                }
+            }
+        };
+        let reason = match (&state, &self.unfit) {
+            (State::Stopping { then: AfterStop::CountFailure, .. }, Some(why)) => {
+                Reason::Unfit(why.clone())
+            }
+            _ => Reason::Adopted,
         };
         let exits = self.exits_ms_ago.iter().map(|ms| ms.saturating_add(noted));
         let tally = Tally {
@@ -131,7 +175,7 @@ impl Note {
                 .map(|ms| earlier(now, ms))
                 .collect(),
         };
-        Life { state, wanted, tally, reason: Reason::Adopted }
+        Life { state, wanted, tally, reason }
     }
 
     /// What was to happen to it and did not, as far as can be told.
@@ -246,9 +290,53 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_program_runs_is_ready_though_nobody_noted_it() {
+    fn what_its_speaker_left_is_joined_and_makes_nothing_younger() {
+        let (note, now) = left();
+        let joined = with_speaker(&note.to_bytes(), "era \"x\"\n", 10 * SECOND);
+        let read = Note::parse(&joined).unwrap();
+        assert_eq!(read.speaker, "era \"x\"\n");
+        // The shim only knows when both were left.
+        let later = StatusReport { note_age_ms: 0, ..status() };
+        assert_eq!(read.life(&later, Wanted::Up, now), note.life(&status(), Wanted::Up, now));
+        assert_eq!(with_speaker(&note.to_bytes(), "", SECOND), note.to_bytes());
+        assert_eq!(with_speaker(b"", "x", SECOND), b"");
+    }
+
+    #[test]
+    fn what_its_speaker_left_is_not_kept_if_it_is_too_long() {
+        let (note, _) = left();
+        let endless = "x".repeat(MAX_NOTE);
+        assert_eq!(with_speaker(&note.to_bytes(), &endless, SECOND), note.to_bytes());
+    }
+
+    #[test]
+    fn one_that_has_not_answered_yet_has_all_its_time_again() {
         let (note, now) = left();
         let note = Note { ready_for_ms: None, ..note };
+        let within = note.settings.rules.ready.within;
+        let state = State::Starting { launched_at: ago(now, 50), ready_by: now + within };
+        assert_eq!(note.life(&status(), Wanted::Up, now).state, state);
+    }
+
+    #[test]
+    fn why_one_is_being_ended_is_still_known() {
+        let now = tokio::time::Instant::now().into_std();
+        let state = State::Stopping { overdue_at: None, then: AfterStop::CountFailure };
+        let reason = Reason::Unfit("it speaks gibberish".into());
+        let life = Life { state, reason: reason.clone(), ..Life::new(Wanted::Up) };
+        let note = Note::of(&life, &Arc::new(settings("a")), now);
+        let note = Note::parse(&note.to_bytes()).unwrap();
+        let stopping = StatusReport { stopping: true, ..status() };
+        assert_eq!(note.life(&stopping, Wanted::Up, now).reason, reason);
+        assert_eq!(note.life(&stopping, Wanted::Down, now).reason, Reason::Adopted);
+    }
+
+    #[test]
+    fn one_whose_program_runs_is_ready_though_nobody_noted_it() {
+        let (note, now) = left();
+        let mut settings = ServerSettings::clone(&note.settings);
+        settings.rules.ready.probe = Probe::Process;
+        let note = Note { ready_for_ms: None, settings: Arc::new(settings), ..note };
         let status = StatusReport { age_ms: 30_000, ..status() };
         let state = State::Running { launched_at: ago(now, 30), ready_at: ago(now, 30) };
         assert_eq!(note.life(&status, Wanted::Up, now).state, state);

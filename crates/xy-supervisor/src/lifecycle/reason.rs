@@ -147,6 +147,11 @@ pub enum Reason {
         /// The time it had.
         within: Duration,
     },
+    /// It cannot be spoken with.
+    Unfit(
+        /// What whoever spoke with it says of that.
+        String,
+    ),
     /// It ended by itself.
     Exited(Exit),
     /// It is tried again by policy.
@@ -202,6 +207,7 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
+            Self::Unfit(why) => write!(f, "{why}"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),
             Self::Retry { attempt, of } if attempt == of => {

@@ -176,6 +176,7 @@ fn every_reason_in_words() {
         Reason::LaunchFailed(transient_fault()),
         Reason::NeverReady { within: 10 * SECOND },
         Reason::NeverReady { within: 1500 * MILLI },
+        Reason::Unfit("it speaks gibberish".into()),
         Reason::Exited(Exit::code(0)),
         Reason::Exited(Exit::code(127)),
         signal(9),
@@ -213,6 +214,7 @@ fn every_reason_in_words() {
     out of memory
     not ready within 10s
     not ready within 1.5s
+    it speaks gibberish
     exited with code 0
     exited with code 127
     killed by signal 9 (SIGKILL)
@@ -247,6 +249,55 @@ fn a_torn_server_is_started_anew_and_nothing_is_counted() {
 fn a_torn_server_that_somebody_stops_stays_stopped() {
     let mut play = Play::running(steady());
     play.sees(Event::Torn);
+    play.sees(Event::StopRequested);
+    assert_eq!(play.sees(crash()), None);
+    assert_eq!(play.life.state, State::Stopped);
+}
+
+// What whoever speaks with it says.
+
+fn unfit() -> Event {
+    Event::Unfit("it speaks gibberish".into())
+}
+
+#[test]
+fn one_that_cannot_be_spoken_with_is_ended_and_counted_and_the_reason_is_shown() {
+    for mut play in [Play::starting(steady()), Play::running(steady())] {
+        assert_eq!(play.sees(unfit()), Some(Effect::Stop));
+        assert_eq!(play.says(), "it speaks gibberish");
+        assert_eq!(play.sees(clean_exit()), None);
+        assert!(matches!(play.life.state, State::Backoff { .. }));
+        assert_eq!(play.says(), "it speaks gibberish");
+        assert_eq!(play.life.tally.recent_exits.len(), 1);
+    }
+}
+
+#[test]
+fn one_that_cannot_be_spoken_with_and_does_not_stop_keeps_its_reason() {
+    let mut play = Play::running(steady());
+    play.sees(unfit());
+    assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
+    play.sees(Event::Exited(KILLED));
+    assert_eq!(play.says(), "it speaks gibberish");
+}
+
+#[test]
+fn one_that_was_ready_for_long_before_it_could_not_be_spoken_with_ends_the_row() {
+    let mut play = Play::running(steady());
+    play.lives_for(2 * SECOND);
+    play.waits_for_deadline();
+    play.sees(Event::Ready);
+    assert_eq!(play.life.tally.in_a_row, 1);
+    play.waits(play.rules.restart.reset_after);
+    play.sees(unfit());
+    play.sees(crash());
+    assert_eq!(play.life.tally.in_a_row, 0);
+}
+
+#[test]
+fn one_that_cannot_be_spoken_with_and_is_stopped_stays_stopped() {
+    let mut play = Play::running(steady());
+    play.sees(unfit());
     play.sees(Event::StopRequested);
     assert_eq!(play.sees(crash()), None);
     assert_eq!(play.life.state, State::Stopped);

@@ -93,6 +93,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("LaunchFailed for good", Event::LaunchFailed(permanent_fault())),
         ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
         ("Ready", Event::Ready),
+        ("Unfit", Event::Unfit("it speaks gibberish".into())),
         ("Exited 0", clean_exit()),
         ("Exited 1", crash()),
         ("Exited SIGKILL", Event::Exited(KILLED)),

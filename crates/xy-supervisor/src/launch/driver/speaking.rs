@@ -1,0 +1,248 @@
+//! What the driver has to do with whoever speaks with the server.
+//!
+//! A speaker is never waited for without a limit, and what it says is only taken while the
+//! shim keeps up: beyond that it waits, and so does its server.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use xy_shim::wire::Order;
+
+use super::{Driver, Due};
+use crate::launch::News;
+use crate::launch::shim_link::Heard;
+use crate::lifecycle::Exit;
+use crate::lifecycle::note::with_speaker;
+use crate::speak::{Before, Line, Said, Told};
+
+/// So much said is kept until it is heard; then the speaker waits.
+const SAID: usize = 16;
+
+/// A speaker is told to close, to let go and that it is over, once each at most.
+const TOLD: usize = 4;
+
+/// A server that has closed its stdout has this long to end by itself.
+const MUTE_FOR: Duration = Duration::from_secs(2);
+
+/// How long a speaker may take to let go.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long it may take to say what a server said at its end.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// The longest reason, in characters.
+const LONGEST_WHY: usize = 500;
+
+const CLOSED_STDOUT: &str = "it closed its stdout";
+const UNSPEAKABLE: &str = "an older xy started it, so its stdout cannot be read";
+
+/// Our end of a line.
+#[derive(Debug)]
+pub(super) struct Speech {
+    said: mpsc::Receiver<Said>,
+    told: mpsc::Sender<Told>,
+    /// What is waited for, and until when.
+    pub(super) patience: Option<(Instant, Due)>,
+}
+
+impl Speech {
+    /// Tells something, unless nobody listens.
+    fn tell(&self, told: Told) {
+        let _ = self.told.try_send(told); // There is room for everything there is to tell.
+    }
+}
+
+/// What is said next; `None` once there is nobody who could. Cancel-safe.
+pub(super) async fn said_in(speech: &mut Option<Speech>) -> Option<Said> {
+    match speech {
+        None => std::future::pending().await,
+        Some(speech) => speech.said.recv().await,
+    }
+}
+
+/// The ends of a server's pipes, as far as they came.
+#[derive(Debug, Default)]
+pub(super) struct Pipes {
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: Option<OwnedFd>,
+}
+
+impl Driver {
+    /// Hands the pipes of a stdio server to whoever speaks with it.
+    pub(super) async fn open_line(&mut self, pid: u32, pipes: Pipes, before: Option<Before>) {
+        let Some(stdout) = pipes.stdout else {
+            let unread = before.map(|before| before.unread).unwrap_or_default();
+            self.link.put_stray(&unread);
+            if self.is_stdio() && !self.is_ending {
+                self.unfit(UNSPEAKABLE.to_owned()).await;
+            }
+            return;
+        };
+        // One that is being ended has no stdin any more: then nothing can be written.
+        let Some(stdin) = pipes.stdin.or_else(nowhere) else {
+            return self.unfit("the daemon has too many files open".to_owned()).await;
+        };
+        for pipe in [&stdin, &stdout] {
+            // Their shim has made them so already; it can only fail for what is not open.
+            let _ = rustix::io::ioctl_fionbio(pipe, true);
+        }
+        let (said_to_us, said) = mpsc::channel(SAID);
+        let (told, told_by_us) = mpsc::channel(TOLD);
+        let speech = Speech { said, told, patience: None };
+        if self.is_ending {
+            speech.tell(Told::Close);
+        }
+        self.speech = Some(speech);
+        self.speaker.speak(Line {
+            key: self.order.key.clone(),
+            settings: self.order.settings.clone(),
+            pid,
+            stdin,
+            stdout,
+            before,
+            said: said_to_us,
+            told: told_by_us,
+        });
+    }
+
+    /// Does what one thing said means.
+    pub(super) async fn hear_said(&mut self, said: Said) {
+        match said {
+            Said::Ready => self.tell(News::Ready).await,
+            Said::Unfit(why) => self.unfit(why).await,
+            Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
+            said => self.pass_on(said),
+        }
+    }
+
+    /// Passes on what is for the shim; the rest is for a task.
+    fn pass_on(&mut self, said: Said) {
+        match said {
+            Said::Stray(mut lines) => {
+                lines.push(b'\n');
+                self.link.put_stray(&lines);
+            }
+            Said::Note(note) => {
+                self.speaker_note = note;
+                self.leave_joined_note();
+            }
+            Said::WriteBegins(known) => self.link.queue_then(&Order::WriteBegins, known),
+            Said::WriteEnds => self.link.queue(&Order::WriteEnds),
+            Said::Ready | Said::Unfit(_) | Said::Mute => {}
+        }
+    }
+
+    /// It has closed its stdout and is still there.
+    pub(super) async fn on_mute(&mut self) {
+        if let Some(speech) = &mut self.speech {
+            speech.patience = None;
+        }
+        self.unfit(CLOSED_STDOUT.to_owned()).await;
+    }
+
+    async fn unfit(&mut self, why: String) {
+        if !self.is_ending && self.end.is_none() {
+            let line = why.lines().next().unwrap_or_default();
+            self.tell(News::Unfit(line.chars().take(LONGEST_WHY).collect())).await;
+        }
+    }
+
+    /// The server is being ended.
+    pub(super) fn close_line(&self) {
+        if let Some(speech) = &self.speech {
+            speech.tell(Told::Close);
+        }
+    }
+
+    /// It has ended. What is left in its stdout is still to be said.
+    pub(super) fn end_line(&mut self, exit: Exit) {
+        match &self.speech {
+            None => self.finish(),
+            Some(speech) => {
+                speech.tell(Told::Over(exit));
+                self.wait_for(LAST_WORDS_WITHIN, Due::LastWords);
+            }
+        }
+    }
+
+    /// Nobody saw how it ended, and nothing more can be kept of it.
+    pub(super) fn drop_line(&mut self) {
+        if let Some(speech) = self.speech.take() {
+            speech.tell(Told::Over(Exit::UNSEEN));
+        }
+    }
+
+    fn wait_for(&mut self, time: Duration, what: Due) {
+        let is_over = self.end.is_some();
+        if let Some(speech) = &mut self.speech
+            && (what == Due::LastWords || !is_over)
+        {
+            speech.patience = Some((Instant::now() + time, what));
+        }
+    }
+
+    /// Nobody speaks with it any more.
+    pub(super) fn on_speaker_gone(&mut self) {
+        self.speech = None;
+        if self.end.is_some() {
+            self.finish();
+        }
+    }
+
+    /// Nothing more will come: the shim may end.
+    pub(super) fn finish(&mut self) {
+        self.speech = None;
+        self.link.queue(&Order::Finish);
+    }
+
+    /// Leaves the latest note of the task, joined with that of the speaker.
+    pub(super) fn leave_joined_note(&mut self) {
+        let Some((note, noted_at)) = &self.noted else { return };
+        let joined = with_speaker(note, &self.speaker_note, noted_at.elapsed());
+        if joined.len() == note.len() && !self.speaker_note.is_empty() {
+            tracing::warn!(server = %self.order.key, "what a later daemon should know is too long");
+        }
+        self.link.leave_note(&joined);
+    }
+
+    /// Takes the line back; what its speaker could not use yet goes to the shim.
+    pub(super) async fn take_back_line(&mut self) {
+        let Some(speech) = &self.speech else { return };
+        let (answer, mut answered) = oneshot::channel();
+        speech.tell(Told::LetGo(answer));
+        let give_up_at = Instant::now() + LET_GO_WITHIN;
+        let rest = loop {
+            tokio::select! {
+                rest = &mut answered => break rest.ok(),
+                said = said_in(&mut self.speech), if self.link.has_room() => match said {
+                    Some(said) => self.pass_on(said),
+                    None => self.speech = None,
+                },
+                heard = self.link.next(&self.order.logs) => {
+                    if !matches!(heard, Ok(Heard::Report(_))) {
+                        return; // There is no shim any more that could take it.
+                    }
+                }
+                () = sleep_until(give_up_at) => break None,
+            }
+        };
+        // What was said before the answer comes before it.
+        while let Some(said) = self.speech.as_mut().and_then(|speech| speech.said.try_recv().ok()) {
+            self.pass_on(said);
+        }
+        match rest {
+            Some(rest) => self.link.give_back(&rest),
+            None => {
+                tracing::warn!(server = %self.order.key, "whoever speaks with it did not let go");
+            }
+        }
+    }
+}
+
+/// A pipe that nobody reads.
+fn nowhere() -> Option<OwnedFd> {
+    io::pipe().ok().map(|(_, writer)| writer.into())
+}
