@@ -7,6 +7,7 @@ pub mod check;
 mod confine;
 mod daemon;
 mod files;
+mod gateway;
 mod handlers;
 mod limits;
 mod logging;

@@ -19,12 +19,13 @@ use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::reload::ServerMap;
-use xy_supervisor::speak::Listener;
+use xy_supervisor::speak::Speak;
 use xy_supervisor::wishes::Wishes;
 
 use crate::check;
 use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
+use crate::gateway::Plane;
 use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
@@ -105,7 +106,10 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
     let wishes = read_wishes(&paths)?;
     limits::prepare().await;
-    let launcher = Arc::new(launcher(&paths)?);
+    let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
+    let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
+    let (speaker, lines) = xy_gateway::speaker();
+    let launcher = Arc::new(launcher(&paths, speaker)?);
     let (adopted, stragglers) = launcher.adopt_all().await;
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
     let (servers, broken) = load(&paths, &adopted, is_nobody_there)?;
@@ -125,6 +129,16 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         "ready"
     );
     daemon.apply(servers, broken.clone()).await?;
+    // Only now, so that the first client finds all servers there.
+    let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
+        lines,
+        local: mcp_listener,
+        manifests_dir: daemon.paths.manifests_dir.clone(),
+        control: Arc::new(Plane(daemon.clone())),
+        roster: daemon.fleet.watch_roster(),
+        changes: daemon.fleet.changes(),
+    });
+    let mut gateway = gateway.map_err(|cause| not_started().cause(cause))?;
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();
@@ -146,6 +160,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
+    mcp.file.remove();
+    let _ = tokio::task::spawn_blocking(move || gateway.end()).await; // It says itself what failed.
     tracing::info!("ended");
     ended
 }
@@ -217,10 +233,10 @@ fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {
     Ok(wishes)
 }
 
-fn launcher(paths: &Paths) -> Result<ProcessLauncher, CallError> {
+fn launcher(paths: &Paths, speaker: Arc<dyn Speak>) -> Result<ProcessLauncher, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
     let (logs_dir, locks_dir) = (paths.logs_dir.clone(), paths.shims_dir.clone());
-    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit(), Arc::new(Listener)))
+    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit(), speaker))
 }
 
 /// A daemon needs a few descriptors per server, and shells allow few. Answers the limit

@@ -315,6 +315,10 @@ impl Conversation for Client {
         self.greeted.borrow().as_ref().map(|greeted| greeted.version)
     }
 
+    fn is_busy(&self) -> bool {
+        self.open_requests() > 0
+    }
+
     fn close(&self) {
         if self.is_closed.replace(true) {
             return;

@@ -60,6 +60,9 @@ pub trait Conversation {
     /// The revision of the protocol that was agreed on, once that is so.
     fn version(&self) -> Option<&'static str>;
 
+    /// Whether any of its requests is still to be answered.
+    fn is_busy(&self) -> bool;
+
     /// The client has gone, or its session is ended. Nothing is put to the outlet any more.
     fn close(&self);
 }

@@ -78,14 +78,20 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     for task in tasks {
         task.abort();
     }
-    if let Some(reply) = reply {
-        let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
+    let Some(reply) = reply else {
         writer.abort();
-        let _ = writer.await; // Its pipe is closed before anybody hears that it is.
-        let _ = reply.send(upstream.take_partial()); // Whoever asked may have gone.
-    }
-    upstream.close(&why);
-    server.drop_upstream(&upstream);
+        return over(&hub, &server, &upstream, &why);
+    };
+    let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
+    writer.abort();
+    let _ = writer.await; // Its pipe is closed before anybody hears that it is.
+    let _ = reply.send(upstream.take_partial()); // Whoever asked may have gone.
+    over(&hub, &server, &upstream, &why);
+}
+
+fn over(hub: &Hub, server: &Server, upstream: &Rc<Upstream>, why: &str) {
+    upstream.close(why);
+    server.drop_upstream(upstream);
     hub.tell_news();
 }
 

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use tokio::sync::{Notify, mpsc, oneshot};
+use xy_ipc::framing::LineSplitter;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message};
 use xy_protocol::control::quoted;
@@ -52,8 +53,8 @@ pub(crate) struct Upstream {
     flush: Notify,
     calls: RefCell<HashMap<u64, Call>>,
     ids: RefCell<Ids>,
-    /// What the server has begun to say.
-    partial: RefCell<Vec<u8>>,
+    /// What the server says, cut into lines.
+    lines: RefCell<LineSplitter>,
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
@@ -124,7 +125,7 @@ impl Upstream {
             flush: Notify::new(),
             calls: RefCell::default(),
             ids: RefCell::new(Ids::from(first_id)),
-            partial: RefCell::default(),
+            lines: RefCell::new(LineSplitter::new(wire::MAX_LINE)),
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
@@ -297,12 +298,12 @@ impl Upstream {
     }
 
     /// A line that is too long for a message; whoever waits for it is told.
-    fn too_long(&self, line: &[u8]) {
+    fn too_long(&self, head: &[u8]) {
         let server = &self.key.server;
         self.stray(
             format!("xy: it said a line of more than {} MiB", wire::MAX_LINE >> 20).as_bytes(),
         );
-        let Some(ours) = number_after_id(line) else { return };
+        let Some(ours) = number_after_id(head) else { return };
         let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
         let message =
             format!("the answer of `{server}` is longer than {} MiB", wire::MAX_LINE >> 20);
@@ -395,9 +396,8 @@ impl Upstream {
 }
 
 /// The id in what may be the beginning of an answer.
-fn number_after_id(line: &[u8]) -> Option<u64> {
-    const LOOKED_AT: usize = 4096;
-    let head = String::from_utf8_lossy(&line[..line.len().min(LOOKED_AT)]).into_owned();
+fn number_after_id(head: &[u8]) -> Option<u64> {
+    let head = String::from_utf8_lossy(head).into_owned();
     let (_, after) = head.split_once(r#""id""#)?;
     let digits = after.trim_start().strip_prefix(':')?.trim_start();
     let end = digits.find(|it: char| !it.is_ascii_digit())?;

@@ -8,13 +8,17 @@ pub const MAX_REQUEST_LINE: usize = 1024 * 1024;
 /// Room that is kept from one line to the next; a longer line gives its room back.
 const KEPT_ROOM: usize = 64 * 1024;
 
+/// So much is shown of a line that is too long.
+const HEAD: usize = 4096;
+
 /// What stands between two newlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line<'a> {
     /// The line, without its newline.
     Whole(&'a [u8]),
-    /// A line over the limit; the rest of it will be dropped unseen.
-    TooLong,
+    /// A line over the limit, of which this is the beginning; the rest of it will be dropped
+    /// unseen.
+    TooLong(&'a [u8]),
 }
 
 /// Cuts chunks of bytes into lines.
@@ -41,7 +45,8 @@ impl LineSplitter {
         self.forget_handed_out();
         loop {
             let Some(end) = memchr::memchr(b'\n', chunk) else {
-                return self.keep(std::mem::take(chunk)).then_some(Line::TooLong);
+                let is_too_long = self.keep(std::mem::take(chunk));
+                return is_too_long.then_some(Line::TooLong(&self.begun));
             };
             let (line, rest) = (&chunk[..end], &chunk[end + 1..]);
             *chunk = rest;
@@ -49,8 +54,8 @@ impl LineSplitter {
                 continue;
             }
             if self.begun.len() + line.len() > self.limit {
-                self.begun = Vec::new();
-                return Some(Line::TooLong);
+                self.keep_head(line);
+                return Some(Line::TooLong(&self.begun));
             }
             if self.begun.is_empty() {
                 match without_return(line) {
@@ -73,6 +78,21 @@ impl LineSplitter {
         self.dropping || (!self.begun.is_empty() && !self.handed_out)
     }
 
+    /// What has begun and is no whole line yet.
+    pub fn take_begun(&mut self) -> Vec<u8> {
+        self.forget_handed_out();
+        std::mem::take(&mut self.begun)
+    }
+
+    /// Of a line that is too long only its beginning is kept, until it has been looked at.
+    fn keep_head(&mut self, part: &[u8]) {
+        let room = HEAD.saturating_sub(self.begun.len());
+        self.begun.extend_from_slice(&part[..part.len().min(room)]);
+        self.begun.truncate(HEAD);
+        self.begun.shrink_to(HEAD);
+        self.handed_out = true;
+    }
+
     fn forget_handed_out(&mut self) {
         if std::mem::take(&mut self.handed_out) {
             self.begun.clear();
@@ -87,7 +107,7 @@ impl LineSplitter {
         }
         if self.begun.len() + part.len() > self.limit {
             self.dropping = true;
-            self.begun = Vec::new();
+            self.keep_head(part);
             return true;
         }
         self.begun.extend_from_slice(part);
@@ -114,7 +134,7 @@ mod tests {
             while let Some(line) = splitter.next_line(&mut rest) {
                 lines.push(match line {
                     Line::Whole(line) => String::from_utf8_lossy(line).into_owned(),
-                    Line::TooLong => "TOO LONG".to_owned(),
+                    Line::TooLong(_) => "TOO LONG".to_owned(),
                 });
             }
         }

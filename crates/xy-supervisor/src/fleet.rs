@@ -150,6 +150,11 @@ impl Fleet {
         self.roster.borrow().clone()
     }
 
+    /// All servers, as they are now and whenever one comes or goes.
+    pub fn watch_roster(&self) -> watch::Receiver<Arc<Roster>> {
+        self.roster.clone()
+    }
+
     /// Changes of state from now on.
     pub fn changes(&self) -> broadcast::Receiver<StateChange> {
         self.changes.subscribe()

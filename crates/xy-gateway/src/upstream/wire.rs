@@ -15,6 +15,7 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
+use xy_ipc::framing::Line;
 use xy_supervisor::speak::Said;
 
 use super::Upstream;
@@ -30,11 +31,16 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
+/// Runs `read` on this thread's buffer. What it does with the bytes must not read again.
+pub(crate) fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| read(scratch))
+}
+
 impl Upstream {
     /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
     pub(crate) async fn read_all(self: Rc<Self>, mut stdout: pipe::Receiver) -> io::Result<()> {
         while poll_fn(|context| {
-            SCRATCH.with_borrow_mut(|scratch| {
+            with_scratch(|scratch| {
                 let mut buffer = ReadBuf::new(scratch);
                 Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
                     self.take(buffer.filled());
@@ -44,46 +50,20 @@ impl Upstream {
         })
         .await?
         {}
-        let rest = std::mem::take(&mut *self.partial.borrow_mut());
+        let rest = self.take_partial();
         self.stray(&rest);
         Ok(())
     }
 
     /// Takes what the server has said, line by line.
     pub(crate) fn take(self: &Rc<Self>, mut bytes: &[u8]) {
-        while let Some(end) = memchr::memchr(b'\n', bytes) {
-            let (line, rest) = bytes.split_at(end);
-            bytes = &rest[1..];
-            let mut partial = std::mem::take(&mut *self.partial.borrow_mut());
-            if partial.is_empty() {
-                self.take_line(line);
-            } else {
-                partial.extend_from_slice(line);
-                self.take_line(&partial);
-                partial.clear();
-                partial.shrink_to(READ_BYTES);
-                *self.partial.borrow_mut() = partial;
+        let mut lines = self.lines.borrow_mut();
+        while let Some(line) = lines.next_line(&mut bytes) {
+            match line {
+                Line::Whole(line) => self.hear(line),
+                Line::TooLong(head) => self.too_long(head),
             }
         }
-        if !bytes.is_empty() {
-            self.keep(bytes);
-        }
-    }
-
-    fn take_line(self: &Rc<Self>, line: &[u8]) {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.len() > MAX_LINE {
-            self.too_long(line);
-        } else if !line.is_empty() {
-            self.hear(line);
-        }
-    }
-
-    /// Keeps the beginning of a line; of one that is too long, only what shows whose it is.
-    fn keep(&self, bytes: &[u8]) {
-        let mut partial = self.partial.borrow_mut();
-        let room = (MAX_LINE + 1).saturating_sub(partial.len());
-        partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
     /// Writes what there is to write, for ever. Must not be dropped amid a message that is
@@ -144,7 +124,7 @@ impl Upstream {
 
     /// What has been read and is no whole line yet.
     pub(crate) fn take_partial(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.partial.borrow_mut())
+        self.lines.borrow_mut().take_begun()
     }
 }
 

@@ -122,7 +122,7 @@ impl<S: Service> Connection<S> {
         while self.requests.len() < MAX_OPEN_REQUESTS {
             match input.next_line() {
                 None => return true,
-                Some(Line::TooLong) => self.refuse(RequestId::Null, too_long()),
+                Some(Line::TooLong(_)) => self.refuse(RequestId::Null, too_long()),
                 Some(Line::Whole(line)) => match Incoming::parse(line) {
                     Ok(incoming) => self.begin(incoming),
                     Err(refused) => self.refuse(refused.id, refused.error),
