@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use serde_json::value::RawValue;
@@ -80,7 +81,7 @@ impl Kind {
         }
     }
 
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         match self {
             Self::Tools => 0,
             Self::Prompts => 1,
@@ -170,6 +171,8 @@ pub(crate) struct Known {
     pub(crate) introduction: Introduction,
     pub(crate) lists: Lists,
     shown: [Vec<Shown>; 4],
+    /// Differs whenever a list does.
+    prints: [u64; 4],
     /// From names outside to the place in the list.
     places: [HashMap<Box<str>, usize>; 2],
 }
@@ -199,7 +202,17 @@ impl Known {
             // Of two with one name the first is meant.
             names.rev().map(|(place, shown)| (shown.name.clone(), place)).collect()
         });
-        Self { introduction, lists, shown, places }
+        let prints = Kind::ALL.map(|kind| {
+            let mut hasher = DefaultHasher::new();
+            lists.of(kind).iter().for_each(|item| item.raw.hash(&mut hasher));
+            hasher.finish()
+        });
+        Self { introduction, lists, shown, prints, places }
+    }
+
+    /// Differs whenever the list does.
+    pub(crate) fn print(&self, kind: Kind) -> u64 {
+        self.prints[kind.index()]
     }
 
     /// How its items are shown beside those of other servers.

@@ -11,6 +11,7 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
 
+use crate::catalog::Kind;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, StreamNo, To};
 use crate::hub::Hub;
@@ -20,7 +21,7 @@ use crate::say;
 use crate::server::Server;
 use crate::upstream::{Caller, Upstream};
 
-mod ask;
+pub(crate) mod ask;
 
 /// Requests that one client may have open.
 const MOST_OPEN: usize = 1000;
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     asked: RefCell<HashMap<u64, Asked>>,
     next_asked: Cell<u64>,
     level: Cell<Option<Level>>,
+    /// What tells the lists it was shown from others.
+    shown: [Cell<Option<u64>>; 4],
     is_closed: Cell<bool>,
 }
 
@@ -85,6 +88,7 @@ impl Client {
             asked: RefCell::default(),
             next_asked: Cell::new(1),
             level: Cell::new(None),
+            shown: Default::default(),
             is_closed: Cell::new(false),
         })
     }
@@ -107,6 +111,16 @@ impl Client {
     /// What it said of itself, if it has.
     pub(crate) fn greeted(&self) -> Option<Greeted> {
         self.greeted.borrow().clone()
+    }
+
+    /// What tells the list that it was last shown from others.
+    pub(crate) fn was_shown(&self, kind: Kind) -> Option<u64> {
+        self.shown[kind.index()].get()
+    }
+
+    /// It is shown a list, or told that it is another now.
+    pub(crate) fn shows(&self, kind: Kind, print: u64) {
+        self.shown[kind.index()].set(Some(print));
     }
 
     /// Whether it said that it can do `what`: a key of its capabilities.

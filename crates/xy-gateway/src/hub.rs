@@ -4,8 +4,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use xy_protocol::error::CallError;
@@ -35,6 +37,9 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// What clients show to their models of how to use servers; more is cut off by some.
 const INSTRUCTIONS_BYTES: usize = 2000;
 
+/// How long changes of lists gather before clients are told.
+const TELL_AFTER: Duration = Duration::from_millis(50);
+
 /// The only profile there is yet.
 pub(crate) const DEFAULT_PROFILE: &str = "default";
 
@@ -47,6 +52,8 @@ pub(crate) struct Hub {
     subscriptions: RefCell<Subscriptions>,
     /// Counts what clients could want to know: a server came or went, or is known better.
     revision: watch::Sender<u64>,
+    /// Whether clients will soon be told of changed lists.
+    is_telling: Cell<bool>,
     /// What servers were last told to log.
     level: Cell<Option<Level>>,
     pub(crate) manifests: Manifests,
@@ -66,6 +73,7 @@ impl Hub {
             next_client: Cell::new(first_client),
             subscriptions: RefCell::default(),
             revision: watch::Sender::new(0),
+            is_telling: Cell::new(false),
             level: Cell::new(None),
             manifests,
             control,
@@ -125,49 +133,61 @@ impl Hub {
                 waited.client.failed(&waited.id, waited.stream, &fault);
             }
         }
-        if let Some(known) = server.known.borrow().clone() {
-            for kind in Kind::ALL {
-                if !known.lists.of(kind).is_empty() {
-                    self.tell_changed(&server.name, kind);
-                }
-            }
-        }
+        self.lists_changed();
         self.tell_news();
     }
 
     /// A server is known better than before.
     pub(crate) fn learn(&self, server: &Rc<Server>, known: Known) {
-        let before = server.known.replace(Some(Rc::new(known)));
-        server.is_fresh.set(true);
-        let now = server.known.borrow().clone();
-        if let (Some(now), true) = (now, server.is_shown()) {
-            let is_other = |kind: &Kind| match &before {
-                Some(before) => before.lists.of(*kind) != now.lists.of(*kind),
-                None => !now.lists.of(*kind).is_empty(),
-            };
-            let mut told: Vec<&str> = Vec::new();
-            for kind in Kind::ALL.into_iter().filter(is_other) {
-                if !told.contains(&kind.changed()) {
-                    told.push(kind.changed());
-                    self.tell_changed(&server.name, kind);
-                }
-            }
-        }
+        server.known.replace(Some(Rc::new(known)));
+        self.lists_changed();
         self.tell_news();
     }
 
-    /// Tells everyone who is shown `server` that a list has changed.
-    fn tell_changed(&self, server: &ServerName, kind: Kind) {
-        let message = say::notification(kind.changed());
-        for client in self.clients() {
-            let is_shown = match &client.entry().view {
-                View::Profile(_) => true,
-                View::Server(name) => name == server.as_str(),
-            };
-            if is_shown && client.version().is_some() {
-                client.tell(&message, To::Anyone);
+    /// Some lists may have changed; those who were shown others are told, a little later, so
+    /// that a whole fleet that comes up is told once.
+    fn lists_changed(&self) {
+        if self.is_telling.replace(true) {
+            return;
+        }
+        let hub = self.me();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(TELL_AFTER).await;
+            hub.is_telling.set(false);
+            for client in hub.clients() {
+                hub.tell_changes(&client);
+            }
+        });
+    }
+
+    /// Tells a client which lists are not what it was shown.
+    fn tell_changes(&self, client: &Client) {
+        let mut told: Vec<&str> = Vec::new();
+        for kind in Kind::ALL {
+            let now = self.print(kind, &client.entry().view);
+            if client.was_shown(kind).is_some_and(|shown| shown != now) {
+                client.shows(kind, now);
+                if !told.contains(&kind.changed()) {
+                    told.push(kind.changed());
+                    client.tell(&say::notification(kind.changed()), To::Anyone);
+                }
             }
         }
+    }
+
+    /// Differs whenever a list does that is shown in `view`.
+    pub(crate) fn print(&self, kind: Kind, view: &View) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, server) in self.servers.borrow().iter() {
+            let is_seen = match view {
+                View::Profile(_) => true,
+                View::Server(only) => only == name.as_str(),
+            };
+            if let Some(known) = server.shown().filter(|_| is_seen) {
+                (name, known.print(kind)).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
     }
 
     /// Whether nothing more will be known soon of what a client is shown.
@@ -190,6 +210,7 @@ impl Hub {
         kind: Kind,
         after: Option<&str>,
     ) -> Result<String, CallError> {
+        client.shows(kind, self.print(kind, &client.entry().view));
         let own = tools::shown(kind, client.entry().may_manage);
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> = servers.values().filter_map(|server| server.shown()).collect();

@@ -7,6 +7,7 @@
 mod catalog;
 mod client;
 pub mod control;
+mod desk;
 pub mod era;
 pub mod front;
 mod gateway;
@@ -22,4 +23,5 @@ mod server;
 mod subscriptions;
 mod tools;
 mod upstream;
-pub use gateway::{Gateway, Lines, Parts, Speaker, speaker};
+pub use desk::Tool;
+pub use gateway::{Desk, Gateway, Lines, Parts, RawRequest, Speaker, speaker};

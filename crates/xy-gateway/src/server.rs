@@ -38,8 +38,6 @@ pub(crate) struct Server {
     pub(crate) standing: RefCell<Standing>,
     /// From a living instance, or remembered.
     pub(crate) known: RefCell<Option<Rc<Known>>>,
-    /// Whether that is so of the living one too, as far as it was asked.
-    pub(crate) is_fresh: Cell<bool>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     waiting: RefCell<VecDeque<Waiting>>,
     next_ticket: Cell<u64>,
@@ -70,7 +68,6 @@ impl Server {
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
             known: RefCell::new(known.map(Rc::new)),
-            is_fresh: Cell::new(false),
             upstreams: RefCell::default(),
             waiting: RefCell::default(),
             next_ticket: Cell::new(0),

@@ -197,6 +197,16 @@ impl Upstream {
         Ok((ours, answered))
     }
 
+    /// The same, for a method that somebody else has named.
+    pub(crate) fn ask_any(
+        &self,
+        method: &str,
+        params: Option<&str>,
+    ) -> Result<(u64, oneshot::Receiver<Result<Box<str>, CallError>>), CallError> {
+        let method = crate::names::quoted(method);
+        self.ask(&method[1..method.len() - 1], params)
+    }
+
     /// Sends a message that wants no answer.
     pub(crate) fn send(&self, message: &[u8]) {
         if matches!(*self.stage.borrow(), Stage::Closed) || self.out.borrow().len() > MOST_BYTES {

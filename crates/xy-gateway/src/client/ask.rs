@@ -82,6 +82,9 @@ impl Client {
     /// For one server, with nothing between.
     fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
         let server = self.hub.server(name).ok_or_else(|| gone(name))?;
+        if let Some(kind) = Kind::listed_by(request.method) {
+            self.shows(kind, self.hub.print(kind, &self.entry.view));
+        }
         if let Some(kind) = Kind::listed_by(request.method)
             && server.upstream(server.holder(self)).is_none()
             && let Some(known) = server.shown()

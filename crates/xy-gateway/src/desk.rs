@@ -1,0 +1,267 @@
+//! What people ask through the daemon: the tools there are, one call, one raw request.
+//!
+//! Whoever asks is a client like any other, for as long as the question lasts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Message, Outcome};
+use xy_protocol::control::quoted as shortened;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::instance::Holder;
+
+use crate::catalog::Kind;
+use crate::client::ask::PATIENCE;
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
+use crate::hub::{DEFAULT_PROFILE, Hub};
+use crate::names::quoted;
+use crate::server::{Server, Standing};
+
+/// What can be asked.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// The tools of one server, or of all.
+    Tools { server: Option<String>, reply: Reply<Vec<Tool>> },
+    /// One call of a tool, by its name outside.
+    Call { name: String, arguments: String, within: Option<Duration>, reply: Reply<Box<RawValue>> },
+    /// Any request to one server.
+    Request {
+        server: String,
+        method: String,
+        params: Option<String>,
+        /// The id that the answer shall have, as it is written.
+        id: String,
+        within: Duration,
+        reply: Reply<Box<RawValue>>,
+    },
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
+
+/// One tool.
+#[derive(Debug, Clone, Serialize)]
+pub struct Tool {
+    /// What it is called outside.
+    pub name: String,
+    /// Whose it is.
+    pub server: String,
+    /// What its server wrote of it.
+    pub tool: Box<RawValue>,
+}
+
+/// Answers one question; the asker may leave.
+pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
+    match question {
+        Question::Tools { server, reply } => drop(reply.send(tools(&hub, server.as_deref()).await)),
+        Question::Call { name, arguments, within, mut reply } => {
+            let calling = call(&hub, &name, &arguments, within);
+            tokio::select! {
+                called = calling => drop(reply.send(called)),
+                () = reply.closed() => {}
+            }
+        }
+        Question::Request { server, method, params, id, within, mut reply } => {
+            let asking = request(&hub, &server, &method, params.as_deref(), within);
+            tokio::select! {
+                answered = asking => drop(reply.send(answered.and_then(|it| with_id(&it, &id)))),
+                () = reply.closed() => {}
+            }
+        }
+    }
+}
+
+async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError> {
+    if let Some(name) = only {
+        find(hub, name)?;
+    }
+    let is_meant = |server: &Rc<Server>| only.is_none_or(|only| only == server.name.as_str());
+    let is_unknown = |server: &Rc<Server>| server.is_shown() && server.known.borrow().is_none();
+    let mut news = hub.news();
+    let _ = timeout(PATIENCE, async {
+        while hub.servers().iter().filter(|it| is_meant(it)).any(is_unknown) {
+            if news.changed().await.is_err() {
+                return;
+            }
+        }
+    })
+    .await; // What is not known by then is not shown.
+    let mut all = Vec::new();
+    for server in hub.servers().iter().filter(|it| is_meant(it)) {
+        let Some(known) = server.shown() else { continue };
+        for (shown, item) in known.shown(Kind::Tools).iter().zip(known.lists.of(Kind::Tools)) {
+            let Ok(tool) = RawValue::from_string(item.raw.to_string()) else { continue };
+            let (name, server) = (shown.name.to_string(), server.name.to_string());
+            all.push(Tool { name, server, tool });
+        }
+    }
+    Ok(all)
+}
+
+async fn call(
+    hub: &Rc<Hub>,
+    name: &str,
+    arguments: &str,
+    within: Option<Duration>,
+) -> Result<Box<RawValue>, CallError> {
+    let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quoted(name));
+    let view = View::Profile(DEFAULT_PROFILE.to_owned());
+    let visit = Visit::begin(hub, view)?;
+    let answer = visit.ask("tools/call", Some(&params), within).await?;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    match envelope::parse(text.as_bytes()) {
+        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => raw(result.to_owned()),
+        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => Err(fault(error)),
+        _ => Err(unreadable(&text)),
+    }
+}
+
+async fn request(
+    hub: &Rc<Hub>,
+    name: &str,
+    method: &str,
+    params: Option<&str>,
+    within: Duration,
+) -> Result<String, CallError> {
+    let server = find(hub, name)?;
+    if let Standing::Down(why) = &*server.standing.borrow() {
+        return Err(server.down(why));
+    }
+    if server.settings.borrow().isolation == xy_config::settings::Isolation::Client {
+        let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
+        let answer = visit.ask(method, params, Some(within)).await?;
+        return Ok(String::from_utf8_lossy(&answer).into_owned());
+    }
+    let Some(upstream) = server.upstream(Holder::Shared) else {
+        return Err(server.down("it is not ready yet"));
+    };
+    let (ours, answered) = upstream.ask_any(method, params)?;
+    match timeout(within, answered).await {
+        Ok(Ok(answer)) => Ok(answer?.into()),
+        Ok(Err(_)) => Err(server.down("it has ended")),
+        Err(_) => {
+            drop(upstream.cancel(ours, "nobody waits for it any more"));
+            Err(too_late(method, within))
+        }
+    }
+}
+
+/// A client of our own, for one question.
+struct Visit {
+    conversation: Rc<dyn Conversation>,
+    answer: Rc<OneAnswer>,
+}
+
+/// The stream of the question, which is not that of the greeting.
+const QUESTION: u64 = 1;
+
+/// Hears the answer to one request.
+#[derive(Default)]
+struct OneAnswer {
+    waiting: RefCell<Option<oneshot::Sender<Vec<u8>>>>,
+}
+
+impl Outlet for OneAnswer {
+    fn put(&self, message: &[u8], to: To) {
+        if let (To::Answer(QUESTION), Some(waiting)) = (to, self.waiting.borrow_mut().take()) {
+            let _ = waiting.send(message.to_vec()); // Whoever asked may have left.
+        }
+    }
+}
+
+impl Visit {
+    fn begin(hub: &Rc<Hub>, view: View) -> Result<Self, CallError> {
+        let answer = Rc::new(OneAnswer::default());
+        let entry = Entry { view, may_manage: true };
+        let conversation = hub
+            .open(entry, answer.clone())
+            .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;
+        let visit = Self { conversation, answer };
+        let hello = r#"{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"xy","version":"1"}}}"#;
+        let _ = visit.conversation.hear(hello.as_bytes(), 0); // Its answer tells us nothing.
+        Ok(visit)
+    }
+
+    async fn ask(
+        &self,
+        method: &str,
+        params: Option<&str>,
+        within: Option<Duration>,
+    ) -> Result<Vec<u8>, CallError> {
+        let (waiting, answered) = oneshot::channel();
+        *self.answer.waiting.borrow_mut() = Some(waiting);
+        let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+        let method_text = quoted(method);
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":{method_text}{params}}}"#);
+        if let Heard::Refused(error) = self.conversation.hear(text.as_bytes(), QUESTION) {
+            return Ok(error);
+        }
+        let gone = || CallError::new(ErrorKind::Internal, "the gateway has ended");
+        match within {
+            None => answered.await.map_err(|_| gone()),
+            Some(within) => match timeout(within, answered).await {
+                Ok(answer) => answer.map_err(|_| gone()),
+                Err(_) => Err(too_late(method, within)),
+            },
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.conversation.close(); // What is still asked is cancelled.
+    }
+}
+
+/// A whole answer under another id.
+fn with_id(answer: &str, id: &str) -> Result<Box<RawValue>, CallError> {
+    let Ok(Message::Answer { id: Some(ours), .. }) = envelope::parse(answer.as_bytes()) else {
+        return raw(answer.to_owned());
+    };
+    let mut edits = Edits::of(answer.as_bytes());
+    edits.replace(ours, id);
+    raw(String::from_utf8_lossy(&edits.to_vec()).into_owned())
+}
+
+fn find(hub: &Rc<Hub>, name: &str) -> Result<Rc<Server>, CallError> {
+    hub.server(name).ok_or_else(|| {
+        let message = format!("no server named `{}`", shortened(name));
+        CallError::new(ErrorKind::ServerNotFound, message).hint("`xy list` shows all servers")
+    })
+}
+
+fn too_late(method: &str, within: Duration) -> CallError {
+    CallError::new(
+        ErrorKind::TimedOut,
+        format!("`{}` was not answered within {within:?}", shortened(method)),
+    )
+    .cause("it has been cancelled; whether the server has done it is not known")
+    .hint("give it more time with `--timeout`")
+}
+
+/// A JSON-RPC error as one of ours, of whichever side.
+fn fault(error: &str) -> CallError {
+    #[derive(serde::Deserialize)]
+    struct Wire {
+        #[serde(default)]
+        code: i64,
+        #[serde(default)]
+        message: String,
+    }
+    let Ok(Wire { code, message }) = serde_json::from_str(error) else { return unreadable(error) };
+    let kind = i32::try_from(code).map_or(ErrorKind::Internal, ErrorKind::from_code);
+    CallError::new(kind, message)
+}
+
+fn raw(text: String) -> Result<Box<RawValue>, CallError> {
+    RawValue::from_string(text).map_err(|problem| unreadable(&problem.to_string()))
+}
+
+fn unreadable(what: &str) -> CallError {
+    CallError::new(ErrorKind::Internal, "the answer could not be read").cause(shortened(what))
+}

@@ -1,0 +1,257 @@
+//! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
+//! rest of the daemon holds.
+
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::net::UnixListener;
+use tokio::runtime;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerState;
+use xy_supervisor::fleet::Roster;
+use xy_supervisor::instance::{InstanceHandle, StateChange};
+use xy_supervisor::speak::{Line, Speak};
+
+use crate::control::Control;
+use crate::desk::{Question, Tool};
+use crate::hub::Hub;
+use crate::manifest::Manifests;
+use crate::server::{Server, Standing};
+use crate::{desk, life, local};
+
+/// Lines that wait to be taken up; there is one per life of a server.
+const LINES: usize = 1024;
+
+/// Questions that wait to be taken up.
+const QUESTIONS: usize = 64;
+
+/// For manifests.
+const BLOCKING_THREADS: usize = 2;
+
+/// What speaks with servers, for whoever starts them.
+pub fn speaker() -> (Arc<Speaker>, Lines) {
+    let (lines, taken) = mpsc::channel(LINES);
+    (Arc::new(Speaker { lines }), Lines(taken))
+}
+
+/// Hands servers to the gateway.
+#[derive(Debug)]
+pub struct Speaker {
+    lines: mpsc::Sender<Line>,
+}
+
+impl Speak for Speaker {
+    fn speak(&self, line: Line) {
+        if let Err(problem) = self.lines.try_send(line) {
+            tracing::error!(%problem, "a server cannot be spoken with");
+        }
+    }
+}
+
+/// What [`speaker`] hands over.
+#[derive(Debug)]
+pub struct Lines(mpsc::Receiver<Line>);
+
+/// What a gateway is made of.
+pub struct Parts {
+    /// From [`speaker`].
+    pub lines: Lines,
+    /// Where local clients come in.
+    pub local: std::os::unix::net::UnixListener,
+    /// Where manifests are kept.
+    pub manifests_dir: PathBuf,
+    /// The daemon around it.
+    pub control: Arc<dyn Control>,
+    /// All servers, as they are.
+    pub roster: watch::Receiver<Arc<Roster>>,
+    /// What changes of them.
+    pub changes: broadcast::Receiver<StateChange>,
+}
+
+/// A running gateway. Dropping it ends the thread, after a while.
+#[derive(Debug)]
+pub struct Gateway {
+    questions: mpsc::Sender<Question>,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Starts the thread.
+    pub fn start(parts: Parts) -> io::Result<Self> {
+        let (end, ended) = oneshot::channel();
+        let (questions, asked) = mpsc::channel(QUESTIONS);
+        let runtime = runtime::Builder::new_current_thread()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .enable_all()
+            .build()?;
+        let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
+            let local = LocalSet::new();
+            local.block_on(&runtime, run(parts, asked, ended));
+        })?;
+        Ok(Self { questions, end: Some(end), thread: Some(thread) })
+    }
+
+    /// What people at the control socket can ask.
+    pub fn desk(&self) -> Desk {
+        Desk { questions: self.questions.clone() }
+    }
+
+    /// Ends it, and waits for that; clients are hung up on.
+    pub fn end(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the gateway has failed");
+        }
+    }
+}
+
+/// Where people ask, from any thread.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    questions: mpsc::Sender<Question>,
+}
+
+/// Any request to one server.
+#[derive(Debug, Clone)]
+pub struct RawRequest {
+    /// Which.
+    pub server: String,
+    /// What is asked.
+    pub method: String,
+    /// The text of its params.
+    pub params: Option<String>,
+    /// The id of the answer, as it is written.
+    pub id: String,
+    /// How long that may take.
+    pub within: Duration,
+}
+
+impl Desk {
+    /// The tools of one server, or of all that are there.
+    pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
+        self.ask(|reply| Question::Tools { server, reply }).await
+    }
+
+    /// Calls a tool by the name it has outside; the result as its server wrote it.
+    pub async fn call(
+        &self,
+        name: String,
+        arguments: String,
+        within: Option<Duration>,
+    ) -> Result<Box<RawValue>, CallError> {
+        self.ask(|reply| Question::Call { name, arguments, within, reply }).await
+    }
+
+    /// Asks one server anything; the whole answer, under the given id.
+    pub async fn request(&self, ask: RawRequest) -> Result<Box<RawValue>, CallError> {
+        let RawRequest { server, method, params, id, within } = ask;
+        self.ask(|reply| Question::Request { server, method, params, id, within, reply }).await
+    }
+
+    async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> Question,
+    ) -> Result<T, CallError> {
+        let gone = || CallError::new(ErrorKind::Internal, "the gateway has ended");
+        let (reply, answer) = oneshot::channel();
+        self.questions.send(question(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+async fn run(parts: Parts, mut asked: mpsc::Receiver<Question>, ended: oneshot::Receiver<()>) {
+    let Parts { lines: Lines(mut lines), local, manifests_dir, control, roster, changes } = parts;
+    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client());
+    let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
+        Ok(local) => local,
+        Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
+    };
+    let taking = {
+        let hub = hub.clone();
+        async move {
+            while let Some(line) = lines.recv().await {
+                tokio::task::spawn_local(life::live(hub.clone(), line));
+            }
+        }
+    };
+    let answering = {
+        let hub = hub.clone();
+        async move {
+            while let Some(question) = asked.recv().await {
+                tokio::task::spawn_local(desk::answer(hub.clone(), question));
+            }
+        }
+    };
+    tokio::select! {
+        () = local::serve(local, hub.clone()) => {}
+        () = watch_servers(&hub, roster, changes) => {}
+        () = taking => {}
+        () = answering => {}
+        _ = ended => {}
+    }
+}
+
+/// Clients of one daemon and of the next must not be taken for each other: instances are
+/// named by them.
+fn first_client() -> u64 {
+    u64::from(std::process::id()) << 32
+}
+
+/// Keeps what is known of servers as it is.
+async fn watch_servers(
+    hub: &Rc<Hub>,
+    mut roster: watch::Receiver<Arc<Roster>>,
+    mut changes: broadcast::Receiver<StateChange>,
+) {
+    loop {
+        look_at(hub, &roster.borrow_and_update().clone());
+        tokio::select! {
+            changed = roster.changed() => if changed.is_err() { return },
+            change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
+        }
+    }
+}
+
+fn look_at(hub: &Rc<Hub>, roster: &Roster) {
+    for (name, member) in roster {
+        let server = match hub.server(name.as_str()) {
+            Some(server) => server,
+            None => {
+                let known = hub.manifests.read(&member.settings);
+                let server = Server::new(member.settings.clone(), known);
+                hub.add(server.clone());
+                server
+            }
+        };
+        *server.settings.borrow_mut() = member.settings.clone();
+        let shared = member.instances.values().next();
+        hub.stand(&server, shared.map_or(Standing::Up, standing));
+    }
+    for server in hub.servers() {
+        if !roster.contains_key(&server.name) {
+            hub.remove(&server.name);
+        }
+    }
+}
+
+/// Whether an instance is there, or will be.
+fn standing(instance: &InstanceHandle) -> Standing {
+    let now = instance.now();
+    match now.state() {
+        ServerState::Starting | ServerState::Running | ServerState::Restarting => Standing::Up,
+        ServerState::Stopping if now.life.wanted == xy_protocol::server::Wanted::Up => Standing::Up,
+        ServerState::Stopped | ServerState::Failed | ServerState::Stopping => {
+            Standing::Down(now.life.reason.to_string())
+        }
+    }
+}
