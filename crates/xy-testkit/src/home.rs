@@ -1,6 +1,7 @@
 //! A temporary home for xy: folders, configuration, a daemon, and the end of it all.
 
 mod closing;
+mod mcp;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -33,6 +33,7 @@ case $1 in
     detach) "$0" daemon & ;;
     list) echo "[\"$2\"]" ;;
     env) env ;;
+    connect) shift; exec "${{0%/*}}/xy-test-mcp" "$@" ;;
     *) echo "no $1" >&2; exit 64 ;;
 esac
 "#,
@@ -271,5 +272,25 @@ fn log_lines_are_read_oldest_first() {
     fs::write(log.with_extension("log.1"), "[err] b\n").unwrap();
     fs::write(log, "[err] c\n[err] d").unwrap();
     assert_eq!(read_log_lines(&home, "one"), ["[out] a", "[err] b", "[err] c", "[err] d"]);
+    home.finish();
+}
+
+#[test]
+fn a_home_has_mcp_servers_and_clients() {
+    let (home, folder) = home("");
+    let mcp = env!("CARGO_BIN_EXE_xy-test-mcp");
+    std::os::unix::fs::symlink(mcp, folder.path().join("xy-test-mcp")).unwrap();
+    home.mcp_server("one", &["--page", "3"]);
+    let file = fs::read_to_string(home.root().join("config/xy/servers/one.kdl")).unwrap();
+    let beside = folder.path().join("xy-test-mcp");
+    assert!(file.starts_with(&format!("command {beside:?}\n")), "{file}");
+    assert!(file.ends_with("args \"--page\" \"3\"\n"), "{file}");
+    let client = home.mcp_connect(&["--name", "one"]);
+    assert_eq!(client.initialize()["serverInfo"]["name"], "one");
+    assert_eq!(
+        client.call_text("env", json!({ "name": "HOME" })),
+        home.root().join("home").to_str().unwrap()
+    );
+    assert!(client.close().success());
     home.finish();
 }

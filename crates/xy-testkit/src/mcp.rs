@@ -1,0 +1,340 @@
+//! MCP clients for tests: over stdio, a Unix socket, HTTP.
+//!
+//! They speak the revisions with `initialize`. What came is kept as text, so that a test can
+//! see a number or an order that got lost on the way; many requests may be in flight, from
+//! many threads; no wait is without a limit, and what goes wrong is a panic with a sentence.
+
+mod http;
+mod inbox;
+mod lines;
+mod web;
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub use self::http::McpHttp;
+use self::inbox::{Inbox, Sort};
+pub use self::lines::{McpSocket, McpStdio};
+pub use self::web::HttpAnswer;
+
+/// How long an answer, a notification or a question is waited for.
+const WAIT_WITHIN: Duration = Duration::from_secs(30);
+
+/// The newest revision with `initialize`.
+const VERSION: &str = "2025-11-25";
+
+/// Answers a question of the server's, the whole message, or leaves it to the test.
+type Answerer = Box<dyn Fn(&Value) -> Option<Result<Value, Value>> + Send>;
+
+/// What carries messages.
+trait Carry: Send + Sync {
+    /// Sends one message. If it is a request, `id` is the text of its id.
+    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>);
+
+    /// From now on this revision is spoken.
+    fn agreed(&self, _version: &str) {}
+}
+
+/// Where everything that comes in goes.
+struct Ear {
+    inbox: Inbox,
+    answerer: Mutex<Option<Answerer>>,
+}
+
+impl Ear {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inbox: Inbox::default(), answerer: Mutex::new(None) })
+    }
+
+    /// One message that came in; what is to be said to it at once.
+    fn hear(&self, text: &str) -> Option<String> {
+        let Sort::Question(question) = self.inbox.put(text) else {
+            return None;
+        };
+        let answerer = self.answerer.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = answerer.as_ref().and_then(|answer| answer(&question));
+        match answer {
+            Some(outcome) => Some(answer_to(&question, outcome)),
+            None if question["method"] == "ping" => Some(answer_to(&question, Ok(json!({})))),
+            None => {
+                self.inbox.change(|heard| heard.questions.push_back(question));
+                None
+            }
+        }
+    }
+}
+
+/// A client, however it is connected.
+pub struct McpClient {
+    ear: Arc<Ear>,
+    carrier: Arc<dyn Carry>,
+    last_id: AtomicU64,
+}
+
+impl McpClient {
+    fn new(ear: Arc<Ear>, carrier: Arc<dyn Carry>) -> Self {
+        Self { ear, carrier, last_id: AtomicU64::new(0) }
+    }
+
+    /// Introduces itself as a client that can do nothing special: the result.
+    #[track_caller]
+    pub fn initialize(&self) -> Value {
+        self.initialize_with(&json!({}))
+    }
+
+    /// The same with these capabilities.
+    #[track_caller]
+    pub fn initialize_with(&self, capabilities: &Value) -> Value {
+        let client = json!({ "name": "xy-testkit", "version": "1" });
+        let params = json!({
+            "protocolVersion": VERSION, "capabilities": capabilities, "clientInfo": client,
+        });
+        let mut answer = self.initialize_as(params);
+        assert!(answer.get("result").is_some(), "`initialize` was refused: {answer}");
+        answer["result"].take()
+    }
+
+    /// Introduces itself with these params: the whole answer. `initialized` follows unless it
+    /// is an error.
+    #[track_caller]
+    pub fn initialize_as(&self, params: Value) -> Value {
+        let answer = self.request("initialize", params);
+        if let Some(version) = answer["result"]["protocolVersion"].as_str() {
+            self.carrier.agreed(version);
+            self.notify("notifications/initialized", Value::Null);
+        }
+        answer
+    }
+
+    /// Asks, and waits for the whole answer.
+    #[track_caller]
+    pub fn request(&self, method: &str, params: Value) -> Value {
+        let id = self.start_request(method, params);
+        self.wait_answer(id)
+    }
+
+    /// Calls a tool, and waits for the whole answer.
+    #[track_caller]
+    pub fn call(&self, tool: &str, arguments: Value) -> Value {
+        let id = self.start_call(tool, arguments);
+        self.wait_answer(id)
+    }
+
+    /// Calls a tool that must succeed: its first text.
+    #[track_caller]
+    pub fn call_text(&self, tool: &str, arguments: Value) -> String {
+        let answer = self.call(tool, arguments);
+        let text = answer["result"]["content"][0]["text"].as_str();
+        let is_error = answer["result"]["isError"] == true;
+        match text {
+            Some(text) if !is_error => text.to_owned(),
+            _ => panic!("`{tool}` failed: {answer}"),
+        }
+    }
+
+    /// Every entry of a list, `tools` of `tools/list` for one, over all its pages.
+    #[track_caller]
+    pub fn list(&self, method: &str, name: &str) -> Vec<Value> {
+        let (mut all, mut params) = (Vec::new(), Value::Null);
+        for _page in 0..10_000 {
+            let mut answer = self.request(method, params);
+            let Value::Array(entries) = answer["result"][name].take() else {
+                panic!("`{method}` answered no `{name}`: {answer}");
+            };
+            all.extend(entries);
+            match answer["result"]["nextCursor"].take() {
+                Value::Null => return all,
+                cursor => params = json!({ "cursor": cursor }),
+            }
+        }
+        panic!("`{method}` has no last page");
+    }
+
+    /// The names of all tools.
+    #[track_caller]
+    pub fn tool_names(&self) -> Vec<String> {
+        let tools = self.list("tools/list", "tools");
+        tools.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Asks and does not wait: the id.
+    #[track_caller]
+    pub fn start_request(&self, method: &str, params: Value) -> u64 {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        self.start_request_as(id, method, params);
+        id
+    }
+
+    /// The same with an id of the test's own, as JSON text.
+    #[track_caller]
+    pub fn start_request_as(&self, id: impl Display, method: &str, params: Value) {
+        let id = id.to_string();
+        let params = match params {
+            Value::Null => String::new(),
+            params => format!(",\"params\":{params}"),
+        };
+        let message =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\"{params}}}");
+        self.carry(&message, Some(&id));
+    }
+
+    /// Calls a tool and does not wait: the id.
+    #[track_caller]
+    pub fn start_call(&self, tool: &str, arguments: Value) -> u64 {
+        let mut params = json!({ "name": tool });
+        params["arguments"] = arguments;
+        self.start_request("tools/call", params)
+    }
+
+    /// Waits for the answer to the request `id`, a number or other JSON text.
+    #[track_caller]
+    pub fn wait_answer(&self, id: impl Display) -> Value {
+        let text = self.wait_answer_text(id);
+        serde_json::from_str(&text).unwrap_or_else(|cause| panic!("{cause}: {text}"))
+    }
+
+    /// The same, as it came.
+    #[track_caller]
+    pub fn wait_answer_text(&self, id: impl Display) -> String {
+        let id = id.to_string();
+        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| {
+            let answer = heard.take_answer(&id).map(Ok);
+            let lost = || heard.lost.remove(&id).map(Err);
+            let over = || heard.is_closed.then(|| Err("the connection is closed".to_owned()));
+            answer.or_else(lost).or_else(over)
+        });
+        match found {
+            Some(Ok(answer)) => answer,
+            Some(Err(why)) => panic!("request {id} has no answer: {why}; {}", self.describe()),
+            None => panic!("request {id} has no answer in {WAIT_WITHIN:?}; {}", self.describe()),
+        }
+    }
+
+    /// The answer to the request `id` if it comes within `limit`.
+    pub fn answer_within(&self, id: impl Display, limit: Duration) -> Option<Value> {
+        let id = id.to_string();
+        let text = self.ear.inbox.wait(limit, |heard| heard.take_answer(&id))?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Says that the answer to the request `id` is no longer wanted.
+    #[track_caller]
+    pub fn cancel(&self, id: &Value) {
+        self.notify("notifications/cancelled", json!({ "requestId": id }));
+    }
+
+    /// Sends a notification; no params if they are null.
+    #[track_caller]
+    pub fn notify(&self, method: &str, params: Value) {
+        let mut message = json!({ "jsonrpc": "2.0", "method": method });
+        if !params.is_null() {
+            message["params"] = params;
+        }
+        self.carry(&message.to_string(), None);
+    }
+
+    /// Sends a text as it is: a line, or the body of a POST. Whatever is answered is heard.
+    #[track_caller]
+    pub fn send_raw(&self, text: &str) {
+        self.carry(text, None);
+    }
+
+    /// All notifications that came and were not waited for.
+    pub fn notifications(&self) -> Vec<Value> {
+        self.ear.inbox.heard().notifications.iter().cloned().collect()
+    }
+
+    /// Takes the first notification of this method, and waits for it if need be.
+    #[track_caller]
+    pub fn wait_notification(&self, method: &str) -> Value {
+        self.wait_notification_that(method, |it| it["method"] == method)
+    }
+
+    /// Takes the first notification that is `what`, and waits for it if need be.
+    #[track_caller]
+    pub fn wait_notification_that(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| {
+            let at = heard.notifications.iter().position(&is_it)?;
+            heard.notifications.remove(at)
+        });
+        found.unwrap_or_else(|| {
+            panic!("no notification `{what}` in {WAIT_WITHIN:?}; {}", self.describe())
+        })
+    }
+
+    /// From now on questions of the server's are answered by `answerer`: a result, an error
+    /// object, or `None` to leave one to [`McpClient::wait_question`].
+    pub fn answer_with(
+        &self,
+        answerer: impl Fn(&Value) -> Option<Result<Value, Value>> + Send + 'static,
+    ) {
+        let answerer: Answerer = Box::new(answerer);
+        *self.ear.answerer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answerer);
+    }
+
+    /// Takes the first question of the server's that was not answered, the whole message.
+    #[track_caller]
+    pub fn wait_question(&self) -> Value {
+        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.questions.pop_front());
+        found.unwrap_or_else(|| panic!("no question in {WAIT_WITHIN:?}; {}", self.describe()))
+    }
+
+    /// Answers a question of the server's: with a result, or with an error object.
+    #[track_caller]
+    pub fn answer(&self, question: &Value, outcome: Result<Value, Value>) {
+        self.carry(&answer_to(question, outcome), None);
+    }
+
+    /// Everything that came and was no message.
+    pub fn strays(&self) -> Vec<String> {
+        self.ear.inbox.heard().strays.clone()
+    }
+
+    /// Answers that nobody took: to nobody's request, or a second time.
+    pub fn unclaimed_answers(&self) -> Vec<String> {
+        self.ear.inbox.heard().answers.values().flatten().cloned().collect()
+    }
+
+    /// Whether the other side has closed, and everything it said has been heard.
+    pub fn is_closed(&self) -> bool {
+        self.ear.inbox.heard().is_closed
+    }
+
+    /// Waits until that is so.
+    #[track_caller]
+    pub fn wait_closed(&self) {
+        let closed = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.is_closed.then_some(()));
+        assert!(closed.is_some(), "not closed within {WAIT_WITHIN:?}; {}", self.describe());
+    }
+
+    #[track_caller]
+    fn carry(&self, message: &str, id: Option<&str>) {
+        if let Some(id) = id {
+            self.ear.inbox.heard().open.insert(id.to_owned());
+        }
+        Arc::clone(&self.carrier).carry(&self.ear, message, id);
+    }
+
+    fn describe(&self) -> String {
+        self.ear.inbox.heard().describe()
+    }
+}
+
+impl std::fmt::Debug for McpClient {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("McpClient").field("heard", &self.describe()).finish()
+    }
+}
+
+/// The text of an answer to a question.
+fn answer_to(question: &Value, outcome: Result<Value, Value>) -> String {
+    let (name, value) = match outcome {
+        Ok(result) => ("result", result),
+        Err(error) => ("error", error),
+    };
+    json!({ "jsonrpc": "2.0", "id": question["id"], name: value }).to_string()
+}

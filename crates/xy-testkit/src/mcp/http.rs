@@ -1,0 +1,346 @@
+//! A client over Streamable HTTP, written by hand so that it can also be rude.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, BufReader, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::web::{Connection, Head, HttpAnswer, next_event};
+use super::{Carry, Ear, McpClient, WAIT_WITHIN};
+
+/// Connections that wait to be used again.
+const MOST_IDLE: usize = 64;
+
+/// A stream of notifications may be silent for long; it ends with its client.
+const STREAM_WITHIN: Duration = Duration::from_mins(10);
+
+/// A client over Streamable HTTP. Dropping it ends its streams, not its session.
+pub struct McpHttp {
+    client: McpClient,
+    web: Arc<Web>,
+}
+
+struct Web {
+    address: SocketAddr,
+    path: String,
+    said: Mutex<Said>,
+    idle: Mutex<Vec<Connection>>,
+    /// The sockets of exchanges that have not ended, to end them with the client.
+    open: Mutex<BTreeMap<u64, TcpStream>>,
+    last_number: AtomicU64,
+}
+
+/// What is in each request's head.
+#[derive(Debug, Default, Clone)]
+struct Said {
+    token: Option<String>,
+    session: Option<String>,
+    version: Option<String>,
+    more: Vec<(String, String)>,
+    last_event: Option<String>,
+}
+
+impl McpHttp {
+    /// A client of `http://<address><path>`; without a token if that is empty. Nothing is
+    /// sent yet.
+    #[track_caller]
+    pub fn new(address: &str, path: &str, token: &str) -> Self {
+        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+        let said = Said { token: (!token.is_empty()).then(|| token.to_owned()), ..Said::default() };
+        let web = Arc::new(Web {
+            address: found.unwrap_or_else(|| panic!("`{address}` is no address")),
+            path: path.to_owned(),
+            said: Mutex::new(said),
+            idle: Mutex::default(),
+            open: Mutex::default(),
+            last_number: AtomicU64::new(0),
+        });
+        let client = McpClient::new(Ear::new(), Arc::clone(&web) as Arc<dyn Carry>);
+        Self { client, web }
+    }
+
+    /// Sends this header with every request from now on.
+    #[must_use]
+    pub fn with_header(self, name: &str, value: &str) -> Self {
+        self.web.said().more.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The session that the server gave us.
+    pub fn session(&self) -> Option<String> {
+        self.web.said().session.clone()
+    }
+
+    /// Goes on in another session, or in none.
+    pub fn set_session(&self, session: Option<&str>) {
+        self.web.said().session = session.map(str::to_owned);
+    }
+
+    /// The id of the last event that had one.
+    pub fn last_event_id(&self) -> Option<String> {
+        self.web.said().last_event.clone()
+    }
+
+    /// One exchange with the headers of this client; `headers` come after them, and one
+    /// that is there already is replaced, or left out if it is empty.
+    #[track_caller]
+    pub fn exchange(&self, method: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
+        let head = self.web.head(method, headers, body.len());
+        self.raw(format!("{head}{body}").as_bytes())
+    }
+
+    /// A POST of this body: the answer, which is not heard by the client.
+    #[track_caller]
+    pub fn post(&self, body: &str) -> HttpAnswer {
+        self.exchange("POST", &[], body)
+    }
+
+    /// Sends these bytes on a connection of their own, and reads one answer.
+    #[track_caller]
+    pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
+        let answer = Connection::open(self.web.address, WAIT_WITHIN).and_then(|mut it| {
+            let sent = it.send(bytes);
+            // Who refuses may do so before it has read everything.
+            it.answer().or_else(|cause| sent.and(Err(cause)))
+        });
+        answer.unwrap_or_else(|cause| panic!("no answer from {}: {cause}", self.web.address))
+    }
+
+    /// Opens the stream for what belongs to no request, and waits until it is open: its
+    /// status. What comes on it is heard if that is 200.
+    #[track_caller]
+    pub fn open_stream(&self) -> u16 {
+        self.open_stream_after(None)
+    }
+
+    /// The same, with all that came after this event.
+    #[track_caller]
+    pub fn open_stream_after(&self, last_event: Option<&str>) -> u16 {
+        let last_event = last_event.map(|id| ("Last-Event-ID", id));
+        let accept = ("Accept", "text/event-stream");
+        let headers: Vec<_> = [Some(accept), last_event].into_iter().flatten().collect();
+        let request = self.web.head("GET", &headers, 0);
+        let opened = Connection::open(self.web.address, STREAM_WITHIN).and_then(|mut it| {
+            it.send(request.as_bytes())?;
+            let head = it.head()?;
+            Ok((it, head))
+        });
+        let (mut connection, head) =
+            opened.unwrap_or_else(|cause| panic!("no stream from {}: {cause}", self.web.address));
+        let status = head.status;
+        if status == 200 {
+            let (web, ear) = (Arc::clone(&self.web), Arc::clone(&self.client.ear));
+            let number = web.note(&connection);
+            thread::spawn(move || {
+                let _ = web.hear_body(&ear, &mut connection, &head); // It ends as it likes.
+                web.open().remove(&number);
+            });
+        }
+        status
+    }
+
+    /// Ends the session: the status.
+    #[track_caller]
+    pub fn delete(&self) -> u16 {
+        self.exchange("DELETE", &[], "").status
+    }
+
+    /// Breaks every exchange and stream that is open, as a lost network would.
+    pub fn break_connections(&self) {
+        self.web.idle().clear();
+        for socket in std::mem::take(&mut *self.web.open()).into_values() {
+            let _ = socket.shutdown(Shutdown::Both); // It may have ended.
+        }
+    }
+
+    /// Ends the session, which must be there, and every stream.
+    #[track_caller]
+    pub fn close(self) {
+        let status = self.delete();
+        assert!((200..300).contains(&status), "the session was not ended: {status}");
+    }
+}
+
+impl Deref for McpHttp {
+    type Target = McpClient;
+
+    fn deref(&self) -> &McpClient {
+        &self.client
+    }
+}
+
+impl Drop for McpHttp {
+    fn drop(&mut self) {
+        self.break_connections();
+    }
+}
+
+impl std::fmt::Debug for McpHttp {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("McpHttp").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Carry for Web {
+    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
+        let request = format!("{}{message}", self.head("POST", &[], message.len()));
+        let Some(id) = id else {
+            // Before anything later, and its status is told as what was no message.
+            if let Err(why) = self.post(ear, &request) {
+                ear.inbox.change(|heard| heard.strays.push(why));
+            }
+            return;
+        };
+        let (ear, id) = (Arc::clone(ear), id.to_owned());
+        thread::spawn(move || {
+            let ended = self.post(&ear, &request);
+            let why = ended.err().unwrap_or_else(|| "the body ended without it".to_owned());
+            ear.inbox.lose(&id, why);
+        });
+    }
+
+    fn agreed(&self, version: &str) {
+        self.said().version = Some(version.to_owned());
+    }
+}
+
+impl Web {
+    /// Posts, and hears what is answered; the error is a sentence.
+    fn post(&self, ear: &Arc<Ear>, request: &str) -> Result<(), String> {
+        let failed = |cause: io::Error| format!("the exchange broke: {cause}");
+        let mut connection = self.connection().map_err(failed)?;
+        let number = self.note(&connection);
+        let ended = self.post_on(&mut connection, ear, request);
+        self.open().remove(&number);
+        let mut idle = self.idle();
+        if ended.map_err(failed)? && idle.len() < MOST_IDLE {
+            idle.push(connection);
+        }
+        Ok(())
+    }
+
+    /// Whether the connection can be used again.
+    fn post_on(
+        &self,
+        connection: &mut Connection,
+        ear: &Arc<Ear>,
+        request: &str,
+    ) -> io::Result<bool> {
+        connection.send(request.as_bytes())?;
+        let head = connection.head()?;
+        if let Some(session) = head.header("mcp-session-id") {
+            self.said().session = Some(session.to_owned());
+        }
+        self.hear_body(ear, connection, &head)?;
+        Ok(head.keeps_alive())
+    }
+
+    /// A connection that was used before, or a new one if those have ended.
+    fn connection(&self) -> io::Result<Connection> {
+        let usable = || {
+            let mut idle = self.idle();
+            while let Some(connection) = idle.pop() {
+                if connection.is_usable() {
+                    return Some(connection);
+                }
+            }
+            None
+        };
+        usable().map_or_else(|| Connection::open(self.address, WAIT_WITHIN), Ok)
+    }
+
+    /// Hears the messages in a body, one or a stream of them.
+    fn hear_body(
+        &self,
+        ear: &Arc<Ear>,
+        connection: &mut Connection,
+        head: &Head,
+    ) -> io::Result<()> {
+        let mut body = connection.body(head);
+        if head.status == 200 && head.is_stream() {
+            let mut body = BufReader::new(body);
+            while let Some(event) = next_event(&mut body)? {
+                if event.id.is_some() {
+                    self.said().last_event = event.id;
+                }
+                self.hear(ear, &event.data);
+            }
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        body.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        if !(200..300).contains(&head.status) {
+            return Err(io::Error::other(format!("status {}: {text}", head.status)));
+        }
+        self.hear(ear, &text);
+        Ok(())
+    }
+
+    fn hear(&self, ear: &Arc<Ear>, text: &str) {
+        if text.is_empty() {
+            return; // An event that only has an id, or a notification that was accepted.
+        }
+        if let Some(answer) = ear.hear(text) {
+            let request = format!("{}{answer}", self.head("POST", &[], answer.len()));
+            if let Err(why) = self.post(ear, &request) {
+                ear.inbox.change(|heard| heard.strays.push(why));
+            }
+        }
+    }
+
+    /// The head of a request.
+    fn head(&self, method: &str, headers: &[(&str, &str)], length: usize) -> String {
+        let said = self.said().clone();
+        let mut all = vec![
+            ("Host".to_owned(), self.address.to_string()),
+            ("Accept".to_owned(), "application/json, text/event-stream".to_owned()),
+        ];
+        if method == "POST" {
+            all.push(("Content-Type".to_owned(), "application/json".to_owned()));
+        }
+        all.push(("Content-Length".to_owned(), length.to_string()));
+        let token = said.token.map(|it| ("Authorization".to_owned(), format!("Bearer {it}")));
+        let session = said.session.map(|it| ("Mcp-Session-Id".to_owned(), it));
+        let version = said.version.map(|it| ("MCP-Protocol-Version".to_owned(), it));
+        all.extend([token, session, version].into_iter().flatten());
+        let given = headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        for (name, value) in said.more.into_iter().chain(given) {
+            all.retain(|(it, _)| !it.eq_ignore_ascii_case(&name));
+            if !value.is_empty() {
+                all.push((name, value));
+            }
+        }
+        let mut head = format!("{method} {} HTTP/1.1\r\n", self.path);
+        for (name, value) in all {
+            let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+        }
+        head + "\r\n"
+    }
+
+    /// Notes a connection as open, under a number.
+    fn note(&self, connection: &Connection) -> u64 {
+        let number = self.last_number.fetch_add(1, Ordering::Relaxed);
+        if let Ok(socket) = connection.socket().try_clone() {
+            self.open().insert(number, socket);
+        }
+        number
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
