@@ -1,9 +1,11 @@
-//! Measures the real thing: log throughput, `list`, memory, restarts, adoption. Prints
-//! figures, asserts none.
+//! Measures the real thing: log throughput, `list`, memory, restarts, adoption; and with
+//! `gateway` the cost of calls. Prints figures, asserts none.
 //!
 //! Everything is a ratio within one run on one machine, or stands beside the budget
 //! that it is held against. What was measured is also checked: a run that lost or
 //! tore a line is no measurement.
+
+mod gateway;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,15 +27,26 @@ const ADOPTIONS: usize = 5;
 const LIVED: Duration = Duration::from_millis(1100);
 
 fn main() -> ExitCode {
-    let Some(xy) = std::env::args().nth(1).map(PathBuf::from) else {
-        say("usage: xy-bench <path of a release build of xy>");
-        return ExitCode::from(64);
-    };
-    say(&format!("{:<46} {:>12} {:>12}  budget", "what", "figure", "ratio"));
-    logs(&xy);
-    servers(&xy);
-    alone(&xy);
-    deaths(&xy);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let head = || say(&format!("{:<46} {:>12} {:>12}  budget", "what", "figure", "ratio"));
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["gateway", xy] => {
+            head();
+            gateway::measure(Path::new(xy));
+        }
+        [xy] if xy != "gateway" => {
+            head();
+            let xy = Path::new(xy);
+            logs(xy);
+            servers(xy);
+            alone(xy);
+            deaths(xy);
+        }
+        _ => {
+            say("usage: xy-bench [gateway] <path of a release build of xy>");
+            return ExitCode::from(64);
+        }
+    }
     ExitCode::SUCCESS
 }
 

@@ -1,0 +1,219 @@
+//! The client that measures: as little as can be between it and the wire, and the same for
+//! every way.
+//!
+//! One thread, one `poll(2)`, one write for each call. Of an answer it reads where it ends,
+//! whose it is, and whether it echoes what was said: a wrong answer is no measurement.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::now;
+
+/// A way that says nothing for so long is broken.
+const SILENT_AT_MOST: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// How many calls are in flight when they are made together.
+pub(crate) const TOGETHER: usize = 16;
+
+/// As much as a pipe holds.
+const READ: usize = 64 * 1024;
+
+/// How a message ends on the wire.
+#[derive(Debug)]
+pub(crate) enum Framing {
+    /// With its line.
+    Lines,
+    /// As HTTP says; this is what each request begins with.
+    Http(String),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    to: File,
+    from: File,
+    pub(crate) framing: Framing,
+    unread: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// What makes calls on one or more channels.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    channels: Vec<Channel>,
+    tool: String,
+    last_id: u64,
+}
+
+impl Channel {
+    pub(crate) fn new(to: impl Into<OwnedFd>, from: impl Into<OwnedFd>, framing: Framing) -> Self {
+        let (to, from) = (File::from(to.into()), File::from(from.into()));
+        Self { to, from, framing, unread: Vec::new(), out: Vec::new() }
+    }
+
+    /// Sends one message.
+    pub(crate) fn send(&mut self, message: &str) {
+        self.out.clear();
+        let written = match &self.framing {
+            Framing::Lines => writeln!(self.out, "{message}"),
+            Framing::Http(head) => {
+                write!(self.out, "{head}Content-Length: {}\r\n\r\n{message}", message.len())
+            }
+        };
+        written.and_then(|()| self.to.write_all(&self.out)).expect("the other side reads");
+    }
+
+    /// Waits for the answer to `message`, and gives it as it came, its head included.
+    pub(crate) fn ask(&mut self, message: &str) -> String {
+        self.send(message);
+        let mut answer = None;
+        while answer.is_none() {
+            wait(std::slice::from_ref(self));
+            self.receive(|it| {
+                if it.contains("\"id\":0") || it.starts_with("HTTP/1.1 ") {
+                    answer = Some(it.to_owned());
+                }
+            });
+        }
+        answer.unwrap_or_default()
+    }
+
+    /// Sends a notification, and waits until it is accepted where that is said.
+    pub(crate) fn tell(&mut self, message: &str) {
+        match self.framing {
+            Framing::Lines => self.send(message),
+            Framing::Http(_) => drop(self.ask(message)),
+        }
+    }
+
+    /// Reads once, and gives every message that is whole.
+    fn receive(&mut self, mut hear: impl FnMut(&str)) {
+        let begun = self.unread.len();
+        self.unread.resize(begun + READ, 0);
+        let count = self.from.read(&mut self.unread[begun..]).expect("the other side speaks");
+        assert!(count > 0, "the other side closed");
+        self.unread.truncate(begun + count);
+        let mut heard = 0;
+        while let Some(length) = self.whole(heard) {
+            let message = &self.unread[heard..heard + length];
+            hear(std::str::from_utf8(message).expect("an answer is text"));
+            heard += length;
+        }
+        self.unread.drain(..heard);
+    }
+
+    /// The length of the message that begins at `at`, if all of it is there.
+    fn whole(&self, at: usize) -> Option<usize> {
+        let unread = &self.unread[at..];
+        match self.framing {
+            Framing::Lines => Some(unread.iter().position(|&byte| byte == b'\n')? + 1),
+            Framing::Http(_) => {
+                let head = find(unread, b"\r\n\r\n")? + 4;
+                let text = std::str::from_utf8(&unread[..head]).expect("a head is text");
+                let length = match length_of(text) {
+                    Some(length) => head + length,
+                    // Chunks: one answer at a time is on a connection, so the last ends it.
+                    None => head + find(&unread[head - 2..], b"\r\n0\r\n\r\n")? + 5,
+                };
+                (unread.len() >= length).then_some(length)
+            }
+        }
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+/// The length of a body if its head says so.
+fn length_of(head: &str) -> Option<usize> {
+    let mut headers = head.split("\r\n").filter_map(|line| line.split_once(':'));
+    let length = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
+    length.1.trim().parse().ok()
+}
+
+/// Waits until there is something to read; which channels have it.
+fn wait(channels: &[Channel]) -> Vec<usize> {
+    let mut polled: Vec<PollFd<'_>> =
+        channels.iter().map(|it| PollFd::new(&it.from, PollFlags::IN)).collect();
+    let ready = rustix::event::poll(&mut polled, Some(&SILENT_AT_MOST)).expect("poll works");
+    assert!(ready > 0, "no answer within {SILENT_AT_MOST:?}");
+    let ready = polled.iter().enumerate().filter(|(_, it)| !it.revents().is_empty());
+    ready.map(|(at, _)| at).collect()
+}
+
+impl Driver {
+    /// One channel for all calls, or one for each of those in flight.
+    pub(crate) fn new(channels: Vec<Channel>, tool: &str) -> Self {
+        assert!(matches!(channels.len(), 1 | TOGETHER));
+        Self { channels, tool: tool.to_owned(), last_id: 0 }
+    }
+
+    /// Calls one after the other: the time that half of them stayed below.
+    pub(crate) fn one_by_one(&mut self, calls: u64) -> Duration {
+        let mut times = Vec::with_capacity(usize::try_from(calls).expect("it fits"));
+        for _ in 0..calls {
+            let began = now();
+            self.call(0);
+            while self.hear(1).is_empty() {}
+            times.push(began.elapsed());
+        }
+        crate::median(times)
+    }
+
+    /// Calls with always as many in flight: how many per second were answered.
+    pub(crate) fn together(&mut self, calls: u64) -> f64 {
+        let began = now();
+        for flight in 0..TOGETHER {
+            self.call(flight % self.channels.len());
+        }
+        let (mut sent, mut answered) = (TOGETHER as u64, 0);
+        while answered < calls {
+            for channel in self.hear(self.channels.len()) {
+                answered += 1;
+                if sent < calls {
+                    sent += 1;
+                    self.call(channel);
+                }
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate needs no more")]
+        let calls = calls as f64;
+        calls / began.elapsed().as_secs_f64()
+    }
+
+    fn call(&mut self, channel: usize) {
+        self.last_id += 1;
+        let (id, tool) = (self.last_id, &self.tool);
+        let params = format!(r#"{{"name":"{tool}","arguments":{{"message":"hello {id}"}}}}"#);
+        let message =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
+        self.channels[channel].send(&message);
+    }
+
+    /// Waits for answers on the first so many channels: the channel of each.
+    fn hear(&mut self, first: usize) -> Vec<usize> {
+        let mut answered = Vec::new();
+        for at in wait(&self.channels[..first]) {
+            self.channels[at].receive(|message| {
+                if let Some(id) = id_of(message) {
+                    let is_echo = message.contains(&format!("\"hello {id}\""));
+                    assert!(is_echo, "no echo: {message}");
+                    answered.push(at);
+                }
+            });
+        }
+        answered
+    }
+}
+
+/// The id of an answer; `None` for a notification.
+fn id_of(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("\"id\":")?;
+    let end = rest.find(|it: char| !it.is_ascii_digit())?;
+    (end > 0).then(|| &rest[..end])
+}

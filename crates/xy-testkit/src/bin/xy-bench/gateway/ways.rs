@@ -1,0 +1,179 @@
+//! The ways to the same server, each ready for calls: started, introduced, connected.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use xy_testkit::{Home, standin};
+
+use super::drive::{Channel, Driver, Framing, TOGETHER};
+use crate::{beside, now};
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"xy-bench","version":"1"}}}"#;
+
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// How long a gateway may take until it listens.
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+
+/// A way to the server, for as long as it is kept.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    pub(crate) is_http: bool,
+    pub(crate) is_direct: bool,
+    pub(crate) driver: Driver,
+    _process: Option<Running>,
+}
+
+/// A process of ours; dropping this ends it.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    _folder: Option<TempDir>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // It may have ended.
+        let _ = self.child.wait();
+    }
+}
+
+impl Way {
+    /// The server itself.
+    pub(crate) fn direct_stdio(xy: &Path) -> Self {
+        let mut way = Self::stdio(Command::new(beside(xy, "xy-test-mcp")), "direct stdio", "echo");
+        way.is_direct = true;
+        way
+    }
+
+    /// The server itself, over HTTP.
+    pub(crate) fn direct_http(xy: &Path) -> Self {
+        let mut command = Command::new(beside(xy, "xy-test-mcp"));
+        command.args(["--http", "0"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = started(&mut command);
+        let mut line = String::new();
+        let stderr = child.stderr.as_mut().expect("it is piped");
+        BufReader::new(stderr).read_line(&mut line).expect("it says where it listens");
+        let address = line.trim_end().strip_prefix("listening on ").expect("an address").to_owned();
+        Self {
+            name: "direct HTTP",
+            is_http: true,
+            is_direct: true,
+            driver: driver(&address, "/mcp", "", "echo"),
+            _process: Some(Running { child, _folder: None }),
+        }
+    }
+
+    /// Through the gateway's HTTP door.
+    pub(crate) fn http(home: &Home, name: &'static str, path: &str, tool: &str) -> Self {
+        let token = format!("Authorization: Bearer {}\r\n", home.gateway_token());
+        Self {
+            name,
+            is_http: true,
+            is_direct: false,
+            driver: driver(&home.gateway_address(), path, &token, tool),
+            _process: None,
+        }
+    }
+
+    /// Through the gateway's bridge for stdio clients.
+    pub(crate) fn connect(home: &Home, name: &'static str) -> Self {
+        Self::stdio(home.command(&["connect"]), name, "one__echo")
+    }
+
+    /// Through another gateway, the `mcp-proxy` at `program`.
+    pub(crate) fn peer(program: &Path, xy: &Path, name: &'static str) -> Self {
+        let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+        let config = folder.path().join("proxy.toml");
+        let port = free_port();
+        let server = beside(xy, "xy-test-mcp");
+        let text = format!(
+            "[proxy]\nname = \"peer\"\nseparator = \"__\"\n\
+             [proxy.listen]\nhost = \"127.0.0.1\"\nport = {port}\n\
+             [observability]\nlog_level = \"error\"\naudit = false\n\
+             [[backends]]\nname = \"one\"\ntransport = \"stdio\"\ncommand = '{}'\n",
+            server.display()
+        );
+        std::fs::write(&config, text).expect("a file of ours");
+        let mut command = Command::new(program);
+        command.arg("--config").arg(&config).stdin(Stdio::null());
+        let child = started(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let process = Running { child, _folder: Some(folder) };
+        let address = format!("127.0.0.1:{port}");
+        let began = now();
+        while TcpStream::connect(&address).is_err() {
+            assert!(began.elapsed() < LISTENS_WITHIN, "mcp-proxy does not listen");
+            standin::linger(Duration::from_millis(20));
+        }
+        Self {
+            name,
+            is_http: true,
+            is_direct: false,
+            driver: driver(&address, "/", "", "one__echo"),
+            _process: Some(process),
+        }
+    }
+
+    fn stdio(mut command: Command, name: &'static str, tool: &str) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = started(&mut command);
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        let mut channel = Channel::new(stdin, stdout, Framing::Lines);
+        introduce(&mut channel);
+        Self {
+            name,
+            is_http: false,
+            is_direct: false,
+            driver: Driver::new(vec![channel], tool),
+            _process: Some(Running { child, _folder: None }),
+        }
+    }
+}
+
+fn started(command: &mut Command) -> Child {
+    command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"))
+}
+
+/// A port that was free a moment ago: for whoever cannot say which one it took.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it listens").port()
+}
+
+/// As many connections as calls are in flight, all in one session.
+fn driver(address: &str, path: &str, headers: &str, tool: &str) -> Driver {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\n{headers}"
+    );
+    let mut channels: Vec<Channel> = (0..TOGETHER).map(|_| http_channel(address, &head)).collect();
+    let answer = channels[0].ask(INITIALIZE);
+    assert!(answer.starts_with("HTTP/1.1 200"), "`initialize` was refused: {answer}");
+    let session = answer.lines().find(|it| it.to_ascii_lowercase().starts_with("mcp-session-id:"));
+    let session = session.map(|line| format!("{}\r\n", line.trim_end())).unwrap_or_default();
+    let head = format!("{head}{session}MCP-Protocol-Version: 2025-11-25\r\n");
+    for channel in &mut channels {
+        channel.framing = Framing::Http(head.clone());
+    }
+    channels[0].tell(INITIALIZED);
+    Driver::new(channels, tool)
+}
+
+fn http_channel(address: &str, head: &str) -> Channel {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("a socket has this option");
+    let from = stream.try_clone().expect("a descriptor is free");
+    Channel::new(stream, from, Framing::Http(head.to_owned()))
+}
+
+fn introduce(channel: &mut Channel) {
+    let answer = channel.ask(INITIALIZE);
+    assert!(answer.contains("\"protocolVersion\""), "`initialize` was refused: {answer}");
+    channel.tell(INITIALIZED);
+}
