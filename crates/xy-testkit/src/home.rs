@@ -106,9 +106,11 @@ impl Home {
         self.root.join(format!("state/xy/logs/{name}.log"))
     }
 
-    /// Writes the file of the server `name`, in place of an older one.
+    /// Writes the file of the server `name`, in place of an older one. Most test servers
+    /// speak no MCP, so one whose file says nothing of `ready` is ready once it runs;
+    /// [`Home::write_config`] writes exactly what it is given.
     pub fn server(&self, name: &str, kdl: &str) {
-        self.write_config(&format!("servers/{name}.kdl"), kdl);
+        self.write_config(&format!("servers/{name}.kdl"), &kdl::ready_once_it_runs(kdl));
     }
 
     /// Removes the file of the server `name`.

@@ -13,6 +13,15 @@ pub(crate) fn command(program: &Path, args: &[&str]) -> String {
     format!("{command}args {}\n", args.join(" "))
 }
 
+/// A server file that says when the server is ready: once it runs, if it did not say.
+pub(crate) fn ready_once_it_runs(file: &str) -> String {
+    if file.contains("ready {") {
+        return file.to_owned();
+    }
+    let newline = if file.ends_with('\n') { "" } else { "\n" };
+    format!("{file}{newline}ready {{ probe \"process\" }}\n")
+}
+
 /// `text` as a KDL string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
@@ -39,6 +48,14 @@ mod tests {
     #[test]
     fn a_command_without_args_is_one_line() {
         assert_eq!(command(Path::new("/bin/true"), &[]), "command \"/bin/true\"\n");
+    }
+
+    #[test]
+    fn a_file_says_when_its_server_is_ready() {
+        let process = "ready { probe \"process\" }\n";
+        assert_eq!(ready_once_it_runs("command \"x\""), format!("command \"x\"\n{process}"));
+        let own = "command \"x\"\nready { within \"1s\" }\n";
+        assert_eq!(ready_once_it_runs(own), own);
     }
 
     #[test]

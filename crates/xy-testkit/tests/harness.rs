@@ -249,7 +249,10 @@ fn configuration_is_written_and_removed() {
     home.write_config("xy.kdl", "orphan-timeout \"1s\"\n");
     let file = home.root().join("config/xy/servers/one.kdl");
     let kdl = fs::read_to_string(&file).unwrap();
-    assert_eq!(kdl, format!("command \"{program}\"\nargs \"--code\" \"3\"\n"));
+    let ready = "ready { probe \"process\" }\n";
+    assert_eq!(kdl, format!("command \"{program}\"\nargs \"--code\" \"3\"\n{ready}"));
+    home.write_config("servers/one.kdl", "as it is");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "as it is");
     home.remove_server("one");
     assert!(!file.exists());
     home.finish();

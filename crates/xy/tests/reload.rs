@@ -158,7 +158,7 @@ fn a_file_that_cannot_be_read_as_kdl_changes_nothing() {
     home.daemon();
     let before = running(&home, "one");
 
-    home.server("one", "command \"/bin/true\nargs {");
+    home.write_config("servers/one.kdl", "command \"/bin/true\nargs {");
     let error = refused(&home, "reload", Value::Null);
 
     assert_eq!(error["code"], -32003, "{error:#}");

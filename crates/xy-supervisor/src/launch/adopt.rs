@@ -302,7 +302,7 @@ async fn hear_status(link: &mut ShimLink) -> Result<StatusReport, NotAdopted> {
             Heard::Report(Report::Refused { protocol }) => {
                 return Err(NotAdopted::Version(protocol));
             }
-            Heard::Report(_) => {}
+            Heard::Report(_) | Heard::Room => {}
             Heard::End => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
     }

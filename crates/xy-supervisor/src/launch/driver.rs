@@ -81,6 +81,8 @@ pub(super) struct Driver {
 /// One thing that happens while a life goes on.
 enum Turn {
     Heard(Report),
+    /// Its speaker is listened to again.
+    Room,
     ShimGone,
     LinkBroken(io::Error),
     Asked(Ask),
@@ -156,6 +158,7 @@ impl Driver {
         loop {
             match self.next_turn().await {
                 Turn::Heard(report) => self.hear(report).await,
+                Turn::Room => {}
                 Turn::Said(said) => self.hear_said(said).await,
                 Turn::SpeakerGone => self.on_speaker_gone(),
                 Turn::Noted => {
@@ -226,6 +229,7 @@ impl Driver {
         tokio::select! {
             report = self.link.next(&self.order.logs) => match report {
                 Ok(Heard::Report(report)) => Turn::Heard(report),
+                Ok(Heard::Room) => Turn::Room,
                 Ok(Heard::End) => Turn::ShimGone,
                 Err(error) => Turn::LinkBroken(error),
             },
@@ -353,5 +357,5 @@ impl Driver {
 
 /// Says and hears what there is until the shim is gone.
 async fn until_gone(link: &mut ShimLink, logs: &LogBook) {
-    while let Ok(Heard::Report(_)) = link.next(logs).await {}
+    while let Ok(Heard::Report(_) | Heard::Room) = link.next(logs).await {}
 }

@@ -43,6 +43,8 @@ fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 pub(super) enum Heard {
     /// It told something.
     Report(Report),
+    /// It has heard so much that there is room again for more.
+    Room,
     /// It is gone.
     End,
 }
@@ -163,7 +165,11 @@ impl ShimLink {
             };
             let ready = self.stream.ready(interest).await?;
             if ready.is_writable() && !self.outbox.is_empty() {
+                let had_room = self.has_room();
                 self.send_some()?;
+                if !had_room && self.has_room() {
+                    return Ok(Heard::Room);
+                }
             }
             if ready.is_readable() && self.receive_some()? == Some(0) {
                 return Ok(Heard::End);

@@ -183,7 +183,7 @@ fn all_problems_of_all_files_are_told_at_once() {
     let home = home_with_one();
     home.server("first", "comand \"x\"\nport \"http\"\n");
     home.server("second", "command \"/bin/true\"\nrestart { policy \"allways\" }\n");
-    home.server("third", "command \"/bin/true\n");
+    home.write_config("servers/third.kdl", "command \"/bin/true\n");
     home.server("bad__name", "command \"/bin/true\"\n");
     home.write_config("xy.kdl", "orphan-timeout \"soon\"\n");
     assert_snapshot!(refusal(&home));

@@ -89,7 +89,10 @@ fn full_of_quotes(begin: &str, end: &str) -> String {
 #[test]
 fn a_server_too_large_to_start_fails_alone() {
     let home = home();
-    home.server("huge", &full_of_quotes("command \"/bin/true\"\nargs #\"\\", "\"#"));
+    home.write_config(
+        "servers/huge.kdl",
+        &full_of_quotes("command \"/bin/true\"\nargs #\"\\", "\"#"),
+    );
     home.write_config("xy.kdl", &full_of_quotes("defaults { env { A #\"\\", "\"# } }"));
     home.daemon();
     let failed = home.wait_for_state("huge", "failed");

@@ -35,16 +35,19 @@ pub(crate) struct Server {
 /// So much a server writes at most: no file of its log is dropped.
 const MOST_BYTES: usize = 45_000_000;
 
-/// All of them.
+/// All of them. Those that say something are no stdio servers: what a daemon has read of
+/// theirs and not passed on dies with it, and here it is killed.
 pub(crate) fn crew() -> Vec<Server> {
-    crew_of(&[
+    let mut crew = crew_of(&[
         (6, Kind::Quiet, SHORT),
         (2, Kind::Loud, if is_full() { (6000, 15) } else { FLOOD }),
         (2, Kind::Loud, FAST),
         (4, Kind::Mortal, (150, 20)),
         (3, Kind::Asked, SHORT),
         (3, Kind::Asked, (200, 10)),
-    ])
+    ]);
+    crew.iter_mut().for_each(|server| server.is_http |= server.every > 0);
+    crew
 }
 
 /// As many, of which none ends before it is told to.

@@ -10,7 +10,9 @@ use crate::stage::{Home, wait_until};
 
 fn sample(arguments: &str) -> String {
     let xy = env!("CARGO_BIN_EXE_xy");
-    format!("command \"{xy}\"\nargs \"sample-server\" {arguments}\ntransport \"stdio\"\n")
+    format!(
+        "command \"{xy}\"\nargs \"sample-server\" {arguments}\ntransport \"stdio\"\nready {{ probe \"process\" }}\n"
+    )
 }
 
 #[test]

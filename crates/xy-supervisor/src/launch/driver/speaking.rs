@@ -222,7 +222,7 @@ impl Driver {
                     None => self.speech = None,
                 },
                 heard = self.link.next(&self.order.logs) => {
-                    if !matches!(heard, Ok(Heard::Report(_))) {
+                    if !matches!(heard, Ok(Heard::Report(_) | Heard::Room)) {
                         return; // There is no shim any more that could take it.
                     }
                 }
