@@ -61,9 +61,10 @@ fn a_leader_that_is_stopped_and_deaf_is_killed() {
 
 #[test]
 fn a_leader_that_closes_its_pipes_still_runs_is_stopped_and_its_death_is_seen() {
-    for closed in ["stdin", "stdout"] {
+    // One that speaks over the stdout it has closed would be ended.
+    for (closed, port) in [("stdin", ""), ("stdout", "port 8421\n")] {
         let home = home();
-        let rules = format!("{LONG_GRACE}{NO_RESTART_SOON}");
+        let rules = format!("{LONG_GRACE}{NO_RESTART_SOON}{port}");
         home.server("one", &tree(&home, &["--close", closed], &rules));
         let daemon = home.daemon();
         ready(&home, "one", 1);

@@ -46,7 +46,9 @@ pub(crate) fn crew() -> Vec<Server> {
         (3, Kind::Asked, SHORT),
         (3, Kind::Asked, (200, 10)),
     ]);
-    crew.iter_mut().for_each(|server| server.is_http |= server.every > 0);
+    for server in &mut crew {
+        server.is_http |= server.every > 0;
+    }
     crew
 }
 
