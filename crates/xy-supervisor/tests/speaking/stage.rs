@@ -7,7 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use xy_config::Broken;
@@ -107,7 +107,8 @@ impl Home {
     }
 
     fn begin(&self, speaker: Arc<dyn Speak>) -> (Runtime, Fleet) {
-        let runtime = Runtime::new().unwrap();
+        // One thread: nothing goes on once it is killed, not even for a moment.
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let shim = ShimProgram {
             path: env!("CARGO_BIN_EXE_xy-supervisor-shim-for-tests").into(),
             args: Vec::new(),
