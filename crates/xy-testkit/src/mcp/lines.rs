@@ -18,6 +18,9 @@ use crate::wait::poll;
 /// How long a process may take to end once its stdin is closed.
 const END_WITHIN: Duration = Duration::from_secs(20);
 
+/// What is longer is heard in pieces, and is no message.
+const LONGEST_LINE: u64 = 256 << 20;
+
 /// Where lines go; `None` once it is closed.
 struct Lines<W>(Mutex<Option<W>>);
 
@@ -60,7 +63,7 @@ where
     thread::spawn(move || {
         let mut from = BufReader::with_capacity(64 * 1024, from);
         let mut line = Vec::new();
-        while matches!(from.read_until(b'\n', &mut line), Ok(1..)) {
+        while matches!((&mut from).take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
             let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line));
             if let Some(answer) = ear.hear(&text) {
                 answers.line(&answer);

@@ -19,12 +19,23 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 /// How long a gateway may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 
+/// What a way is measured for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The least that a call can cost.
+    Direct,
+    /// Has budgets.
+    Ours,
+    /// Somebody else's, to compare with.
+    Peer,
+}
+
 /// A way to the server, for as long as it is kept.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) is_http: bool,
-    pub(crate) is_direct: bool,
+    pub(crate) role: Role,
     pub(crate) driver: Driver,
     _process: Option<Running>,
 }
@@ -47,7 +58,7 @@ impl Way {
     /// The server itself.
     pub(crate) fn direct_stdio(xy: &Path) -> Self {
         let mut way = Self::stdio(Command::new(beside(xy, "xy-test-mcp")), "direct stdio", "echo");
-        way.is_direct = true;
+        way.role = Role::Direct;
         way
     }
 
@@ -63,7 +74,7 @@ impl Way {
         Self {
             name: "direct HTTP",
             is_http: true,
-            is_direct: true,
+            role: Role::Direct,
             driver: driver(&address, "/mcp", "", "echo"),
             _process: Some(Running { child, _folder: None }),
         }
@@ -75,7 +86,7 @@ impl Way {
         Self {
             name,
             is_http: true,
-            is_direct: false,
+            role: Role::Ours,
             driver: driver(&home.gateway_address(), path, &token, tool),
             _process: None,
         }
@@ -113,7 +124,7 @@ impl Way {
         Self {
             name,
             is_http: true,
-            is_direct: false,
+            role: Role::Peer,
             driver: driver(&address, "/", "", "one__echo"),
             _process: Some(process),
         }
@@ -129,7 +140,7 @@ impl Way {
         Self {
             name,
             is_http: false,
-            is_direct: false,
+            role: Role::Ours,
             driver: Driver::new(vec![channel], tool),
             _process: Some(Running { child, _folder: None }),
         }
