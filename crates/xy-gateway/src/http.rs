@@ -1,0 +1,149 @@
+//! The HTTP door: Streamable HTTP as MCP had it from 2025-03-26 to 2025-11-25, on loopback.
+//!
+//! Everything is on one thread and belongs to one task set. The way of a call: a POST is read
+//! whole and given to the client's conversation; the answer is put into the mailbox of that
+//! POST, and goes out as JSON in one write. Only if something is to be said before the answer
+//! does it become an event stream.
+//!
+//! ```text
+//!  connection ── door ──┬── ask      pure: what does this head ask for (route, guard)
+//!  (time limits)        ├── session ── conversation ──► the gateway
+//!                       └── stream  ◄── postbox ◄─────── what clients shall hear
+//! ```
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use crate::front::Front;
+
+mod ask;
+mod connection;
+mod counts;
+mod door;
+mod guard;
+mod limits;
+mod listen;
+mod postbox;
+mod refused;
+mod reply;
+mod route;
+mod session;
+mod stream;
+mod token;
+
+use door::Door;
+pub use guard::{Auth, Token};
+use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN};
+pub use listen::{ListenState, listen_patiently};
+use refused::Refused;
+pub use refused::VERSIONS;
+pub use token::read_or_make_token;
+
+/// What the door keeps to.
+#[derive(Debug, Clone)]
+pub struct HttpRules {
+    /// Who may come in.
+    pub auth: Auth,
+    /// Sessions at one time.
+    pub sessions_max: usize,
+    /// Calls and streams of one session at one time.
+    pub streams_per_session_max: usize,
+    /// How large a message may be.
+    pub body_max_bytes: usize,
+    /// How long a session may be idle: no call, no stream.
+    pub idle: Duration,
+    /// Names and addresses of this machine, beside those of loopback, by which clients may
+    /// call it; a port in them does not matter.
+    pub allowed_hosts: Vec<String>,
+}
+
+/// What is told about the rest of xy at this door.
+pub trait HttpStatus {
+    /// Whether all that should be up is up.
+    fn is_ready(&self) -> bool;
+
+    /// Appends all numbers, as [`crate::metrics`] writes them.
+    fn metrics(&self, out: &mut String);
+}
+
+/// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
+/// and ends all sessions. Must run within a [`tokio::task::LocalSet`].
+pub async fn serve(
+    listener: TcpListener,
+    front: Rc<dyn Front>,
+    rules: HttpRules,
+    status: Rc<dyn HttpStatus>,
+    shutdown: impl Future<Output = ()>,
+) {
+    serve_door(listener, &Door::new(front, rules, status), shutdown).await;
+}
+
+async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Future<Output = ()>) {
+    let mut shutdown = pin!(shutdown);
+    let (closing, closes) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut sweep_at = door.sessions().sweep(door.rules().idle);
+    loop {
+        door.counts().connections.set(connections.len());
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
+            stream = accept(&listener) => {
+                if connections.len() < CONNECTIONS_MAX {
+                    connections.spawn_local(connection::run(stream, Rc::clone(door), closes.clone()));
+                } else {
+                    turn_away(&stream, door);
+                }
+            }
+        }
+    }
+    drop(listener); // Nobody new may think that somebody is here.
+    door.sessions().end_listeners();
+    closing.send_replace(true);
+    let finish = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(FINISH_WITHIN, finish).await;
+    connections.shutdown().await;
+    door.sessions().end_all();
+    door.counts().connections.set(0);
+}
+
+/// The next connection; while there can be none, waits and tries again.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(cause) => {
+                tracing::warn!(%cause, "could not accept a connection over HTTP");
+                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+            }
+        }
+    }
+}
+
+/// One answer that says why, and good-bye.
+fn turn_away(stream: &TcpStream, door: &Door) {
+    let refused = Refused::TooManyConnections(CONNECTIONS_MAX);
+    door.counts().refused(refused.reason());
+    let body = refused.body();
+    let mut answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         retry-after: 5\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    answer.extend_from_slice(&body);
+    // A fresh socket has room for one answer, and who does not want it may leave.
+    let _ = stream.try_write(&answer);
+}
+
+#[cfg(test)]
+mod tests;

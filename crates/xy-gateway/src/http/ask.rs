@@ -1,0 +1,244 @@
+//! What a request asks for, from its head alone. Pure; nothing of its body is read yet.
+
+use hyper::Method;
+use hyper::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
+use hyper::http::request::Parts;
+
+use super::HttpRules;
+use super::guard::{self, Guest};
+use super::refused::{Refused, VERSIONS};
+use super::route::{self, Place, Route};
+use super::session::SessionId;
+
+/// The header that says which session it is.
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(super) enum Ask<'h> {
+    /// Whether there is anybody.
+    Health,
+    /// Whether everything is up.
+    Ready,
+    /// Numbers.
+    Metrics,
+    /// A browser that wants to know whether its page may ask.
+    Preflight,
+    /// A message.
+    Post { place: Place<'h>, guest: Guest<'h>, session: Option<SessionId>, accepts: Accepts },
+    /// To hear what belongs to no call.
+    Listen { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+    /// The end of a session.
+    End { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+}
+
+/// What a client can read as an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Accepts {
+    pub(super) json: bool,
+    pub(super) events: bool,
+}
+
+/// What the head of a request asks for, or why it is not served.
+pub(super) fn read<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>, Refused> {
+    guard::check_host(head, &rules.allowed_hosts)?;
+    guard::check_origin(&head.headers)?;
+    let route = route::route(head.uri.path()).ok_or(Refused::NoSuchPath)?;
+    if !route::answers(route, &head.method) {
+        return Err(Refused::Method { allow: route::allowed(route) });
+    }
+    if head.method == Method::OPTIONS {
+        return Ok(Ask::Preflight); // A browser shows no token when it asks whether it may.
+    }
+    match route {
+        Route::Health => Ok(Ask::Health),
+        Route::Ready => Ok(Ask::Ready),
+        Route::Metrics => guard::identify(&head.headers, &rules.auth).map(|_| Ask::Metrics),
+        Route::Mcp(place) => read_mcp(head, place, rules),
+    }
+}
+
+fn read_mcp<'h>(
+    head: &'h Parts,
+    place: Place<'h>,
+    rules: &'h HttpRules,
+) -> Result<Ask<'h>, Refused> {
+    let guest = guard::identify(&head.headers, &rules.auth)?;
+    guest.may_see(place)?;
+    check_version(&head.headers)?;
+    let accepts = accepts(&head.headers);
+    if head.method == Method::POST {
+        check_content(&head.headers, rules.body_max_bytes)?;
+        if !accepts.json && !accepts.events {
+            return Err(Refused::Accept);
+        }
+        let session = session(&head.headers)?;
+        return Ok(Ask::Post { place, guest, session, accepts });
+    }
+    if head.method == Method::GET && !accepts.events {
+        return Err(Refused::AcceptEvents);
+    }
+    let session = session(&head.headers)?.ok_or(Refused::NoSession)?;
+    Ok(if head.method == Method::GET {
+        Ask::Listen { place, guest, session }
+    } else {
+        Ask::End { place, guest, session }
+    })
+}
+
+/// Without the header it is what was agreed on.
+fn check_version(headers: &HeaderMap) -> Result<(), Refused> {
+    match headers.get(VERSION) {
+        Some(version) if !VERSIONS.iter().any(|known| version == known) => {
+            Err(Refused::Version(String::from_utf8_lossy(version.as_bytes()).into_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_content(headers: &HeaderMap, max: usize) -> Result<(), Refused> {
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+    if !media_type(kind).eq_ignore_ascii_case(b"application/json") {
+        return Err(Refused::ContentType);
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    // What is no number is not let through by hyper.
+    match length.and_then(|length| length.parse::<u64>().ok()) {
+        Some(length) if length > max as u64 => Err(Refused::BodyTooLarge { max }),
+        _ => Ok(()),
+    }
+}
+
+/// What can be read; everything, if nothing is said.
+fn accepts(headers: &HeaderMap) -> Accepts {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    if values.peek().is_none() {
+        return Accepts { json: true, events: true };
+    }
+    let mut accepts = Accepts { json: false, events: false };
+    for range in values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')) {
+        let kind = media_type(range);
+        let is = |name: &[u8]| kind.eq_ignore_ascii_case(name);
+        accepts.json |= is(b"*/*") || is(b"application/*") || is(b"application/json");
+        accepts.events |= is(b"*/*") || is(b"text/*") || is(b"text/event-stream");
+    }
+    accepts
+}
+
+/// A media type without its parameters.
+fn media_type(range: &[u8]) -> &[u8] {
+    let end = range.iter().position(|byte| *byte == b';').unwrap_or(range.len());
+    range[..end].trim_ascii()
+}
+
+/// Which session it is. What cannot be an id of ours is like one that has ended.
+fn session(headers: &HeaderMap) -> Result<Option<SessionId>, Refused> {
+    let Some(id) = headers.get(SESSION) else { return Ok(None) };
+    SessionId::parse(id.as_bytes()).map(Some).ok_or(Refused::UnknownSession)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hyper::Request;
+
+    use super::*;
+    use crate::http::{Auth, Token};
+
+    const ID: &str = "0123456789abcdef0123456789abcdef";
+
+    fn rules() -> HttpRules {
+        let token = Token { secret: "s".to_owned(), may_manage: true, only: None };
+        HttpRules {
+            auth: Auth::Tokens(vec![token]),
+            sessions_max: 1,
+            streams_per_session_max: 1,
+            body_max_bytes: 100,
+            idle: Duration::from_secs(1),
+            allowed_hosts: Vec::new(),
+        }
+    }
+
+    /// What becomes of an honest request once `changes` are made to its headers; an empty
+    /// value takes one away.
+    fn outcome(line: &str, changes: &[(&str, &str)]) -> String {
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in [
+            ("host", "localhost:1"),
+            ("authorization", "Bearer s"),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-session-id", ID),
+        ] {
+            if !changes.iter().any(|(changed, _)| *changed == name) {
+                request = request.header(name, value);
+            }
+        }
+        for (name, value) in changes.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(*name, *value);
+        }
+        let head = request.body(()).unwrap().into_parts().0;
+        match read(&head, &rules()) {
+            Ok(Ask::Health) => "health".to_owned(),
+            Ok(Ask::Ready) => "ready".to_owned(),
+            Ok(Ask::Metrics) => "metrics".to_owned(),
+            Ok(Ask::Preflight) => "preflight".to_owned(),
+            Ok(Ask::Post { session, accepts: Accepts { json, events }, .. }) => {
+                format!("post {} {json} {events}", session.is_some())
+            }
+            Ok(Ask::Listen { .. }) => "listen".to_owned(),
+            Ok(Ask::End { .. }) => "end".to_owned(),
+            Err(refused) => format!("{} {}", refused.status().as_u16(), refused.reason()),
+        }
+    }
+
+    #[test]
+    fn the_head_decides_what_is_asked() {
+        for (line, changes, expected) in [
+            ("POST /mcp", &[][..], "post true true true"),
+            ("POST /mcp", &[("mcp-session-id", "")], "post false true true"),
+            ("POST /mcp", &[("accept", "")], "post true true true"),
+            ("POST /mcp", &[("accept", "*/*")], "post true true true"),
+            ("POST /mcp", &[("accept", "application/json;q=0.9")], "post true true false"),
+            ("POST /mcp", &[("accept", "Text/Event-Stream")], "post true false true"),
+            ("POST /mcp", &[("accept", "text/html")], "406 accept"),
+            ("POST /mcp", &[("content-type", "")], "415 content-type"),
+            ("POST /mcp", &[("content-type", "text/plain")], "415 content-type"),
+            (
+                "POST /mcp",
+                &[("content-type", "application/json; charset=utf-8")],
+                "post true true true",
+            ),
+            ("POST /mcp", &[("content-length", "100")], "post true true true"),
+            ("POST /mcp", &[("content-length", "101")], "413 body-too-large"),
+            ("POST /mcp", &[("mcp-session-id", "x")], "404 unknown-session"),
+            ("POST /mcp", &[("mcp-protocol-version", "2025-06-18")], "post true true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "2025-06-19")], "400 version"),
+            ("POST /mcp", &[("authorization", "")], "401 no-token"),
+            ("POST /mcp", &[("authorization", "Bearer t")], "401 wrong-token"),
+            ("POST /mcp", &[("host", "evil.example")], "403 host"),
+            ("POST /mcp", &[("origin", "http://evil.example")], "403 origin"),
+            ("POST /mcp", &[("origin", "http://localhost:5")], "post true true true"),
+            ("PUT /mcp", &[], "405 method"),
+            ("GET /mcp", &[], "listen"),
+            ("GET /mcp", &[("accept", "application/json")], "406 accept"),
+            ("GET /mcp", &[("mcp-session-id", "")], "400 no-session"),
+            ("DELETE /mcp/p/a", &[], "end"),
+            ("DELETE /mcp/s/a", &[("mcp-session-id", "")], "400 no-session"),
+            ("OPTIONS /mcp", &[("authorization", "")], "preflight"),
+            ("OPTIONS /mcp", &[("origin", "http://evil.example")], "403 origin"),
+            ("GET /healthz", &[("authorization", "")], "health"),
+            ("GET /readyz", &[("authorization", "")], "ready"),
+            ("GET /metrics", &[], "metrics"),
+            ("GET /metrics", &[("authorization", "")], "401 no-token"),
+            ("GET /healthz", &[("host", "evil.example")], "403 host"),
+            ("POST /healthz", &[], "405 method"),
+            ("GET /nothing", &[("authorization", "")], "404 no-such-path"),
+        ] {
+            assert_eq!(outcome(line, changes), expected, "{line} {changes:?}");
+        }
+    }
+}

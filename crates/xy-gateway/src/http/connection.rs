@@ -1,0 +1,273 @@
+//! One connection: hyper does the talking, this makes sure that it does not take for ever.
+//!
+//! A [`Pulse`] holds what the connection is doing and since when. One timer stands behind
+//! it, and is moved only when something is due earlier than it would ring; so a call that is
+//! answered at once costs no timer.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::door::Door;
+use super::limits::{
+    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, WRITE_WITHIN,
+};
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// Nothing, between two requests.
+    Idle { since: Instant },
+    /// A request's head is being read.
+    Head { since: Instant },
+    /// A request's body is being read.
+    Body { since: Instant },
+    /// A request is being answered, which takes as long as it takes.
+    Answering,
+}
+
+impl Doing {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Idle { since } => Some(since + IDLE_CONNECTION),
+            Self::Head { since } => Some(since + HEAD_WITHIN),
+            Self::Body { since } => Some(since + BODY_WITHIN),
+            Self::Answering => None,
+        }
+    }
+}
+
+/// What is known of a connection, to whoever works for it.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    doing: Cell<Doing>,
+    /// Since when nothing of what we write is taken.
+    stuck: Cell<Option<Instant>>,
+    /// A body that nobody wants, and how much of it may still come.
+    unwanted: RefCell<Option<(Incoming, usize)>>,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        // Who connects is expected to say something soon.
+        let doing = Cell::new(Doing::Head { since: Instant::now() });
+        Self { doing, stuck: Cell::new(None), unwanted: RefCell::new(None) }
+    }
+
+    /// A request has come; if it has a body, that is still to be read.
+    pub(super) fn asked(&self, has_body: bool) {
+        self.doing.set(match self.doing.get() {
+            Doing::Head { since } if has_body => Doing::Body { since },
+            _ if has_body => Doing::Body { since: Instant::now() },
+            _ => Doing::Answering,
+        });
+    }
+
+    /// The request has been read whole.
+    pub(super) fn read_whole(&self) {
+        self.doing.set(Doing::Answering);
+    }
+
+    /// The answer is written, or on its way.
+    pub(super) fn answered(&self) {
+        if self.unwanted.borrow().is_none() {
+            self.doing.set(Doing::Idle { since: Instant::now() });
+        }
+    }
+
+    /// The request is answered without its body. What still comes of that is thrown away:
+    /// closing over it would reset the connection, and the answer with it.
+    pub(super) fn discard(&self, body: Incoming) {
+        *self.unwanted.borrow_mut() = Some((body, DISCARD_MAX));
+    }
+
+    fn poll_discard(&self, context: &mut Context<'_>) {
+        let mut unwanted = self.unwanted.borrow_mut();
+        while let Some((body, left)) = &mut *unwanted {
+            let read = match Pin::new(body).poll_frame(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+                Poll::Ready(_) => usize::MAX,
+            };
+            *left = left.saturating_sub(read);
+            if *left == 0 {
+                *unwanted = None;
+                self.doing.set(Doing::Idle { since: Instant::now() });
+            }
+        }
+    }
+
+    fn has_read(&self, bytes: usize) {
+        if bytes > 0
+            && let Doing::Idle { .. } = self.doing.get()
+        {
+            self.doing.set(Doing::Head { since: Instant::now() });
+        }
+    }
+
+    fn has_written<T>(&self, outcome: &Poll<T>) {
+        match (outcome, self.stuck.get()) {
+            (Poll::Ready(_), Some(_)) => self.stuck.set(None),
+            (Poll::Pending, None) => self.stuck.set(Some(Instant::now())),
+            _ => {}
+        }
+    }
+
+    /// When it has taken too long, and what.
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let doing = self.doing.get();
+        let what = match doing {
+            Doing::Idle { .. } => "idle-connection",
+            Doing::Head { .. } => "slow-head",
+            Doing::Body { .. } => "slow-body",
+            Doing::Answering => "",
+        };
+        let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, "slow-reader"));
+        [doing.deadline().map(|at| (at, what)), stuck].into_iter().flatten().min()
+    }
+}
+
+/// Serves one connection until it ends, is ended for taking too long, or `closes` is true and
+/// what it was asked is answered.
+pub(super) async fn run(stream: TcpStream, door: Rc<Door>, mut closes: watch::Receiver<bool>) {
+    // Answers are written whole: there is nothing to wait for before they are sent.
+    let _ = stream.set_nodelay(true);
+    let pulse = Rc::new(Pulse::new());
+    let io = TokioIo::new(Watched { stream, pulse: Rc::clone(&pulse) });
+    let service = {
+        let (door, pulse) = (Rc::clone(&door), Rc::clone(&pulse));
+        service_fn(move |request| Rc::clone(&door).answer(request, Rc::clone(&pulse)))
+    };
+    let mut talk = pin!(settings().serve_connection(io, service));
+    let mut closing = pin!(closes.wait_for(|closes| *closes));
+    let mut leaving = false;
+    let mut timer = Timer::default();
+    let outcome = std::future::poll_fn(|context| {
+        if !leaving && closing.as_mut().poll(context).is_ready() {
+            leaving = true;
+            talk.as_mut().graceful_shutdown();
+        }
+        if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
+            return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+        }
+        pulse.poll_discard(context);
+        timer.poll(context, &pulse).map(Err)
+    });
+    if let Err(fault) = outcome.await {
+        door.counts().cut(fault);
+    }
+}
+
+/// The word among the metrics for how a connection broke.
+fn fault_of(cause: &hyper::Error) -> &'static str {
+    if cause.is_parse() { "not-http" } else { "broken-connection" }
+}
+
+fn settings() -> http1::Builder {
+    let mut settings = http1::Builder::new();
+    // The time for a head is our own, since hyper's runs between two requests too.
+    settings.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
+    settings
+}
+
+/// One timer for whatever is due first.
+#[derive(Default)]
+struct Timer {
+    rings: Option<Pin<Box<Sleep>>>,
+    is_set: bool,
+}
+
+impl Timer {
+    /// Ready with what took too long.
+    fn poll(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<&'static str> {
+        loop {
+            let deadline = pulse.deadline();
+            if let Some((at, _)) = deadline {
+                self.set_no_later_than(at);
+            }
+            match &mut self.rings {
+                Some(rings) if self.is_set => ready!(rings.as_mut().poll(context)),
+                _ => return Poll::Pending,
+            }
+            self.is_set = false;
+            match deadline {
+                Some((at, what)) if at <= Instant::now() => return Poll::Ready(what),
+                _ => {} // It was set for something that has come to pass in time.
+            }
+        }
+    }
+
+    fn set_no_later_than(&mut self, at: Instant) {
+        match &mut self.rings {
+            Some(rings) if self.is_set && rings.deadline() <= at => return,
+            Some(rings) => rings.as_mut().reset(at),
+            none => *none = Some(Box::pin(sleep_until(at))),
+        }
+        self.is_set = true;
+    }
+}
+
+/// A stream that tells a pulse what goes over it.
+struct Watched {
+    stream: TcpStream,
+    pulse: Rc<Pulse>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.pulse.has_read(buffer.filled().len() - before);
+        outcome
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.pulse.has_written(&outcome);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.pulse.has_written(&outcome);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

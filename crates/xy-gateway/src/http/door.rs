@@ -1,0 +1,271 @@
+//! What is done about each request: the decisions are elsewhere, here they are carried out.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::EXPECT;
+use hyper::http::request::Parts;
+use hyper::{Request, StatusCode};
+use xy_mcp::envelope::{self, Message, Outcome};
+
+use super::ask::{self, Accepts, Ask};
+use super::connection::Pulse;
+use super::counts::Counts;
+use super::guard::{self, Guest};
+use super::postbox::Lease;
+use super::refused::Refused;
+use super::reply::{self, Reply};
+use super::route::Place;
+use super::session::{Session, SessionId, Sessions};
+use super::stream::{EventStream, Events, First};
+use super::{HttpRules, HttpStatus};
+use crate::front::{Front, Heard};
+
+/// What is set aside for a body before any of it has come, at most.
+const BODY_RESERVE_MAX: usize = 256 * 1024;
+
+/// What all connections share.
+pub(super) struct Door {
+    rules: HttpRules,
+    status: Rc<dyn HttpStatus>,
+    sessions: Sessions,
+    counts: Rc<Counts>,
+}
+
+impl Door {
+    pub(super) fn new(
+        front: Rc<dyn Front>,
+        rules: HttpRules,
+        status: Rc<dyn HttpStatus>,
+    ) -> Rc<Self> {
+        let counts = Rc::new(Counts::default());
+        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
+        Rc::new(Self { rules, status, sessions, counts })
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub(super) fn rules(&self) -> &HttpRules {
+        &self.rules
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+        pulse: Rc<Pulse>,
+    ) -> Result<Reply, Infallible> {
+        let (head, body) = request.into_parts();
+        pulse.asked(!body.is_end_stream());
+        let mut body = Some(body);
+        let outcome = self.serve(&head, &mut body, &pulse).await;
+        let mut reply = outcome.unwrap_or_else(|refused| {
+            self.counts.refused(refused.reason());
+            reply::refused(&refused)
+        });
+        if let Some(unread) = body.filter(|body| !body.is_end_stream())
+            // Who asks before it sends a body will not send it now.
+            && !head.headers.contains_key(EXPECT)
+        {
+            pulse.discard(unread);
+        }
+        if let Ok(Some(origin)) = guard::check_origin(&head.headers) {
+            reply::allow_page(&mut reply, origin.clone());
+        }
+        self.counts.answered(reply.status().as_u16());
+        reply.body_mut().answers(pulse);
+        Ok(reply)
+    }
+
+    /// Does what a request asks for. Takes its body if it reads all of it.
+    async fn serve(
+        &self,
+        head: &Parts,
+        body: &mut Option<Incoming>,
+        pulse: &Pulse,
+    ) -> Result<Reply, Refused> {
+        match ask::read(head, &self.rules)? {
+            Ask::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
+            Ask::Ready => Ok(self.ready()),
+            Ask::Metrics => Ok(self.metrics()),
+            Ask::Preflight => Ok(reply::preflight()),
+            Ask::Post { place, guest, session: Some(id), accepts } => {
+                let session = self.sessions.find(id, &guest, place)?;
+                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                self.hear(session, message, accepts).await
+            }
+            Ask::Post { place, guest, session: None, accepts } => {
+                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                self.initialize(&message, &guest, place, accepts).await
+            }
+            Ask::Listen { place, guest, session } => self.listen(session, &guest, place),
+            Ask::End { place, guest, session } => {
+                let session = self.sessions.find(session, &guest, place)?;
+                self.sessions.end(&session);
+                Ok(reply::nothing(StatusCode::NO_CONTENT))
+            }
+        }
+    }
+
+    fn ready(&self) -> Reply {
+        if self.status.is_ready() {
+            reply::text(StatusCode::OK, "ready\n")
+        } else {
+            reply::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        }
+    }
+
+    fn metrics(&self) -> Reply {
+        let mut out = String::new();
+        self.counts.write(&mut out, self.sessions.gauges());
+        self.status.metrics(&mut out);
+        reply::text(StatusCode::OK, out)
+    }
+
+    /// A message within a session.
+    async fn hear(
+        &self,
+        session: Rc<Session>,
+        message: Bytes,
+        accepts: Accepts,
+    ) -> Result<Reply, Refused> {
+        if session.is_over() {
+            return Err(Refused::UnknownSession); // It ended while the body came.
+        }
+        self.check_room(&session, &message)?;
+        let lease = self.sessions.open_call(&session, accepts.events);
+        match session.conversation().hear(&message, lease.stream()) {
+            Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
+            Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
+            Heard::Asked => {}
+        }
+        // While it waits, this holds as little as possible.
+        drop((session, message));
+        match lease.mailbox().first().await {
+            First::Answer(answer) => Ok(whole(answer, accepts)),
+            First::Events => Ok(reply::events(EventStream::new(lease))),
+            First::Nothing => Ok(reply::whole_events(Bytes::new())),
+            First::SessionOver => Err(Refused::SessionEnded),
+        }
+    }
+
+    /// Only calls take room: a client must always be able to cancel one, or to answer.
+    fn check_room(&self, session: &Session, message: &[u8]) -> Result<(), Refused> {
+        let max = self.rules.streams_per_session_max;
+        if session.postbox().open() >= max
+            && matches!(envelope::parse(message), Ok(Message::Request { .. }))
+        {
+            return Err(Refused::TooManyStreams(max));
+        }
+        Ok(())
+    }
+
+    /// A message without a session, which can only be the one that begins it.
+    async fn initialize(
+        &self,
+        message: &[u8],
+        guest: &Guest<'_>,
+        place: Place<'_>,
+        accepts: Accepts,
+    ) -> Result<Reply, Refused> {
+        match envelope::parse(message) {
+            Ok(Message::Request { method, .. }) if method == "initialize" => {}
+            _ => return Err(Refused::NoSession),
+        }
+        let opening = self.sessions.open(guest, place)?;
+        // Whether there is a session is known from its answer, so that must come first.
+        let lease = self.sessions.open_call(opening.session(), false);
+        match opening.session().conversation().hear(message, lease.stream()) {
+            Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
+            Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
+            Heard::Asked => {}
+        }
+        let First::Answer(answer) = lease.mailbox().first().await else {
+            return Err(Refused::SessionEnded);
+        };
+        let agreed = is_result(&answer);
+        let mut reply = whole(answer, accepts);
+        if agreed {
+            reply::set_session(&mut reply, opening.admit());
+        }
+        Ok(reply)
+    }
+
+    fn listen(&self, id: SessionId, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
+        let session = self.sessions.find(id, guest, place)?;
+        let max = self.rules.streams_per_session_max;
+        if session.postbox().open() >= max {
+            return Err(Refused::TooManyStreams(max));
+        }
+        let lease: Lease = self.sessions.open_listener(&session);
+        Ok(reply::events(EventStream::new(lease)))
+    }
+}
+
+/// An answer before which nothing was said, as the client can read it.
+fn whole(answer: Bytes, accepts: Accepts) -> Reply {
+    if accepts.json {
+        reply::json(StatusCode::OK, answer)
+    } else {
+        reply::whole_events(Events::single(&answer))
+    }
+}
+
+fn is_result(answer: &[u8]) -> bool {
+    let parsed = envelope::parse(answer);
+    matches!(parsed, Ok(Message::Answer { outcome: Outcome::Result(_), .. }))
+}
+
+/// Reads all of a body, unless it is too large. A body that came in one piece, as most do,
+/// is not copied.
+async fn collect(body: &mut Option<Incoming>, max: usize, pulse: &Pulse) -> Result<Bytes, Refused> {
+    let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
+    let first = next_piece(incoming).await?.unwrap_or_default();
+    if first.len() > max {
+        return Err(Refused::BodyTooLarge { max });
+    }
+    let mut whole = first;
+    if !incoming.is_end_stream() {
+        whole = collect_rest(incoming, whole, max).await?;
+    }
+    *body = None;
+    pulse.read_whole();
+    Ok(whole)
+}
+
+async fn collect_rest(body: &mut Incoming, first: Bytes, max: usize) -> Result<Bytes, Refused> {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
+    let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));
+    whole.extend_from_slice(&first);
+    while let Some(piece) = next_piece(body).await? {
+        if whole.len() + piece.len() > max {
+            return Err(Refused::BodyTooLarge { max });
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.into())
+}
+
+/// The next piece of a body; trailers are none.
+async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Refused> {
+    loop {
+        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            None => return Ok(None),
+            Some(Err(_)) => return Err(Refused::BodyBroken),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Who may come in. Pure: what a request says of itself, against the rules.
+//!
+//! A page in a browser can send requests to this machine, under a name of its own that
+//! leads here. So the name must be one of ours, the page must be one of ours, and neither
+//! replaces the token.
+
+use std::fmt;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+
+use super::refused::Refused;
+use super::route::Place;
+use crate::front::View;
+
+/// Who may come in.
+#[derive(Debug, Clone)]
+pub enum Auth {
+    /// Whoever reaches the port. Nobody may manage servers then.
+    None,
+    /// Who shows one of these.
+    Tokens(Vec<Token>),
+}
+
+/// What lets a client in.
+#[derive(Clone)]
+pub struct Token {
+    /// What the client has to show.
+    pub secret: String,
+    /// Whether it may manage servers.
+    pub may_manage: bool,
+    /// The only view it opens; `None` for all.
+    pub only: Option<View>,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { secret: _, may_manage, only } = self;
+        f.debug_struct("Token")
+            .field("may_manage", may_manage)
+            .field("only", only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who somebody turned out to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guest<'r> {
+    /// Which token it was: a session belongs to the token that began it.
+    pub(super) who: Who,
+    pub(super) may_manage: bool,
+    only: Option<&'r View>,
+}
+
+/// The place of a token among the tokens; 0 if there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Who(usize);
+
+impl Guest<'_> {
+    /// Whether it may see what is at `place`.
+    pub(super) fn may_see(&self, place: Place<'_>) -> Result<(), Refused> {
+        match self.only {
+            Some(view) if !place.is(view) => Err(Refused::OtherView),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that the request was sent to a name of ours.
+pub(super) fn check_host(head: &Parts, allowed: &[String]) -> Result<(), Refused> {
+    let is_ours = |authority: &str| {
+        let host = without_port(authority);
+        is_loopback(host)
+            || allowed.iter().any(|name| without_port(name).eq_ignore_ascii_case(host))
+    };
+    // A request line may name a host too, and then counts for more than the header.
+    let in_line = head.uri.authority().map(hyper::http::uri::Authority::as_str);
+    let host = only_one(&head.headers, HOST.as_str());
+    match (host, in_line) {
+        (Ok(Some(host)), None) if is_ours(host) => Ok(()),
+        (Ok(Some(host)), Some(line)) if is_ours(host) && is_ours(line) => Ok(()),
+        (Ok(host), line) => Err(Refused::Host(line.or(host).unwrap_or_default().to_owned())),
+        (Err(()), _) => Err(Refused::Host("more than one, or not text".to_owned())),
+    }
+}
+
+/// Checks that the page it comes from, if it comes from one, is on this machine.
+pub(super) fn check_origin(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Refused> {
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
+    let text = only_one(headers, ORIGIN.as_str()).ok().flatten().unwrap_or_default();
+    if is_loopback_origin(text) { Ok(Some(origin)) } else { Err(Refused::Origin(text.to_owned())) }
+}
+
+/// Finds out by its token who it is.
+pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<'r>, Refused> {
+    let tokens = match auth {
+        Auth::None => return Ok(Guest { who: Who(0), may_manage: false, only: None }),
+        Auth::Tokens(tokens) => tokens,
+    };
+    let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Refused::NoToken) };
+    let shown = bearer(shown.as_bytes()).ok_or(Refused::NoToken)?;
+    let mut found = None;
+    // All are compared, so that the time says nothing about which one was nearly right.
+    for (place, token) in tokens.iter().enumerate() {
+        if same(shown, token.secret.as_bytes()) && !token.secret.is_empty() {
+            found = Some((Who(place), token));
+        }
+    }
+    let (who, token) = found.ok_or(Refused::WrongToken)?;
+    Ok(Guest { who, may_manage: token.may_manage, only: token.only.as_ref() })
+}
+
+/// The only value of a header; more than one, or one that is not ASCII, is an error.
+fn only_one<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(());
+    }
+    first.to_str().map(Some).map_err(|_| ())
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        // Two colons without brackets: an IPv6 address, as settings may have it.
+        Some((host, _)) if host.contains(':') && !host.ends_with(']') => authority,
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    if let Some(inside) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        return inside.parse::<Ipv6Addr>().is_ok_and(|address| IpAddr::from(address).is_loopback());
+    }
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn is_loopback_origin(origin: &str) -> bool {
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    authority.is_some_and(|authority| is_loopback(without_port(authority)))
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
+}
+
+/// Whether two secrets are the same, in a time that depends on their lengths only.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
+    one.len() == other.len() && differences == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn head(uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let allowed = ["xy.lan".to_owned(), "192.168.1.5:7777".to_owned(), "::2".to_owned()];
+        for (host, ours) in [
+            ("localhost", true),
+            ("localhost:7777", true),
+            ("LocalHost:1", true),
+            ("127.0.0.1:7777", true),
+            ("127.8.9.1", true),
+            ("[::1]:7777", true),
+            ("[::1]", true),
+            ("xy.lan:80", true),
+            ("192.168.1.5", true),
+            ("192.168.1.6", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example:80", false),
+            ("localhost:evil", false),
+            ("[::1].evil", false),
+            ("[::1]:80:80", false),
+            ("0.0.0.0", false),
+            ("::1", false),
+            ("", false),
+        ] {
+            let head = head("/mcp", &[("host", host)]);
+            assert_eq!(check_host(&head, &allowed).is_ok(), ours, "{host}");
+        }
+        assert!(check_host(&head("/mcp", &[]), &allowed).is_err());
+        let twice = head("/mcp", &[("host", "localhost"), ("host", "localhost")]);
+        assert!(check_host(&twice, &allowed).is_err());
+    }
+
+    #[test]
+    fn the_host_in_the_request_line_must_be_ours_too() {
+        let host = [("host", "localhost")];
+        assert!(check_host(&head("http://localhost:80/mcp", &host), &[]).is_ok());
+        assert!(check_host(&head("http://evil.example/mcp", &host), &[]).is_err());
+    }
+
+    #[test]
+    fn only_pages_of_this_machine_are_answered() {
+        for (origin, ours) in [
+            ("http://localhost", true),
+            ("https://localhost:3000", true),
+            ("http://127.0.0.1:6274", true),
+            ("http://[::1]:1", true),
+            ("http://evil.example", false),
+            ("http://localhost.evil.example", false),
+            ("http://localhost@evil.example", false),
+            ("http://evil.example#localhost", false),
+            ("ftp://localhost", false),
+            ("localhost", false),
+            ("null", false),
+            ("", false),
+        ] {
+            let head = head("/mcp", &[("origin", origin)]);
+            assert_eq!(check_origin(&head.headers).is_ok(), ours, "{origin}");
+        }
+        assert!(check_origin(&head("/mcp", &[]).headers).unwrap().is_none());
+    }
+
+    fn token(secret: &str, may_manage: bool, only: Option<View>) -> Token {
+        Token { secret: secret.to_owned(), may_manage, only }
+    }
+
+    #[test]
+    fn a_token_says_who_somebody_is() {
+        let only = View::Server("git".to_owned());
+        let auth = Auth::Tokens(vec![
+            token("alpha", true, None),
+            token("beta", false, Some(only)),
+            token("", true, None),
+        ]);
+        for (shown, expected) in [
+            (Some("Bearer alpha"), Ok((0, true))),
+            (Some("bearer  beta "), Ok((1, false))),
+            (Some("Bearer alphA"), Err(Refused::WrongToken)),
+            (Some("Bearer alpha2"), Err(Refused::WrongToken)),
+            (Some("Bearer "), Err(Refused::WrongToken)),
+            (Some("Basic alpha"), Err(Refused::NoToken)),
+            (Some("alpha"), Err(Refused::NoToken)),
+            (None, Err(Refused::NoToken)),
+        ] {
+            let headers: Vec<_> = shown.map(|shown| ("authorization", shown)).into_iter().collect();
+            let found = identify(&head("/", &headers).headers, &auth)
+                .map(|guest| (guest.who.0, guest.may_manage));
+            assert_eq!(found, expected, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everyone_comes_in_and_nobody_manages() {
+        let guest = identify(&HeaderMap::new(), &Auth::None).unwrap();
+        assert!(!guest.may_manage);
+        assert!(guest.may_see(Place::Server("any")).is_ok());
+    }
+
+    #[test]
+    fn a_token_for_one_view_opens_no_other() {
+        let only = View::Server("git".to_owned());
+        let auth = Auth::Tokens(vec![token("beta", false, Some(only))]);
+        let head = head("/", &[("authorization", "Bearer beta")]);
+        let guest = identify(&head.headers, &auth).unwrap();
+        assert!(guest.may_see(Place::Server("git")).is_ok());
+        assert_eq!(guest.may_see(Place::Profile("git")), Err(Refused::OtherView));
+    }
+
+    #[test]
+    fn a_secret_is_never_shown() {
+        assert!(!format!("{:?}", token("alpha", true, None)).contains("alpha"));
+    }
+}

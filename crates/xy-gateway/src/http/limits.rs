@@ -1,0 +1,46 @@
+//! Every bound of the HTTP door that is not a setting, with its reason.
+
+use std::time::Duration;
+
+/// All headers of a request together. The largest honest ones carry a long token.
+pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How long the headers may take from their first byte, so that nobody holds a place by
+/// sending one letter now and then.
+pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a body may take: a large one over a slow line, and not for ever.
+pub(super) const BODY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long nothing at all may be read of what is written to a client.
+pub(super) const WRITE_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a connection may stay open between two requests.
+pub(super) const IDLE_CONNECTION: Duration = Duration::from_secs(5 * 60);
+
+/// Connections at one time. Each costs a descriptor, and servers need theirs too.
+pub(super) const CONNECTIONS_MAX: usize = 1024;
+
+/// What may wait on one stream for its reader, beyond a single message of any size. As much
+/// again may be on its way in the connection's own buffer.
+pub(super) const STREAM_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Messages kept for the next stream that listens: what a client misses while it reconnects.
+pub(super) const KEPT_MESSAGES_MAX: usize = 256;
+
+/// How large the kept messages may be together.
+pub(super) const KEPT_BYTES_MAX: usize = 1024 * 1024;
+
+/// A comment is sent on a quiet stream this often, since proxies and clients give up on
+/// silence.
+pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// How much of a refused body is read and thrown away. A connection that is closed over
+/// unread bytes is reset, and then the client never sees why it was refused.
+pub(super) const DISCARD_MAX: usize = 64 * 1024 * 1024;
+
+/// How long calls under way may take once the door closes.
+pub(super) const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// The wait after a failed accept: descriptors come back when somebody closes some.
+pub(super) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(200);

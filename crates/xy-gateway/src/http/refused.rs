@@ -1,0 +1,196 @@
+//! Everything the door itself says no to: the status, and the words for a person. Pure.
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use crate::front::Refusal;
+
+/// The versions of the protocol that are spoken here.
+pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
+/// Why a request is not served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error(
+        "there is nothing here: try `/mcp`, `/mcp/p/<profile>`, `/mcp/s/<server>`, `/healthz`, \
+         `/readyz` or `/metrics`"
+    )]
+    NoSuchPath,
+    #[error("this method is not answered here, only {allow}")]
+    Method { allow: &'static str },
+    #[error(
+        "the `Host` header says `{0}`, which is no name of this machine: use `localhost`, or the \
+         address that xy listens on"
+    )]
+    Host(String),
+    #[error("pages from `{0}` may not talk to xy, only pages from this machine")]
+    Origin(String),
+    #[error(
+        "a token is needed: send `Authorization: Bearer <token>`, with what `xy info --token` \
+         prints"
+    )]
+    NoToken,
+    #[error("this is not the token: `xy info --token` prints it")]
+    WrongToken,
+    #[error("this token is for another path")]
+    OtherView,
+    #[error("the body must be JSON: send `Content-Type: application/json`")]
+    ContentType,
+    #[error(
+        "the answer is JSON or an event stream: send `Accept: application/json, text/event-stream`"
+    )]
+    Accept,
+    #[error("what is sent here is an event stream: send `Accept: text/event-stream`")]
+    AcceptEvents,
+    #[error("the body is larger than {max} bytes, which is the most there may be")]
+    BodyTooLarge { max: usize },
+    #[error("the body ended before it was whole")]
+    BodyBroken,
+    #[error("the protocol's version `{0}` is not spoken here, only {known}", known = VERSIONS.join(", "))]
+    Version(String),
+    #[error(
+        "there is no `Mcp-Session-Id` header: begin with an `initialize` request, and send the \
+         id from its answer with everything else"
+    )]
+    NoSession,
+    #[error("there is no such session here, or it has ended: begin a new one with `initialize`")]
+    UnknownSession,
+    #[error("the session ended before there was an answer: begin a new one with `initialize`")]
+    SessionEnded,
+    #[error("{0} sessions are open, which is the most there may be: try again later")]
+    TooManySessions(usize),
+    #[error("{0} calls and streams of this session are open, which is the most there may be")]
+    TooManyStreams(usize),
+    #[error("{0} connections are open, which is the most there may be")]
+    TooManyConnections(usize),
+    #[error("there is no randomness to make a session of: {0}")]
+    NoRandomness(String),
+    #[error(transparent)]
+    Front(#[from] Refusal),
+}
+
+impl Refused {
+    pub(super) fn status(&self) -> StatusCode {
+        use Refused as R;
+        match self {
+            R::NoSuchPath
+            | R::UnknownSession
+            | R::SessionEnded
+            | R::Front(Refusal::NoServer(_) | Refusal::NoProfile(_)) => StatusCode::NOT_FOUND,
+            R::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            R::Host(_) | R::Origin(_) | R::OtherView => StatusCode::FORBIDDEN,
+            R::NoToken | R::WrongToken => StatusCode::UNAUTHORIZED,
+            R::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            R::Accept | R::AcceptEvents => StatusCode::NOT_ACCEPTABLE,
+            R::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            R::BodyBroken | R::Version(_) | R::NoSession => StatusCode::BAD_REQUEST,
+            R::TooManyStreams(_) => StatusCode::TOO_MANY_REQUESTS,
+            R::TooManySessions(_)
+            | R::TooManyConnections(_)
+            | R::NoRandomness(_)
+            | R::Front(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The word for it among the metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::NoSuchPath => "no-such-path",
+            Self::Method { .. } => "method",
+            Self::Host(_) => "host",
+            Self::Origin(_) => "origin",
+            Self::NoToken => "no-token",
+            Self::WrongToken => "wrong-token",
+            Self::OtherView => "other-view",
+            Self::ContentType => "content-type",
+            Self::Accept | Self::AcceptEvents => "accept",
+            Self::BodyTooLarge { .. } => "body-too-large",
+            Self::BodyBroken => "body-broken",
+            Self::Version(_) => "version",
+            Self::NoSession => "no-session",
+            Self::UnknownSession => "unknown-session",
+            Self::SessionEnded => "session-ended",
+            Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
+            Self::TooManyStreams(_) => "too-many-streams",
+            Self::TooManyConnections(_) => "too-many-connections",
+            Self::NoRandomness(_) => "no-randomness",
+            Self::Front(Refusal::NoServer(_)) => "no-server",
+            Self::Front(Refusal::NoProfile(_)) => "no-profile",
+        }
+    }
+
+    /// A header that belongs to it.
+    pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Method { allow } => Some(("allow", allow)),
+            Self::NoToken => Some(("www-authenticate", "Bearer realm=\"xy\"")),
+            Self::WrongToken => {
+                Some(("www-authenticate", "Bearer realm=\"xy\", error=\"invalid_token\""))
+            }
+            _ if self.status() == StatusCode::SERVICE_UNAVAILABLE => Some(("retry-after", "5")),
+            _ if self.status() == StatusCode::TOO_MANY_REQUESTS => Some(("retry-after", "1")),
+            _ => None,
+        }
+    }
+
+    /// What a person or a client reads.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let error = json!({ "code": self.code(), "message": self.to_string() });
+        let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        body.to_string().into_bytes()
+    }
+
+    /// The code of JSON-RPC: of those it leaves to us, one for sessions and one for limits.
+    fn code(&self) -> i32 {
+        match self.status() {
+            StatusCode::NOT_FOUND if !matches!(self, Self::NoSuchPath) => -32001,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => -32000,
+            _ => -32600,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_json_rpc_error_with_words_for_a_person() {
+        let body: serde_json::Value = serde_json::from_slice(&Refused::NoToken.body()).unwrap();
+        assert_eq!(body["jsonrpc"], "2.0");
+        assert_eq!(body["id"], serde_json::Value::Null);
+        assert_eq!(body["error"]["code"], -32600);
+        assert!(body["error"]["message"].as_str().unwrap().contains("`xy info --token`"));
+    }
+
+    #[test]
+    fn what_a_client_sent_is_quoted_and_cannot_break_the_answer() {
+        let body = Refused::Host("a\"}\nb".to_owned()).body();
+        assert!(serde_json::from_slice::<serde_json::Value>(&body).is_ok());
+    }
+
+    #[test]
+    fn each_refusal_has_its_status_and_header() {
+        for (refused, status, header) in [
+            (Refused::NoSuchPath, 404, None),
+            (Refused::Method { allow: "GET" }, 405, Some(("allow", "GET"))),
+            (Refused::Host(String::new()), 403, None),
+            (Refused::NoToken, 401, Some(("www-authenticate", "Bearer realm=\"xy\""))),
+            (Refused::ContentType, 415, None),
+            (Refused::Accept, 406, None),
+            (Refused::BodyTooLarge { max: 1 }, 413, None),
+            (Refused::NoSession, 400, None),
+            (Refused::UnknownSession, 404, None),
+            (Refused::TooManySessions(1), 503, Some(("retry-after", "5"))),
+            (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
+            (Refused::Front(Refusal::NoServer(String::new())), 404, None),
+            (Refused::Front(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),
+        ] {
+            assert_eq!(
+                (refused.status().as_u16(), refused.header()),
+                (status, header),
+                "{refused}"
+            );
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Which path means what. Pure.
+
+use hyper::Method;
+
+use crate::front::View;
+
+/// The profile at `/mcp`.
+const DEFAULT_PROFILE: &str = "default";
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route<'p> {
+    /// A conversation with what is shown there.
+    Mcp(Place<'p>),
+    /// Whether there is anybody.
+    Health,
+    /// Whether everything is up.
+    Ready,
+    /// Numbers.
+    Metrics,
+}
+
+/// A [`View`] that is borrowed from the path, so that no call has to copy its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place<'p> {
+    Profile(&'p str),
+    Server(&'p str),
+}
+
+impl Place<'_> {
+    pub(super) fn is(self, view: &View) -> bool {
+        match (self, view) {
+            (Self::Profile(name), View::Profile(other))
+            | (Self::Server(name), View::Server(other)) => name == other,
+            _ => false,
+        }
+    }
+
+    pub(super) fn to_view(self) -> View {
+        match self {
+            Self::Profile(name) => View::Profile(name.to_owned()),
+            Self::Server(name) => View::Server(name.to_owned()),
+        }
+    }
+}
+
+/// What `path` leads to, if anything. A slash at its end changes nothing.
+pub(super) fn route(path: &str) -> Option<Route<'_>> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    match path {
+        "/mcp" => return Some(Route::Mcp(Place::Profile(DEFAULT_PROFILE))),
+        "/healthz" => return Some(Route::Health),
+        "/readyz" => return Some(Route::Ready),
+        "/metrics" => return Some(Route::Metrics),
+        _ => {}
+    }
+    let place = match path.strip_prefix("/mcp/")?.split_once('/')? {
+        ("p", name) => Place::Profile(name),
+        ("s", name) => Place::Server(name),
+        _ => return None,
+    };
+    let (Place::Profile(name) | Place::Server(name)) = place;
+    (!name.is_empty() && !name.contains('/')).then_some(Route::Mcp(place))
+}
+
+/// The methods a route answers, as the `Allow` header lists them.
+pub(super) fn allowed(route: Route<'_>) -> &'static str {
+    match route {
+        Route::Mcp(_) => "GET, POST, DELETE, OPTIONS",
+        Route::Health | Route::Ready | Route::Metrics => "GET, HEAD, OPTIONS",
+    }
+}
+
+/// Whether a route answers a method.
+pub(super) fn answers(route: Route<'_>, method: &Method) -> bool {
+    allowed(route).split(", ").any(|allowed| allowed == method.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_leads_to_one_place() {
+        let profile = |name| Some(Route::Mcp(Place::Profile(name)));
+        let server = |name| Some(Route::Mcp(Place::Server(name)));
+        for (path, expected) in [
+            ("/mcp", profile("default")),
+            ("/mcp/", profile("default")),
+            ("/mcp/p/work", profile("work")),
+            ("/mcp/p/work/", profile("work")),
+            ("/mcp/s/git", server("git")),
+            ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has that name, and none is found.
+            ("/healthz", Some(Route::Health)),
+            ("/readyz", Some(Route::Ready)),
+            ("/metrics", Some(Route::Metrics)),
+            ("/", None),
+            ("", None),
+            ("/mcp/p", None),
+            ("/mcp/p/", None),
+            ("/mcp/p//", None),
+            ("/mcp/s/a/b", None),
+            ("/mcp/x/a", None),
+            ("/mcpx", None),
+            ("/MCP", None),
+            ("//mcp", None),
+            ("*", None),
+        ] {
+            assert_eq!(route(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_its_own_view_and_no_other() {
+        assert!(Place::Profile("a").is(&Place::Profile("a").to_view()));
+        assert!(Place::Server("a").is(&Place::Server("a").to_view()));
+        assert!(!Place::Server("a").is(&Place::Profile("a").to_view()));
+        assert!(!Place::Server("a").is(&Place::Server("b").to_view()));
+    }
+
+    #[test]
+    fn only_the_listed_methods_are_answered() {
+        let mcp = Route::Mcp(Place::Profile("default"));
+        for (route, method, expected) in [
+            (mcp, Method::GET, true),
+            (mcp, Method::POST, true),
+            (mcp, Method::DELETE, true),
+            (mcp, Method::OPTIONS, true),
+            (mcp, Method::PUT, false),
+            (mcp, Method::HEAD, false),
+            (Route::Health, Method::HEAD, true),
+            (Route::Metrics, Method::POST, false),
+        ] {
+            assert_eq!(answers(route, &method), expected, "{method} {route:?}");
+        }
+    }
+}

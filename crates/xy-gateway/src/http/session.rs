@@ -1,0 +1,293 @@
+//! A client's session over HTTP: a conversation, and the streams that belong to it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::counts::{Counts, Gauges};
+use super::guard::{Guest, Who};
+use super::postbox::{Lease, Postbox};
+use super::refused::Refused;
+use super::route::Place;
+use crate::front::{Conversation, Entry, Front, StreamNo, View};
+
+/// What a client shows to go on with its session: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct SessionId(u128);
+
+impl SessionId {
+    fn random() -> Result<Self, Refused> {
+        let mut bits = [0; 16];
+        getrandom::fill(&mut bits).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
+        Ok(Self(u128::from_ne_bytes(bits)))
+    }
+
+    /// As [`fmt::Display`] writes it, and in no other way.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let is_ours = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let text = std::str::from_utf8(text).ok()?;
+        if text.len() != 32 || !text.as_bytes().iter().all(is_ours) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionId(…)") // Whoever reads it in a log could go on with the session.
+    }
+}
+
+/// One client's session.
+pub(super) struct Session {
+    id: SessionId,
+    view: View,
+    who: Who,
+    conversation: Rc<dyn Conversation>,
+    postbox: Rc<Postbox>,
+    used_at: Cell<Instant>,
+    over: Cell<bool>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("view", &self.view).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(super) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(super) fn conversation(&self) -> &dyn Conversation {
+        &*self.conversation
+    }
+
+    pub(super) fn postbox(&self) -> &Postbox {
+        &self.postbox
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// It was used just now.
+    pub(super) fn touch(&self) {
+        self.used_at.set(Instant::now());
+    }
+
+    /// When it has been idle for too long; `None` while something is open.
+    fn expires_at(&self, idle: Duration) -> Option<Instant> {
+        (self.postbox.open() == 0).then(|| self.used_at.get() + idle)
+    }
+
+    fn belongs_to(&self, guest: &Guest<'_>, place: Place<'_>) -> bool {
+        self.who == guest.who && place.is(&self.view)
+    }
+
+    /// Ends it, once.
+    fn end(&self) {
+        if !self.over.replace(true) {
+            self.conversation.close();
+            self.postbox.end();
+        }
+    }
+}
+
+/// All sessions.
+pub(super) struct Sessions {
+    by_id: RefCell<HashMap<SessionId, Rc<Session>>>,
+    /// Sessions that have begun and whose `initialize` is not answered yet.
+    opening: Cell<usize>,
+    last_stream: Cell<StreamNo>,
+    front: Rc<dyn Front>,
+    counts: Rc<Counts>,
+    max: usize,
+}
+
+impl Sessions {
+    pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, max: usize) -> Self {
+        Self {
+            by_id: RefCell::default(),
+            opening: Cell::new(0),
+            last_stream: Cell::new(0),
+            front,
+            counts,
+            max,
+        }
+    }
+
+    /// Begins a session, which is not to be found before it is [admitted](Opening::admit).
+    pub(super) fn open(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Opening<'_>, Refused> {
+        if self.by_id.borrow().len() + self.opening.get() >= self.max {
+            return Err(Refused::TooManySessions(self.max));
+        }
+        let id = SessionId::random()?;
+        let postbox = Rc::new(Postbox::new(Rc::clone(&self.counts)));
+        let entry = Entry { view: place.to_view(), may_manage: guest.may_manage };
+        let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
+        let session = Rc::new(Session {
+            id,
+            view: place.to_view(),
+            who: guest.who,
+            conversation,
+            postbox,
+            used_at: Cell::new(Instant::now()),
+            over: Cell::new(false),
+        });
+        self.opening.set(self.opening.get() + 1);
+        Ok(Opening { session, sessions: self, admitted: false })
+    }
+
+    /// The session with this id, if it is this guest's and was begun at this place.
+    pub(super) fn find(
+        &self,
+        id: SessionId,
+        guest: &Guest<'_>,
+        place: Place<'_>,
+    ) -> Result<Rc<Session>, Refused> {
+        let sessions = self.by_id.borrow();
+        let session = sessions.get(&id).filter(|session| session.belongs_to(guest, place));
+        session.inspect(|session| session.touch()).cloned().ok_or(Refused::UnknownSession)
+    }
+
+    /// Ends a session.
+    pub(super) fn end(&self, session: &Session) {
+        self.by_id.borrow_mut().remove(&session.id);
+        session.end();
+    }
+
+    /// Ends what has been idle for too long, and says when to look again.
+    pub(super) fn sweep(&self, idle: Duration) -> Instant {
+        let now = Instant::now();
+        let mut next = now + idle;
+        let mut expired = Vec::new();
+        for session in self.by_id.borrow().values() {
+            match session.expires_at(idle) {
+                Some(at) if at <= now => expired.push(Rc::clone(session)),
+                Some(at) => next = next.min(at),
+                None => {}
+            }
+        }
+        for session in expired {
+            self.counts.cut("idle-session");
+            self.end(&session);
+        }
+        next
+    }
+
+    /// Ends all streams that only listen.
+    pub(super) fn end_listeners(&self) {
+        for session in self.by_id.borrow().values() {
+            session.postbox.end_listeners();
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) fn end_all(&self) {
+        let all = std::mem::take(&mut *self.by_id.borrow_mut());
+        for session in all.values() {
+            session.end();
+        }
+    }
+
+    pub(super) fn gauges(&self) -> Gauges {
+        let sessions = self.by_id.borrow();
+        let streams = sessions.values().map(|session| session.postbox.open()).sum();
+        Gauges { sessions: sessions.len(), streams }
+    }
+
+    /// How many sessions have begun and are not admitted yet.
+    #[cfg(test)]
+    pub(super) fn opening(&self) -> usize {
+        self.opening.get()
+    }
+
+    /// Opens the stream of a call.
+    pub(super) fn open_call(&self, session: &Rc<Session>, streams: bool) -> Lease {
+        let stream = self.next_stream();
+        let mailbox = session.postbox.open_call(stream, streams);
+        Lease::new(Rc::clone(session), stream, mailbox)
+    }
+
+    /// Opens a stream that listens.
+    pub(super) fn open_listener(&self, session: &Rc<Session>) -> Lease {
+        let stream = self.next_stream();
+        let mailbox = session.postbox.open_listener(stream);
+        Lease::new(Rc::clone(session), stream, mailbox)
+    }
+
+    /// Numbers begin at 1 and are used once: 0 is the local door's.
+    fn next_stream(&self) -> StreamNo {
+        self.last_stream.set(self.last_stream.get() + 1);
+        self.last_stream.get()
+    }
+}
+
+/// A session whose `initialize` is not answered yet. Unless it is admitted it ends with this,
+/// also if the client leaves meanwhile.
+pub(super) struct Opening<'s> {
+    session: Rc<Session>,
+    sessions: &'s Sessions,
+    admitted: bool,
+}
+
+impl Opening<'_> {
+    pub(super) fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+
+    /// From now on it can be found.
+    pub(super) fn admit(mut self) -> SessionId {
+        let session = Rc::clone(&self.session);
+        session.touch();
+        let id = session.id();
+        self.sessions.by_id.borrow_mut().insert(id, session);
+        self.admitted = true;
+        id
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.sessions.opening.set(self.sessions.opening.get() - 1);
+        if !self.admitted {
+            self.session.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_visible_text_and_reads_back_as_itself_only() {
+        let id = SessionId::random().unwrap();
+        let text = id.to_string();
+        assert_eq!(text.len(), 32);
+        assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
+        assert!(SessionId::parse(text.as_bytes()) == Some(id));
+        for other in ["", "0", "+0000000000000000000000000000000", &text.replace(|_| true, "F")] {
+            assert!(SessionId::parse(other.as_bytes()).is_none(), "{other}");
+        }
+        assert!(!format!("{id:?}").contains(&text));
+    }
+
+    #[test]
+    fn no_two_ids_are_the_same() {
+        assert!(SessionId::random().unwrap() != SessionId::random().unwrap());
+    }
+}

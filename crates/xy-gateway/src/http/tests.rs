@@ -1,0 +1,163 @@
+//! The door over real connections, with a gateway that is only played.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, LocalSet};
+
+use super::counts::Gauges;
+use super::door::Door;
+use super::{Auth, HttpRules, HttpStatus, Token, serve_door};
+use client::{Client, Request};
+use fake::FakeFront;
+
+mod client;
+mod fake;
+mod lifetimes;
+mod limits;
+mod statuses;
+mod streams;
+
+/// How long anything may take that should happen at once.
+const SOON: Duration = Duration::from_secs(20);
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
+
+/// A door with a played gateway behind it.
+struct World {
+    addr: SocketAddr,
+    front: Rc<FakeFront>,
+    door: Rc<Door>,
+    is_ready: Rc<Cell<bool>>,
+    meanwhile: RefCell<Vec<JoinHandle<()>>>,
+}
+
+struct FakeStatus(Rc<Cell<bool>>);
+
+impl HttpStatus for FakeStatus {
+    fn is_ready(&self) -> bool {
+        self.0.get()
+    }
+
+    fn metrics(&self, out: &mut String) {
+        out.push_str("xy_core 1\n");
+    }
+}
+
+fn rules() -> HttpRules {
+    HttpRules {
+        auth: Auth::None,
+        sessions_max: 8,
+        streams_per_session_max: 4,
+        body_max_bytes: 1024 * 1024,
+        idle: Duration::from_secs(600),
+        allowed_hosts: Vec::new(),
+    }
+}
+
+fn token(secret: &str, may_manage: bool) -> Token {
+    Token { secret: secret.to_owned(), may_manage, only: None }
+}
+
+/// Plays a story at an open door. At its end nothing may be left of it.
+async fn at_the_door(rules: HttpRules, story: impl AsyncFnOnce(&World)) {
+    let play = async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let is_ready = Rc::new(Cell::new(true));
+        let front = Rc::new(FakeFront::default());
+        let status = Rc::new(FakeStatus(Rc::clone(&is_ready)));
+        let door = Door::new(Rc::clone(&front) as _, rules, status);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::task::spawn_local({
+            let door = Rc::clone(&door);
+            async move { serve_door(listener, &door, async { drop(stopped.await) }).await }
+        });
+        let world = World { addr, front, door, is_ready, meanwhile: RefCell::default() };
+        story(&world).await;
+        drop(stop);
+        within(serving).await.unwrap();
+        for meanwhile in world.meanwhile.take() {
+            within(meanwhile).await.unwrap();
+        }
+        world.assert_nothing_is_left();
+    };
+    LocalSet::new().run_until(play).await;
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("it happens soon")
+}
+
+/// Lets the clock jump, and everything that is due happen.
+async fn jump(duration: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(duration).await;
+    tokio::time::resume();
+}
+
+impl World {
+    async fn client(&self) -> Client {
+        Client::connect(self.addr).await
+    }
+
+    /// A client with a session at `path`.
+    async fn session_at(&self, path: &str) -> (Client, String) {
+        let mut client = self.client().await;
+        let answer = client.ask(&Request::post(path, INITIALIZE)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let id = answer.header("mcp-session-id").expect("there is a session").to_owned();
+        (client, id)
+    }
+
+    async fn session(&self) -> (Client, String) {
+        self.session_at("/mcp").await
+    }
+
+    /// Something that happens beside the story, also after its end while the door closes.
+    fn meanwhile(&self, happens: impl Future<Output = ()> + 'static) {
+        self.meanwhile.borrow_mut().push(tokio::task::spawn_local(happens));
+    }
+
+    fn gauges(&self) -> (usize, usize) {
+        let Gauges { sessions, streams } = self.door.sessions().gauges();
+        (sessions, streams)
+    }
+
+    /// Waits until so many sessions and streams are open.
+    async fn wait_for_gauges(&self, expected: (usize, usize)) {
+        self.wait_until(|| self.gauges() == expected).await;
+    }
+
+    async fn wait_until(&self, is_so: impl Fn() -> bool) {
+        within(async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    fn metrics(&self) -> String {
+        let mut out = String::new();
+        self.door.counts().write(&mut out, self.door.sessions().gauges());
+        out
+    }
+
+    fn assert_nothing_is_left(&self) {
+        assert_eq!(self.gauges(), (0, 0));
+        assert_eq!(self.door.sessions().opening(), 0);
+        assert_eq!(Rc::strong_count(&self.door), 1);
+        for conversation in self.front.conversations() {
+            assert!(conversation.is_closed());
+            // The front's list, and what is held right here.
+            assert_eq!(Rc::strong_count(&conversation), 2);
+            assert_eq!(Rc::strong_count(&conversation.outlet), 1);
+        }
+    }
+}

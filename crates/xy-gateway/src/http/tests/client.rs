@@ -1,0 +1,208 @@
+//! As little of an HTTP client as the stories need, which sees every byte.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::within;
+
+/// A request to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    line: String,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Request {
+    pub(super) fn new(method: &str, path: &str) -> Self {
+        Self { line: format!("{method} {path}"), headers: Vec::new(), body: String::new() }
+            .with("host", "localhost")
+    }
+
+    pub(super) fn post(path: &str, body: &str) -> Self {
+        let mut request = Self::new("POST", path)
+            .with("content-type", "application/json")
+            .with("accept", "application/json, text/event-stream")
+            .with("content-length", &body.len().to_string());
+        body.clone_into(&mut request.body);
+        request
+    }
+
+    /// A call of `method` within a session.
+    pub(super) fn call(session: &str, id: u64, method: &str, params: &str) -> Self {
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        Self::post("/mcp", &body).with("mcp-session-id", session)
+    }
+
+    pub(super) fn listen(session: &str) -> Self {
+        Self::new("GET", "/mcp").with("accept", "text/event-stream").with("mcp-session-id", session)
+    }
+
+    pub(super) fn end(session: &str) -> Self {
+        Self::new("DELETE", "/mcp").with("mcp-session-id", session)
+    }
+
+    /// With this header, instead of one that was there.
+    pub(super) fn with(self, name: &str, value: &str) -> Self {
+        let mut request = self.without(name);
+        request.headers.push((name.to_owned(), value.to_owned()));
+        request
+    }
+
+    pub(super) fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(other, _)| other != name);
+        self
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{} HTTP/1.1\r\n", self.line);
+        for (name, value) in &self.headers {
+            write!(text, "{name}: {value}\r\n").unwrap();
+        }
+        text + "\r\n" + &self.body
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: String,
+}
+
+impl Answer {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| &**value)
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    pub(super) fn message(&self) -> String {
+        self.json()["error"]["message"].as_str().expect("an error has a message").to_owned()
+    }
+
+    /// The data of each event.
+    pub(super) fn events(&self) -> Vec<String> {
+        self.body.split_terminator("\n\n").filter_map(data_of).collect()
+    }
+}
+
+fn data_of(event: &str) -> Option<String> {
+    Some(event.strip_prefix("event: message\ndata: ")?.to_owned())
+}
+
+/// A connection.
+pub(super) struct Client {
+    stream: TcpStream,
+    read: Vec<u8>,
+    /// What was in chunks of a stream, but is no whole event yet.
+    events: String,
+}
+
+impl Client {
+    pub(super) async fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, read: Vec::new(), events: String::new() }
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) {
+        within(self.stream.write_all(bytes)).await.unwrap();
+    }
+
+    /// Sends as much as is taken; the other end may close meanwhile.
+    pub(super) async fn try_send(&mut self, bytes: &[u8]) {
+        let _ = within(self.stream.write_all(bytes)).await;
+    }
+
+    pub(super) async fn ask(&mut self, request: &Request) -> Answer {
+        self.send(request.text().as_bytes()).await;
+        self.answer().await
+    }
+
+    /// Reads an answer to its end.
+    pub(super) async fn answer(&mut self) -> Answer {
+        let mut answer = self.head().await;
+        if answer.header("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.chunk().await {
+                answer.body += &chunk;
+            }
+        } else if let Some(length) = answer.header("content-length") {
+            let length = length.parse().unwrap();
+            answer.body = self.take(length).await;
+        }
+        answer
+    }
+
+    /// Reads the head of an answer.
+    pub(super) async fn head(&mut self) -> Answer {
+        let end = self.find(b"\r\n\r\n").await;
+        let head = self.take(end + 4).await;
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        Answer { status, headers, body: String::new() }
+    }
+
+    /// The data of the next event of a stream; `None` at its end. Comments are left out.
+    pub(super) async fn event(&mut self) -> Option<String> {
+        loop {
+            while let Some(end) = self.events.find("\n\n") {
+                let event = self.events.drain(..end + 2).collect::<String>();
+                if let Some(data) = data_of(event.trim_end()) {
+                    return Some(data);
+                }
+            }
+            let chunk = self.chunk().await?;
+            self.events += &chunk;
+        }
+    }
+
+    /// The next chunk of a body; `None` at its end.
+    pub(super) async fn chunk(&mut self) -> Option<String> {
+        let end = self.find(b"\r\n").await;
+        let length = self.take(end + 2).await;
+        let length = usize::from_str_radix(length.trim(), 16).unwrap();
+        let chunk = self.take(length).await;
+        self.take(2).await;
+        (length > 0).then_some(chunk)
+    }
+
+    /// Whether the other end has closed, and nothing more has come.
+    pub(super) async fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        let outcome = within(self.stream.read_to_end(&mut rest)).await;
+        self.read.is_empty() && rest.is_empty() || outcome.is_err()
+    }
+
+    async fn find(&mut self, what: &[u8]) -> usize {
+        loop {
+            if let Some(at) = memchr::memmem::find(&self.read, what) {
+                return at;
+            }
+            self.more().await;
+        }
+    }
+
+    async fn take(&mut self, length: usize) -> String {
+        while self.read.len() < length {
+            self.more().await;
+        }
+        String::from_utf8(self.read.drain(..length).collect()).unwrap()
+    }
+
+    async fn more(&mut self) {
+        let read = within(self.stream.read_buf(&mut self.read)).await.unwrap();
+        assert_ne!(read, 0, "the connection is open: {:?}", String::from_utf8_lossy(&self.read));
+    }
+}

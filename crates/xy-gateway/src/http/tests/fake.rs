@@ -1,0 +1,139 @@
+//! A gateway that does what the method says.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use xy_mcp::envelope::{self, Message};
+
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
+
+#[derive(Default)]
+pub(super) struct FakeFront {
+    conversations: RefCell<Vec<Rc<FakeConversation>>>,
+}
+
+impl FakeFront {
+    pub(super) fn conversations(&self) -> Vec<Rc<FakeConversation>> {
+        self.conversations.borrow().clone()
+    }
+
+    /// The conversation that was opened last.
+    pub(super) fn newest(&self) -> Rc<FakeConversation> {
+        Rc::clone(self.conversations.borrow().last().expect("somebody has come"))
+    }
+}
+
+impl Front for FakeFront {
+    fn open(&self, entry: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal> {
+        match &entry.view {
+            View::Server(name) if name == "none" => return Err(Refusal::NoServer(name.clone())),
+            View::Profile(name) if name == "none" => return Err(Refusal::NoProfile(name.clone())),
+            View::Profile(name) if name == "full" => return Err(Refusal::TooMany(3)),
+            _ => {}
+        }
+        let number = self.conversations.borrow().len();
+        let conversation = Rc::new(FakeConversation {
+            number,
+            entry,
+            outlet,
+            heard: RefCell::default(),
+            closed: Cell::new(false),
+        });
+        self.conversations.borrow_mut().push(Rc::clone(&conversation));
+        Ok(conversation)
+    }
+}
+
+pub(super) struct FakeConversation {
+    number: usize,
+    pub(super) entry: Entry,
+    pub(super) outlet: Rc<dyn Outlet>,
+    /// Methods, and the streams they came on.
+    heard: RefCell<Vec<(String, StreamNo)>>,
+    closed: Cell<bool>,
+}
+
+impl FakeConversation {
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// The streams on which `method` was heard.
+    pub(super) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
+        let heard = self.heard.borrow();
+        heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
+    }
+
+    /// Says something as a gateway would: nothing after the end.
+    pub(super) fn say(&self, message: &str, to: To) {
+        assert!(!self.is_closed());
+        self.outlet.put(message.as_bytes(), to);
+    }
+
+    fn answer(&self, id: &str, params: &str, stream: StreamNo) {
+        let number = self.number;
+        let answer =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"by":{number},"for":{params}}}}}"#);
+        self.say(&answer, To::Answer(stream));
+    }
+
+    fn ask(&self, id: &str, method: &str, params: &str, stream: StreamNo) {
+        let told = |count: u64| format!(r#"{{"jsonrpc":"2.0","method":"told","params":{count}}}"#);
+        match method {
+            "fail" => {
+                let error =
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#);
+                self.say(&error, To::Answer(stream));
+            }
+            "initialize" if params == "[]" => self.ask(id, "fail", params, stream),
+            "initialize" if params == "[1]" => {} // Never answered.
+            "cancelled" => self.say("", To::Nobody(stream)),
+            // As many words as asked for, and then the answer.
+            "tell" => {
+                for count in 0..params.trim_matches(['[', ']']).parse().unwrap() {
+                    self.say(&told(count), To::During(stream));
+                }
+                self.answer(id, params, stream);
+            }
+            "wait" => {} // Whoever tells the story answers.
+            _ => self.answer(id, params, stream),
+        }
+    }
+}
+
+impl Conversation for FakeConversation {
+    fn hear(&self, message: &[u8], stream: StreamNo) -> Heard {
+        assert!(!self.is_closed());
+        match envelope::parse(message) {
+            Ok(Message::Request { id, method, params }) => {
+                self.heard.borrow_mut().push((method.to_string(), stream));
+                self.ask(id, &method, params.unwrap_or("null"), stream);
+                Heard::Asked
+            }
+            Ok(Message::Notification { method, .. }) => {
+                self.heard.borrow_mut().push((method.to_string(), stream));
+                Heard::Taken
+            }
+            Ok(Message::Answer { .. }) => Heard::Taken,
+            Err(malformed) => Heard::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
+        }
+    }
+
+    fn version(&self) -> Option<&'static str> {
+        Some("2025-11-25")
+    }
+
+    fn close(&self) {
+        assert!(!self.closed.replace(true), "a conversation is closed once");
+    }
+}
+
+/// Answers the only `wait` of a conversation after a while.
+pub(super) fn answer_later(conversation: Rc<FakeConversation>, id: u64, after: Duration) {
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(after).await;
+        let stream = *conversation.streams_of("wait").last().unwrap();
+        conversation.answer(&id.to_string(), "null", stream);
+    });
+}

@@ -1,0 +1,138 @@
+//! The file with the token that lets clients in: made once, for its owner's eyes only.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// For the owner, and nobody else.
+const MODE: u32 = 0o600;
+
+/// A file this large holds no token.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// What somebody writes there may be shorter than ours, but not so short that it is guessed.
+const TOKEN_CHARS_MIN: usize = 16;
+
+/// The token in the file at `path`, which is made if it is not there: 256 random bits. If two
+/// do this at once, both get the same token.
+pub fn read_or_make_token(path: &Path) -> io::Result<String> {
+    match read(path) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => make(path),
+        outcome => outcome,
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(unfit(path, "is not a file"));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), "others could read the token; now they cannot");
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let token = text.trim();
+    if token.len() < TOKEN_CHARS_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(unfit(path, "holds no token"));
+    }
+    Ok(token.to_owned())
+}
+
+fn unfit(path: &Path, what: &str) -> io::Error {
+    let path = path.display();
+    io::Error::new(io::ErrorKind::InvalidData, format!("`{path}` {what}: remove it for a new one"))
+}
+
+/// Writes a file beside it and links that to its name, which succeeds for one only.
+fn make(path: &Path) -> io::Result<String> {
+    let token = random_hex::<32>()?;
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", random_hex::<8>()?));
+    let beside = Path::new(&beside);
+    let linked = write_new(beside, &token).and_then(|()| fs::hard_link(beside, path));
+    let _ = fs::remove_file(beside); // It may not even have been made.
+    match linked {
+        Ok(()) => Ok(token),
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => read(path),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn write_new(path: &Path, token: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+    file.write_all(format!("{token}\n").as_bytes())?;
+    file.sync_all()
+}
+
+fn random_hex<const BYTES: usize>() -> io::Result<String> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)?;
+    let mut hex = String::with_capacity(2 * BYTES);
+    for byte in bytes {
+        let _ = write!(hex, "{byte:02x}"); // A `String` takes whatever it is given.
+    }
+    Ok(hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_is_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let token = read_or_make_token(&path).unwrap();
+        assert_eq!(token.len(), 64);
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(read_or_make_token(&path).unwrap(), token);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn all_who_make_it_at_once_get_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let tokens: Vec<String> = std::thread::scope(|scope| {
+            let makers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| read_or_make_token(&path).unwrap())).collect();
+            makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+        });
+        assert!(tokens.iter().all(|token| *token == tokens[0]), "{tokens:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn permissions_that_are_too_loose_are_corrected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "  a-token-of-somebody's-own \n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_or_make_token(&path).unwrap(), "a-token-of-somebody's-own");
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn what_is_no_token_is_not_used_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        for text in ["", "short", "two words that are long enough", "ümläute sind nicht erlaubt"]
+        {
+            fs::write(&path, text).unwrap();
+            let cause = read_or_make_token(&path).unwrap_err();
+            assert_eq!(cause.kind(), io::ErrorKind::InvalidData, "{text}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(read_or_make_token(folder.path()).is_err());
+        assert!(read_or_make_token(&folder.path().join("no/such/folder")).is_err());
+    }
+}
