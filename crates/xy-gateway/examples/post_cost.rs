@@ -1,0 +1,155 @@
+//! What a POST costs at the HTTP door if the gateway behind it answers at once, beside a
+//! bare socket that is answered by the same runtime.
+//!
+//! `cargo run --release -p xy-gateway --example post_cost -- [calls]`; under `strace -f -c`
+//! it shows how many system calls there are for each.
+#![expect(clippy::print_stdout, reason = "this is a program, and prints what it found")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+use xy_gateway::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To};
+use xy_gateway::http::{Auth, HttpRules, HttpStatus, Token, serve};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const ANSWER: &[u8] =
+    br#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"x"}]}}"#;
+const CALL: &str =
+    r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{}}}"#;
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+
+struct AtOnce;
+
+impl Front for AtOnce {
+    fn open(&self, _: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal> {
+        Ok(Rc::new(Answers { outlet }))
+    }
+}
+
+struct Answers {
+    outlet: Rc<dyn Outlet>,
+}
+
+impl Conversation for Answers {
+    fn hear(&self, _: &[u8], stream: StreamNo) -> Heard {
+        self.outlet.put(ANSWER, To::Answer(stream));
+        Heard::Asked
+    }
+
+    fn version(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn close(&self) {}
+}
+
+impl HttpStatus for AtOnce {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn metrics(&self, _: &mut String) {}
+}
+
+fn main() {
+    let calls = std::env::args().nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(50_000);
+    let (addrs, known) = mpsc::channel();
+    std::thread::spawn(move || run_doors(&addrs));
+    let (bare, door) = known.recv().expect("the doors open");
+    let session = begin(door);
+    let request = request(CALL, &format!("mcp-session-id: {session}\r\n"));
+    for _ in 0..3 {
+        report("bare socket", &measure(bare, &request, calls));
+        report("http door", &measure(door, &request, calls));
+    }
+}
+
+/// A bare socket and a door, on one thread.
+fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let both = async {
+        let bare = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let door = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let addr = |listener: &TcpListener| listener.local_addr().expect("it is bound");
+        addrs.send((addr(&bare), addr(&door))).expect("somebody waits");
+        tokio::task::spawn_local(answer_bare(bare));
+        let token = Token { secret: TOKEN.to_owned(), may_manage: false, only: None };
+        let rules = HttpRules {
+            auth: Auth::Tokens(vec![token]),
+            sessions_max: 8,
+            streams_per_session_max: 64,
+            body_max_bytes: 1024 * 1024,
+            idle: Duration::from_secs(600),
+            allowed_hosts: Vec::new(),
+        };
+        serve(door, Rc::new(AtOnce), rules, Rc::new(AtOnce), std::future::pending()).await;
+    };
+    LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
+}
+
+/// Answers whatever comes with the same bytes, which is the least that can be done.
+async fn answer_bare(listener: TcpListener) {
+    let length = ANSWER.len();
+    let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();
+    answer.extend_from_slice(ANSWER);
+    let mut buffer = [0; 4096];
+    loop {
+        let (mut stream, _) = listener.accept().await.expect("somebody comes");
+        stream.set_nodelay(true).expect("it is a socket");
+        while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {
+            stream.write_all(&answer).await.expect("somebody reads");
+        }
+    }
+}
+
+fn request(body: &str, headers: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:7777\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
+         user-agent: post-cost\r\nmcp-protocol-version: 2025-11-25\r\n{headers}\
+         content-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+fn begin(door: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(door).expect("the door is open");
+    stream.write_all(&request(INITIALIZE, "")).expect("the door reads");
+    let mut buffer = [0; 4096];
+    let read = stream.read(&mut buffer).expect("the door answers");
+    let head = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+    id.expect("there is a session").to_owned()
+}
+
+/// How long each call took, sorted.
+fn measure(addr: SocketAddr, request: &[u8], calls: usize) -> Vec<Duration> {
+    let mut stream = TcpStream::connect(addr).expect("it is open");
+    stream.set_nodelay(true).expect("it is a socket");
+    let mut buffer = [0; 4096];
+    let mut took = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let began = Instant::now();
+        stream.write_all(request).expect("it reads");
+        let read = stream.read(&mut buffer).expect("it answers");
+        took.push(began.elapsed());
+        assert!(buffer[..read].ends_with(ANSWER), "each answer comes whole, in one piece");
+    }
+    took.sort_unstable();
+    took
+}
+
+fn report(what: &str, took: &[Duration]) {
+    let at = |percent: usize| took[(took.len() * percent / 100).min(took.len() - 1)];
+    let all: Duration = took.iter().sum();
+    let mean = all / u32::try_from(took.len()).unwrap_or(u32::MAX);
+    println!("{what:12} p50 {:?}, p99 {:?}, mean {mean:?}", at(50), at(99));
+}
