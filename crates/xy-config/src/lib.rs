@@ -10,11 +10,12 @@ mod raw;
 pub mod report;
 pub mod settings;
 mod source;
+pub mod write;
 
 pub use check::{
     Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text,
 };
-pub use load::load;
+pub use load::{check_new, load};
 pub use paths::{PathError, Paths};
 pub use report::{Kind, Paint, Place, Problem, Related};
 pub use settings::Settings;

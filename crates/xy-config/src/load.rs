@@ -19,11 +19,7 @@ pub const MAX_SERVER_FILES: usize = 1000;
 /// Reads and judges all files, on a machine that keeps these limits.
 pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     let mut problems: Vec<Problem> = Vec::new();
-    let daemon_file = if exists(&paths.daemon_file) {
-        read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
-    } else {
-        None
-    };
+    let daemon_file = daemon_file(paths, &mut problems);
     let listed = server_files(paths, &mut problems);
     let read: Vec<FileText> = listed
         .iter()
@@ -34,6 +30,17 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded.broken = broken(paths, &listed, &loaded);
+    loaded
+}
+
+/// Judges a server that is to come, as if this was its file, by the daemon's own file. What
+/// other files say does not matter to it.
+pub fn check_new(paths: &Paths, limits: &KeptLimits, file: &FileText) -> Loaded {
+    let mut problems = Vec::new();
+    let daemon_file = daemon_file(paths, &mut problems);
+    let mut loaded = check(daemon_file.as_ref(), std::slice::from_ref(file), &Machine { limits });
+    problems.append(&mut loaded.problems);
+    loaded.problems = problems;
     loaded
 }
 
@@ -49,6 +56,14 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
     Broken::These(names.filter(|name| !loaded.settings.servers.contains_key(name)).collect())
+}
+
+/// The daemon's own file, if there is one.
+fn daemon_file(paths: &Paths, problems: &mut Vec<Problem>) -> Option<FileText> {
+    if !exists(&paths.daemon_file) {
+        return None;
+    }
+    read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
 }
 
 /// The server files, by name.

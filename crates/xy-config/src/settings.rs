@@ -152,6 +152,23 @@ pub struct Rules {
     pub orphan_timeout: Duration,
 }
 
+impl Rules {
+    /// Whether no duration is longer than a file may say: what was stored may be damaged, and
+    /// others would not fit a clock.
+    pub fn are_sane(&self) -> bool {
+        let Self { restart, stop, ready, orphan_timeout } = self;
+        let all = [
+            restart.backoff_initial,
+            restart.backoff_max,
+            restart.reset_after,
+            stop.grace,
+            ready.within,
+            *orphan_timeout,
+        ];
+        all.iter().all(|duration| *duration <= LONGEST)
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self {

@@ -25,6 +25,15 @@ pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
     loaded.problems.iter().map(Problem::from).collect()
 }
 
+/// Why one file cannot be used; `None` if that is not for an error in it, or in the daemon's.
+pub(crate) fn refusal_of(loaded: &Loaded, asked: &str, file: &str) -> Option<CallError> {
+    let is_for_all = |shown: &str| shown == "xy.kdl" || shown == "servers";
+    let about = |problem: &&xy_config::Problem| problem.file == file || is_for_all(&problem.file);
+    let problems: Vec<_> = loaded.problems.iter().filter(about).cloned().collect();
+    let part = Loaded { problems, ..Loaded::default() };
+    (!part.is_valid()).then(|| refusal(&part, asked))
+}
+
 /// Why the files cannot be used; an error only in what differs between files is a conflict.
 pub(crate) fn refusal(loaded: &Loaded, asked: &str) -> CallError {
     let errors: Vec<_> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
+use xy_config::settings::ServerSettings;
 use xy_config::{Broken, Loaded, Paths};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
-use xy_supervisor::fleet::{Applied, Closed, Fleet, Member};
+use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
+use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::reload::ServerMap;
 
 use crate::limits;
@@ -75,12 +77,18 @@ impl Daemon {
         self.next_subscription.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// While the turn is held nobody reads the files, nor makes the servers what they say.
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, CallError> {
+        self.reading.clone().acquire_owned().await.map_err(|cause| {
+            CallError::new(ErrorKind::Internal, "the files could not be read").cause(cause)
+        })
+    }
+
     /// Reads the files, away from everything that has to stay quick. While the turn is
     /// held nobody else reads them, so whoever read last also applies last.
     pub(crate) async fn load(&self) -> Result<(Loaded, OwnedSemaphorePermit), CallError> {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
-        let turn = self.reading.clone().acquire_owned().await;
-        let turn = turn.map_err(|cause| failed().cause(cause))?;
+        let turn = self.turn().await?;
         let paths = self.paths.clone();
         // The turn goes with the reading, which goes on even if the asker has left.
         tokio::task::spawn_blocking(move || (xy_config::load(&paths, &limits::kept()), turn))
@@ -94,10 +102,29 @@ impl Daemon {
         servers: ServerMap,
         broken: Broken,
     ) -> Result<Applied, CallError> {
-        let graces = servers.values().map(|one| one.rules.stop.grace);
+        self.note_graces(servers.values());
+        self.fleet.apply(servers, broken).await.map_err(closed)
+    }
+
+    /// Makes one server what its file says.
+    pub(crate) async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, CallError> {
+        self.note_graces([&settings]);
+        self.fleet.update(settings).await.map_err(closed)
+    }
+
+    /// Begins a server that no file configures.
+    pub(crate) async fn add(
+        &self,
+        settings: Arc<ServerSettings>,
+    ) -> Result<Option<InstanceHandle>, AddError> {
+        self.note_graces([&settings]);
+        self.fleet.add(settings).await
+    }
+
+    fn note_graces<'s>(&self, servers: impl IntoIterator<Item = &'s Arc<ServerSettings>>) {
+        let graces = servers.into_iter().map(|one| one.rules.stop.grace);
         let longest = graces.max().unwrap_or_default();
         self.longest_grace.fetch_max(millis(longest), Ordering::Relaxed);
-        self.fleet.apply(servers, broken).await.map_err(closed)
     }
 
     /// Whether the servers are in other hands: who waited for one has to ask there.

@@ -8,6 +8,7 @@ use xy_protocol::error::CallError;
 
 use crate::daemon::Daemon;
 
+mod add;
 mod asks;
 mod check;
 mod events;
@@ -16,6 +17,7 @@ mod info;
 mod list;
 mod logs;
 pub(crate) mod reload;
+mod remove;
 mod restart;
 mod shutdown;
 mod start;
@@ -36,6 +38,8 @@ impl Service for Handlers {
             Request::Stop(ask) => Answer::of(&stop::handle(daemon, ask).await?),
             Request::Restart(ask) => Answer::of(&restart::handle(daemon, ask).await?),
             Request::Reload(ask) => Answer::of(&reload::handle(daemon, &ask).await?),
+            Request::Add(ask) => Answer::of(&add::handle(daemon, ask).await?),
+            Request::Remove(ask) => Answer::of(&remove::handle(daemon, &ask).await?),
             Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),
             Request::Events => Ok(Answer::Stream(events::handle(daemon))),
             Request::Check => Answer::of(&check::handle(daemon).await?),

@@ -12,6 +12,7 @@ mod handlers;
 mod limits;
 mod logging;
 mod run;
+mod server_file;
 mod takeover;
 mod view;
 

@@ -14,10 +14,12 @@ use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
+use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Fleet, FleetParts};
 use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::locks::tidy_up;
+use xy_supervisor::logs::forget_clients;
 use xy_supervisor::reload::ServerMap;
 use xy_supervisor::speak::Speak;
 use xy_supervisor::wishes::Wishes;
@@ -105,6 +107,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
     let wishes = read_wishes(&paths)?;
+    let added = read_added(&paths)?;
     limits::prepare().await;
     let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
@@ -112,12 +115,15 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let launcher = Arc::new(launcher(&paths, speaker)?);
     let (adopted, stragglers) = launcher.adopt_all().await;
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken) = load(&paths, &adopted, is_nobody_there)?;
+    let (servers, broken) = load(&paths, &adopted, &added, is_nobody_there)?;
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
+    forget_clients(&paths.logs_dir);
     let parts = FleetParts {
         launcher,
         wishes,
         wishes_file: paths.wishes_file.clone(),
+        added,
+        added_file: paths.added_file.clone(),
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
     };
@@ -192,6 +198,7 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
 fn load(
     paths: &Paths,
     adopted: &[Adopted],
+    added: &AddedServers,
     is_nobody_there: bool,
 ) -> Result<(ServerMap, Broken), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
@@ -210,7 +217,13 @@ fn load(
     if loaded.broken == Broken::Every {
         servers.clear(); // What holds for all of them is not known.
     }
-    for one in adopted.iter().filter(|one| loaded.broken.contains(one.server())) {
+    // What was added has no file, so that none can be used says nothing of it.
+    for (name, settings) in &added.servers {
+        servers.entry(name.clone()).or_insert_with(|| settings.clone());
+    }
+    let is_told =
+        |one: &&Adopted| loaded.broken.contains(one.server()) && !one.settings().source.added;
+    for one in adopted.iter().filter(is_told) {
         tracing::error!(server = %one.server(), "its file cannot be used: it goes on as it was");
         let mut settings = ServerSettings::clone(one.settings());
         settings.source.is_outdated = true;
@@ -231,6 +244,20 @@ fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {
         tracing::warn!("{problem}");
     }
     Ok(wishes)
+}
+
+fn read_added(paths: &Paths) -> Result<AddedServers, CallError> {
+    let file = &paths.added_file;
+    let (added, problem) = AddedServers::read(file).map_err(|cause| {
+        let file = file.display();
+        not_started()
+            .cause(format!("`{file}`, which says what was added, cannot be read: {cause}"))
+            .hint("make it readable, or move it away and add those servers again")
+    })?;
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
+    Ok(added)
 }
 
 fn launcher(paths: &Paths, speaker: Arc<dyn Speak>) -> Result<ProcessLauncher, CallError> {

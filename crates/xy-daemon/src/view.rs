@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use xy_protocol::server::{
-    Health, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step, Transition,
+    Health, InstanceEntry, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step,
+    Transition, Wanted,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
-use xy_supervisor::instance::{InstanceHandle, SeenExit, Snapshot};
-use xy_supervisor::lifecycle::{STOP_MARGIN, State};
+use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot};
+use xy_supervisor::lifecycle::{Reason, STOP_MARGIN, State};
 use xy_supervisor::logs::Line;
 
 use crate::confine;
@@ -24,6 +25,11 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
         Some(snapshot) => entry_of(member, snapshot, now),
         None => unborn(member),
     }
+}
+
+/// Of several instances, the one to be told of.
+fn telling_one(member: &Member) -> Option<&InstanceHandle> {
+    member.instances.values().max_by_key(|instance| telling(instance.now().state()))
 }
 
 /// Of several instances, the one to be told of: trouble first.
@@ -70,11 +76,14 @@ fn unborn(member: &Member) -> ServerEntry {
         uptime_secs: None,
         restart_count: 0,
         last_exit: None,
-        wanted: xy_protocol::server::Wanted::Up,
+        wanted: member.wanted,
         health: Health::Unknown,
         transport: settings.process.transport,
         restarts_total: 0,
-        reason: None,
+        reason: Some(match member.wanted {
+            Wanted::Up => "no client uses it now".to_owned(),
+            Wanted::Down => Reason::StopDone.to_string(),
+        }),
         next: None,
         warnings: Vec::new(),
     }
@@ -123,16 +132,14 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
 /// One server in full.
 pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
     let entry = entry(member);
-    let shared = member.instances.values().next();
-    let transitions = shared.map(|instance| instance.now().transitions).unwrap_or_default();
-    let last_stderr = match (entry.state, shared) {
-        (ServerState::Failed | ServerState::Restarting, Some(instance)) => {
-            instance.logs().last_stderr(LAST_STDERR).iter().map(text).collect()
-        }
+    let told_of = telling_one(member);
+    let transitions = told_of.map(|instance| instance.now().transitions).unwrap_or_default();
+    let last_stderr = match (entry.state, told_of) {
+        (ServerState::Failed | ServerState::Restarting, Some(instance)) => last_stderr(instance),
         _ => Vec::new(),
     };
     let process = &member.settings.process;
-    let confined = shared.and_then(|instance| instance.now().confined);
+    let confined = told_of.and_then(|instance| instance.now().confined);
     ServerStatus {
         entry,
         transitions: transitions
@@ -150,7 +157,26 @@ pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
         log_file,
         containment: confined.as_ref().map(|it| confine::containment(it.containment)),
         limits: confine::limits(confined.as_ref(), process.limits),
+        instances: member.instances.values().map(instance_entry).collect(),
     }
+}
+
+fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
+    let now = instance.now();
+    InstanceEntry { holder: client_of(instance.key()), pid: now.pid, state: now.state() }
+}
+
+/// The client that an instance is for, unless all share it.
+pub(crate) fn client_of(key: &InstanceKey) -> Option<u64> {
+    match key.holder {
+        Holder::Shared => None,
+        Holder::Client(client) => Some(client),
+    }
+}
+
+/// The last lines of an instance's stderr.
+pub(crate) fn last_stderr(instance: &InstanceHandle) -> Vec<String> {
+    instance.logs().last_stderr(LAST_STDERR).iter().map(text).collect()
 }
 
 fn text(line: &Line) -> String {

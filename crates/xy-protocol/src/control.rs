@@ -3,6 +3,8 @@
 //! [`Request`] is a closed enum: adding a variant makes the compiler ask for its
 //! handler. Answers may gain fields, never lose them.
 
+use std::collections::BTreeMap;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,6 +34,10 @@ pub enum Request {
     Restart(Select),
     /// Read the files again. Answer: [`Reloaded`].
     Reload(Reload),
+    /// Begin a server that no file configures. Answer: [`Added`].
+    Add(Add),
+    /// End a server and forget it. Answer: [`Removed`].
+    Remove(Remove),
     /// Lines of one server. Answer: [`Subscribed`], then `log`, `log_skipped`, `log_end`.
     Logs(Logs),
     /// End a stream of lines. Answer: [`Cancelled`].
@@ -53,13 +59,15 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 15] = [
+pub const METHODS: [&str; 17] = [
     "list",
     "status",
     "start",
     "stop",
     "restart",
     "reload",
+    "add",
+    "remove",
     "logs",
     "logs_cancel",
     "events",
@@ -80,7 +88,9 @@ impl Request {
             "start" => read_params(params).and_then(Select::checked).map(Self::Start),
             "stop" => read_params(params).and_then(Select::checked).map(Self::Stop),
             "restart" => read_params(params).and_then(Select::checked).map(Self::Restart),
-            "reload" => read_params(params).map(Self::Reload),
+            "reload" => read_params(params).and_then(Reload::checked).map(Self::Reload),
+            "add" => read_params(params).map(Self::Add),
+            "remove" => read_params(params).map(Self::Remove),
             "logs" => read_params(params).map(Self::Logs),
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
             "events" => no_params(params, Self::Events),
@@ -107,6 +117,8 @@ impl Request {
             Self::Stop(_) => "stop",
             Self::Restart(_) => "restart",
             Self::Reload(_) => "reload",
+            Self::Add(_) => "add",
+            Self::Remove(_) => "remove",
             Self::Logs(_) => "logs",
             Self::LogsCancel(_) => "logs_cancel",
             Self::Events => "events",
@@ -131,6 +143,8 @@ impl Request {
             Self::Status(ask) => serde_json::to_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => serde_json::to_value(ask),
             Self::Reload(ask) => serde_json::to_value(ask),
+            Self::Add(ask) => serde_json::to_value(ask),
+            Self::Remove(ask) => serde_json::to_value(ask),
             Self::Logs(ask) => serde_json::to_value(ask),
             Self::LogsCancel(ask) | Self::EventsCancel(ask) => serde_json::to_value(ask),
             Self::Handover(ask) => serde_json::to_value(ask),
@@ -222,9 +236,61 @@ impl Select {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
+    /// Only this server, which begins a new life whether or not its file has changed; one
+    /// without a file has the settings it was added with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
     /// Only say what would happen.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
+}
+
+impl Reload {
+    fn checked(self) -> Result<Self, CallError> {
+        if self.name.is_some() && self.dry_run {
+            return Err(CallError::invalid_params("`dry_run` is for all servers, not for one"));
+        }
+        Ok(self)
+    }
+}
+
+/// A server to begin. Its words are judged as those of a file are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Add {
+    /// Its name.
+    pub name: String,
+    /// Its program.
+    pub command: String,
+    /// Its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub args: Vec<String>,
+    /// Set over the daemon's environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub env: BTreeMap<String, String>,
+    /// The folder it runs in; the daemon's own if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cwd: Option<String>,
+    /// Whether to write a file for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub persist: bool,
+    /// `always`, `on-failure` or `never`, which it is if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub restart_policy: Option<String>,
+    /// How long it may take to end by itself; `5s` if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grace: Option<String>,
+}
+
+/// A server to end and forget.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remove {
+    /// Its name.
+    pub name: String,
+    /// Whether to delete its file too, if it has one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub persist: bool,
 }
 
 /// Which lines to show.
@@ -279,7 +345,18 @@ mod tests {
             Request::Start(Select::one("a")),
             Request::Stop(Select::all()),
             Request::Restart(Select { wait: false, ..Select::one("a") }),
-            Request::Reload(Reload { dry_run: true }),
+            Request::Reload(Reload { name: None, dry_run: true }),
+            Request::Add(Add {
+                name: "a".into(),
+                command: "npx".into(),
+                args: vec!["-y".into()],
+                env: [("A".into(), "b".into())].into(),
+                cwd: Some("/srv".into()),
+                persist: true,
+                restart_policy: Some("always".into()),
+                grace: Some("1s".into()),
+            }),
+            Request::Remove(Remove { name: "a".into(), persist: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
             Request::Events,
@@ -325,6 +402,8 @@ mod tests {
             ("status", r#"{"name":"a","nmae":"b"}"#),
             ("start", "{}"),
             ("start", r#"{"name":"a","all":true}"#),
+            ("reload", r#"{"name":"a","dry_run":true}"#),
+            ("add", r#"{"name":"a"}"#),
             ("logs", r#"{"name":"a","tail":-1}"#),
             ("lst", ""),
         ];

@@ -385,6 +385,20 @@ pub struct ServerStatus {
     /// What it may use, where its file limits that.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub limits: Vec<Limit>,
+    /// Its instances: one that all clients share, or one for each client.
+    #[serde(default)]
+    pub instances: Vec<InstanceEntry>,
+}
+
+/// One instance of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceEntry {
+    /// The client it is for; null if all share it.
+    pub holder: Option<u64>,
+    /// The leader of its processes, while there is one.
+    pub pid: Option<u32>,
+    /// What it is doing.
+    pub state: ServerState,
 }
 
 #[cfg(test)]

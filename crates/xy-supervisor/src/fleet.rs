@@ -3,29 +3,37 @@
 //! Whoever reads takes the roster as it is now; whoever changes something asks the
 //! fleet's own task, which applies one request after another. It never waits for a
 //! server to settle: that is for the asker, who gets the handles to wait on.
+//!
+//! A server that all clients share has one instance, from the start of the daemon on. One
+//! with `isolation "client"` has an instance for each client that holds it, and none else.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use xy_config::Broken;
+use xy_config::load::MAX_SERVER_FILES;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 
+use self::owner::Owner;
+use crate::added::AddedServers;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::launch::Launch;
 use crate::launch::adopt::Adopted;
-use crate::lifecycle::{Event, State};
-use crate::locks::{is_held, lock_file};
-use crate::logs::history::History;
-use crate::logs::{LogBook, log_file};
-use crate::reload::{Plan, ServerMap, diff};
-use crate::task::{Before, Parts, Predecessor, Task};
-use crate::wait::time_of_day;
+use crate::reload::{Plan, ServerMap};
 use crate::wishes::Wishes;
+
+mod adopting;
+mod asking;
+mod changing;
+mod errors;
+mod holding;
+mod owner;
+
+pub use errors::{AddError, EstablishError, HoldError};
 
 /// Requests wait here while one is being applied.
 const COMMANDS: usize = 64;
@@ -33,11 +41,20 @@ const COMMANDS: usize = 64;
 /// Changes a listener may lag behind before it is told that it missed some.
 const CHANGES: usize = 1024;
 
+/// So many instances one server may have for clients, those that are ending among them:
+/// each is a whole process tree.
+pub const MAX_CLIENT_INSTANCES: usize = 64;
+
+/// So many servers there may be in all.
+pub const MAX_SERVERS: usize = MAX_SERVER_FILES;
+
 /// One server and all its instances.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// What its file says.
     pub settings: Arc<ServerSettings>,
+    /// What operators want of it, also while it has no instance.
+    pub wanted: Wanted,
     /// Its instances, by whom they live for.
     pub instances: BTreeMap<Holder, InstanceHandle>,
 }
@@ -65,11 +82,22 @@ pub struct Asked {
     pub instance: InstanceHandle,
 }
 
+/// A server that was asked something and has no instance now, so all is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unheld {
+    /// Its name.
+    pub name: ServerName,
+    /// What was wanted of it before.
+    pub wanted_before: Wanted,
+}
+
 /// What became of a request.
 #[derive(Debug, Default)]
 pub struct AskOutcome {
-    /// The servers, in the order of their names.
+    /// The instances, in the order of their servers' names.
     pub asked: Vec<Asked>,
+    /// The servers that have none.
+    pub unheld: Vec<Unheld>,
     /// Names that nobody bears.
     pub unknown: Vec<String>,
     /// What went wrong beside it.
@@ -92,13 +120,30 @@ pub struct Applied {
 #[error("the daemon is shutting down")]
 pub struct Closed;
 
+/// A server that is there no more.
+#[derive(Debug)]
+pub struct Removed {
+    /// Its instances: they are ending.
+    pub leaving: Vec<InstanceHandle>,
+    /// What went wrong beside it.
+    pub warnings: Vec<String>,
+}
+
 enum Command {
+    Hold { key: InstanceKey, reply: oneshot::Sender<Result<InstanceHandle, HoldError>> },
+    Release { key: InstanceKey },
+    Add { settings: Arc<ServerSettings>, reply: oneshot::Sender<AddReply> },
+    Establish { settings: Arc<ServerSettings>, reply: oneshot::Sender<Result<(), EstablishError>> },
+    Remove { name: ServerName, reply: oneshot::Sender<Option<Removed>> },
+    Update { settings: Arc<ServerSettings>, reply: oneshot::Sender<Applied> },
     Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
     Apply { servers: ServerMap, broken: Broken, reply: oneshot::Sender<Applied> },
     Adopt { adopted: Box<Adopted>, is_broken: bool },
     LetGo { reply: oneshot::Sender<()> },
     Shutdown { reply: oneshot::Sender<()> },
 }
+
+type AddReply = Result<Option<InstanceHandle>, AddError>;
 
 /// What a fleet is made of.
 pub struct FleetParts {
@@ -108,6 +153,10 @@ pub struct FleetParts {
     pub wishes: Wishes,
     /// Where that is kept.
     pub wishes_file: PathBuf,
+    /// The servers that no file configures.
+    pub added: AddedServers,
+    /// Where those are kept.
+    pub added_file: PathBuf,
     /// Where logs are kept.
     pub logs_dir: PathBuf,
     /// Where shims hold their locks.
@@ -132,6 +181,7 @@ impl Fleet {
         let mut owner = Owner {
             kept: parts.wishes.clone(),
             wishes: parts.wishes.clone(),
+            added: parts.added.clone(),
             parts,
             published,
             changes: changes.clone(),
@@ -176,6 +226,66 @@ impl Fleet {
         applied.await.map_err(|_| Closed)
     }
 
+    /// Makes one server what `settings` say, and leaves the others alone. One that is not
+    /// there any more stays away.
+    pub async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, Closed> {
+        let (reply, applied) = oneshot::channel();
+        self.commands.send(Command::Update { settings, reply }).await.map_err(|_| Closed)?;
+        applied.await.map_err(|_| Closed)
+    }
+
+    /// The instance of a server that is for this client: its own under `isolation "client"`,
+    /// which begins here unless it is there, or the one that all share.
+    pub async fn hold(
+        &self,
+        server: &ServerName,
+        client: u64,
+    ) -> Result<InstanceHandle, HoldError> {
+        let key = InstanceKey { server: server.clone(), holder: Holder::Client(client) };
+        let (reply, held) = oneshot::channel();
+        let sent = self.commands.send(Command::Hold { key, reply }).await;
+        sent.map_err(|_| HoldError::Closed)?;
+        held.await.unwrap_or(Err(HoldError::Closed))
+    }
+
+    /// Ends for good what this client alone had; what others share goes on.
+    pub async fn release(&self, server: &ServerName, client: u64) {
+        let key = InstanceKey { server: server.clone(), holder: Holder::Client(client) };
+        // A fleet that is gone has ended it, or let go of it.
+        let _ = self.commands.send(Command::Release { key }).await;
+    }
+
+    /// Begins a server that no file configures, `source.added` among its settings. It will
+    /// not be there after a restart of the daemon unless it is established. Answers its
+    /// instance, if it has one without any client.
+    pub async fn add(
+        &self,
+        settings: Arc<ServerSettings>,
+    ) -> Result<Option<InstanceHandle>, AddError> {
+        let (reply, added) = oneshot::channel();
+        let sent = self.commands.send(Command::Add { settings, reply }).await;
+        sent.map_err(|_| AddError::Closed)?;
+        added.await.unwrap_or(Err(AddError::Closed))
+    }
+
+    /// Keeps an added server across restarts of the daemon; or, if `settings` name a file
+    /// of its own, leaves that to the file.
+    pub async fn establish(&self, settings: Arc<ServerSettings>) -> Result<(), EstablishError> {
+        let (reply, done) = oneshot::channel();
+        let sent = self.commands.send(Command::Establish { settings, reply }).await;
+        sent.map_err(|_| EstablishError::Closed)?;
+        done.await.unwrap_or(Err(EstablishError::Closed))
+    }
+
+    /// Removes a server, whoever configured it; resolves when it is out of the roster. `None`
+    /// if there is none of that name.
+    pub async fn remove(&self, name: &ServerName) -> Result<Option<Removed>, Closed> {
+        let (reply, removed) = oneshot::channel();
+        let command = Command::Remove { name: name.clone(), reply };
+        self.commands.send(command).await.map_err(|_| Closed)?;
+        removed.await.map_err(|_| Closed)
+    }
+
     /// Ends all servers at the same time; resolves when all are gone.
     pub async fn shutdown(&self) {
         let (reply, done) = oneshot::channel();
@@ -217,284 +327,6 @@ impl Fleet {
 
 fn settings_of(roster: &Roster) -> ServerMap {
     roster.iter().map(|(name, member)| (name.clone(), member.settings.clone())).collect()
-}
-
-struct Owner {
-    parts: FleetParts,
-    wishes: Wishes,
-    /// What the file says of them: another thing while it cannot be written.
-    kept: Wishes,
-    published: watch::Sender<Arc<Roster>>,
-    changes: broadcast::Sender<StateChange>,
-    tasks: JoinSet<()>,
-    /// Removed instances that may not be gone yet, so that a successor waits for them.
-    leaving: HashMap<InstanceKey, InstanceHandle>,
-}
-
-impl Owner {
-    async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
-        while let Some(command) = queue.recv().await {
-            while self.tasks.try_join_next().is_some() {}
-            self.leaving.retain(|_, instance| instance.now().life.state != State::Retired);
-            match command {
-                Command::Ask { ask, names, reply } => {
-                    let _ = reply.send(self.ask(ask, names).await); // The asker may have left.
-                }
-                Command::Apply { servers, broken, reply } => {
-                    let applied = self.apply(servers, &broken).await;
-                    let _ = reply.send(applied); // The asker may have left.
-                }
-                Command::Adopt { adopted, is_broken } => {
-                    self.adopt_late(*adopted, is_broken).await;
-                }
-                Command::LetGo { reply } => {
-                    queue.close();
-                    self.let_go().await;
-                    let _ = reply.send(()); // The asker may have left.
-                    return;
-                }
-                Command::Shutdown { reply } => {
-                    queue.close();
-                    self.shutdown().await;
-                    let _ = reply.send(()); // The asker may have left.
-                    return;
-                }
-            }
-        }
-        self.shutdown().await;
-    }
-
-    async fn ask(&mut self, ask: Ask, names: Option<Vec<String>>) -> AskOutcome {
-        let roster = self.published.borrow().clone();
-        let mut outcome = AskOutcome::default();
-        let (known, unknown): (Vec<_>, Vec<_>) = names
-            .unwrap_or_else(|| roster.keys().map(ToString::to_string).collect())
-            .into_iter()
-            .collect::<BTreeSet<_>>() // Named twice is asked once.
-            .into_iter()
-            .partition(|name| roster.contains_key(name.as_str()));
-        outcome.unknown = unknown;
-        if let Err(problem) = self.remember(ask, &known, &roster).await {
-            outcome.warnings.push(problem);
-        }
-        let event = match ask {
-            Ask::Start => Event::StartRequested,
-            Ask::Stop => Event::StopRequested,
-            Ask::Restart => Event::RestartRequested,
-        };
-        for instance in known.iter().flat_map(|name| roster[name.as_str()].instances.values()) {
-            let before = instance.now().state();
-            if instance.request(event.clone()).await.is_ok() {
-                outcome.asked.push(Asked { before, instance: instance.clone() });
-            }
-        }
-        outcome
-    }
-
-    /// Keeps what the operator wants. If it cannot be kept, it is done all the same.
-    async fn remember(
-        &mut self,
-        ask: Ask,
-        names: &[String],
-        roster: &Roster,
-    ) -> Result<(), String> {
-        let mut wishes = self.wishes.clone();
-        for name in names {
-            let Some((name, _)) = roster.get_key_value(name.as_str()) else {
-                continue;
-            };
-            match ask {
-                Ask::Stop => wishes.stopped.insert(name.clone()),
-                Ask::Start | Ask::Restart => wishes.stopped.remove(name),
-            };
-        }
-        self.keep(wishes).await.map_err(|problem| {
-            format!("this will be forgotten when the daemon restarts: {problem}")
-        })
-    }
-
-    async fn keep(&mut self, wishes: Wishes) -> Result<(), String> {
-        self.wishes = wishes.clone();
-        if self.wishes == self.kept {
-            return Ok(());
-        }
-        let file = self.parts.wishes_file.clone();
-        let shown = file.display().to_string();
-        match tokio::task::spawn_blocking(move || wishes.write(&file)).await {
-            Ok(Ok(())) => {
-                self.kept = self.wishes.clone();
-                Ok(())
-            }
-            Ok(Err(error)) => Err(format!("{shown} could not be written: {error}")),
-            Err(error) => Err(format!("{shown} could not be written: {error}")),
-        }
-    }
-
-    async fn apply(&mut self, servers: ServerMap, broken: &Broken) -> Applied {
-        let mut roster = Roster::clone(&self.published.borrow());
-        let plan = diff(&settings_of(&roster), &servers);
-        let mut leaving = Vec::new();
-        let mut coming = Vec::new();
-        for name in &plan.removed {
-            leaving.extend(self.remove(&mut roster, name).await);
-        }
-        for settings in plan.added.iter().filter_map(|name| servers.get(name)) {
-            coming.push(self.add(&mut roster, settings));
-        }
-        for (names, event) in
-            [(&plan.restarted, Event::ProcessChanged), (&plan.updated, Event::RulesChanged)]
-        {
-            for settings in names.iter().filter_map(|name| servers.get(name)) {
-                coming.extend(reconfigure(&mut roster, settings, &event).await);
-            }
-        }
-        self.published.send_replace(Arc::new(roster));
-        self.forget_wishes_but(&servers, broken).await;
-        Applied { plan, leaving, coming }
-    }
-
-    async fn remove(&mut self, roster: &mut Roster, name: &ServerName) -> Vec<InstanceHandle> {
-        let Some(member) = roster.remove(name) else {
-            return Vec::new();
-        };
-        let instances: Vec<_> = member.instances.into_values().collect();
-        for instance in &instances {
-            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
-            self.leaving.insert(instance.key().clone(), instance.clone());
-        }
-        instances
-    }
-
-    fn add(&mut self, roster: &mut Roster, settings: &Arc<ServerSettings>) -> InstanceHandle {
-        let key = InstanceKey::shared(settings.name.clone());
-        let log_file = log_file(&self.parts.logs_dir, &settings.name);
-        let logs = Arc::new(LogBook::new(History::note(&log_file)));
-        let before = self.predecessor_of(&key).map_or(Before::Nothing, Before::Ending);
-        self.begin(roster, key, settings.clone(), logs, before)
-    }
-
-    /// Spawns the task of an instance, which from now on is one of us.
-    fn begin(
-        &mut self,
-        roster: &mut Roster,
-        key: InstanceKey,
-        settings: Arc<ServerSettings>,
-        logs: Arc<LogBook>,
-        before: Before,
-    ) -> InstanceHandle {
-        let (task, handle) = Task::new(Parts {
-            key: key.clone(),
-            settings: settings.clone(),
-            wanted: self.wanted(&key.server),
-            launcher: self.parts.launcher.clone(),
-            logs,
-            changes: self.changes.clone(),
-            before,
-        });
-        self.tasks.spawn(task.run());
-        let instances = BTreeMap::from([(key.holder, handle.clone())]);
-        roster.insert(key.server, Member { settings, instances });
-        handle
-    }
-
-    fn wanted(&self, server: &ServerName) -> Wanted {
-        if self.wishes.stopped.contains(server) { Wanted::Down } else { Wanted::Up }
-    }
-
-    /// Goes on with a server that an earlier daemon started, as its file was then.
-    fn adopt(&mut self, adopted: Adopted) {
-        let Adopted { key, note, status, greeted_at, instance, logs } = adopted;
-        let wanted = self.wanted(&key.server);
-        let life = note.life(&status, wanted, greeted_at.into_std());
-        let pid = status.exited.is_none().then_some(status.pid);
-        let ended_at = status
-            .exited
-            .as_ref()
-            .and_then(|exited| time_of_day().checked_sub(Duration::from_millis(exited.ms_ago)));
-        let unheard = match wanted {
-            // It may have been kept and not yet been done.
-            Wanted::Down => Some(Event::StopRequested),
-            Wanted::Up => note.unheard(&status),
-        };
-        let before = Before::Living { life, instance, pid, ended_at, unheard };
-        let mut roster = Roster::clone(&self.published.borrow());
-        self.begin(&mut roster, key, note.settings, logs, before);
-        self.published.send_replace(Arc::new(roster));
-    }
-
-    /// Replaces whoever waited for the end of this one, with what its file says by now.
-    async fn adopt_late(&mut self, adopted: Adopted, is_broken: bool) {
-        let name = adopted.key.server.clone();
-        let wanted = self.published.borrow().get(&name).cloned();
-        for waiting in wanted.iter().flat_map(|member| member.instances.values()) {
-            waiting.let_go().await;
-        }
-        self.adopt(adopted);
-        let mut servers = settings_of(&self.published.borrow());
-        match (wanted, servers.get_mut(&name)) {
-            (Some(member), Some(settings)) => *settings = member.settings,
-            (None, Some(settings)) if is_broken => {
-                Arc::make_mut(settings).source.is_outdated = true;
-            }
-            _ => _ = servers.remove(&name),
-        }
-        self.apply(servers, &Broken::Every).await;
-    }
-
-    async fn let_go(&mut self) {
-        let roster = self.published.borrow().clone();
-        let living = roster.values().flat_map(|member| member.instances.values());
-        let mut leaving = JoinSet::new();
-        for instance in living.chain(self.leaving.values()) {
-            let instance = instance.clone();
-            leaving.spawn(async move { instance.let_go().await });
-        }
-        while leaving.join_next().await.is_some() {}
-        while self.tasks.join_next().await.is_some() {}
-    }
-
-    fn predecessor_of(&mut self, key: &InstanceKey) -> Option<Predecessor> {
-        let lock = lock_file(&self.parts.locks_dir, key);
-        let removed = self.leaving.remove(key).map(Predecessor::Removed);
-        removed.or_else(|| is_held(&lock).then_some(Predecessor::Orphan(lock)))
-    }
-
-    /// Wishes are for servers that there are; one that comes back later is a new one.
-    async fn forget_wishes_but(&mut self, servers: &ServerMap, broken: &Broken) {
-        let mut wishes = self.wishes.clone();
-        wishes.stopped.retain(|name| servers.contains_key(name) || broken.contains(name));
-        if let Err(problem) = self.keep(wishes).await {
-            tracing::warn!("{problem}");
-        }
-    }
-
-    async fn shutdown(&mut self) {
-        let roster = self.published.borrow().clone();
-        for instance in roster.values().flat_map(|member| member.instances.values()) {
-            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
-        }
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-/// Gives a server's instances other settings; answers those that begin a new life by it.
-async fn reconfigure(
-    roster: &mut Roster,
-    settings: &Arc<ServerSettings>,
-    event: &Event,
-) -> Vec<InstanceHandle> {
-    let Some(member) = roster.get_mut(&settings.name) else {
-        return Vec::new();
-    };
-    member.settings = settings.clone();
-    let mut coming = Vec::new();
-    for instance in member.instances.values() {
-        let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
-        if instance.now().life.wanted == Wanted::Up {
-            coming.push(instance.clone());
-        }
-    }
-    coming
 }
 
 #[cfg(test)]

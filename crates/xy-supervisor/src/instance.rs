@@ -32,6 +32,17 @@ impl InstanceKey {
     }
 }
 
+impl InstanceKey {
+    /// Reads what `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (server, holder) = match text.split_once('@') {
+            None => (text, Holder::Shared),
+            Some((server, client)) => (server, Holder::Client(client.parse().ok()?)),
+        };
+        Some(Self { server: ServerName::new(server).ok()?, holder })
+    }
+}
+
 impl fmt::Display for InstanceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder {
@@ -210,5 +221,20 @@ impl InstanceHandle {
         // An error means that the task is gone: what it last said stays true.
         let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
         published.borrow().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_can_be_read_again() {
+        for text in ["a", "a-b@1", "a@18446744073709551615"] {
+            assert_eq!(InstanceKey::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "@1", "a@", "a@b", "a@1@2", "a@-1", "a.b"] {
+            assert_eq!(InstanceKey::parse(text), None, "{text}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! [`lifecycle`] decides, `task` acts, [`fleet`] holds all of them, [`launch`] is
 //! the seam behind which a process, and later a container, is started and ended.
 
+mod added;
 #[cfg(test)]
 mod fake;
 pub mod fleet;
@@ -16,4 +17,7 @@ pub mod reload;
 pub mod speak;
 mod task;
 mod wait;
+mod whole_file;
 pub mod wishes;
+
+pub use added::AddedServers;

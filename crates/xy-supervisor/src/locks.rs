@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use xy_protocol::server::ServerName;
 use xy_shim::identity::{Identity, MAX_IDENTITY};
 
-use crate::instance::InstanceKey;
+use crate::instance::{Holder, InstanceKey};
 use crate::plain_file::open_file;
 
 /// How often a held lock is looked at: nobody tells when it is let go.
@@ -78,22 +78,21 @@ pub(crate) async fn until_free(lock: &Path) {
     }
 }
 
-/// The locks in a folder that somebody holds, with the names they are for.
-pub(crate) fn held_locks(locks_dir: &Path) -> io::Result<Vec<(ServerName, PathBuf)>> {
+/// The locks in a folder that somebody holds, with the instances they are for.
+pub(crate) fn held_locks(locks_dir: &Path) -> io::Result<Vec<(InstanceKey, PathBuf)>> {
     let mut held = Vec::new();
     for entry in fs::read_dir(locks_dir)? {
         let lock = entry?.path();
-        if let Some(name) = name_of(&lock).filter(|_| is_held(&lock)) {
-            held.push((name, lock));
+        if let Some(key) = key_of(&lock).filter(|_| is_held(&lock)) {
+            held.push((key, lock));
         }
     }
     Ok(held)
 }
 
-fn name_of(lock: &Path) -> Option<ServerName> {
+fn key_of(lock: &Path) -> Option<InstanceKey> {
     let is_lock = lock.extension().is_some_and(|extension| extension == "lock");
-    let stem = lock.file_stem().filter(|_| is_lock)?.to_str()?;
-    ServerName::new(stem).ok()
+    InstanceKey::parse(lock.file_stem().filter(|_| is_lock)?.to_str()?)
 }
 
 /// Removes the locks of servers that there are no more, and sockets that nobody listens
@@ -106,8 +105,11 @@ pub fn tidy_up(locks_dir: &Path, is_known: impl Fn(&ServerName) -> bool) {
         held.iter().filter_map(|lock| Some(holder(lock)?.socket.into())).collect();
     for entry in fs::read_dir(locks_dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_needed = match name_of(&path) {
-            Some(name) => is_known(&name) || held.contains(&path),
+        let is_needed = match key_of(&path) {
+            // No client comes back to its instance: a later one may have the same number.
+            Some(key) => {
+                held.contains(&path) || (key.holder == Holder::Shared && is_known(&key.server))
+            }
             // One whose holder has not said yet where it listens may be any.
             None => in_use.contains(&path) || in_use.len() < held.len(),
         };

@@ -17,6 +17,8 @@ pub mod history;
 
 use history::History;
 
+use crate::instance::InstanceKey;
+
 /// A log file is rotated at this size.
 pub const FILE_BYTES: u64 = 10_000_000;
 
@@ -26,6 +28,30 @@ pub const FILE_GENERATIONS: u32 = 5;
 /// The log of a server.
 pub fn log_file(logs_dir: &Path, server: &ServerName) -> PathBuf {
     logs_dir.join(format!("{server}.log"))
+}
+
+/// The log of an instance: the server's own if all clients share it.
+pub fn instance_log(logs_dir: &Path, key: &InstanceKey) -> PathBuf {
+    logs_dir.join(format!("{key}.log"))
+}
+
+/// Removes the log of an instance that lived for one client, when both are gone.
+pub(crate) fn forget(logs_dir: &Path, key: &InstanceKey) {
+    let file = instance_log(logs_dir, key);
+    let older = (1..=FILE_GENERATIONS).map(|n| file.with_extension(format!("log.{n}")));
+    for file in std::iter::once(file.clone()).chain(older) {
+        let _ = std::fs::remove_file(file); // It may never have said anything.
+    }
+}
+
+/// Removes what instances for clients of earlier daemons have logged.
+pub fn forget_clients(logs_dir: &Path) {
+    for entry in std::fs::read_dir(logs_dir).into_iter().flatten().flatten() {
+        // No name of a server has an `@`.
+        if entry.file_name().as_encoded_bytes().contains(&b'@') {
+            let _ = std::fs::remove_file(entry.path()); // What stays does no harm.
+        }
+    }
 }
 
 /// How much recent output is kept per instance.

@@ -16,7 +16,7 @@ pub struct Plan {
     pub added: Vec<ServerName>,
     /// Its file is gone.
     pub removed: Vec<ServerName>,
-    /// Its file describes another process.
+    /// Its file describes another process, or says that others share it.
     pub restarted: Vec<ServerName>,
     /// Its file has other rules for the same process.
     pub updated: Vec<ServerName>,
@@ -24,17 +24,20 @@ pub struct Plan {
     pub unchanged: Vec<ServerName>,
 }
 
-/// What leads from `old` to `new`.
+/// What leads from `old` to `new`. Servers that were added while the daemon ran have no
+/// file, so that none is there says nothing of them; but a file of their name is theirs.
 pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
     let mut plan = Plan::default();
-    for name in old.keys().filter(|name| !new.contains_key(*name)) {
-        plan.removed.push(name.clone());
+    for (name, before) in old {
+        if !new.contains_key(name) && !before.source.added {
+            plan.removed.push(name.clone());
+        }
     }
     for (name, settings) in new {
         let list = match old.get(name) {
             None => &mut plan.added,
-            Some(before) if before.process != settings.process => &mut plan.restarted,
-            Some(before) if before.rules != settings.rules || is_usable_again(before, settings) => {
+            Some(before) if is_another(before, settings) => &mut plan.restarted,
+            Some(before) if before.rules != settings.rules || is_said_anew(before, settings) => {
                 &mut plan.updated
             }
             Some(_) => &mut plan.unchanged,
@@ -44,9 +47,14 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
     plan
 }
 
-/// Whether its file could not be used for a while.
-fn is_usable_again(before: &ServerSettings, now: &ServerSettings) -> bool {
-    before.source.is_outdated != now.source.is_outdated
+/// Whether its instances cannot go on: they are other processes, or live for somebody else.
+fn is_another(before: &ServerSettings, now: &ServerSettings) -> bool {
+    before.process != now.process || before.isolation != now.isolation
+}
+
+/// Whether its file could not be used for a while, or there was none.
+fn is_said_anew(before: &ServerSettings, now: &ServerSettings) -> bool {
+    before.source.is_outdated != now.source.is_outdated || before.source.added != now.source.added
 }
 
 #[cfg(test)]
@@ -54,7 +62,7 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use xy_config::settings::RestartPolicy;
+    use xy_config::settings::{Isolation, RestartPolicy};
 
     use super::*;
     use crate::fake::settings;
@@ -129,6 +137,21 @@ mod tests {
         for change in changes {
             assert_eq!(diff(&old, &map(&[with("a", change)])).restarted.len(), 1);
         }
+    }
+
+    #[test]
+    fn who_shares_an_instance_is_not_changed_in_a_living_one() {
+        let old = map(&[settings("a")]);
+        let new = map(&[with("a", |it| it.isolation = Isolation::Client)]);
+        assert_eq!(diff(&old, &new).restarted.len(), 1);
+    }
+
+    #[test]
+    fn what_was_added_needs_no_file_but_a_file_of_its_name_is_its_own() {
+        let added = with("a", |it| it.source.added = true);
+        let plan = diff(&map(std::slice::from_ref(&added)), &map(&[settings("b")]));
+        assert_eq!((plan.removed.len(), plan.added.len()), (0, 1));
+        assert_eq!(diff(&map(&[added]), &map(&[settings("a")])).updated.len(), 1);
     }
 
     #[test]

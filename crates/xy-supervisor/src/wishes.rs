@@ -4,15 +4,13 @@
 //! aside with a warning, never trusted and never deleted.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::ServerName;
 
-use crate::plain_file::open_file;
+use crate::whole_file::{put_aside, read_bounded, write_whole};
 
 const FORMAT: u32 = 1;
 
@@ -36,7 +34,7 @@ impl Wishes {
     /// Reads the file. A damaged one is put aside and told; one that cannot be read at all
     /// is an error: nobody may be started whom an operator stopped.
     pub fn read(file: &Path) -> io::Result<(Self, Option<String>)> {
-        let text = match read_bounded(file) {
+        let text = match read_bounded(file, MAX_FILE) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok((Self::default(), None));
@@ -45,8 +43,8 @@ impl Wishes {
         };
         Ok(match serde_json::from_slice::<Stored>(&text) {
             Ok(stored) if stored.format == FORMAT => (Self { stopped: stored.stopped }, None),
-            Ok(stored) => put_aside(file, &format!("format {} is unknown", stored.format)),
-            Err(error) => put_aside(file, &error.to_string()),
+            Ok(stored) => damaged(file, &format!("format {} is unknown", stored.format)),
+            Err(error) => damaged(file, &error.to_string()),
         })
     }
 
@@ -59,54 +57,14 @@ impl Wishes {
     }
 }
 
-fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
-    let opened = open_file(file)?;
-    let mut text = Vec::new();
-    opened.take(MAX_FILE).read_to_end(&mut text)?;
-    Ok(text)
-}
-
-fn put_aside(file: &Path, problem: &str) -> (Wishes, Option<String>) {
-    let names = std::iter::once("damaged".to_owned()).chain((2..).map(|n| format!("damaged-{n}")));
-    let mut candidates = names.map(|ending| sibling(file, &ending));
-    let aside = candidates.find(|path| !path.exists()).expect("numbers do not run out");
-    let kept = match fs::rename(file, &aside) {
-        Ok(()) => format!("it is kept as {}", aside.display()),
-        Err(error) => format!("it could not be put aside: {error}"),
-    };
-    let told = format!("{} cannot be read: {problem}; {kept}", file.display());
-    (Wishes::default(), Some(told))
-}
-
-fn sibling(file: &Path, ending: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
-    name.into()
-}
-
-fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = sibling(file, "new");
-    let written = (|| {
-        if let Err(error) = fs::remove_file(&temporary)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let mut out = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        out.write_all(text)?;
-        out.sync_all()?;
-        fs::rename(&temporary, file)?;
-        file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // It may not exist; the error above is the news.
-    }
-    written
+fn damaged(file: &Path, problem: &str) -> (Wishes, Option<String>) {
+    (Wishes::default(), Some(put_aside(file, problem)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn wishes(names: &[&str]) -> Wishes {

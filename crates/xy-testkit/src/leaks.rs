@@ -17,6 +17,7 @@ const KEPT: [&str; 6] = [
     "state/xy/shims/",
     "state/xy/xy.pid",
     "state/xy/wishes.json",
+    "state/xy/added.json",
     "state/xy/daemon.log",
     "state/xy/token",
 ];
@@ -111,6 +112,7 @@ mod tests {
             "config/xy/servers/a.kdl",
             "state/xy/xy.pid",
             "state/xy/wishes.json",
+            "state/xy/added.json",
             "state/xy/logs/a.log.1",
         ]);
         assert_eq!(files(root.path(), &[]), [""; 0]);

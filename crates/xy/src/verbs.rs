@@ -1,5 +1,6 @@
 //! One file per verb: what can be typed, what is asked, how the answer is shown.
 
+pub(crate) mod add;
 pub(crate) mod check;
 pub(crate) mod daemon;
 pub(crate) mod demo;
@@ -8,6 +9,7 @@ pub(crate) mod info;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod reload;
+pub(crate) mod remove;
 pub(crate) mod restart;
 pub(crate) mod sample_server;
 pub(crate) mod shutdown;

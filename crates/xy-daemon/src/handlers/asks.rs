@@ -1,9 +1,11 @@
 //! What `start`, `stop` and `restart` have in common: ask, wait, sort the outcome.
 
+use std::collections::BTreeSet;
+
 use xy_protocol::control::{Failure, Select};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
-use xy_supervisor::fleet::Ask;
+use xy_supervisor::fleet::{Ask, Unheld};
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::Reason;
 
@@ -16,9 +18,19 @@ pub(super) struct Settled {
     pub(super) after: Snapshot,
 }
 
+impl Settled {
+    /// What has become of an instance that is changing.
+    pub(super) async fn of(instance: &InstanceHandle) -> Self {
+        let before = instance.now().state();
+        let after = instance.settled().await;
+        Self { name: instance.key().server.clone(), before, after }
+    }
+}
+
 /// Everything that was asked.
 pub(super) struct Outcome {
     pub(super) settled: Vec<Settled>,
+    pub(super) unheld: Vec<Unheld>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -40,7 +52,17 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
     if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
         daemon.check_not_handed_over()?;
     }
-    Ok(Outcome { settled, warnings: outcome.warnings })
+    Ok(Outcome { settled, unheld: outcome.unheld, warnings: outcome.warnings })
+}
+
+/// Names each server once: in the first list that has it. It may have several instances, of
+/// which the first lists tell what matters.
+pub(super) fn once<const N: usize>(failed: &[Failure], lists: [&mut Vec<ServerName>; N]) {
+    let mut named: BTreeSet<ServerName> = failed.iter().map(|it| it.name.clone()).collect();
+    for list in lists {
+        list.retain(|name| named.insert(name.clone()));
+        list.sort();
+    }
 }
 
 /// One server that failed is an error; one of several is a part of the answer.
@@ -68,7 +90,7 @@ pub(super) fn came_up(select: &Select, settled: &Settled) -> Result<(), CallErro
     if is_up { Ok(()) } else { Err(did_not_start(settled)) }
 }
 
-fn did_not_start(settled: &Settled) -> CallError {
+pub(super) fn did_not_start(settled: &Settled) -> CallError {
     let reason = &settled.after.life.reason;
     let kind = match reason {
         Reason::NeverReady { .. } => ErrorKind::TimedOut,

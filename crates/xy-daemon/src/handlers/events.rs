@@ -10,6 +10,7 @@ use xy_protocol::time::Timestamp;
 use xy_supervisor::instance::StateChange;
 
 use crate::daemon::Daemon;
+use crate::view::client_of;
 
 pub(super) fn handle(daemon: &Daemon) -> Box<dyn Feed> {
     Box::new(EventFeed { id: daemon.new_subscription(), changes: daemon.fleet.changes() })
@@ -53,6 +54,7 @@ fn event(subscription_id: u64, change: &StateChange) -> Event {
     Event {
         subscription_id,
         name: change.key.server.clone(),
+        client: client_of(&change.key),
         from: transition.from,
         state: transition.to,
         reason: transition.reason.to_string(),

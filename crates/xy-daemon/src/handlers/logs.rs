@@ -28,8 +28,7 @@ const BREATH: Duration = Duration::from_millis(20);
 
 pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
     let member = daemon.find(&ask.name)?;
-    let instance =
-        member.instances.into_values().next().ok_or_else(|| daemon.not_found(&ask.name))?;
+    let instance = member.instances.into_values().next().ok_or_else(|| nobody_speaks(&ask.name))?;
     let count = usize::try_from(ask.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
     let book = instance.logs().clone();
     // Lines from before this daemon are read from disk, which may take its time.
@@ -44,6 +43,12 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>,
         chunk: Vec::new(),
     };
     Ok(Box::new(LogFeed { writer, tail, follow }))
+}
+
+fn nobody_speaks(name: &str) -> CallError {
+    CallError::new(ErrorKind::NotRunning, format!("server `{name}` says nothing now"))
+        .cause("it has an instance for each client, and no client uses it")
+        .hint("its log comes and goes with its client")
 }
 
 struct LogFeed {

@@ -1,15 +1,20 @@
 //! `reload`: read the files again, change only what must change.
 
-use xy_protocol::control::{Reload, Reloaded};
-use xy_protocol::error::CallError;
-use xy_supervisor::instance::Snapshot;
+use xy_protocol::control::{Reload, Reloaded, Select};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::fleet::Ask;
+use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, diff};
 
-use crate::check::{problems_of, refusal};
+use super::asks::{self, came_up};
+use crate::check::{problems_of, refusal, refusal_of};
 use crate::daemon::Daemon;
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
+    if let Some(name) = &ask.name {
+        return one(daemon, name).await;
+    }
     let (loaded, turn) = daemon.load().await?;
     if !loaded.is_valid() {
         return Err(refusal(&loaded, "nothing was reloaded"));
@@ -22,15 +27,58 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
-    let is_gone = |snapshot: &Snapshot| snapshot.life.state == State::Retired;
-    for instance in applied.leaving {
-        instance.wait_until(is_gone).await;
-    }
-    for instance in applied.coming {
-        instance.settled().await;
-    }
+    settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
     Ok(Reloaded { problems, ..answer(applied.plan) })
+}
+
+/// Reads the file of one server again, if it has one, and begins a new life of it, whether
+/// or not it has changed. Answers when that has settled.
+pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallError> {
+    let member = daemon.find(name)?;
+    let mut problems = Vec::new();
+    let mut is_restarted = false;
+    if !member.settings.source.added {
+        let (loaded, turn) = daemon.load().await?;
+        let asked = format!("server `{name}` was not reloaded");
+        let shown = daemon.paths.shown(&member.settings.source.file);
+        let Some(settings) = loaded.settings.servers.get(name).cloned() else {
+            return Err(refusal_of(&loaded, &asked, &shown).unwrap_or_else(|| {
+                CallError::new(ErrorKind::ConfigInvalid, asked)
+                    .cause(format!("there is no file `{shown}` any more"))
+                    .hint("`xy reload` removes servers whose files are gone")
+            }));
+        };
+        problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));
+        let applied = daemon.update(settings).await?;
+        drop(turn);
+        is_restarted = applied.plan.restarted.iter().any(|it| it.as_str() == name);
+        settle(applied.leaving, applied.coming).await;
+    }
+    if is_restarted {
+        for instance in daemon.find(name)?.instances.into_values() {
+            let settled = asks::Settled::of(&instance).await;
+            came_up(&Select::one(name), &settled)?;
+        }
+    } else {
+        let select = Select::one(name);
+        for settled in asks::ask(daemon, Ask::Restart, &select).await?.settled {
+            came_up(&select, &settled)?;
+        }
+    }
+    daemon.check_not_handed_over()?;
+    let restarted = vec![member.settings.name.clone()];
+    Ok(Reloaded { changed: restarted.clone(), restarted, problems, ..Reloaded::default() })
+}
+
+async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) {
+    let is_gone = |snapshot: &Snapshot| snapshot.life.state == State::Retired;
+    for instance in leaving {
+        instance.wait_until(is_gone).await;
+    }
+    for instance in coming {
+        instance.settled().await;
+    }
 }
 
 fn answer(plan: Plan) -> Reloaded {

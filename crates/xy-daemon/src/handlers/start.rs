@@ -2,10 +2,10 @@
 
 use xy_protocol::control::{Failure, Select, Started};
 use xy_protocol::error::CallError;
-use xy_protocol::server::ServerState;
+use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::Ask;
 
-use super::asks::{ask, came_up, failures};
+use super::asks::{ask, came_up, failures, once};
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Started, CallError> {
@@ -20,6 +20,13 @@ pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Started, C
             (Ok(()), _) => answer.started.push(settled.name),
         }
     }
+    for unheld in outcome.unheld {
+        match unheld.wanted_before {
+            Wanted::Down => answer.started.push(unheld.name),
+            Wanted::Up => answer.already_running.push(unheld.name),
+        }
+    }
+    once(&answer.failed, [&mut answer.started, &mut answer.already_running]);
     answer.failed = failures(&select, answer.failed)?;
     Ok(answer)
 }

@@ -2,10 +2,10 @@
 
 use xy_protocol::control::{Failure, Select, Stopped};
 use xy_protocol::error::CallError;
-use xy_protocol::server::ServerState;
+use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::Ask;
 
-use super::asks::{ask, failures, went_down};
+use super::asks::{ask, failures, once, went_down};
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Stopped, CallError> {
@@ -20,6 +20,13 @@ pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Stopped, C
             (Ok(()), _) => answer.stopped.push(settled.name),
         }
     }
+    for unheld in outcome.unheld {
+        match unheld.wanted_before {
+            Wanted::Up => answer.stopped.push(unheld.name),
+            Wanted::Down => answer.not_running.push(unheld.name),
+        }
+    }
+    once(&answer.failed, [&mut answer.stopped, &mut answer.not_running]);
     answer.failed = failures(&select, answer.failed)?;
     Ok(answer)
 }

@@ -83,6 +83,30 @@ pub struct Reloaded {
     pub problems: Vec<Problem>,
 }
 
+/// The answer to `add`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// Its name.
+    pub name: ServerName,
+    /// What it is doing: stopped, if it waits for a client.
+    pub state: ServerState,
+    /// The leader of its processes, while there is one.
+    pub pid: Option<u32>,
+    /// What looks like a mistake, though it runs.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub problems: Vec<Problem>,
+}
+
+/// The answer to `remove`: it is in no list any more, and is being ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Its name.
+    pub name: ServerName,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
 /// A stream has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscribed {
@@ -141,6 +165,9 @@ pub struct Event {
     pub subscription_id: u64,
     /// Which server.
     pub name: ServerName,
+    /// The client that this instance of it is for, unless all share it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub client: Option<u64>,
     /// The state before.
     pub from: ServerState,
     /// The state after.

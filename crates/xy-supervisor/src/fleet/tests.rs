@@ -6,11 +6,16 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
+use xy_config::settings::Isolation;
+
 use super::*;
 use crate::fake::{FakeLauncher, SECOND, Script, settings};
-use crate::lifecycle::{Exit, Reason};
+use crate::lifecycle::{Exit, Reason, State};
+use crate::logs;
 
+mod added;
 mod adopted;
+mod clients;
 
 /// More than any play here takes.
 const AGES: Duration = Duration::from_hours(1);
@@ -105,6 +110,8 @@ fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
             launcher: Arc::new(launcher.clone()),
             wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
             wishes_file: folder.join("wishes.json"),
+            added: AddedServers::read(&folder.join("added.json")).unwrap().0,
+            added_file: folder.join("added.json"),
             logs_dir: folder.join("logs"),
             locks_dir: folder.join("shims"),
         },

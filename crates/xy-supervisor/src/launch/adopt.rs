@@ -26,7 +26,7 @@ use super::{Instance, LaunchOrder, millis};
 use crate::instance::InstanceKey;
 use crate::lifecycle::note::Note;
 use crate::locks::{LOOK_AGAIN, held_locks, holder, is_held, until_free};
-use crate::logs::{LogBook, log_file};
+use crate::logs::{LogBook, instance_log};
 
 /// How long a shim may take to answer before it is asked again.
 const SAYS_WITHIN: Duration = Duration::from_secs(3);
@@ -153,9 +153,9 @@ impl ProcessLauncher {
             tracing::error!(%error, "nobody can be taken over: the locks cannot be read");
             Vec::new()
         });
-        for (server, lock) in held {
+        for (key, lock) in held {
             let launcher = self.clone();
-            tries.spawn(async move { launcher.adopt(server, lock).await });
+            tries.spawn(async move { launcher.adopt(key, lock).await });
         }
         let mut adopted: Vec<Adopted> = Vec::new();
         let give_up_at = Instant::now() + MOST_WITHIN;
@@ -186,7 +186,8 @@ impl ProcessLauncher {
     }
 
     /// Takes over one server, if it is there.
-    async fn adopt(self: Arc<Self>, server: ServerName, lock: PathBuf) -> Option<Adopted> {
+    async fn adopt(self: Arc<Self>, key: InstanceKey, lock: PathBuf) -> Option<Adopted> {
+        let server = &key;
         let began_at = Instant::now();
         loop {
             if !is_held(&lock) {
@@ -194,8 +195,8 @@ impl ProcessLauncher {
             }
             let identity = holder(&lock).filter(Identity::is_alive);
             if let Some(identity) = &identity {
-                match self.greet(&server, identity).await {
-                    Ok(greeted) => return self.take(server, lock, identity.clone(), greeted),
+                match self.greet(server, identity).await {
+                    Ok(greeted) => return self.take(key, lock, identity.clone(), greeted),
                     Err(NotAdopted::Silent) if identity.is_stopped() && identity.holds(&lock) => {
                         tracing::error!(%server, pid = identity.pid, "its shim hangs, and is killed");
                         identity.signal(Signal::KILL);
@@ -228,7 +229,7 @@ impl ProcessLauncher {
     }
 
     /// Asks a shim what has become of its server.
-    async fn greet(&self, server: &ServerName, who: &Identity) -> Result<Greeted, NotAdopted> {
+    async fn greet(&self, key: &InstanceKey, who: &Identity) -> Result<Greeted, NotAdopted> {
         let socket = PathBuf::from(&who.socket);
         let connecting = spawn_blocking(move || xy_shim::door::connect(&socket));
         let stream = timeout(SAYS_WITHIN, connecting)
@@ -255,7 +256,7 @@ impl ProcessLauncher {
         if link.descriptors() != status.passed.iter().filter(|is_passed| **is_passed).count() {
             return Err(io::Error::from(io::ErrorKind::OutOfMemory).into()); // None were left.
         }
-        let log_file = log_file(self.logs_dir(), server);
+        let log_file = instance_log(self.logs_dir(), key);
         let logs = Arc::new(LogBook::of_adopted(&log_file, status.logged));
         Ok(Greeted { link, status, at: Instant::now(), logs })
     }
@@ -263,11 +264,12 @@ impl ProcessLauncher {
     /// From here on the server is ours.
     fn take(
         &self,
-        server: ServerName,
+        key: InstanceKey,
         lock: PathBuf,
         identity: Identity,
         greeted: Greeted,
     ) -> Option<Adopted> {
+        let server = &key;
         let Greeted { mut link, status, at: greeted_at, logs } = greeted;
         let Some(note) = Note::parse(&link.take_note()) else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
@@ -279,7 +281,6 @@ impl ProcessLauncher {
             return None;
         };
         tracing::info!(%server, pid = status.pid, "taken over from an earlier daemon");
-        let key = InstanceKey::shared(server);
         let order = LaunchOrder {
             key: key.clone(),
             settings: note.settings.clone(),

@@ -26,7 +26,7 @@ use super::shim_process::ShimProcess;
 use super::{Instance, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::LaunchFault;
 use crate::locks::{self, lock_file};
-use crate::logs::{FILE_BYTES, FILE_GENERATIONS, log_file};
+use crate::logs::{FILE_BYTES, FILE_GENERATIONS, instance_log};
 use crate::speak::Speak;
 
 /// The program that becomes a shim.
@@ -159,7 +159,7 @@ impl ProcessLauncher {
             stdout: if is_stdio { wire::Stdout::Passed } else { wire::Stdout::Logged },
             has_stdin: is_stdio,
             log: LogOrder {
-                file: log_file(&self.logs_dir, &order.key.server).to_string_lossy().into_owned(),
+                file: instance_log(&self.logs_dir, &order.key).to_string_lossy().into_owned(),
                 max_bytes: FILE_BYTES,
                 generations: FILE_GENERATIONS,
                 next_seq: order.logs.next_seq(),

@@ -1,9 +1,9 @@
-//! What became of servers after `start`, `stop`, `restart` and `reload`.
+//! What became of servers after `start`, `stop`, `restart`, `reload`, `add` and `remove`.
 
-use xy_protocol::control::{Failure, Reloaded, Restarted, Started, Stopped};
+use xy_protocol::control::{Added, Failure, Reloaded, Removed, Restarted, Started, Stopped};
 use xy_protocol::server::ServerName;
 
-use super::{DIM, GREEN, RED, YELLOW, error, paint};
+use super::{DIM, GREEN, RED, YELLOW, error, paint, style_of};
 
 /// What is printed, and what is told beside it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,9 +82,28 @@ pub(crate) fn reloaded(done: &Reloaded) -> String {
     text
 }
 
+/// What became of the one server that was reloaded.
+pub(crate) fn reloaded_one(done: &Reloaded) -> String {
+    Outcome::default().say(&done.restarted, |name| format!("reloaded {name}")).lines
+}
+
+/// A server that is there now.
+pub(crate) fn added(done: &Added) -> String {
+    let pid = done.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+    let state = paint(style_of(done.state), done.state);
+    format!("added {}: {state}{pid}\n", done.name)
+}
+
+/// A server that is there no more.
+pub(crate) fn removed(done: &Removed) -> Outcome {
+    Outcome::new(&[], &done.warnings)
+        .say(std::slice::from_ref(&done.name), |name| format!("removed {name}"))
+}
+
 #[cfg(test)]
 mod tests {
     use xy_protocol::error::{CallError, ErrorKind};
+    use xy_protocol::server::ServerState;
 
     use super::super::samples::name;
     use super::super::uncoloured;
@@ -119,6 +138,19 @@ mod tests {
         let restart = Restarted { restarted: vec![name("a")], ..Restarted::default() };
         assert_eq!(restarted(&restart, false).lines, "restarting a\n");
         assert!(started(&Started::default(), true).is_empty());
+    }
+
+    #[test]
+    fn one_that_waits_for_a_client_has_no_process() {
+        let done = |state, pid| Added { name: name("a"), state, pid, problems: Vec::new() };
+        let running = added(&done(ServerState::Running, Some(7)));
+        assert_eq!(uncoloured(&running), "added a: running, pid 7\n");
+        let waiting = added(&done(ServerState::Stopped, None));
+        assert_eq!(uncoloured(&waiting), "added a: stopped\n");
+        let gone = Removed { name: name("a"), warnings: vec!["it will be back".into()] };
+        let gone = removed(&gone);
+        assert_eq!(gone.lines, "removed a\n");
+        assert_eq!(uncoloured(&gone.troubles), "warning: it will be back\n");
     }
 
     #[test]

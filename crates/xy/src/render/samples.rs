@@ -110,5 +110,6 @@ pub(crate) fn failed_status() -> ServerStatus {
         log_file: "/home/a/.local/state/xy/logs/flaky.log".into(),
         containment: None,
         limits: Vec::new(),
+        instances: Vec::new(),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use xy_protocol::server::{Health, LastExit, Oom, ServerEntry, ServerStatus, Wanted};
+use xy_protocol::server::{
+    Health, InstanceEntry, LastExit, Oom, ServerEntry, ServerStatus, Wanted,
+};
 use xy_protocol::time::Timestamp;
 
 use super::confine;
@@ -13,7 +15,8 @@ use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
     let rows = facts(&status.entry, now).into_iter();
-    for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
+    let instances = instances(status).map(|value| ("instances", value));
+    for (label, value) in rows.chain(instances).chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
     text += &transitions(status, now);
@@ -43,6 +46,17 @@ fn facts(server: &ServerEntry, now: Timestamp) -> Vec<(&'static str, String)> {
         say("warning", Some(paint(YELLOW, safe_text(warning))));
     }
     facts
+}
+
+/// Those that live for one client each; one that all share is the server itself.
+fn instances(status: &ServerStatus) -> Option<String> {
+    let one = |it: &InstanceEntry| {
+        let holder = it.holder?;
+        let pid = it.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+        Some(format!("{} for client {holder}{pid}", paint(style_of(it.state), it.state)))
+    };
+    let all: Vec<String> = status.instances.iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
 }
 
 fn files(status: &ServerStatus) -> [(&'static str, String); 3] {
@@ -118,6 +132,8 @@ fn transitions(status: &ServerStatus, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use xy_protocol::server::ServerState;
+
     use super::super::{samples, uncoloured};
     use super::*;
 
@@ -134,6 +150,20 @@ mod tests {
         status.transitions.clear();
         status.last_stderr.clear();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
+    }
+
+    #[test]
+    fn instances_for_clients_are_counted_and_told() {
+        let mut status = samples::failed_status();
+        let one = |holder, pid, state| InstanceEntry { holder, pid, state };
+        status.instances = vec![one(None, Some(1), ServerState::Running)];
+        assert_eq!(instances(&status), None);
+        status.instances = vec![
+            one(Some(1), Some(7), ServerState::Running),
+            one(Some(4), None, ServerState::Failed),
+        ];
+        let told = uncoloured(&instances(&status).unwrap());
+        assert_eq!(told, "2: running for client 1, pid 7; failed for client 4");
     }
 
     #[test]

@@ -12,9 +12,14 @@ use crate::render::{error, outcome};
 ///
 /// New servers are started, removed ones stopped, and changed ones restarted if their
 /// process is a different one now. If a file is invalid, nothing is changed.
+///
+/// With a name, only the file of that server is read, and it is restarted in any case.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  xy reload --dry-run\n  xy reload")]
+#[command(after_help = "Example:\n  xy reload --dry-run\n  xy reload\n  xy reload github")]
 pub(crate) struct Args {
+    /// Only this server
+    #[arg(conflicts_with = "dry_run")]
+    name: Option<String>,
     /// Only print what would happen
     #[arg(long)]
     dry_run: bool,
@@ -25,7 +30,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut link = Link::open()?;
     let spinner = output.spinner("reloading");
-    let result = link.ask(&Request::Reload(Reload { dry_run: args.dry_run }))?;
+    let result =
+        link.ask(&Request::Reload(Reload { name: args.name.clone(), dry_run: args.dry_run }))?;
     drop(spinner);
     if args.json.json {
         return output.json(&result);
@@ -33,5 +39,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let done: Reloaded = read(&result)?;
     let warnings: String = done.problems.iter().map(error::problem).collect();
     output.tell(&warnings);
-    output.print(&outcome::reloaded(&done))
+    output.print(&match args.name {
+        Some(_) => outcome::reloaded_one(&done),
+        None => outcome::reloaded(&done),
+    })
 }

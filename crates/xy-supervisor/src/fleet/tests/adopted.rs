@@ -7,6 +7,7 @@ use crate::fake::shim_status as status;
 use crate::launch::{Ask as InstanceAsk, Instance, InstanceEnds, News};
 use crate::lifecycle::note::Note;
 use crate::lifecycle::{Exit, Life, Reason};
+use crate::logs::LogBook;
 
 /// A server that has run for a while, and the ends that its driver would have.
 fn left(name: &str, status: StatusReport) -> (Adopted, InstanceEnds) {
@@ -26,6 +27,8 @@ fn fleet(folder: &Path, launcher: &FakeLauncher, adopted: Vec<Adopted>) -> Fleet
         launcher: Arc::new(launcher.clone()),
         wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
         wishes_file: folder.join("wishes.json"),
+        added: AddedServers::read(&folder.join("added.json")).unwrap().0,
+        added_file: folder.join("added.json"),
         logs_dir: folder.join("logs"),
         locks_dir: folder.join("shims"),
     };
@@ -130,4 +133,44 @@ async fn the_note_says_what_a_later_daemon_has_to_know() {
     // It was left before the stop was asked for.
     let note = Note::parse(&ends.notes.borrow_and_update()).unwrap();
     assert_eq!(note.unheard(&status()), Some(crate::lifecycle::Event::RestartRequested));
+}
+
+/// Whether it is told to end for good.
+async fn is_ended(ends: &mut InstanceEnds) -> bool {
+    matches!(ends.asks.recv().await, Some(InstanceAsk::Stop { for_good: true, .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_for_a_client_of_an_earlier_daemon_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut one, mut ends) = left("one", status());
+    one.key.holder = Holder::Client(1);
+    let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
+    assert!(fleet.roster().is_empty());
+    assert!(is_ended(&mut ends).await);
+    let (mut late, mut late_ends) = left("one", status());
+    late.key.holder = Holder::Client(2);
+    fleet.adopt(late, false).await;
+    assert!(is_ended(&mut late_ends).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_added_server_goes_on_unless_its_adding_was_not_finished() {
+    let added = |name: &str| {
+        let (mut adopted, ends) = left(name, status());
+        Arc::make_mut(&mut adopted.note.settings).source.added = true;
+        (adopted, ends)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let ((known, _ends), (unknown, mut unknown_ends)) = (added("known"), added("unknown"));
+    let (name, kept) = (known.server().clone(), known.settings().clone());
+    let file = AddedServers { servers: [(name, kept.clone())].into() };
+    file.write(&folder.path().join("added.json")).unwrap();
+    let launcher = FakeLauncher::each_lives_on();
+    let fleet = fleet(folder.path(), &launcher, vec![known, unknown]);
+    assert!(is_ended(&mut unknown_ends).await);
+    fleet.apply([(kept.name.clone(), kept)].into(), Broken::default()).await.unwrap();
+    fleet.apply(ServerMap::new(), Broken::default()).await.unwrap();
+    assert_eq!(fleet.roster().keys().map(ServerName::as_str).collect::<Vec<_>>(), ["known"]);
+    assert_eq!((instance(&fleet, "known").now().pid, launcher.launches()), (Some(4711), 0));
 }

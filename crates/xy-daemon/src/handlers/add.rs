@@ -1,0 +1,202 @@
+//! `add`: begin a server that no file configures, answer once it has settled.
+//!
+//! An add that fails leaves nothing behind: the server is registered only when it runs.
+
+use std::sync::Arc;
+
+use xy_config::settings::ServerSettings;
+use xy_config::write::NewServer;
+use xy_config::{FileText, Loaded};
+use xy_protocol::control::{Add, Added};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::{ServerName, ServerState};
+use xy_supervisor::fleet::{AddError, EstablishError};
+use xy_supervisor::instance::{InstanceHandle, Snapshot};
+use xy_supervisor::lifecycle::State;
+
+use super::asks::{Settled, did_not_start};
+use crate::check::{problems_of, refusal};
+use crate::daemon::Daemon;
+use crate::{limits, server_file, view};
+
+/// Whoever adds a server decides whether to start it again when it dies.
+const POLICY: &str = "never";
+
+const GRACE: &str = "5s";
+
+pub(super) async fn handle(daemon: &Arc<Daemon>, ask: Add) -> Result<Added, CallError> {
+    let daemon = daemon.clone();
+    // What has begun is finished, or undone, also if the asker leaves.
+    tokio::spawn(async move { Adding::new(&daemon, ask)?.run().await })
+        .await
+        .map_err(|cause| CallError::new(ErrorKind::Internal, "it was not added").cause(cause))?
+}
+
+/// A server that is being added.
+struct Adding<'a> {
+    daemon: &'a Daemon,
+    name: ServerName,
+    /// Its file, if it shall have one.
+    text: FileText,
+    persist: bool,
+}
+
+impl<'a> Adding<'a> {
+    fn new(daemon: &'a Daemon, ask: Add) -> Result<Self, CallError> {
+        let name =
+            ServerName::new(&ask.name).map_err(|why| CallError::invalid_params(why.to_string()))?;
+        let path = daemon.paths.servers_dir.join(format!("{name}.kdl"));
+        let new = NewServer {
+            command: ask.command,
+            args: ask.args,
+            env: ask.env,
+            working_dir: ask.cwd,
+            policy: ask.restart_policy.unwrap_or_else(|| POLICY.to_owned()),
+            grace: ask.grace.unwrap_or_else(|| GRACE.to_owned()),
+        };
+        let text = FileText { shown: daemon.paths.shown(&path), path, text: new.to_kdl() };
+        Ok(Self { daemon, name, text, persist: ask.persist })
+    }
+
+    async fn run(self) -> Result<Added, CallError> {
+        self.check_is_new()?;
+        let loaded = self.check().await?;
+        let Some(settings) = loaded.settings.servers.get(&self.name).filter(|_| loaded.is_valid())
+        else {
+            return Err(refusal(&loaded, &self.not_added()).hint("correct it, and add it again"));
+        };
+        let mut settings = ServerSettings::clone(settings);
+        settings.source.added = true;
+        settings.source.file.clone_from(&self.daemon.paths.added_file);
+        let settings = Arc::new(settings);
+        let instance = self.daemon.add(settings.clone()).await.map_err(|why| self.refused(&why))?;
+        if let Err(error) = self.settle(instance.as_ref(), settings).await {
+            self.undo().await;
+            return Err(error);
+        }
+        let now = instance.map(|instance| instance.now());
+        Ok(Added {
+            name: self.name.clone(),
+            state: now.as_ref().map_or(ServerState::Stopped, Snapshot::state),
+            pid: now.and_then(|now| now.pid),
+            problems: problems_of(&loaded),
+        })
+    }
+
+    fn not_added(&self) -> String {
+        format!("server `{}` was not added", self.name)
+    }
+
+    fn check_is_new(&self) -> Result<(), CallError> {
+        if self.daemon.fleet.roster().contains_key(&self.name) {
+            return Err(self.refused(&AddError::Exists));
+        }
+        if self.persist && self.text.path.symlink_metadata().is_ok() {
+            return Err(self.has_file());
+        }
+        Ok(())
+    }
+
+    /// Judges it as if it had a file, away from everything that has to stay quick.
+    async fn check(&self) -> Result<Loaded, CallError> {
+        let (paths, text) = (self.daemon.paths.clone(), self.text.clone());
+        let check = move || xy_config::check_new(&paths, &limits::kept(), &text);
+        tokio::task::spawn_blocking(check).await.map_err(|cause| self.internal(&cause))
+    }
+
+    /// Waits until it runs, and has it stay.
+    async fn settle(
+        &self,
+        instance: Option<&InstanceHandle>,
+        settings: Arc<ServerSettings>,
+    ) -> Result<(), CallError> {
+        if let Some(instance) = instance {
+            let settled = Settled::of(instance).await;
+            self.daemon.check_not_handed_over()?;
+            if settled.after.state() != ServerState::Running {
+                return Err(self.did_not_run(instance, &settled));
+            }
+        }
+        if self.persist {
+            return self.write_file(settings).await;
+        }
+        self.daemon.fleet.establish(settings).await.map_err(|why| self.not_kept(&why))
+    }
+
+    /// Gives it a file, which from now on decides.
+    async fn write_file(&self, settings: Arc<ServerSettings>) -> Result<(), CallError> {
+        let turn = self.daemon.turn().await?; // Nobody reads half of it.
+        let file = self.text.clone();
+        let writing = tokio::task::spawn_blocking(move || server_file::create(&file)).await;
+        match writing.map_err(|cause| self.internal(&cause))? {
+            Ok(()) => {}
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(self.has_file());
+            }
+            Err(cause) => {
+                return Err(self.internal(&format!("`{}`: {cause}", self.text.path.display())));
+            }
+        }
+        let mut settings = ServerSettings::clone(&settings);
+        settings.source.added = false;
+        settings.source.file.clone_from(&self.text.path);
+        let established = self.daemon.fleet.establish(Arc::new(settings)).await;
+        if established.is_err() {
+            let _ = std::fs::remove_file(&self.text.path); // It is ours, and of no use.
+        }
+        drop(turn);
+        established.map_err(|why| self.not_kept(&why))
+    }
+
+    /// As if it had never been asked for.
+    async fn undo(&self) {
+        let Ok(Some(removed)) = self.daemon.fleet.remove(&self.name).await else { return };
+        for instance in removed.leaving {
+            instance.wait_until(|it| it.life.state == State::Retired).await;
+        }
+    }
+
+    fn did_not_run(&self, instance: &InstanceHandle, settled: &Settled) -> CallError {
+        let error = did_not_start(settled);
+        let said = view::last_stderr(instance);
+        let mut cause = error.cause.unwrap_or_default();
+        if !said.is_empty() {
+            cause += "\nthe last it said:\n";
+            cause += &said.join("\n");
+        }
+        CallError::new(error.kind, self.not_added())
+            .cause(cause)
+            .hint("correct what it needs, and add it again")
+    }
+
+    fn refused(&self, why: &AddError) -> CallError {
+        let (kind, hint) = match why {
+            AddError::Exists => (
+                ErrorKind::AlreadyRunning,
+                format!("choose another name, or remove it first: `xy remove {}`", self.name),
+            ),
+            AddError::PortTaken { .. } => {
+                (ErrorKind::PortConflict, "give one of them another port".to_owned())
+            }
+            AddError::Full => (ErrorKind::NotAllowed, "remove some that nobody uses".to_owned()),
+            AddError::Closed => {
+                (ErrorKind::NotAllowed, "start it again with `xy daemon`".to_owned())
+            }
+        };
+        CallError::new(kind, self.not_added()).cause(why).hint(hint)
+    }
+
+    fn has_file(&self) -> CallError {
+        CallError::new(ErrorKind::AlreadyRunning, self.not_added())
+            .cause(format!("there is a file `{}`", self.text.shown))
+            .hint("`xy reload` starts what it describes; it is never overwritten")
+    }
+
+    fn not_kept(&self, why: &EstablishError) -> CallError {
+        CallError::new(ErrorKind::Internal, self.not_added()).cause(why)
+    }
+
+    fn internal(&self, cause: &dyn std::fmt::Display) -> CallError {
+        CallError::new(ErrorKind::Internal, self.not_added()).cause(cause)
+    }
+}

@@ -1,0 +1,40 @@
+//! `remove`: end a server and forget it, answer once it is in no list any more.
+
+use std::io;
+
+use xy_protocol::control::{Remove, Removed};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::fleet::Member;
+
+use crate::daemon::{Daemon, closed};
+
+pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, CallError> {
+    // Whoever reads the files meanwhile would begin it again.
+    let _turn = daemon.turn().await?;
+    let member = daemon.find(&ask.name)?;
+    let name = member.settings.name.clone();
+    if !member.settings.source.added {
+        remove_file(daemon, &member, ask.persist)?;
+    }
+    let removed = daemon.fleet.remove(&name).await.map_err(closed)?;
+    let removed = removed.ok_or_else(|| daemon.not_found(&ask.name))?;
+    Ok(Removed { name, warnings: removed.warnings })
+}
+
+fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallError> {
+    let name = &member.settings.name;
+    let file = &member.settings.source.file;
+    let message = format!("server `{name}` was not removed");
+    if !may {
+        let cause = format!("its file `{}` would bring it back", daemon.paths.shown(file));
+        let hint = "delete the file and `xy reload`, or let `xy remove --persist` do both";
+        return Err(CallError::new(ErrorKind::NotAllowed, message).cause(cause).hint(hint));
+    }
+    match std::fs::remove_file(file) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            let cause = format!("its file `{}` stays: {cause}", file.display());
+            Err(CallError::new(ErrorKind::Internal, message).cause(cause))
+        }
+        _ => Ok(()),
+    }
+}

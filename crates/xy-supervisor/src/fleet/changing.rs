@@ -1,0 +1,179 @@
+//! Which servers there are: what files say, and what is added and removed beside them.
+
+use std::sync::Arc;
+
+use xy_config::Broken;
+use xy_config::settings::ServerSettings;
+use xy_protocol::server::{ServerName, Wanted};
+
+use super::owner::Owner;
+use super::{
+    AddError, AddReply, Applied, EstablishError, MAX_SERVERS, Member, Removed, Roster, settings_of,
+};
+use crate::added::AddedServers;
+use crate::instance::InstanceHandle;
+use crate::lifecycle::Event;
+use crate::reload::{ServerMap, diff};
+
+impl Owner {
+    pub(super) async fn apply(&mut self, servers: ServerMap, broken: &Broken) -> Applied {
+        let mut roster = Roster::clone(&self.published.borrow());
+        let plan = diff(&settings_of(&roster), &servers);
+        let mut leaving = Vec::new();
+        let mut coming = Vec::new();
+        for name in &plan.removed {
+            leaving.extend(self.leave(&mut roster, name).await);
+        }
+        for settings in plan.added.iter().filter_map(|name| servers.get(name)) {
+            coming.extend(self.join(&mut roster, settings));
+        }
+        for settings in plan.restarted.iter().filter_map(|name| servers.get(name)) {
+            if roster.get(&settings.name).is_some_and(|it| !is_held_alike(it, settings)) {
+                leaving.extend(self.leave(&mut roster, &settings.name).await);
+                coming.extend(self.join(&mut roster, settings).filter(is_wanted));
+            } else {
+                coming.extend(reconfigure(&mut roster, settings, &Event::ProcessChanged).await);
+            }
+        }
+        for settings in plan.updated.iter().filter_map(|name| servers.get(name)) {
+            coming.extend(reconfigure(&mut roster, settings, &Event::RulesChanged).await);
+        }
+        self.published.send_replace(Arc::new(roster));
+        self.leave_to_files(&servers).await;
+        self.forget_wishes_but(broken).await;
+        Applied { plan, leaving, coming }
+    }
+
+    pub(super) async fn update(&mut self, settings: Arc<ServerSettings>) -> Applied {
+        let mut servers = settings_of(&self.published.borrow());
+        if let Some(before) = servers.get_mut(&settings.name) {
+            *before = settings;
+        }
+        self.apply(servers, &Broken::Every).await
+    }
+
+    pub(super) fn add(&mut self, settings: &Arc<ServerSettings>) -> AddReply {
+        let mut roster = Roster::clone(&self.published.borrow());
+        if roster.contains_key(&settings.name) {
+            return Err(AddError::Exists);
+        }
+        if roster.len() >= MAX_SERVERS {
+            return Err(AddError::Full);
+        }
+        if let Some(port) = settings.process.port {
+            let other = roster.values().find(|it| it.settings.process.port == Some(port));
+            if let Some(Member { settings, .. }) = other {
+                return Err(AddError::PortTaken { port, by: settings.name.clone() });
+            }
+        }
+        let instance = self.join(&mut roster, settings);
+        self.published.send_replace(Arc::new(roster));
+        Ok(instance)
+    }
+
+    pub(super) async fn establish(
+        &mut self,
+        settings: &Arc<ServerSettings>,
+    ) -> Result<(), EstablishError> {
+        let mut roster = Roster::clone(&self.published.borrow());
+        if !roster.get(&settings.name).is_some_and(|it| it.settings.source.added) {
+            return Err(EstablishError::Removed);
+        }
+        if settings.source.added {
+            let mut added = self.added.clone();
+            added.servers.insert(settings.name.clone(), settings.clone());
+            return self.keep_added(added).await.map_err(EstablishError::NotKept);
+        }
+        reconfigure(&mut roster, settings, &Event::RulesChanged).await;
+        self.published.send_replace(Arc::new(roster));
+        Ok(())
+    }
+
+    pub(super) async fn remove_now(&mut self, name: &ServerName) -> Option<Removed> {
+        let mut roster = Roster::clone(&self.published.borrow());
+        if !roster.contains_key(name) {
+            return None;
+        }
+        let leaving = self.leave(&mut roster, name).await;
+        self.published.send_replace(Arc::new(roster));
+        let mut warnings = Vec::new();
+        let mut added = self.added.clone();
+        if added.servers.remove(name).is_some() {
+            let back = "it will be back when the daemon restarts";
+            let kept = self.keep_added(added).await;
+            warnings.extend(kept.err().map(|problem| format!("{back}: {problem}")));
+        }
+        self.forget_wishes_of(name).await;
+        Some(Removed { leaving, warnings })
+    }
+
+    /// A server leaves the roster; its instances end.
+    async fn leave(&mut self, roster: &mut Roster, name: &ServerName) -> Vec<InstanceHandle> {
+        let Some(member) = roster.remove(name) else {
+            return Vec::new();
+        };
+        let instances: Vec<_> = member.instances.into_values().collect();
+        self.retire(instances.clone()).await;
+        instances
+    }
+
+    /// A file says more of a server than what was once added under its name.
+    async fn leave_to_files(&mut self, servers: &ServerMap) {
+        let mut added = self.added.clone();
+        added.servers.retain(|name, _| {
+            let is_added = servers.get(name).is_none_or(|it| it.source.added);
+            if !is_added {
+                tracing::warn!(server = %name, "it was added, and now has a file, which is used");
+            }
+            is_added
+        });
+        if added != self.added
+            && let Err(problem) = self.keep_added(added).await
+        {
+            tracing::warn!("{problem}");
+        }
+    }
+
+    /// Keeps which servers were added. If that cannot be written, it is as it was.
+    async fn keep_added(&mut self, added: AddedServers) -> Result<(), String> {
+        let file = self.parts.added_file.clone();
+        let shown = file.display().to_string();
+        let (written, writing) = (added.clone(), file);
+        let outcome = tokio::task::spawn_blocking(move || written.write(&writing)).await;
+        outcome
+            .map_err(std::io::Error::other)
+            .flatten()
+            .map_err(|error| format!("{shown} could not be written: {error}"))?;
+        self.added = added;
+        Ok(())
+    }
+}
+
+/// Whether the same clients share its instances as before.
+fn is_held_alike(member: &Member, settings: &ServerSettings) -> bool {
+    member.settings.isolation == settings.isolation
+}
+
+fn is_wanted(instance: &InstanceHandle) -> bool {
+    instance.now().life.wanted == Wanted::Up
+}
+
+/// Gives a server's instances other settings; answers those that begin a new life by it.
+async fn reconfigure(
+    roster: &mut Roster,
+    settings: &Arc<ServerSettings>,
+    event: &Event,
+) -> Vec<InstanceHandle> {
+    let Some(member) = roster.get_mut(&settings.name) else {
+        return Vec::new();
+    };
+    member.settings = settings.clone();
+    let mut coming = Vec::new();
+    for instance in member.instances.values() {
+        let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
+        if is_wanted(instance) {
+            coming.push(instance.clone());
+        }
+    }
+    coming
+}

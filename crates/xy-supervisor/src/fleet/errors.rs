@@ -1,0 +1,58 @@
+//! Why something was not done to a fleet.
+
+use xy_protocol::server::ServerName;
+
+use super::{MAX_CLIENT_INSTANCES, MAX_SERVERS};
+
+/// Why a client has no instance.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    /// There is no such server.
+    #[error("there is no such server")]
+    Unknown,
+    /// An operator stopped it.
+    #[error("it was stopped, and stays so until somebody starts it")]
+    Stopped,
+    /// Too many clients have one.
+    #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, and may have no more")]
+    Full,
+    /// The daemon is ending.
+    #[error("the daemon is shutting down")]
+    Closed,
+}
+
+/// Why a server was not added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// There is one of that name.
+    #[error("there is a server of that name")]
+    Exists,
+    /// Another server has its port.
+    #[error("port {port} is used by server `{by}`")]
+    PortTaken {
+        /// The port.
+        port: u16,
+        /// Who has it.
+        by: ServerName,
+    },
+    /// There are too many.
+    #[error("there are {MAX_SERVERS} servers, and there may be no more")]
+    Full,
+    /// The daemon is ending.
+    #[error("the daemon is shutting down")]
+    Closed,
+}
+
+/// Why an added server will not be there after a restart of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EstablishError {
+    /// Somebody has removed it meanwhile.
+    #[error("it was removed meanwhile")]
+    Removed,
+    /// That could not be written.
+    #[error("{0}")]
+    NotKept(String),
+    /// The daemon is ending.
+    #[error("the daemon is shutting down")]
+    Closed,
+}

@@ -1,0 +1,36 @@
+//! `xy remove`: end a server and forget it.
+
+use xy_protocol::control::{Remove, Removed, Request};
+
+use super::show;
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render::outcome;
+
+/// Remove a server that was added while the daemon ran
+///
+/// It is gone from all lists at once, and ends within its grace. A server with a file is
+/// removed only with --persist, which deletes the file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy remove everything")]
+pub(crate) struct Args {
+    /// The server's name
+    name: String,
+    /// Delete its file too
+    #[arg(long)]
+    persist: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let request = Request::Remove(Remove { name: args.name.clone(), persist: args.persist });
+    let result = Link::open()?.ask(&request)?;
+    if args.json.json {
+        return output.json(&result);
+    }
+    let done: Removed = read(&result)?;
+    show(&outcome::removed(&done), output)
+}

@@ -1,0 +1,241 @@
+//! Servers that are added and removed while a daemon runs, and those for one client each.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use support::{ask, home, refused, running, says, sleeper, status};
+use xy_testkit::{Home, Ran, is_alive};
+
+/// The path of a test server.
+fn program(home: &Home, name: &str) -> String {
+    home.program(name).to_str().unwrap().to_owned()
+}
+
+/// `xy add` of a server that lives until it is told to end, with more flags.
+fn add(home: &Home, name: &str, flags: &[&str]) -> Ran {
+    let sleeps = program(home, "xy-test-sleep-server");
+    home.xy(&[&["add", name], flags, &["--", &sleeps]].concat())
+}
+
+fn names(home: &Home) -> Vec<String> {
+    let list = ask(home, "list", Value::Null);
+    list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn file_of(home: &Home, name: &str) -> PathBuf {
+    home.root().join(format!("config/xy/servers/{name}.kdl"))
+}
+
+#[test]
+fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed() {
+    let home = home();
+    home.server("filed", &sleeper(&home));
+    let daemon = home.daemon();
+    let added = add(&home, "extra", &[]);
+    assert_eq!(added.code, 0, "{added:?}");
+    let pid = running(&home, "extra");
+    assert_eq!(added.stdout, format!("added extra: running, pid {pid}\n"));
+    assert_eq!(names(&home), ["extra", "filed"]);
+    assert!(status(&home, "extra")["config_file"].as_str().unwrap().ends_with("xy/added.json"));
+
+    daemon.kill9();
+    let daemon = home.daemon();
+    assert_eq!(running(&home, "extra"), pid, "it was taken over");
+    let reloaded = ask(&home, "reload", Value::Null);
+    assert_eq!((&reloaded["removed"], &reloaded["unchanged"]), (&json!([]), &json!(["filed"])));
+
+    daemon.terminate();
+    home.daemon();
+    let again = running(&home, "extra");
+    assert_ne!(again, pid, "it was started anew");
+
+    let removed = home.xy(&["remove", "extra"]);
+    assert_eq!((removed.code, removed.stdout.as_str()), (0, "removed extra\n"));
+    assert_eq!(names(&home), ["filed"]);
+    home.wait_until("it ends", || !is_alive(again));
+    let unknown = home.xy(&["remove", "fild"]);
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.stderr.contains("did you mean `filed`?"), "{unknown:?}");
+    home.finish();
+}
+
+#[test]
+fn an_add_that_fails_registers_nothing_and_says_why() {
+    let home = home();
+    home.server("filed", &sleeper(&home));
+    home.daemon();
+    running(&home, "filed");
+
+    let missing = home.xy(&["add", "a", "--", "/nowhere/at/all"]);
+    assert_eq!(missing.code, 1, "{missing:?}");
+    assert!(missing.stderr.contains("server `a` was not added"), "{missing:?}");
+    assert!(missing.stderr.contains("`/nowhere/at/all` does not exist"), "{missing:?}");
+    let missing = refused(&home, "add", json!({ "name": "a", "command": "/nowhere/at/all" }));
+    assert_eq!(missing["code"], -32006, "{missing:#}");
+
+    let taken = add(&home, "filed", &[]);
+    assert_eq!(taken.code, 1);
+    assert!(taken.stderr.contains("there is a server of that name"), "{taken:?}");
+    let taken = refused(&home, "add", json!({ "name": "filed", "command": "x" }));
+    assert_eq!(taken["code"], -32004, "{taken:#}");
+
+    let named = refused(&home, "add", json!({ "name": "a__b", "command": "x" }));
+    assert_eq!(named["code"], -32602, "{named:#}");
+    let wrong = add(&home, "a", &["--grace", "5", "--restart", "allways", "--env", "XY_A=1"]);
+    assert_eq!(wrong.code, 3, "{wrong:?}");
+    for words in ["did you mean `always`?", "XY_A", "is not a duration"] {
+        assert!(wrong.stderr.contains(words), "{words}: {wrong:?}");
+    }
+
+    assert_eq!(names(&home), ["filed"]);
+    assert!(!home.root().join("state/xy/added.json").exists());
+    home.finish();
+}
+
+#[test]
+fn what_is_asked_for_is_what_runs() {
+    let home = home();
+    home.daemon();
+    let folder = home.root().join("home").canonicalize().unwrap();
+    let added = ask(
+        &home,
+        "add",
+        json!({
+            "name": "a", "command": "/bin/sh",
+            "args": ["-c", "echo \"$TEXT\" >&2; pwd >&2; exec sleep 1000"],
+            "env": { "TEXT": "quoted \"text\" with \\ and é" }, "cwd": folder,
+        }),
+    );
+    assert_eq!((&added["name"], &added["state"]), (&json!("a"), &json!("running")));
+    assert!(added["pid"].is_u64(), "{added:#}");
+    says(&home, "a", "quoted \"text\" with \\ and é");
+    says(&home, "a", folder.to_str().unwrap());
+    let removed = home.xy_json(&["remove", "a"]);
+    assert_eq!(removed, json!({ "name": "a" }));
+    home.finish();
+}
+
+#[test]
+fn one_that_dies_is_not_started_again_unless_that_was_asked_for() {
+    let home = home();
+    home.daemon();
+    let dies = program(&home, "xy-test-exit");
+    let args = ["--code", "3", "--after", "300"];
+    let never = home.xy(&[&["add", "never", "--", &dies], &args[..]].concat());
+    assert_eq!(never.code, 0, "{never:?}");
+    home.wait_for_state("never", "failed");
+    let always =
+        home.xy(&[&["add", "always", "--restart", "always", "--", &dies], &args[..]].concat());
+    assert_eq!(always.code, 0, "{always:?}");
+    home.wait_until("it is started again", || status(&home, "always")["restarts_total"] != 0);
+    assert_eq!(status(&home, "never")["restarts_total"], 0);
+    home.finish();
+}
+
+#[test]
+fn one_that_shall_stay_gets_a_file_like_all_others() {
+    let home = home();
+    home.daemon();
+    let added = add(&home, "stays", &["--persist", "--env", "A=b \"c\""]);
+    assert_eq!(added.code, 0, "{added:?}");
+    let pid = running(&home, "stays");
+    let check = home.xy(&["check"]);
+    assert_eq!(check.code, 0, "{check:?}");
+    assert!(!home.root().join("state/xy/added.json").exists());
+    let reloaded = ask(&home, "reload", Value::Null);
+    assert_eq!(reloaded["unchanged"], json!(["stays"]), "{reloaded:#}");
+    assert_eq!(running(&home, "stays"), pid);
+
+    let refused = home.xy(&["remove", "stays"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("its file `servers/stays.kdl` would bring it back"));
+    assert_eq!(names(&home), ["stays"]);
+    let removed = home.xy(&["remove", "stays", "--persist"]);
+    assert_eq!(removed.code, 0, "{removed:?}");
+    assert!(!file_of(&home, "stays").exists() && names(&home).is_empty());
+    home.finish();
+}
+
+#[test]
+fn a_file_is_never_overwritten_and_wins_over_what_was_added() {
+    let home = home();
+    home.daemon();
+    home.server("a", &format!("{}stop {{ grace \"3s\" }}\n", sleeper(&home)));
+    let text = fs::read_to_string(file_of(&home, "a")).unwrap();
+    let refused = add(&home, "a", &["--persist"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("there is a file `servers/a.kdl`"), "{refused:?}");
+    assert_eq!(fs::read_to_string(file_of(&home, "a")).unwrap(), text);
+    assert!(names(&home).is_empty());
+
+    assert_eq!(add(&home, "a", &[]).code, 0);
+    let pid = running(&home, "a");
+    let reloaded = ask(&home, "reload", Value::Null);
+    assert_eq!(reloaded["updated"], json!(["a"]), "{reloaded:#}");
+    assert_eq!(running(&home, "a"), pid);
+    assert!(status(&home, "a")["config_file"].as_str().unwrap().ends_with("servers/a.kdl"));
+    let added = fs::read_to_string(home.root().join("state/xy/added.json")).unwrap();
+    assert!(added.contains("\"servers\": []"), "{added}");
+    home.finish();
+}
+
+#[test]
+fn one_server_is_reloaded_alone() {
+    let home = home();
+    home.server("one", &sleeper(&home));
+    home.server("two", &sleeper(&home));
+    home.daemon();
+    assert_eq!(add(&home, "extra", &[]).code, 0);
+    let before = ["one", "two", "extra"].map(|name| running(&home, name));
+    home.server("one", &format!("{}args \"x\"\n", sleeper(&home)));
+    home.server("two", "comand \"x\"\n");
+
+    let reloaded = home.xy(&["reload", "one"]);
+    assert_eq!((reloaded.code, reloaded.stdout.as_str()), (0, "reloaded one\n"), "{reloaded:?}");
+    let same = home.xy_json(&["reload", "extra"]);
+    assert_eq!(same["restarted"], json!(["extra"]));
+    let broken = home.xy(&["reload", "two"]);
+    assert_eq!(broken.code, 3, "{broken:?}");
+    assert!(broken.stderr.contains("comand") && !broken.stderr.contains("one.kdl"), "{broken:?}");
+
+    let after = ["one", "two", "extra"].map(|name| running(&home, name));
+    assert_ne!(after[0], before[0]);
+    assert_eq!(after[1], before[1]);
+    assert_ne!(after[2], before[2]);
+    assert_eq!(home.xy(&["reload", "nobody"]).code, 1);
+    home.finish();
+}
+
+#[test]
+fn a_server_for_each_client_waits_for_them() {
+    let home = home();
+    home.server("each", &format!("{}isolation \"client\"\n", sleeper(&home)));
+    let daemon = home.daemon();
+    let told = status(&home, "each");
+    assert_eq!((&told["state"], &told["wanted"]), (&json!("stopped"), &json!("up")));
+    assert_eq!(
+        (&told["instances"], &told["reason"]),
+        (&json!([]), &json!("no client uses it now"))
+    );
+    let logs = refused(&home, "logs", json!({ "name": "each" }));
+    assert_eq!(logs["code"], -32005, "{logs:#}");
+
+    assert_eq!(home.xy(&["stop", "each"]).stdout, "stopped each\n");
+    assert_eq!(home.xy(&["stop", "each"]).stdout, "each was not running\n");
+    assert_eq!(status(&home, "each")["wanted"], "down");
+    daemon.terminate();
+    home.daemon();
+    assert_eq!(status(&home, "each")["wanted"], "down");
+    assert_eq!(home.xy(&["start", "each"]).stdout, "started each\n");
+
+    home.server("each", &sleeper(&home));
+    assert_eq!(ask(&home, "reload", Value::Null)["restarted"], json!(["each"]));
+    let pid = running(&home, "each");
+    let shared = json!([{ "holder": null, "pid": pid, "state": "running" }]);
+    assert_eq!(status(&home, "each")["instances"], shared);
+    home.finish();
+}
