@@ -41,6 +41,7 @@ pub(crate) enum Verb {
     Logs(verbs::logs::Args),
     Events(verbs::events::Args),
     Check(verbs::check::Args),
+    Connect(verbs::connect::Args),
     Info(verbs::info::Args),
     Version(verbs::version::Args),
     Shutdown(verbs::shutdown::Args),
@@ -128,6 +129,7 @@ impl Verb {
             Self::Logs(args) => verbs::logs::run(args, output),
             Self::Events(args) => verbs::events::run(args, output),
             Self::Check(args) => verbs::check::run(args, output),
+            Self::Connect(args) => verbs::connect::run(args),
             Self::Info(args) => verbs::info::run(args, output),
             Self::Version(args) => verbs::version::run(args, output),
             Self::Shutdown(args) => verbs::shutdown::run(args, output),
@@ -153,7 +155,7 @@ impl Verb {
             Self::Info(args) => args.json.json,
             Self::Version(args) => args.json.json,
             Self::Shutdown(args) => args.json.json,
-            Self::Demo(_) | Self::SampleServer(_) => false,
+            Self::Connect(_) | Self::Demo(_) | Self::SampleServer(_) => false,
         }
     }
 }

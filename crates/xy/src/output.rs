@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use xy_protocol::error::CallError;
@@ -104,6 +106,30 @@ impl Output {
         }
         bar.enable_steady_tick(Duration::from_millis(100));
         Spinner { bar }
+    }
+}
+
+/// stdout as the carrier of a protocol: past every buffer and lock, so that a reader who has
+/// stopped reading keeps nobody else from ending.
+#[derive(Debug)]
+pub(crate) struct Protocol;
+
+impl Protocol {
+    /// Writes all of it, waiting even if somebody made stdout non-blocking.
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
+        let stdout = rustix::stdio::stdout();
+        while !bytes.is_empty() {
+            match rustix::io::write(stdout, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let mut polled = [PollFd::new(&stdout, PollFlags::OUT)];
+                    let _ = poll(&mut polled, None); // If it fails, the write will tell.
+                }
+                Err(cause) => return Err(not_written(cause.into())),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod add;
 pub(crate) mod check;
+pub(crate) mod connect;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod events;

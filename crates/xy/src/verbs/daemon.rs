@@ -148,18 +148,19 @@ fn ended(status: ExitStatus, mut words: LastWords, json: Json, output: &mut Outp
 }
 
 /// What the daemon writes to stderr before it has a log.
-struct LastWords {
+#[derive(Debug)]
+pub(super) struct LastWords {
     source: Option<ChildStderr>,
-    text: Vec<u8>,
+    pub(super) text: Vec<u8>,
 }
 
 impl LastWords {
-    fn of(child: &mut Child) -> Self {
+    pub(super) fn of(child: &mut Child) -> Self {
         Self { source: child.stderr.take(), text: Vec::new() }
     }
 
     /// Waits a moment, and takes what is said in it.
-    fn listen(&mut self, moment: Duration) {
+    pub(super) fn listen(&mut self, moment: Duration) {
         let Some(source) = &mut self.source else {
             readable(&[], moment);
             return;
@@ -178,7 +179,7 @@ impl LastWords {
     }
 
     /// Takes what is left; a child that outlives the daemon may hold the other end.
-    fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         while let Some(source) = &self.source
             && readable(&[source.as_fd()], Duration::ZERO)[0]
         {

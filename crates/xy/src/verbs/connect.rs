@@ -1,0 +1,132 @@
+//! `xy connect`: what an MCP client starts; its stdio becomes a conversation with the daemon.
+//!
+//! Two blocking threads carry lines, one each way, and this one waits for the end. stdout
+//! carries the protocol only. The bridge owns no server: it can be started twice at once,
+//! thrown away, and outlive the daemon. `docs/design/connect.md` says how and why.
+
+mod carry;
+mod dial;
+mod downward;
+mod environment;
+mod head;
+mod hub;
+mod ledger;
+mod lines;
+mod upward;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use xy_config::Paths;
+use xy_protocol::door::{DOOR_PROTOCOL, Hello, View};
+
+use crate::clock::Deadline;
+use crate::failure::Failure;
+use dial::{Dial, Limits};
+use downward::Downward;
+use hub::Hub;
+use upward::Upward;
+
+/// How long answers may still come after the client has said its last word.
+const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a client may take to ask something, so that it can be told why there is no answer.
+const FIRST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// More than the threads ever say.
+const MAX_NEWS: usize = 16;
+
+/// Connect an MCP client to the daemon, over stdin and stdout
+///
+/// This is the command to put in an MCP client's settings. Starts the daemon if none runs,
+/// and goes on with the next one if the daemon is restarted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy connect\n  xy connect --profile work\n  \
+    xy connect --server github")]
+pub(crate) struct Args {
+    /// Show what this profile shows
+    #[arg(long, value_name = "NAME", default_value = "default", conflicts_with = "server")]
+    profile: String,
+    /// Show one server only, with nothing renamed
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Fail if no daemon runs, instead of starting one
+    #[arg(long)]
+    no_start: bool,
+    /// How long a daemon is waited for.
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    within: Option<Duration>,
+}
+
+/// What a thread has to say to the one that waits.
+#[derive(Debug)]
+enum News {
+    /// The client has said its last word; answers may still come.
+    ClientLeft,
+    /// The client knows why it gets no answers.
+    ClientKnows,
+    /// It is over.
+    Ended {
+        result: Result<(), Failure>,
+        /// Whether nobody has to be told why any more.
+        client_knows: bool,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let paths = Paths::from_env()?;
+    let not_begun = |cause| Failure::internal("the bridge could not begin", cause);
+    let hub = Arc::new(Hub::new().map_err(not_begun)?);
+    let limits = Limits { may_start: !args.no_start, within: args.within };
+    let (news, heard) = sync_channel(MAX_NEWS);
+    let downward = Downward::new(Arc::clone(&hub), Dial::new(paths, limits), hello(args));
+    let upward = Upward::new(hub, news.clone());
+    spawn("downward", move || downward.run(&news)).map_err(not_begun)?;
+    spawn("upward", move || upward.run()).map_err(not_begun)?;
+    until_the_end(&heard)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    // Nobody joins them: one may be blocked by a client that has lost interest.
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+fn hello(args: &Args) -> Hello {
+    let view = match &args.server {
+        Some(server) => View::Server(server.clone()),
+        None => View::Profile(args.profile.clone()),
+    };
+    let client = rustix::process::getppid();
+    let client_pid = client.and_then(|pid| pid.as_raw_nonzero().get().try_into().ok());
+    Hello { protocol: DOOR_PROTOCOL, view, client_pid }
+}
+
+fn until_the_end(heard: &Receiver<News>) -> Result<(), Failure> {
+    let mut deadline = Deadline::never();
+    loop {
+        match next(heard, deadline) {
+            Some(News::ClientLeft) if deadline.left().is_none() => {
+                deadline = Deadline::after(LAST_ANSWERS_WITHIN);
+            }
+            Some(News::ClientLeft | News::ClientKnows) => {}
+            Some(News::Ended { result, client_knows }) => {
+                if !client_knows {
+                    // A client that has not asked yet is about to, and shows people the answer.
+                    next(heard, Deadline::after(FIRST_WORDS_WITHIN));
+                }
+                return result;
+            }
+            // Nobody waits for what has not come by now.
+            None => return Ok(()),
+        }
+    }
+}
+
+fn next(heard: &Receiver<News>, deadline: Deadline) -> Option<News> {
+    match deadline.left() {
+        None => heard.recv().ok(),
+        Some(left) => heard.recv_timeout(left).ok(),
+    }
+}

@@ -1,0 +1,344 @@
+//! Short plays between a client, the ledger and daemons that come and go.
+
+use proptest::prelude::*;
+use xy_mcp::envelope::parse;
+
+use super::*;
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","x":1.50}}"#;
+const INITIALIZE_ANSWER: &str =
+    r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
+const CLIENT_INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+fn client(ledger: &mut Ledger, line: &str) -> Verdict {
+    let line = format!("{line}\n");
+    ledger.client_says(parse(line.as_bytes()).ok().as_ref(), line.as_bytes(), false)
+}
+
+fn daemon(ledger: &mut Ledger, line: &str) -> Verdict {
+    let line = format!("{line}\n");
+    ledger.daemon_says(parse(line.as_bytes()).ok().as_ref(), line.as_bytes())
+}
+
+fn request(id: &str, method: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#)
+}
+
+fn about(id: &str, method: &str, uri: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"uri":"{uri}"}}}}"#)
+}
+
+fn result(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+fn shaken() -> Ledger {
+    let mut ledger = Ledger::default();
+    assert_eq!(client(&mut ledger, INITIALIZE), Verdict::Pass);
+    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), Verdict::Pass);
+    assert_eq!(client(&mut ledger, CLIENT_INITIALIZED), Verdict::Pass);
+    ledger
+}
+
+/// Ids in a text of lines, in order.
+fn ids(lines: &str) -> Vec<String> {
+    lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].to_string())
+        .collect()
+}
+
+#[test]
+fn what_may_not_happen_twice_gets_an_error_and_the_rest_is_sent_again() {
+    let harmless = [
+        "tools/list",
+        "prompts/list",
+        "prompts/get",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "ping",
+        "completion/complete",
+        "initialize",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "server/discover",
+        "subscriptions/listen",
+    ];
+    let others = ["tools/call", "tasks/cancel", "x/unknown", "sampling/createMessage", ""];
+    for method in harmless {
+        let mut ledger = Ledger::default();
+        client(&mut ledger, &request("1", method));
+        assert_eq!(text(ledger.lost("x")), "", "{method}");
+        assert_eq!(text(ledger.replay()), request("1", method) + "\n");
+    }
+    for method in others {
+        let mut ledger = Ledger::default();
+        client(&mut ledger, &request("\"one\"", method));
+        let told = text(ledger.lost("it hung up"));
+        assert!(
+            told.starts_with(r#"{"jsonrpc":"2.0","id":"one","error":{"code":-32010,"#),
+            "{told}"
+        );
+        assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
+        assert_eq!(text(ledger.replay()), "", "{method}");
+        assert_eq!(text(ledger.lost("x")), "", "it is told once");
+    }
+}
+
+#[test]
+fn what_was_answered_is_neither_told_nor_sent_again() {
+    let mut ledger = Ledger::default();
+    for (id, method) in [("1", "tools/call"), ("2", "tools/list"), ("3", "tools/call")] {
+        client(&mut ledger, &request(id, method));
+    }
+    assert_eq!(daemon(&mut ledger, &result("2")), Verdict::Pass);
+    assert_eq!(daemon(&mut ledger, &result("1")), Verdict::Pass);
+    assert_eq!(ids(&text(ledger.lost("x"))), ["3"]);
+    assert_eq!(text(ledger.replay()), "");
+}
+
+#[test]
+fn a_new_daemon_hears_the_handshake_the_level_and_the_subscriptions() {
+    let mut ledger = shaken();
+    client(&mut ledger, &about("1", "resources/subscribe", "file:///a"));
+    client(&mut ledger, &about("2", "resources/subscribe", "file:///b"));
+    client(&mut ledger, &about("3", "resources/subscribe", "file:///refused"));
+    client(&mut ledger, &request("4", "logging/setLevel"));
+    for id in ["1", "2", "4"] {
+        daemon(&mut ledger, &result(id));
+    }
+    daemon(&mut ledger, r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"no"}}"#);
+    client(&mut ledger, &about("5", "resources/unsubscribe", "file:///a"));
+    daemon(&mut ledger, &result("5"));
+    client(&mut ledger, &request("6", "tools/list"));
+
+    assert_eq!(text(ledger.lost("x")), "");
+    let greeting = text(ledger.greeting().unwrap());
+    assert_eq!(greeting, INITIALIZE.replace("\"id\":0", "\"id\":\"xy-connect-1\"") + "\n");
+    let answer = INITIALIZE_ANSWER.replace("\"id\":0", "\"id\":\"xy-connect-1\"");
+    assert_eq!(daemon(&mut ledger, &answer), Verdict::Greeted(Ok(())));
+    let said = text(ledger.replay());
+    let expected = [
+        CLIENT_INITIALIZED.to_owned(),
+        request("\"xy-connect-2\"", "logging/setLevel"),
+        about("\"xy-connect-3\"", "resources/subscribe", "file:///b"),
+        request("6", "tools/list"),
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(daemon(&mut ledger, &result("\"xy-connect-3\"")), Verdict::Swallow);
+    assert_eq!(daemon(&mut ledger, &result("6")), Verdict::Pass);
+    assert_eq!(ledger.news_of_a_new_daemon(), LISTS_CHANGED);
+}
+
+#[test]
+fn a_handshake_that_was_not_answered_is_the_clients_own_again() {
+    let mut ledger = Ledger::default();
+    client(&mut ledger, INITIALIZE);
+    ledger.lost("x");
+    assert_eq!(ledger.greeting(), None);
+    assert_eq!(text(ledger.replay()), format!("{INITIALIZE}\n"));
+    assert_eq!(ledger.news_of_a_new_daemon(), "");
+    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), Verdict::Pass);
+    // Now it stands, and the client has yet to say that it is initialized.
+    ledger.lost("x");
+    assert!(ledger.greeting().is_some());
+    assert_eq!(text(ledger.replay()), "");
+}
+
+#[test]
+fn a_daemon_that_grants_less_than_the_one_before_cannot_go_on() {
+    let mut ledger = shaken();
+    ledger.lost("x");
+    ledger.greeting();
+    let other =
+        r#"{"jsonrpc":"2.0","id":"xy-connect-1","result":{"protocolVersion":"2024-11-05"}}"#;
+    let Verdict::Greeted(Err(why)) = daemon(&mut ledger, other) else { panic!() };
+    assert_eq!(
+        why,
+        "it speaks MCP 2024-11-05 with this client, and 2025-06-18 was agreed on before"
+    );
+    ledger.greeting();
+    let error = r#"{"jsonrpc":"2.0","id":"xy-connect-2","error":{"code":-1,"message":"full"}}"#;
+    assert_eq!(daemon(&mut ledger, error), Verdict::Greeted(Err("full".into())));
+}
+
+#[test]
+fn what_was_not_written_is_said_again_by_whoever_has_it() {
+    let mut ledger = Ledger::default();
+    client(&mut ledger, &request("1", "tools/call"));
+    let second = ledger.next_line();
+    client(&mut ledger, &request("2", "tools/call"));
+    client(&mut ledger, &request("3", "tools/list"));
+    client(&mut ledger, CLIENT_INITIALIZED);
+    ledger.unwritten_from(second);
+    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+    assert_eq!(text(ledger.replay()), "");
+    assert_eq!(ledger.initialized_at, None);
+}
+
+#[test]
+fn answers_to_a_daemon_that_is_gone_are_swallowed() {
+    let mut ledger = Ledger::default();
+    for id in ["7", "8"] {
+        assert_eq!(daemon(&mut ledger, &request(id, "sampling/createMessage")), Verdict::Pass);
+    }
+    assert_eq!(client(&mut ledger, &result("8")), Verdict::Pass);
+    let told = text(ledger.lost("x"));
+    assert!(
+        told.contains("notifications/cancelled") && told.contains(r#""requestId":7,"#),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1);
+    assert_eq!(client(&mut ledger, &result("7")), Verdict::Swallow);
+    assert_eq!(client(&mut ledger, &result("9")), Verdict::Pass, "the daemon's to judge");
+}
+
+#[test]
+fn an_id_that_an_old_daemon_used_is_renamed_on_its_way() {
+    let mut ledger = Ledger::default();
+    let ask = request("7", "roots/list");
+    daemon(&mut ledger, &ask);
+    ledger.lost("x");
+    let renamed = request("\"xy-connect-1\"", "roots/list") + "\n";
+    assert_eq!(daemon(&mut ledger, &ask), Verdict::Replace(renamed.into_bytes()));
+    assert_eq!(client(&mut ledger, &result("7")), Verdict::Swallow, "it answers the old one");
+    let restored = result("7") + "\n";
+    assert_eq!(
+        client(&mut ledger, &result("\"xy-connect-1\"")),
+        Verdict::Replace(restored.into_bytes())
+    );
+    // And so is its cancellation.
+    daemon(&mut ledger, &ask);
+    let cancel = |id: &str| {
+        let method = "notifications/cancelled";
+        format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"requestId":{id}}}}}"#)
+    };
+    let renamed = cancel("\"xy-connect-2\"") + "\n";
+    assert_eq!(daemon(&mut ledger, &cancel("7")), Verdict::Replace(renamed.into_bytes()));
+}
+
+#[test]
+fn a_carried_answer_is_void_and_a_carried_request_is_not() {
+    let mut ledger = Ledger::default();
+    let answer = result("7");
+    let message = parse(answer.as_bytes()).unwrap();
+    assert_eq!(ledger.client_says(Some(&message), answer.as_bytes(), true), Verdict::Swallow);
+    let ask = request("7", "tools/call");
+    let message = parse(ask.as_bytes()).unwrap();
+    assert_eq!(ledger.client_says(Some(&message), ask.as_bytes(), true), Verdict::Pass);
+}
+
+#[test]
+fn a_cancelled_request_is_not_waited_for() {
+    let mut ledger = Ledger::default();
+    client(&mut ledger, &request("1", "tools/call"));
+    client(
+        &mut ledger,
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
+    );
+    assert_eq!(text(ledger.lost("x")), "");
+}
+
+#[test]
+fn what_is_no_message_is_passed_on_and_means_nothing() {
+    let mut ledger = Ledger::default();
+    for line in ["", "garbage", "[]", "{}", r#"{"id":1}"#, "\u{0}"] {
+        assert_eq!(client(&mut ledger, line), Verdict::Pass);
+        assert_eq!(daemon(&mut ledger, line), Verdict::Pass);
+    }
+    assert_eq!(text(ledger.lost("x")), "");
+}
+
+#[test]
+fn nothing_is_remembered_without_a_bound() {
+    let mut ledger = shaken();
+    for no in 0..MAX_SUBSCRIPTIONS + 10 {
+        let id = (no + 1).to_string();
+        client(&mut ledger, &about(&id, "resources/subscribe", &id));
+        daemon(&mut ledger, &result(&id));
+    }
+    assert_eq!(ledger.subscriptions.len(), MAX_SUBSCRIPTIONS);
+    for no in 0..65_536 {
+        assert_eq!(client(&mut ledger, &request(&no.to_string(), "tools/call")), Verdict::Pass);
+    }
+    let Verdict::Refuse(answer) = client(&mut ledger, &request("\"more\"", "tools/call")) else {
+        panic!("it has no room")
+    };
+    assert!(text(answer).starts_with(r#"{"jsonrpc":"2.0","id":"more","error":{"code":-32008"#));
+    let long = format!("\"{}\"", "x".repeat(2000));
+    assert!(matches!(client(&mut ledger, &request(&long, "ping")), Verdict::Refuse(_)));
+    for no in 0..MAX_ASKED + 10 {
+        daemon(&mut ledger, &request(&no.to_string(), "roots/list"));
+    }
+    ledger.lost("x");
+    assert_eq!(ledger.stale.len(), MAX_ASKED);
+}
+
+#[test]
+fn a_request_too_large_to_keep_is_not_sent_again() {
+    let mut ledger = Ledger::default();
+    client(&mut ledger, &about("1", "resources/read", &"x".repeat(100_000)));
+    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+}
+
+#[derive(Debug, Clone)]
+enum Move {
+    Asks(u8, bool),
+    Answered(u8),
+    Lost,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        3 => (0..20u8, any::<bool>()).prop_map(|(id, once)| Move::Asks(id, once)),
+        2 => (0..20u8).prop_map(Move::Answered),
+        1 => Just(Move::Lost),
+    ];
+    proptest::collection::vec(one, 0..80)
+}
+
+proptest! {
+    /// Whatever happens, each request has exactly one fate: it is answered by a daemon, or
+    /// by us, or is still open and will be sent again.
+    #[test]
+    fn every_request_has_one_fate(moves in moves()) {
+        let mut ledger = Ledger::default();
+        let mut open = std::collections::BTreeMap::new();
+        for step in moves {
+            match step {
+                Move::Asks(id, once) if !open.contains_key(&id) => {
+                    let method = if once { "tools/call" } else { "tools/list" };
+                    client(&mut ledger, &request(&id.to_string(), method));
+                    open.insert(id, once);
+                }
+                Move::Asks(..) => {}
+                Move::Answered(id) => {
+                    daemon(&mut ledger, &result(&id.to_string()));
+                    open.remove(&id);
+                }
+                Move::Lost => {
+                    let mut told = ids(&text(ledger.lost("x")));
+                    told.sort();
+                    let mut expected: Vec<String> =
+                        open.iter().filter(|(_, once)| **once).map(|(id, _)| id.to_string()).collect();
+                    expected.sort();
+                    prop_assert_eq!(told, expected);
+                    open.retain(|_, once| !*once);
+                    let mut again = ids(&text(ledger.replay()));
+                    again.sort();
+                    let mut expected: Vec<String> = open.keys().map(ToString::to_string).collect();
+                    expected.sort();
+                    prop_assert_eq!(again, expected);
+                }
+            }
+        }
+        prop_assert_eq!(ledger.abandon(&CallError::parse("x")).is_empty(), open.is_empty());
+        prop_assert_eq!(text(ledger.replay()), "");
+    }
+}

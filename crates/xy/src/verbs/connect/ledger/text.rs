@@ -1,0 +1,71 @@
+//! Lines that the bridge itself makes.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{Message, parse};
+use xy_protocol::error::CallError;
+
+/// Appends an error answer to the request with this id, as it is written.
+///
+/// A client shows a person the message and little else, so all that is known stands there.
+pub(in super::super) fn error_answer(id: &str, error: &CallError, out: &mut Vec<u8>) {
+    #[derive(Serialize)]
+    struct Line<'t> {
+        jsonrpc: &'t str,
+        id: Option<&'t RawValue>,
+        error: Error<'t>,
+    }
+    #[derive(Serialize)]
+    struct Error<'t> {
+        code: i32,
+        message: String,
+        data: Data<'t>,
+    }
+    #[derive(Serialize)]
+    struct Data<'t> {
+        kind: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cause: Option<&'t str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hint: Option<&'t str>,
+    }
+    let mut message = error.to_string();
+    if let Some(hint) = &error.hint {
+        message += &format!(" ({hint})");
+    }
+    let kind = format!("{:?}", error.kind);
+    let data = Data { kind, cause: error.cause.as_deref(), hint: error.hint.as_deref() };
+    let error = Error { code: error.code(), message, data };
+    // What is no JSON cannot be quoted; it is answered as what could not be read is.
+    let id = serde_json::from_str(id).ok();
+    serde_json::to_writer(&mut *out, &Line { jsonrpc: "2.0", id, error })
+        .expect("an answer always serialises");
+    out.push(b'\n');
+}
+
+/// Appends a note that the request with this id is not to be answered any more.
+pub(super) fn cancelled(id: &str, out: &mut Vec<u8>) {
+    let before = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
+    let after = ",\"reason\":\"the daemon that asked has gone\"}}\n";
+    out.extend_from_slice(before.as_bytes());
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(after.as_bytes());
+}
+
+/// The line with another id, be it its own or that of the request it cancels.
+pub(super) fn same_with_id(line: &[u8], old: &str, new: &str) -> Vec<u8> {
+    let id = match parse(line) {
+        Ok(Message::Request { id, .. } | Message::Answer { id: Some(id), .. }) => Some(id),
+        Ok(Message::Notification { params, .. }) => super::request_id(params),
+        _ => None,
+    };
+    let Some(id) = id.filter(|id| *id == old) else {
+        return line.to_vec();
+    };
+    let mut edits = Edits::of(line.trim_ascii_end());
+    edits.replace(id, new);
+    let mut line = edits.to_vec();
+    line.push(b'\n');
+    line
+}
