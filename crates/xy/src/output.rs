@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -112,18 +113,23 @@ impl Output {
 /// stdout as the carrier of a protocol: past every buffer and lock, so that a reader who has
 /// stopped reading keeps nobody else from ending.
 #[derive(Debug)]
-pub(crate) struct Protocol;
+pub(crate) struct Protocol {
+    stdout: BorrowedFd<'static>,
+}
 
 impl Protocol {
+    pub(crate) fn new() -> Self {
+        Self { stdout: rustix::stdio::stdout() }
+    }
+
     /// Writes all of it, waiting even if somebody made stdout non-blocking.
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
-        let stdout = rustix::stdio::stdout();
         while !bytes.is_empty() {
-            match rustix::io::write(stdout, bytes) {
+            match rustix::io::write(self.stdout, bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    let mut polled = [PollFd::new(&stdout, PollFlags::OUT)];
+                    let mut polled = [PollFd::new(&self.stdout, PollFlags::OUT)];
                     let _ = poll(&mut polled, None); // If it fails, the write will tell.
                 }
                 Err(cause) => return Err(not_written(cause.into())),

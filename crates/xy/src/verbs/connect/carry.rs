@@ -178,7 +178,7 @@ mod tests {
         for (room, no) in first_unwritten.into_iter().enumerate() {
             let unwritten = parcel.write_to(Dies(room, Vec::new()), chunk).unwrap_err();
             assert_eq!(unwritten.no, no, "after {room} bytes");
-            assert_eq!(unwritten.begins, (no as usize - 10) * 2);
+            assert_eq!(u64::try_from(unwritten.begins).unwrap(), (no - 10) * 2);
         }
         let mut all = Dies(12, Vec::new());
         assert_eq!(parcel.write_to(&mut all, chunk), Ok(()));

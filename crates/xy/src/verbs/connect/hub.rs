@@ -23,7 +23,7 @@ pub(super) struct Hub {
     calm: Condvar,
     stdout: Mutex<Protocol>,
     /// A byte here wakes the client's thread.
-    waker: UnixStream,
+    alarm: UnixStream,
     wakes: UnixStream,
 }
 
@@ -37,12 +37,13 @@ struct State {
     is_waiting: bool,
     /// The client has said its last word, and the daemon has been told.
     has_left: bool,
-    was_up: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Phase {
-    /// No connection yet, or not any more.
+    /// No connection yet.
+    Outside,
+    /// No connection any more.
     Down,
     /// The client's words go here.
     Up(Arc<UnixStream>),
@@ -63,19 +64,18 @@ pub(super) enum Turn {
 
 impl Hub {
     pub(super) fn new() -> std::io::Result<Self> {
-        let (waker, wakes) = UnixStream::pair()?;
-        waker.set_nonblocking(true)?;
+        let (alarm, wakes) = UnixStream::pair()?;
+        alarm.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
         let state = State {
             ledger: Ledger::default(),
-            phase: Phase::Down,
+            phase: Phase::Outside,
             is_writing: false,
             is_waiting: false,
             has_left: false,
-            was_up: false,
         };
-        let stdout = Mutex::new(Protocol);
-        Ok(Self { state: Mutex::new(state), calm: Condvar::new(), stdout, waker, wakes })
+        let stdout = Mutex::new(Protocol::new());
+        Ok(Self { state: Mutex::new(state), calm: Condvar::new(), stdout, alarm, wakes })
     }
 
     /// Gives whole lines to the client.
@@ -168,14 +168,13 @@ impl Hub {
         if state.has_left {
             let _ = stream.shutdown(Shutdown::Write); // It may be gone, which is as good.
         }
-        state.was_up = true;
         state.phase = Phase::Up(stream);
         self.wake(state);
     }
 
     /// Whether there ever was a connection.
     pub(super) fn was_up(&self) -> bool {
-        self.state().was_up
+        !matches!(self.state().phase, Phase::Outside)
     }
 
     /// The connection is not used any more, and nobody is left who writes there.
@@ -185,7 +184,9 @@ impl Hub {
         while state.is_writing {
             state = self.calm.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.phase = Phase::Down;
+        if matches!(state.phase, Phase::Up(_)) {
+            state.phase = Phase::Down;
+        }
     }
 
     /// The connection was lost. Answers what the client must hear.
@@ -231,7 +232,7 @@ impl Hub {
         let is_waiting = state.is_waiting;
         drop(state);
         if is_waiting {
-            let _ = (&self.waker).write(&[1]); // If it is full, there are signs enough.
+            let _ = (&self.alarm).write(&[1]); // If it is full, there are signs enough.
         }
     }
 

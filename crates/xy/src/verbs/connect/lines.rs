@@ -94,18 +94,9 @@ impl Lines {
     /// Takes away everything up to the end of a line; `false` if that has not come.
     pub(super) fn drop_rest_of_line(&mut self) -> bool {
         let end = memchr::memchr(b'\n', &self.buffer[self.begins..self.filled]);
-        match end {
-            Some(end) => {
-                self.begins += end + 1;
-                self.whole_until = self.whole_until.max(self.begins);
-                true
-            }
-            None => {
-                self.begins = self.filled;
-                self.whole_until = self.filled;
-                false
-            }
-        }
+        self.begins = end.map_or(self.filled, |end| self.begins + end + 1);
+        self.whole_until = self.whole_until.max(self.begins);
+        end.is_some()
     }
 
     /// How much is held.

@@ -30,10 +30,10 @@ pub(in super::super) fn error_answer(id: &str, error: &CallError, out: &mut Vec<
         #[serde(skip_serializing_if = "Option::is_none")]
         hint: Option<&'t str>,
     }
-    let mut message = error.to_string();
-    if let Some(hint) = &error.hint {
-        message += &format!(" ({hint})");
-    }
+    let message = match &error.hint {
+        Some(hint) => format!("{error}; {hint}"),
+        None => error.to_string(),
+    };
     let kind = format!("{:?}", error.kind);
     let data = Data { kind, cause: error.cause.as_deref(), hint: error.hint.as_deref() };
     let error = Error { code: error.code(), message, data };

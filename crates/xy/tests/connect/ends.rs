@@ -1,0 +1,91 @@
+//! How it ends: the client leaves, or does not read, or somebody ends the bridge.
+
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::stage::{Client, Door, SOON, home, request, result, talking};
+
+#[test]
+fn answers_still_come_after_the_clients_last_word() {
+    let home = home();
+    let door = Door::open(&home);
+    let (mut client, mut caller) = talking(&home, &door);
+    client.say(&request(1, "tools/call"));
+    client.say_raw(request(2, "tools/call").as_bytes()); // Without its end.
+    drop(client.take_stdin());
+    assert_eq!(caller.hear(), request(1, "tools/call"));
+    assert_eq!(caller.hear(), request(2, "tools/call"));
+    assert_eq!(caller.hear(), "", "the daemon knows that the client has left");
+    caller.say(&result("1"));
+    caller.say(&result("2"));
+    assert_eq!(client.hear(), result("1"));
+    assert_eq!(client.hear(), result("2"));
+    drop(caller);
+    let (status, rest, told) = client.ended();
+    assert_eq!((status.code(), &rest[..], told.as_str()), (Some(0), &b""[..], ""));
+    drop(door);
+    home.finish();
+}
+
+#[test]
+fn a_daemon_that_never_hangs_up_is_not_waited_for_for_ever() {
+    let home = home();
+    let door = Door::open(&home);
+    let (mut client, caller) = talking(&home, &door);
+    drop(client.take_stdin());
+    let (status, _, told) = client.ended(); // After five seconds.
+    assert_eq!((status.code(), told.as_str()), (Some(0), ""));
+    drop((caller, door));
+    home.finish();
+}
+
+#[test]
+fn a_client_that_does_not_listen_any_more_is_no_reason_to_complain() {
+    let home = home();
+    let door = Door::open(&home);
+    let mut child = home
+        .command(&["connect"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut caller = door.welcome();
+    drop(child.stdout.take());
+    caller.say(&result("1"));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
+    drop(door);
+    home.finish();
+}
+
+#[test]
+fn a_signal_ends_it_without_a_word() {
+    let home = home();
+    let door = Door::open(&home);
+    for signal in [Signal::TERM, Signal::INT] {
+        let (client, _caller) = talking(&home, &door);
+        let pid = Pid::from_raw(client.pid().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        let (_, rest, told) = client.ended();
+        assert_eq!((&rest[..], told.as_str()), (&b""[..], ""));
+    }
+    drop(door);
+    home.finish();
+}
+
+#[test]
+fn nothing_said_and_nobody_there_is_over_soon() {
+    let home = home();
+    let door = Door::open(&home);
+    let mut client = Client::start(&home, &[]);
+    drop(client.take_stdin());
+    let mut caller = door.welcome();
+    assert_eq!(caller.hear(), "");
+    drop(caller);
+    let (status, _, _) = client.ended();
+    assert_eq!(status.code(), Some(0), "within {SOON:?}");
+    drop(door);
+    home.finish();
+}

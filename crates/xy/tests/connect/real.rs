@@ -1,0 +1,64 @@
+//! In front of a real daemon: one is started, and only one.
+
+use std::fs;
+
+use serde_json::Value;
+use xy_testkit::Home;
+
+use crate::stage::{Client, INITIALIZE, home};
+
+fn pid_of_daemon(home: &Home) -> Option<u32> {
+    let ran = home.xy(&["info", "--json"]);
+    let info: Value = serde_json::from_str(&ran.stdout).ok()?;
+    u32::try_from(info["pid"].as_u64()?).ok()
+}
+
+#[test]
+fn a_daemon_is_started_out_of_the_clients_reach() {
+    let home = home().with_env("NODE_OPTIONS", "--inspect").with_env("SOME_TOKEN", "secret");
+    let mut client = Client::start(&home, &["--within", "15s"]);
+    client.say(INITIALIZE);
+    let pid = home.wait_until("a daemon runs", || pid_of_daemon(&home));
+    client.kill();
+    assert!(xy_testkit::is_alive(pid));
+    #[cfg(target_os = "linux")]
+    {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.contains("HOME=") && environment.contains("XDG_STATE_HOME="));
+        assert!(!environment.contains("NODE_OPTIONS") && !environment.contains("secret"));
+        let (_, session) = xy_testkit::group_and_session(pid).unwrap();
+        assert_eq!(session, pid, "a session of its own");
+    }
+    home.finish();
+}
+
+#[test]
+fn several_bridges_at_once_end_up_with_one_daemon() {
+    let home = home();
+    let clients: Vec<Client> = (0..4).map(|_| Client::start(&home, &["--within", "15s"])).collect();
+    let pid = home.wait_until("a daemon runs", || pid_of_daemon(&home));
+    for client in clients {
+        client.kill();
+    }
+    let log = fs::read_to_string(home.root().join("state/xy/daemon.log")).unwrap();
+    assert_eq!(log.matches("ready pid=").count(), 1, "{log}");
+    assert!(log.contains(&format!("ready pid={pid}")), "{log}");
+    home.finish();
+}
+
+#[test]
+fn a_daemon_that_cannot_start_is_a_reason_to_give_up_at_once() {
+    let home = home();
+    home.server("bad", "this is not { a server");
+    let mut client = Client::start(&home, &["--within", "15s"]);
+    client.say(INITIALIZE);
+    let answer = client.hear_json();
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&0.into(), &(-32005).into()));
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("bad.kdl"), "{message}");
+    let (status, _, told) = client.ended();
+    assert_eq!(status.code(), Some(2));
+    assert!(told.contains("none starts") && told.contains("bad.kdl"), "{told}");
+    home.finish();
+}
