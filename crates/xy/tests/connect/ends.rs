@@ -1,5 +1,6 @@
 //! How it ends: the client leaves, or does not read, or somebody ends the bridge.
 
+use std::io::Write;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,6 +57,30 @@ fn a_client_that_does_not_listen_any_more_is_no_reason_to_complain() {
     caller.say(&result("1"));
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
+    drop(door);
+    home.finish();
+}
+
+#[test]
+fn a_client_that_leaves_without_reading_is_not_waited_for_for_ever() {
+    let home = home();
+    let door = Door::open(&home);
+    let mut child = home
+        .command(&["connect"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let caller = door.welcome();
+    let mut stream = caller.stream();
+    let flood = std::thread::spawn(move || {
+        let line = format!("{}\n", result("1"));
+        while stream.write_all(line.as_bytes()).is_ok() {}
+    });
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0)); // After five seconds.
+    flood.join().unwrap();
     drop(door);
     home.finish();
 }

@@ -66,6 +66,18 @@ fn without_a_daemon_every_request_is_answered_with_the_reason() {
 }
 
 #[test]
+fn without_a_daemon_a_client_that_has_left_is_answered_too() {
+    let home = home();
+    let mut client = Client::start(&home, &["--no-start"]);
+    client.say_raw(INITIALIZE.as_bytes());
+    drop(client.take_stdin());
+    let (status, rest, _) = client.ended();
+    assert_eq!(status.code(), Some(2));
+    assert_eq!(json(str::from_utf8(&rest).unwrap())["error"]["code"], -32005);
+    home.finish();
+}
+
+#[test]
 fn without_a_daemon_a_client_that_says_nothing_is_not_waited_for_long() {
     let home = home();
     let client = Client::start(&home, &["--no-start"]);

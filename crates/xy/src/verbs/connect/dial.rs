@@ -223,7 +223,8 @@ impl Starter {
     /// Somebody is there, so that the next start is another matter.
     fn forget(&mut self) {
         if let Some((mut child, _)) = self.running.take() {
-            let _ = child.try_wait(); // It ends by itself, now that there is a daemon.
+            // It ends by itself, now that there is a daemon; nobody else would bury it.
+            let _ = super::spawn("reap", move || drop(child.wait()));
         }
         self.next_at = None;
         self.failures = 0;
