@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 6] = [
+const KEPT: [&str; 7] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
