@@ -1,13 +1,15 @@
 //! What every handler can reach.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::ServerSettings;
 use xy_config::{Broken, Loaded, Paths};
+use xy_gateway::Desk;
+use xy_gateway::http::ListenState;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
@@ -33,6 +35,10 @@ pub(crate) struct Daemon {
     reading: Arc<Semaphore>,
     /// In milliseconds.
     longest_grace: AtomicU64,
+    /// The gateway's, once there is one.
+    desk: OnceLock<Desk>,
+    /// Why nobody can come in over HTTP, beside what the gateway itself knows.
+    no_token: OnceLock<String>,
 }
 
 /// How a daemon ends.
@@ -58,6 +64,36 @@ impl Daemon {
             next_subscription: AtomicU64::new(1),
             reading: Arc::new(Semaphore::new(1)),
             longest_grace: AtomicU64::new(0),
+            desk: OnceLock::new(),
+            no_token: OnceLock::new(),
+        }
+    }
+
+    /// The gateway is there.
+    pub(crate) fn open_desk(&self, desk: Desk, no_token: Option<String>) {
+        let _ = self.desk.set(desk); // There is only ever one.
+        if let Some(problem) = no_token {
+            let _ = self.no_token.set(problem); // The same.
+        }
+    }
+
+    /// Where people ask the gateway.
+    pub(crate) fn desk(&self) -> Result<&Desk, CallError> {
+        let not_yet = || CallError::new(ErrorKind::NotRunning, "the gateway is not there yet");
+        self.desk.get().ok_or_else(|| not_yet().hint("try again in a moment"))
+    }
+
+    /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.
+    pub(crate) fn gateway_url(&self) -> (Option<String>, Option<String>) {
+        if let Some(problem) = self.no_token.get() {
+            return (None, Some(problem.clone()));
+        }
+        match self.desk.get().and_then(Desk::listening) {
+            Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
+            Some(ListenState::Taken { addr, cause, .. }) => {
+                (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
+            }
+            None => (None, None),
         }
     }
 

@@ -1,9 +1,15 @@
 //! The daemon, as its gateway sees it.
 
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
+use xy_config::Paths;
+use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
+use xy_gateway::http::{Auth, HttpRules, Token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -31,11 +37,63 @@ impl Control for Plane {
         })
     }
 
-    fn hold(&self, _server: &ServerName, _client: u64) -> Later<Result<(), CallError>> {
-        Box::pin(async { Ok(()) })
+    fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>> {
+        let (fleet, server) = (self.0.fleet.clone(), server.clone());
+        Box::pin(async move {
+            fleet.hold(&server, client).await.map(drop).map_err(|cause| {
+                let message = format!("no instance of `{server}` for this client");
+                CallError::new(ErrorKind::NotRunning, message).cause(cause)
+            })
+        })
     }
 
-    fn release(&self, _server: &ServerName, _client: u64) -> Later<()> {
-        Box::pin(async {})
+    fn release(&self, server: &ServerName, client: u64) -> Later<()> {
+        let (fleet, server) = (self.0.fleet.clone(), server.clone());
+        Box::pin(async move { fleet.release(&server, client).await })
     }
+}
+
+/// How clients come in over HTTP, by the files; and why they do not although they should.
+/// That is no reason not to start: everything else works, and it is said wherever people look.
+pub(crate) fn http(
+    settings: &GatewaySettings,
+    paths: &Paths,
+) -> (Option<(SocketAddr, HttpRules)>, Option<String>) {
+    let Some(listen) = settings.listen else { return (None, None) };
+    match rules(listen, settings, paths) {
+        Ok(rules) => (Some((listen, rules)), None),
+        Err(cause) => {
+            let file = paths.token_file.display();
+            let problem =
+                format!("nobody can come in over HTTP: the token `{file}` cannot be kept: {cause}");
+            tracing::error!("{problem}");
+            (None, Some(problem))
+        }
+    }
+}
+
+fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::Result<HttpRules> {
+    let auth = match settings.auth {
+        xy_config::settings::Auth::None => Auth::None,
+        xy_config::settings::Auth::Token => {
+            let token = |secret, may_manage| Token { secret, may_manage, only: None };
+            Auth::Tokens(vec![
+                token(read_or_make_token(&paths.token_file)?, false),
+                token(read_or_make_token(&manage_token_file(paths))?, true),
+            ])
+        }
+    };
+    Ok(HttpRules {
+        auth,
+        sessions_max: settings.sessions,
+        streams_per_session_max: settings.streams,
+        body_max_bytes: usize::try_from(settings.body).unwrap_or(usize::MAX),
+        idle: settings.idle,
+        allowed_hosts: vec![listen.ip().to_string()],
+    })
+}
+
+/// The token whose bearer may also manage servers.
+pub(crate) fn manage_token_file(paths: &Paths) -> PathBuf {
+    paths.token_file.with_file_name("manage-token")
 }

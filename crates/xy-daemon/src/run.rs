@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{GatewaySettings, ServerSettings};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
@@ -27,7 +27,7 @@ use xy_supervisor::wishes::Wishes;
 use crate::check;
 use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
-use crate::gateway::Plane;
+use crate::gateway::{self, Plane};
 use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
@@ -115,7 +115,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let launcher = Arc::new(launcher(&paths, speaker)?);
     let (adopted, stragglers) = launcher.adopt_all().await;
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken) = load(&paths, &adopted, &added, is_nobody_there)?;
+    let (servers, broken, gateway) = load(&paths, &adopted, &added, is_nobody_there)?;
+    let (http, no_token) = gateway::http(&gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
@@ -137,6 +138,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     daemon.apply(servers, broken.clone()).await?;
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
+        http,
         lines,
         local: mcp_listener,
         manifests_dir: daemon.paths.manifests_dir.clone(),
@@ -145,6 +147,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         changes: daemon.fleet.changes(),
     });
     let mut gateway = gateway.map_err(|cause| not_started().cause(cause))?;
+    daemon.open_desk(gateway.desk(), no_token);
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();
@@ -200,7 +203,7 @@ fn load(
     adopted: &[Adopted],
     added: &AddedServers,
     is_nobody_there: bool,
-) -> Result<(ServerMap, Broken), CallError> {
+) -> Result<(ServerMap, Broken, GatewaySettings), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() && is_nobody_there {
         let refused = check::refusal(&loaded, "the daemon did not start");
@@ -229,7 +232,7 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    Ok((servers, loaded.broken))
+    Ok((servers, loaded.broken, loaded.settings.gateway))
 }
 
 fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {

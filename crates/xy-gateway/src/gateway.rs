@@ -2,6 +2,7 @@
 //! rest of the daemon holds.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use xy_supervisor::speak::{Line, Speak};
 
 use crate::control::Control;
 use crate::desk::{Question, Tool};
+use crate::front::Conversation;
+use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::{Server, Standing};
@@ -65,6 +68,8 @@ pub struct Parts {
     pub lines: Lines,
     /// Where local clients come in.
     pub local: std::os::unix::net::UnixListener,
+    /// Where clients come in over HTTP, if they may.
+    pub http: Option<(SocketAddr, HttpRules)>,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
     /// The daemon around it.
@@ -79,6 +84,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Gateway {
     questions: mpsc::Sender<Question>,
+    listening: watch::Receiver<Option<ListenState>>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,20 +94,21 @@ impl Gateway {
     pub fn start(parts: Parts) -> io::Result<Self> {
         let (end, ended) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS);
+        let (state, listening) = watch::channel(None);
         let runtime = runtime::Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()?;
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, asked, ended));
+            local.block_on(&runtime, run(parts, asked, state, ended));
         })?;
-        Ok(Self { questions, end: Some(end), thread: Some(thread) })
+        Ok(Self { questions, listening, end: Some(end), thread: Some(thread) })
     }
 
     /// What people at the control socket can ask.
     pub fn desk(&self) -> Desk {
-        Desk { questions: self.questions.clone() }
+        Desk { questions: self.questions.clone(), listening: self.listening.clone() }
     }
 
     /// Ends it, and waits for that; clients are hung up on.
@@ -119,6 +126,7 @@ impl Gateway {
 #[derive(Debug, Clone)]
 pub struct Desk {
     questions: mpsc::Sender<Question>,
+    listening: watch::Receiver<Option<ListenState>>,
 }
 
 /// Any request to one server.
@@ -137,6 +145,11 @@ pub struct RawRequest {
 }
 
 impl Desk {
+    /// Whether clients can come in over HTTP; `None` if they are not meant to.
+    pub fn listening(&self) -> Option<ListenState> {
+        self.listening.borrow().clone()
+    }
+
     /// The tools of one server, or of all that are there.
     pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
         self.ask(|reply| Question::Tools { server, reply }).await
@@ -169,8 +182,14 @@ impl Desk {
     }
 }
 
-async fn run(parts: Parts, mut asked: mpsc::Receiver<Question>, ended: oneshot::Receiver<()>) {
-    let Parts { lines: Lines(mut lines), local, manifests_dir, control, roster, changes } = parts;
+async fn run(
+    parts: Parts,
+    mut asked: mpsc::Receiver<Question>,
+    state: watch::Sender<Option<ListenState>>,
+    ended: oneshot::Receiver<()>,
+) {
+    let Parts { lines: Lines(mut lines), local, http, manifests_dir, control, roster, changes } =
+        parts;
     let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client());
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
@@ -192,6 +211,8 @@ async fn run(parts: Parts, mut asked: mpsc::Receiver<Question>, ended: oneshot::
             }
         }
     };
+    let (closing, closed) = oneshot::channel::<()>();
+    let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
     tokio::select! {
         () = local::serve(local, hub.clone()) => {}
         () = watch_servers(&hub, roster, changes) => {}
@@ -199,6 +220,28 @@ async fn run(parts: Parts, mut asked: mpsc::Receiver<Question>, ended: oneshot::
         () = answering => {}
         _ = ended => {}
     }
+    drop(closing);
+    let _ = http.await; // It has a limit of its own.
+    for client in hub.clients() {
+        client.close();
+    }
+}
+
+async fn serve_http(
+    http: Option<(SocketAddr, HttpRules)>,
+    hub: Rc<Hub>,
+    state: watch::Sender<Option<ListenState>>,
+    closed: oneshot::Receiver<()>,
+) {
+    let Some((address, rules)) = http else { return };
+    let mut closed = std::pin::pin!(async {
+        let _ = closed.await; // Dropped or sent: either way it is time.
+    });
+    let listener = tokio::select! {
+        listener = listen_patiently(address, &state) => listener,
+        () = &mut closed => return,
+    };
+    http::serve(listener, hub.clone(), rules, hub, closed).await;
 }
 
 /// Clients of one daemon and of the next must not be taken for each other: instances are

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use xy_config::settings::Isolation;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -18,8 +19,10 @@ use crate::catalog::{self, Kind, Known};
 use crate::client::Client;
 use crate::control::Control;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
+use crate::http::HttpStatus;
 use crate::level::Level;
 use crate::manifest::Manifests;
+use crate::metrics;
 use crate::names;
 use crate::params::Params;
 use crate::say;
@@ -480,6 +483,58 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
         .filter(|(likeness, _)| *likeness >= LIKENESS)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, known)| known)
+}
+
+impl HttpStatus for Hub {
+    fn is_ready(&self) -> bool {
+        let is_there = |server: &Rc<Server>| {
+            let is_shared = server.settings.borrow().isolation == Isolation::Shared;
+            !is_shared || server.upstream(Holder::Shared).is_some()
+        };
+        self.servers().iter().filter(|server| server.is_shown()).all(is_there)
+    }
+
+    fn metrics(&self, out: &mut String) {
+        let servers = self.servers();
+        let gauge = metrics::Kind::Gauge;
+        metrics::single(
+            out,
+            "xy_clients",
+            gauge,
+            "Clients of the gateway.",
+            self.clients.borrow().len(),
+        );
+        let watched = self.subscriptions.borrow().len();
+        metrics::single(
+            out,
+            "xy_resources_watched",
+            gauge,
+            "Resources that clients watch.",
+            watched,
+        );
+        let numbers: [(&str, &str, &dyn Fn(&Server) -> usize); 4] = [
+            ("xy_server_up", "Whether a server can be called.", &|it| {
+                usize::from(!it.all_upstreams().is_empty())
+            }),
+            ("xy_server_tools", "Tools of a server.", &|it| {
+                it.shown().map_or(0, |known| known.lists.of(Kind::Tools).len())
+            }),
+            ("xy_server_calls_open", "Calls a server has not answered.", &|it| {
+                it.all_upstreams().iter().map(|upstream| upstream.open_calls()).sum()
+            }),
+            (
+                "xy_server_calls_waiting",
+                "Calls that wait for a server to come up.",
+                &Server::waiting,
+            ),
+        ];
+        for (name, help, number) in numbers {
+            metrics::family(out, name, gauge, help);
+            for server in &servers {
+                metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
+            }
+        }
+    }
 }
 
 impl Front for Hub {

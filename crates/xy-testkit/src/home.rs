@@ -67,7 +67,7 @@ impl Home {
         for name in ["config/xy/servers", "state", "run", "home", "tmp", "harness"] {
             fs::create_dir_all(root.join(name)).expect("a folder of our own is writable");
         }
-        Self {
+        let home = Self {
             _folder: folder,
             root,
             xy: xy.to_owned(),
@@ -76,7 +76,9 @@ impl Home {
             daemons: Mutex::default(),
             expected: Mutex::default(),
             is_closed: false,
-        }
+        };
+        home.write_config("xy.kdl", "");
+        home
     }
 
     /// Sets a variable for everything started from here, the folders' included.
@@ -120,11 +122,14 @@ impl Home {
         fs::remove_file(file).unwrap_or_else(|cause| panic!("no file of `{name}`: {cause}"));
     }
 
-    /// Writes a file in the configuration folder, `xy.kdl` for one.
+    /// Writes a file in the configuration folder, `xy.kdl` for one. There a gateway that is
+    /// not spoken of listens on a port that no other test has.
     pub fn write_config(&self, path: &str, kdl: &str) {
         let file = self.root.join("config/xy").join(path);
         fs::create_dir_all(file.parent().expect("it is in a folder")).expect("a folder of ours");
-        fs::write(file, kdl).expect("a file of ours is writable");
+        let is_silent = path == "xy.kdl" && !kdl.contains("gateway");
+        let gateway = if is_silent { "\ngateway { listen \"127.0.0.1:0\"; }\n" } else { "" };
+        fs::write(file, format!("{kdl}{gateway}")).expect("a file of ours is writable");
     }
 
     /// `command` and `args` for a server file, with one of the test servers.

@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 7] = [
+const KEPT: [&str; 9] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -20,6 +20,8 @@ const KEPT: [&str; 7] = [
     "state/xy/added.json",
     "state/xy/daemon.log",
     "state/xy/token",
+    "state/xy/manage-token",
+    "state/xy/manifests/",
 ];
 
 /// Names every process that still carries `mark` after a while, and kills it.

@@ -9,12 +9,14 @@ use crate::view;
 pub(super) fn handle(daemon: &Daemon) -> Info {
     let roster = daemon.fleet.roster();
     let is_running = |state| state == ServerState::Running;
+    let (gateway_url, gateway_problem) = daemon.gateway_url();
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         control_socket: daemon.paths.control_socket.display().to_string(),
-        mcp_socket: None,
-        gateway_url: None,
+        mcp_socket: Some(daemon.paths.mcp_socket.display().to_string()),
+        gateway_url,
+        gateway_problem,
         config_dir: daemon.paths.config_dir.display().to_string(),
         state_dir: daemon.paths.state_dir.display().to_string(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),

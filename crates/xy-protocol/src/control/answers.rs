@@ -250,6 +250,9 @@ pub struct Info {
     pub mcp_socket: Option<String>,
     /// The address for MCP clients; null until there is one.
     pub gateway_url: Option<String>,
+    /// Why nobody can come in there, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_problem: Option<String>,
     /// Where server files are read from.
     pub config_dir: String,
     /// Where logs and state are kept.

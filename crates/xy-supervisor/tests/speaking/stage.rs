@@ -13,9 +13,11 @@ use tokio::time::timeout;
 use xy_config::Broken;
 pub(crate) use xy_config::settings::Probe;
 use xy_config::settings::{
-    Limits, ProcessSettings, ReadyRules, RestartRules, Rules, ServerSettings, Source, StopRules,
+    Isolation, Limits, ProcessSettings, ReadyRules, RestartRules, Rules, ServerSettings, Source,
+    StopRules,
 };
 use xy_protocol::server::{ServerName, ServerState, Transport};
+use xy_supervisor::added::AddedServers;
 use xy_supervisor::fleet::{Ask, Fleet, FleetParts};
 use xy_supervisor::instance::{Holder, InstanceHandle, Snapshot};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
@@ -40,8 +42,14 @@ pub(crate) fn script(script: &str) -> ServerSettings {
         ..RestartRules::default()
     };
     ServerSettings {
+        isolation: Isolation::Shared,
         name: ServerName::new(NAME).unwrap(),
-        source: Source { file: PathBuf::from("one.kdl"), command_line: 1, is_outdated: false },
+        source: Source {
+            file: PathBuf::from("one.kdl"),
+            command_line: 1,
+            is_outdated: false,
+            added: false,
+        },
         process: ProcessSettings {
             command: "sh".into(),
             args: vec!["-c".into(), script.into()],
@@ -121,6 +129,8 @@ impl Home {
             let launcher = Arc::new(launcher);
             let (adopted, _) = launcher.adopt_all().await;
             let parts = FleetParts {
+                added: AddedServers::default(),
+                added_file: locks_dir.join("added.json"),
                 launcher,
                 wishes: Wishes::default(),
                 wishes_file: self.folder.path().join("wishes"),

@@ -12,7 +12,7 @@ impl Home {
     /// of readiness: xy finds out by speaking with it.
     #[track_caller]
     pub fn mcp_server(&self, name: &str, args: &[&str]) {
-        self.server(name, &self.kdl_mcp(args));
+        self.write_config(&format!("servers/{name}.kdl"), &self.kdl_mcp(args));
     }
 
     /// What [`Home::mcp_server`] writes, to be added to.

@@ -16,7 +16,7 @@ pub(crate) fn info(info: &Info) -> String {
         ("servers", format!("{}, {} running", info.servers, info.running)),
         ("control", info.control_socket.clone()),
         ("mcp socket", or_none(&info.mcp_socket)),
-        ("gateway", or_none(&info.gateway_url)),
+        ("gateway", info.gateway_problem.clone().unwrap_or_else(|| or_none(&info.gateway_url))),
         ("config", info.config_dir.clone()),
         ("state", info.state_dir.clone()),
     ];
@@ -56,6 +56,7 @@ mod tests {
             control_socket: "/run/user/1000/xy.sock".into(),
             mcp_socket: None,
             gateway_url: Some("http://127.0.0.1:7979/mcp".into()),
+            gateway_problem: None,
             config_dir: "/home/a/.config/xy".into(),
             state_dir: "/home/a/.local/state/xy".into(),
             uptime_secs: 725,
