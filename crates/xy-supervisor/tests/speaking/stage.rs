@@ -17,7 +17,7 @@ use xy_config::settings::{
     StopRules,
 };
 use xy_protocol::server::{ServerName, ServerState, Transport};
-use xy_supervisor::added::AddedServers;
+use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Ask, Fleet, FleetParts};
 use xy_supervisor::instance::{Holder, InstanceHandle, Snapshot};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};

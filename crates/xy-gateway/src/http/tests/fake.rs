@@ -124,6 +124,10 @@ impl Conversation for FakeConversation {
         Some("2025-11-25")
     }
 
+    fn is_busy(&self) -> bool {
+        false
+    }
+
     fn close(&self) {
         assert!(!self.closed.replace(true), "a conversation is closed once");
     }
