@@ -1,7 +1,8 @@
 //! What every handler can reach.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -39,6 +40,20 @@ pub(crate) struct Daemon {
     desk: OnceLock<Desk>,
     /// Why nobody can come in over HTTP, beside what the gateway itself knows.
     no_token: OnceLock<String>,
+    /// Servers that are being added: until that is done, nobody else adds or removes them.
+    adding: Mutex<BTreeSet<ServerName>>,
+}
+
+/// A server that is being added, for as long as this lives.
+pub(crate) struct Underway<'d> {
+    daemon: &'d Daemon,
+    name: ServerName,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.daemon.names_underway().remove(&self.name);
+    }
 }
 
 /// How a daemon ends.
@@ -94,6 +109,7 @@ impl Daemon {
                 (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
             }
             None => (None, None),
+            adding: Mutex::default(),
         }
     }
 
@@ -155,6 +171,21 @@ impl Daemon {
     ) -> Result<Option<InstanceHandle>, AddError> {
         self.note_graces([&settings]);
         self.fleet.add(settings).await
+    }
+
+    /// Whoever has this adds the server alone; `None` if somebody else does.
+    pub(crate) fn begin_adding(&self, name: &ServerName) -> Option<Underway<'_>> {
+        let is_first = self.names_underway().insert(name.clone());
+        is_first.then(|| Underway { daemon: self, name: name.clone() })
+    }
+
+    /// Whether somebody is adding it.
+    pub(crate) fn is_adding(&self, name: &ServerName) -> bool {
+        self.names_underway().contains(name)
+    }
+
+    fn names_underway(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
+        self.adding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_graces<'s>(&self, servers: impl IntoIterator<Item = &'s Arc<ServerSettings>>) {

@@ -381,6 +381,8 @@ mod tests {
         stop {"all":true}
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
+        add {"args":["-y"],"command":"npx","cwd":"/srv","env":{"A":"b"},"grace":"1s","name":"a","persist":true,"restart_policy":"always"}
+        remove {"name":"a","persist":true}
         logs {"follow":true,"name":"a","tail":5}
         logs_cancel {"subscription_id":3}
         events 
@@ -421,6 +423,8 @@ mod tests {
         status {"name":"a","nmae":"b"} -> -32602 the params do not fit the method: unknown field `nmae`, expected `name` at line 1 column 18
         start {} -> -32602 give either `name` or `all: true`
         start {"name":"a","all":true} -> -32602 give either `name` or `all: true`
+        reload {"name":"a","dry_run":true} -> -32602 `dry_run` is for all servers, not for one
+        add {"name":"a"} -> -32602 the params do not fit the method: missing field `command` at line 1 column 12
         logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
         lst  -> -32601 there is no method `lst`
         "#);

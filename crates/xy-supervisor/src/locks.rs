@@ -164,12 +164,14 @@ mod tests {
         let make = |name: &str| File::create(folder.path().join(name)).unwrap();
         make("known.lock");
         make("gone.lock");
+        make("known@1.lock");
         make("stale.sock");
         let mut held = make("ending.lock");
         held.lock().unwrap();
         tidy_up(folder.path(), |name| name.as_str() == "known");
         let left = |name: &str| folder.path().join(name).exists();
         assert!(left("known.lock") && left("ending.lock") && !left("gone.lock"));
+        assert!(!left("known@1.lock"), "no client comes back to it");
         assert!(left("stale.sock"), "it may be that of the one who has not said");
 
         let socket = make("used.sock");

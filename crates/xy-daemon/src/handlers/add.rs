@@ -59,6 +59,8 @@ impl<'a> Adding<'a> {
     }
 
     async fn run(self) -> Result<Added, CallError> {
+        let underway = self.daemon.begin_adding(&self.name);
+        let _underway = underway.ok_or_else(|| self.refused(&AddError::Exists))?;
         self.check_is_new()?;
         let loaded = self.check().await?;
         let Some(settings) = loaded.settings.servers.get(&self.name).filter(|_| loaded.is_valid())
@@ -150,7 +152,13 @@ impl<'a> Adding<'a> {
 
     /// As if it had never been asked for.
     async fn undo(&self) {
+        let Ok(turn) = self.daemon.turn().await else { return };
+        let roster = self.daemon.fleet.roster();
+        if !roster.get(&self.name).is_some_and(|it| it.settings.source.added) {
+            return; // It has got a file meanwhile, which decides.
+        }
         let Ok(Some(removed)) = self.daemon.fleet.remove(&self.name).await else { return };
+        drop(turn);
         for instance in removed.leaving {
             instance.wait_until(|it| it.life.state == State::Retired).await;
         }

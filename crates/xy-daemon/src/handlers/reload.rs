@@ -2,6 +2,7 @@
 
 use xy_protocol::control::{Reload, Reloaded, Select};
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::Wanted;
 use xy_supervisor::fleet::Ask;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::State;
@@ -52,7 +53,9 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));
         let applied = daemon.update(settings).await?;
         drop(turn);
-        is_restarted = applied.plan.restarted.iter().any(|it| it.as_str() == name);
+        // One that an operator stopped is not started by a changed file alone.
+        is_restarted = member.wanted == Wanted::Up
+            && applied.plan.restarted.iter().any(|it| it.as_str() == name);
         settle(applied.leaving, applied.coming).await;
     }
     if is_restarted {

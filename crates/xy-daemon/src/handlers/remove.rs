@@ -13,6 +13,12 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, Cal
     let _turn = daemon.turn().await?;
     let member = daemon.find(&ask.name)?;
     let name = member.settings.name.clone();
+    if daemon.is_adding(&name) {
+        let message = format!("server `{name}` was not removed");
+        return Err(CallError::new(ErrorKind::NotAllowed, message)
+            .cause("it is just being added")
+            .hint("wait until it runs, or has failed to"));
+    }
     if !member.settings.source.added {
         remove_file(daemon, &member, ask.persist)?;
     }

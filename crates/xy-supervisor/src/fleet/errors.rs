@@ -46,8 +46,8 @@ pub enum AddError {
 /// Why an added server will not be there after a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EstablishError {
-    /// Somebody has removed it meanwhile.
-    #[error("it was removed meanwhile")]
+    /// Somebody has removed it meanwhile, or written a file for it.
+    #[error("it was removed, or got a file, meanwhile")]
     Removed,
     /// That could not be written.
     #[error("{0}")]

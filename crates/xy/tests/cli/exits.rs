@@ -10,9 +10,9 @@ use xy_testkit::{Home, Wire};
 use crate::{home, home_with_one, shown, speaker};
 
 /// Every verb that a person can type.
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 16] = [
     "daemon", "list", "status", "start", "stop", "restart", "reload", "logs", "events", "check",
-    "info", "version", "shutdown", "demo",
+    "info", "version", "shutdown", "demo", "add", "remove",
 ];
 
 fn words(line: &str) -> Vec<&str> {
@@ -33,6 +33,9 @@ fn done_is_0() {
         "start one --no-wait",
         "reload",
         "reload --dry-run",
+        "reload one",
+        "add two -- /bin/cat",
+        "remove two",
         "logs one",
         "check",
         "info",
@@ -54,7 +57,7 @@ fn an_unknown_server_is_1_and_the_nearest_name_is_told() {
     let home = home_with_one();
     let first = shown(&home, &home.xy(&["status", "oen"]));
     assert_snapshot!(first);
-    for verb in ["start", "stop", "restart", "logs"] {
+    for verb in ["start", "stop", "restart", "reload", "remove", "logs"] {
         assert_eq!(shown(&home, &home.xy(&[verb, "oen"])), first, "{verb}");
     }
     assert_eq!(shown(&home, &home.xy(&["logs", "-f", "oen"])), first);
@@ -86,6 +89,9 @@ fn no_daemon_is_2_and_the_way_to_one_is_told() {
         "stop --all",
         "restart a",
         "reload",
+        "reload a",
+        "add a -- x",
+        "remove a",
         "logs a",
         "logs -f a",
         "events",
@@ -156,7 +162,14 @@ fn wrong_usage_is_64() {
         "logs one --tail -1",
         "logs one --tail many",
         "logs one --raw --json",
-        "reload one",
+        "reload one two",
+        "reload one --dry-run",
+        "add",
+        "add two",
+        "add two cat",
+        "add two --env A -- cat",
+        "remove",
+        "remove one two",
         "demo --for ever",
         "daemon --detach --detached",
     ] {

@@ -25,6 +25,7 @@ fn a_file_where_the_servers_folder_should_be_is_a_bad_configuration() {
 fn a_socket_that_somebody_deletes_costs_its_daemon_nothing_and_makes_no_room_for_another() {
     let home = home_with_one();
     let daemon = home.daemon();
+    home.wait_for_state("one", "running");
     let mut connected = home.connect();
     fs::remove_file(home.socket()).unwrap();
     assert_eq!(home.xy(&["list"]).code, 2);
