@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
 use crate::front::Front;
@@ -95,7 +95,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
         tokio::select! {
             biased;
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
+            Some(ended) = connections.join_next() => note_end(ended),
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
                 if connections.len() < CONNECTIONS_MAX {
@@ -114,6 +114,13 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
     connections.shutdown().await;
     door.sessions().end_all();
     door.counts().connections.set(0);
+}
+
+/// A connection ends without a word, unless something of ours is broken.
+fn note_end(ended: Result<(), JoinError>) {
+    if let Err(cause) = ended {
+        tracing::error!(%cause, "a connection over HTTP ended in a fault of xy");
+    }
 }
 
 /// The next connection; while there can be none, waits and tries again.

@@ -34,8 +34,9 @@ enum Doing {
     Head { since: Instant },
     /// A request's body is being read.
     Body { since: Instant },
-    /// A request is being answered, which takes as long as it takes.
-    Answering,
+    /// A request is being answered, which takes as long as it takes. Perhaps the next one
+    /// has begun to come in.
+    Answering { next_has_begun: bool },
 }
 
 impl Doing {
@@ -44,7 +45,7 @@ impl Doing {
             Self::Idle { since } => Some(since + IDLE_CONNECTION),
             Self::Head { since } => Some(since + HEAD_WITHIN),
             Self::Body { since } => Some(since + BODY_WITHIN),
-            Self::Answering => None,
+            Self::Answering { .. } => None,
         }
     }
 }
@@ -71,20 +72,25 @@ impl Pulse {
         self.doing.set(match self.doing.get() {
             Doing::Head { since } if has_body => Doing::Body { since },
             _ if has_body => Doing::Body { since: Instant::now() },
-            _ => Doing::Answering,
+            _ => Doing::Answering { next_has_begun: false },
         });
     }
 
     /// The request has been read whole.
     pub(super) fn read_whole(&self) {
-        self.doing.set(Doing::Answering);
+        self.doing.set(Doing::Answering { next_has_begun: false });
     }
 
     /// The answer is written, or on its way.
     pub(super) fn answered(&self) {
-        if self.unwanted.borrow().is_none() {
-            self.doing.set(Doing::Idle { since: Instant::now() });
+        if self.unwanted.borrow().is_some() {
+            return; // Its body still comes in.
         }
+        let since = Instant::now();
+        self.doing.set(match self.doing.get() {
+            Doing::Answering { next_has_begun: true } => Doing::Head { since },
+            _ => Doing::Idle { since },
+        });
     }
 
     /// The request is answered without its body. What still comes of that is thrown away:
@@ -110,10 +116,13 @@ impl Pulse {
     }
 
     fn has_read(&self, bytes: usize) {
-        if bytes > 0
-            && let Doing::Idle { .. } = self.doing.get()
-        {
-            self.doing.set(Doing::Head { since: Instant::now() });
+        if bytes == 0 {
+            return;
+        }
+        match self.doing.get() {
+            Doing::Idle { .. } => self.doing.set(Doing::Head { since: Instant::now() }),
+            Doing::Answering { .. } => self.doing.set(Doing::Answering { next_has_begun: true }),
+            Doing::Head { .. } | Doing::Body { .. } => {}
         }
     }
 
@@ -132,7 +141,7 @@ impl Pulse {
             Doing::Idle { .. } => "idle-connection",
             Doing::Head { .. } => "slow-head",
             Doing::Body { .. } => "slow-body",
-            Doing::Answering => "",
+            Doing::Answering { .. } => "",
         };
         let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, "slow-reader"));
         [doing.deadline().map(|at| (at, what)), stuck].into_iter().flatten().min()

@@ -8,7 +8,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 
 use super::refused::Refused;
@@ -77,7 +77,7 @@ pub(super) fn check_host(head: &Parts, allowed: &[String]) -> Result<(), Refused
     };
     // A request line may name a host too, and then counts for more than the header.
     let in_line = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = only_one(&head.headers, HOST.as_str());
+    let host = only_one(&head.headers, &HOST);
     match (host, in_line) {
         (Ok(Some(host)), None) if is_ours(host) => Ok(()),
         (Ok(Some(host)), Some(line)) if is_ours(host) && is_ours(line) => Ok(()),
@@ -89,7 +89,7 @@ pub(super) fn check_host(head: &Parts, allowed: &[String]) -> Result<(), Refused
 /// Checks that the page it comes from, if it comes from one, is on this machine.
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Refused> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
-    let text = only_one(headers, ORIGIN.as_str()).ok().flatten().unwrap_or_default();
+    let text = only_one(headers, &ORIGIN).ok().flatten().unwrap_or_default();
     if is_loopback_origin(text) { Ok(Some(origin)) } else { Err(Refused::Origin(text.to_owned())) }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
 }
 
 /// The only value of a header; more than one, or one that is not ASCII, is an error.
-fn only_one<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, ()> {
+fn only_one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -151,8 +151,8 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 /// Whether two secrets are the same, in a time that depends on their lengths only.
 fn same(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
-    one.len() == other.len() && differences == 0
+    let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
+    one.len() == other.len() && black_box(differences) == 0
 }
 
 #[cfg(test)]

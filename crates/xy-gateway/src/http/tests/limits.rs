@@ -2,6 +2,7 @@
 
 use super::super::limits::{
     BODY_WITHIN, CONNECTIONS_MAX, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION,
+    WRITE_WITHIN,
 };
 use super::*;
 
@@ -164,6 +165,40 @@ async fn a_connection_may_be_idle_longer_than_a_head_may_take_but_not_for_ever()
         jump(IDLE_CONNECTION).await;
         assert!(client.is_closed().await);
         assert!(world.metrics().contains("reason=\"idle-connection\"} 1"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_begins_the_next_request_before_it_has_an_answer_must_end_it_soon() {
+    at_the_door(rules(), async |world| {
+        let (mut client, id) = world.session().await;
+        client.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
+        world.wait_for_gauges((1, 1)).await;
+        client.send(b"GET /heal").await;
+        assert_eq!(world.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
+        jump(HEAD_WITHIN * 2).await; // The answer is ours to give, and that takes its time.
+        let conversation = world.front.newest();
+        conversation.say("{}", crate::front::To::Answer(conversation.streams_of("wait")[0]));
+        assert_eq!(client.answer().await.body, "{}");
+        jump(HEAD_WITHIN).await;
+        assert!(client.is_closed().await);
+        assert!(world.metrics().contains("reason=\"slow-head\"} 1"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_does_not_read_its_answer_is_left() {
+    at_the_door(HttpRules { body_max_bytes: 64 << 20, ..rules() }, async |world| {
+        let (mut client, id) = world.session().await;
+        let params = format!("[\"{}\"]", "x".repeat(32 << 20)); // More than any socket holds.
+        client.send(Request::call(&id, 1, "echo", &params).text().as_bytes()).await;
+        let answered = || world.metrics().contains("xy_http_requests_total{status=\"200\"} 2");
+        world.wait_until(answered).await;
+        jump(WRITE_WITHIN).await;
+        world.wait_until(|| world.metrics().contains("reason=\"slow-reader\"} 1")).await;
+        world.wait_for_gauges((1, 0)).await;
     })
     .await;
 }
