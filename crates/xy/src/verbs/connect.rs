@@ -63,7 +63,9 @@ pub(crate) struct Args {
 /// What a thread has to say to the one that waits.
 #[derive(Debug)]
 enum News {
-    /// The client has said its last word; answers may still come.
+    /// The client has said its last word, which may still have to wait.
+    ClientEnds,
+    /// All that the client has said is dealt with; answers may still come.
     ClientLeft,
     /// The client knows why it gets no answers.
     ClientKnows,
@@ -107,19 +109,28 @@ fn until_the_end(heard: &Receiver<News>) -> Result<(), Failure> {
     let mut deadline = Deadline::never();
     loop {
         match next(heard, deadline) {
-            Some(News::ClientLeft) if deadline.left().is_none() => {
+            Some(News::ClientEnds | News::ClientLeft) if deadline.left().is_none() => {
                 deadline = Deadline::after(LAST_ANSWERS_WITHIN);
             }
-            Some(News::ClientLeft | News::ClientKnows) => {}
+            Some(News::ClientEnds | News::ClientLeft | News::ClientKnows) => {}
             Some(News::Ended { result, client_knows }) => {
                 if !client_knows {
-                    // A client that has not asked yet is about to, and shows people the answer.
-                    next(heard, Deadline::after(FIRST_WORDS_WITHIN));
+                    until_the_client_knows(heard);
                 }
                 return result;
             }
             // Nobody waits for what has not come by now.
             None => return Ok(()),
+        }
+    }
+}
+
+/// A client that has not asked yet is about to, and shows people the answer.
+fn until_the_client_knows(heard: &Receiver<News>) {
+    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
+    while let Some(news) = next(heard, deadline) {
+        if matches!(news, News::ClientKnows | News::ClientLeft) {
+            return;
         }
     }
 }

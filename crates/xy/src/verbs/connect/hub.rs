@@ -172,9 +172,9 @@ impl Hub {
         self.wake(state);
     }
 
-    /// Whether there ever was a connection.
+    /// Whether there was a connection, and may be one again.
     pub(super) fn was_up(&self) -> bool {
-        !matches!(self.state().phase, Phase::Outside)
+        matches!(self.state().phase, Phase::Up(_) | Phase::Down)
     }
 
     /// The connection is not used any more, and nobody is left who writes there.

@@ -116,7 +116,7 @@ impl Upward {
         self.lines.end();
         // Before the first connection there is a limit of its own.
         if self.hub.was_up() {
-            self.tell(News::ClientLeft);
+            self.tell(News::ClientEnds);
         }
     }
 
