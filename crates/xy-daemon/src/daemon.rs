@@ -81,6 +81,7 @@ impl Daemon {
             longest_grace: AtomicU64::new(0),
             desk: OnceLock::new(),
             no_token: OnceLock::new(),
+            adding: Mutex::default(),
         }
     }
 
@@ -109,7 +110,6 @@ impl Daemon {
                 (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
             }
             None => (None, None),
-            adding: Mutex::default(),
         }
     }
 

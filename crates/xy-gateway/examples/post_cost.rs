@@ -47,6 +47,10 @@ impl Conversation for Answers {
         None
     }
 
+    fn is_busy(&self) -> bool {
+        false
+    }
+
     fn close(&self) {}
 }
 

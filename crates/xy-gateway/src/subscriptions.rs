@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_last_to_leave_is_known() {
-        let server: ServerName = "s".parse().unwrap();
+        let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
         for client in [1, 2] {
             all.add(&server, "a", client).unwrap();
