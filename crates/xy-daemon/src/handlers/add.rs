@@ -54,7 +54,9 @@ impl<'a> Adding<'a> {
             policy: ask.restart_policy.unwrap_or_else(|| POLICY.to_owned()),
             grace: ask.grace.unwrap_or_else(|| GRACE.to_owned()),
         };
-        let text = FileText { shown: daemon.paths.shown(&path), path, text: new.to_kdl() };
+        // Reports must not name a file that there is not.
+        let shown = if ask.persist { daemon.paths.shown(&path) } else { format!("added {name}") };
+        let text = FileText { path, shown, text: new.to_kdl() };
         Ok(Self { daemon, name, text, persist: ask.persist })
     }
 

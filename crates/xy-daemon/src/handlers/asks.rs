@@ -122,3 +122,21 @@ pub(super) fn went_down(select: &Select, settled: &Settled) -> Result<(), CallEr
         .hint("somebody else may have started it meanwhile; try again")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_with_several_instances_is_named_once_by_what_matters_most() {
+        let names = |names: &[&str]| -> Vec<ServerName> {
+            names.iter().map(|name| ServerName::new(name).unwrap()).collect()
+        };
+        let error = CallError::new(ErrorKind::SpawnFailed, "x");
+        let failed = names(&["c"]).into_iter().map(|name| Failure { name, error: error.clone() });
+        let failed: Vec<Failure> = failed.collect();
+        let (mut started, mut running) = (names(&["b", "b", "a", "c"]), names(&["a", "c", "d"]));
+        once(&failed, [&mut started, &mut running]);
+        assert_eq!((started, running), (names(&["a", "b"]), names(&["d"])));
+    }
+}

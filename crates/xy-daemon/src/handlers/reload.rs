@@ -43,7 +43,9 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         let (loaded, turn) = daemon.load().await?;
         let asked = format!("server `{name}` was not reloaded");
         let shown = daemon.paths.shown(&member.settings.source.file);
-        let Some(settings) = loaded.settings.servers.get(name).cloned() else {
+        let is_broken = loaded.broken.contains(&member.settings.name);
+        let settings = loaded.settings.servers.get(name).filter(|_| !is_broken).cloned();
+        let Some(settings) = settings else {
             return Err(refusal_of(&loaded, &asked, &shown).unwrap_or_else(|| {
                 CallError::new(ErrorKind::ConfigInvalid, asked)
                     .cause(format!("there is no file `{shown}` any more"))

@@ -82,6 +82,25 @@ fn reload_and_its_plan() {
 }
 
 #[test]
+fn add_and_remove() {
+    let home = home_with_one();
+    let lines = [
+        "add two -- /bin/cat",
+        "add two -- /bin/cat",
+        "add three --restart sometimes --grace 5 -- /bin/cat",
+        "add no__way -- /bin/cat",
+        "add three -- /nowhere/at/all",
+        "remove two",
+        "remove tow",
+        "remove one",
+        "remove one --persist",
+        "list",
+    ];
+    assert_snapshot!(session(&home, &lines));
+    home.finish();
+}
+
+#[test]
 fn logs_of_a_server() {
     let home = home_with_one();
     assert_snapshot!("logs", shown(&home, &home.xy(&["logs", "one"])));
