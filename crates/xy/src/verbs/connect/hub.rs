@@ -31,12 +31,21 @@ pub(super) struct Hub {
 struct State {
     ledger: Ledger,
     phase: Phase,
-    /// The client's thread, or a replay, writes to the daemon.
-    is_writing: bool,
+    /// Who writes to the daemon: the client's thread, or a replay.
+    writer: Writer,
     /// The client's thread waits for another phase, with something to send.
     is_waiting: bool,
     /// The client has said its last word, and the daemon has been told.
     has_left: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    Nobody,
+    Somebody,
+    /// Somebody, whose end is waited for. Without that, a wake-up would be a system call in
+    /// vain for every message.
+    Awaited,
 }
 
 #[derive(Debug, Clone)]
@@ -70,7 +79,7 @@ impl Hub {
         let state = State {
             ledger: Ledger::default(),
             phase: Phase::Outside,
-            is_writing: false,
+            writer: Writer::Nobody,
             is_waiting: false,
             has_left: false,
         };
@@ -90,8 +99,8 @@ impl Hub {
     pub(super) fn turn(&self) -> Turn {
         let mut state = self.state();
         match state.phase.clone() {
-            Phase::Up(stream) if !state.is_writing => {
-                state.is_writing = true;
+            Phase::Up(stream) if state.writer == Writer::Nobody => {
+                state.writer = Writer::Somebody;
                 Turn::Write(stream)
             }
             Phase::Over(why) => Turn::Refuse(why),
@@ -137,8 +146,7 @@ impl Hub {
                 state.phase = Phase::Down;
             }
         }
-        state.is_writing = false;
-        self.calm.notify_all();
+        self.calm_down(&mut state);
     }
 
     /// The client has said its last word, and all of it is written: the daemon is told.
@@ -181,7 +189,8 @@ impl Hub {
     pub(super) fn sever(&self, stream: &UnixStream) {
         let _ = stream.shutdown(Shutdown::Both); // So that whoever writes there notices.
         let mut state = self.state();
-        while state.is_writing {
+        while state.writer != Writer::Nobody {
+            state.writer = Writer::Awaited;
             state = self.calm.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if matches!(state.phase, Phase::Up(_)) {
@@ -202,15 +211,14 @@ impl Hub {
     /// Takes the turn for a replay: what it says, and what the client hears after it.
     pub(super) fn begin_replay(&self) -> (Vec<u8>, &'static str) {
         let mut state = self.state();
-        state.is_writing = true;
+        state.writer = Writer::Somebody;
         (state.ledger.replay(), state.ledger.news_of_a_new_daemon())
     }
 
     /// Gives the turn back after a replay; `stream` if it was wholly written.
     pub(super) fn end_replay(&self, stream: Option<Arc<UnixStream>>) {
         let mut state = self.state();
-        state.is_writing = false;
-        self.calm.notify_all();
+        self.calm_down(&mut state);
         if let Some(stream) = stream {
             self.go_up(state, stream);
         }
@@ -226,6 +234,12 @@ impl Hub {
         state.phase = Phase::Over(Arc::new(why));
         self.wake(state);
         (told, is_all)
+    }
+
+    fn calm_down(&self, state: &mut State) {
+        if std::mem::replace(&mut state.writer, Writer::Nobody) == Writer::Awaited {
+            self.calm.notify_all();
+        }
     }
 
     fn wake(&self, state: MutexGuard<'_, State>) {
