@@ -40,11 +40,12 @@ enum Doing {
 }
 
 impl Doing {
-    fn deadline(self) -> Option<Instant> {
+    /// When it has taken too long, and the word among the metrics for that.
+    fn deadline(self) -> Option<(Instant, &'static str)> {
         match self {
-            Self::Idle { since } => Some(since + IDLE_CONNECTION),
-            Self::Head { since } => Some(since + HEAD_WITHIN),
-            Self::Body { since } => Some(since + BODY_WITHIN),
+            Self::Idle { since } => Some((since + IDLE_CONNECTION, "idle-connection")),
+            Self::Head { since } => Some((since + HEAD_WITHIN, "slow-head")),
+            Self::Body { since } => Some((since + BODY_WITHIN, "slow-body")),
             Self::Answering { .. } => None,
         }
     }
@@ -134,17 +135,10 @@ impl Pulse {
         }
     }
 
-    /// When it has taken too long, and what.
+    /// When whatever is due first has taken too long, and what that is.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let doing = self.doing.get();
-        let what = match doing {
-            Doing::Idle { .. } => "idle-connection",
-            Doing::Head { .. } => "slow-head",
-            Doing::Body { .. } => "slow-body",
-            Doing::Answering { .. } => "",
-        };
         let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, "slow-reader"));
-        [doing.deadline().map(|at| (at, what)), stuck].into_iter().flatten().min()
+        [self.doing.get().deadline(), stuck].into_iter().flatten().min()
     }
 }
 

@@ -15,7 +15,6 @@ use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
 use super::counts::Counts;
 use super::guard::{self, Guest};
-use super::postbox::Lease;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
@@ -206,7 +205,7 @@ impl Door {
         if session.postbox().open() >= max {
             return Err(Refused::TooManyStreams(max));
         }
-        let lease: Lease = self.sessions.open_listener(&session);
+        let lease = self.sessions.open_listener(&session);
         Ok(reply::events(EventStream::new(lease)))
     }
 }

@@ -15,6 +15,9 @@ use super::refused::Refused;
 use super::route::Place;
 use crate::front::{Conversation, Entry, Front, StreamNo, View};
 
+/// However long a session may be idle, this often one looks.
+const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What a client shows to go on with its session: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SessionId(u128);
@@ -90,7 +93,10 @@ impl Session {
 
     /// When it has been idle for too long; `None` while something is open.
     fn expires_at(&self, idle: Duration) -> Option<Instant> {
-        (self.postbox.open() == 0).then(|| self.used_at.get() + idle)
+        if self.postbox.open() > 0 {
+            return None;
+        }
+        self.used_at.get().checked_add(idle) // What no clock can hold is never.
     }
 
     fn belongs_to(&self, guest: &Guest<'_>, place: Place<'_>) -> bool {
@@ -172,7 +178,7 @@ impl Sessions {
     /// Ends what has been idle for too long, and says when to look again.
     pub(super) fn sweep(&self, idle: Duration) -> Instant {
         let now = Instant::now();
-        let mut next = now + idle;
+        let mut next = now + idle.min(SWEEP_AT_LEAST_EVERY);
         let mut expired = Vec::new();
         for session in self.by_id.borrow().values() {
             match session.expires_at(idle) {

@@ -139,6 +139,17 @@ async fn a_session_that_is_idle_ends_but_not_while_something_is_open() {
 }
 
 #[tokio::test]
+async fn a_session_may_be_idle_for_ever() {
+    at_the_door(HttpRules { idle: Duration::MAX, ..rules() }, async |world| {
+        let (_client, id) = world.session().await;
+        jump(Duration::from_secs(3 * 24 * 60 * 60)).await;
+        let mut again = world.client().await;
+        assert_eq!(again.ask(&Request::call(&id, 1, "echo", "[]")).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_door_that_closes_lets_calls_finish_and_ends_what_only_listens() {
     at_the_door(rules(), async |world| {
         let (mut listener, id) = world.session().await;
