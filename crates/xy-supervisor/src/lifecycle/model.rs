@@ -46,6 +46,8 @@ enum Fact {
     BecameReady,
     /// It took too long to become ready.
     NeverReady,
+    /// It cannot be spoken with.
+    Unfit,
     Forced,
     Ended(Ending),
 }
@@ -146,7 +148,7 @@ impl Book {
         let asked_for = |entry: &Entry| {
             matches!(entry.fact, Fact::StartAsked | Fact::RestartAsked | Fact::NewProcess)
         };
-        life[begun].fact != Fact::NeverReady || life[begun..].iter().any(asked_for)
+        !life[begun].fact.is_a_fault() || life[begun..].iter().any(asked_for)
     }
 
     fn launch_of(&self, end: usize) -> usize {
@@ -158,9 +160,9 @@ impl Book {
         let Entry { at, rules, fact } = &self.entries[end];
         let restart = &rules.restart;
         let life = &self.entries[self.launch_of(end)..end];
-        let was_ready_in_time = life.iter().all(|entry| entry.fact != Fact::NeverReady);
-        let is_clean = *fact == Fact::Ended(Ending::Clean) && was_ready_in_time;
-        if *fact == Fact::Ended(Ending::NeverLaunchable) && was_ready_in_time {
+        let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
+        let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
+        if *fact == Fact::Ended(Ending::NeverLaunchable) && was_fit {
             return Must::HaveFailed;
         }
         match restart.policy {
@@ -175,7 +177,7 @@ impl Book {
         {
             return Must::HaveFailed;
         }
-        let lived_long = was_ready_in_time
+        let lived_long = was_fit
             && *fact != Fact::Ended(Ending::NotLaunched)
             && *at - life[0].at >= Duration::from_secs(1);
         let (least, most) = match restart.backoff_initial.as_nanos() {
@@ -224,11 +226,16 @@ impl Book {
     /// Automatic restarts up to `end` since a life was ready for long enough.
     fn restarts_in_a_row(&self, end: usize) -> usize {
         let proved = |&index: &usize| {
-            let Entry { at, rules, .. } = &self.entries[index];
             let life = &self.entries[self.launch_of(index)..index];
             let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
-            let uptime = ready.map_or(Duration::ZERO, |ready| *at - ready.at);
-            uptime >= rules.restart.reset_after
+            let uptime = |end: &Entry| ready.map_or(Duration::ZERO, |ready| end.at - ready.at);
+            let is_enough = |uptime, end: &Entry| uptime >= end.rules.restart.reset_after;
+            let end = &self.entries[index];
+            match life.iter().find(|entry| entry.fact == Fact::Unfit) {
+                None => is_enough(uptime(end), end),
+                // From then on it was not up any more; what is no time at all is always enough.
+                Some(unfit) => is_enough(uptime(unfit), unfit) || is_enough(Duration::ZERO, end),
+            }
         };
         let last_proof = self.failures(end).into_iter().rfind(proved);
         let since = last_proof.unwrap_or_else(|| self.last_wish(end));
@@ -267,9 +274,9 @@ impl Book {
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Ready | Event::DeadlineReached, _) => return None, // Too late.
-            (Event::Torn | Event::Unfit(_), _) => {
-                unreachable!("no history holds it: it has plays of its own")
-            }
+            (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
+            (Event::Unfit(_), _) => return None, // Too late.
+            (Event::Torn, _) => unreachable!("no history holds it: it has plays of its own"),
         };
         self.entries.push(entry(fact));
         if self.is_launch_due(fact, &before) {
@@ -316,7 +323,13 @@ impl Fact {
                 | Self::RetireAsked
                 | Self::NewProcess
                 | Self::NeverReady
+                | Self::Unfit
         )
+    }
+
+    /// Whether it is ended for what it did, and that counts.
+    fn is_a_fault(self) -> bool {
+        matches!(self, Self::NeverReady | Self::Unfit)
     }
 }
 
@@ -327,6 +340,7 @@ enum Action {
     ChangeProcess(Rules),
     ChangeRules(Rules),
     BecomeReady,
+    BeUnfit,
     Exit(Exit),
     FailToLaunch { permanently: bool },
     Wait(Duration),
@@ -372,6 +386,9 @@ impl World {
                 self.sees(&Event::RulesChanged);
             }
             Action::BecomeReady if self.lives => self.sees(&Event::Ready),
+            Action::BeUnfit if self.lives => {
+                self.sees(&Event::Unfit("it speaks gibberish".into()));
+            }
             Action::Exit(exit) if self.lives => self.sees(&Event::Exited(*exit)),
             Action::FailToLaunch { permanently } if is_launching => {
                 let fault = if *permanently { permanent_fault() } else { transient_fault() };
@@ -545,6 +562,7 @@ fn by_itself() -> impl Strategy<Value = Action> {
         4 => any_wait(),
         4 => any_exit().prop_map(Action::Exit),
         4 => Just(Action::BecomeReady),
+        1 => Just(Action::BeUnfit),
         1 => any::<bool>().prop_map(|permanently| Action::FailToLaunch { permanently }),
     ]
 }
@@ -621,6 +639,12 @@ proptest! {
         for entry in entries {
             match entry.fact {
                 Fact::BecameReady => ready_at = Some(entry.at),
+                Fact::Unfit => {
+                    let ready = ready_at.take().map_or(Duration::ZERO, |ready| entry.at - ready);
+                    if ready >= rules.restart.reset_after {
+                        in_a_row = 0;
+                    }
+                }
                 Fact::Ended(_) => {
                     let ready = ready_at.take().map_or(Duration::ZERO, |ready| entry.at - ready);
                     if ready >= rules.restart.reset_after {
@@ -739,6 +763,7 @@ proptest! {
                 Reason::LaunchFailed(_)
                     | Reason::Exited(_)
                     | Reason::NeverReady { .. }
+                    | Reason::Unfit(_)
                     | Reason::TooManyExits { .. }
                     | Reason::TooManyAttempts { .. }
             );

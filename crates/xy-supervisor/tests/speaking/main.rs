@@ -379,6 +379,26 @@ fn one_that_was_left_in_the_middle_of_a_message_is_started_anew_and_not_counted(
 }
 
 #[test]
+fn a_speaker_that_does_not_let_go_is_not_waited_for_and_what_it_has_torn_is_known() {
+    let home = Home::new();
+    let mut daemon = home.daemon();
+    daemon.apply(script(LIVES));
+    let line = daemon.line();
+    let pid = line.pid;
+    daemon.say(&line, Said::Ready);
+    daemon.wait_for(ServerState::Running);
+    daemon.begin_to_write(&line);
+    daemon.let_go();
+    drop(line);
+
+    let mut daemon = home.daemon();
+    assert_eq!(daemon.line().pid, pid);
+    assert_ne!(daemon.line().pid, pid);
+    assert_eq!(daemon.instance().now().life.reason, Reason::Torn);
+    daemon.shutdown();
+}
+
+#[test]
 fn one_whose_message_was_written_whole_goes_on() {
     let home = Home::new();
     let mut daemon = home.daemon();
