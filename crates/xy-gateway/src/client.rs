@@ -127,7 +127,7 @@ impl Client {
     pub(crate) fn can(&self, what: &str) -> bool {
         let greeted = self.greeted.borrow();
         let Some(greeted) = &*greeted else { return false };
-        let read: Result<HashMap<String, serde::de::IgnoredAny>, _> =
+        let read: Result<serde_json::Map<String, serde_json::Value>, _> =
             serde_json::from_str(&greeted.capabilities);
         read.is_ok_and(|capabilities| capabilities.contains_key(what))
     }
@@ -273,7 +273,7 @@ impl Client {
         if self.greeted.borrow().is_none() && !matches!(method, "initialize" | "ping") {
             return refuse(-32600, "the first request has to be `initialize`");
         }
-        self.request(ask::Request { text, id, method, params: Params::read(params), stream });
+        self.request(&ask::Request { text, id, method, params: Params::read(params), stream });
         Heard::Asked
     }
 

@@ -26,7 +26,7 @@ use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
-use crate::server::{Server, Standing};
+use crate::server::Standing;
 use crate::{desk, life, local};
 
 /// Lines that wait to be taken up; there is one per life of a server.
@@ -256,26 +256,20 @@ async fn watch_servers(
     mut roster: watch::Receiver<Arc<Roster>>,
     mut changes: broadcast::Receiver<StateChange>,
 ) {
+    let first = roster.borrow().clone();
+    hub.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
         look_at(hub, &roster.borrow_and_update().clone());
         tokio::select! {
-            changed = roster.changed() => if changed.is_err() { return },
+            more = roster.changed() => if more.is_err() { return },
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
     }
 }
 
 fn look_at(hub: &Rc<Hub>, roster: &Roster) {
-    for (name, member) in roster {
-        let server = match hub.server(name.as_str()) {
-            Some(server) => server,
-            None => {
-                let known = hub.manifests.read(&member.settings);
-                let server = Server::new(member.settings.clone(), known);
-                hub.add(server.clone());
-                server
-            }
-        };
+    for member in roster.values() {
+        let server = hub.server_of(&member.settings);
         *server.settings.borrow_mut() = member.settings.clone();
         let shared = member.instances.values().next();
         hub.stand(&server, shared.map_or(Standing::Up, standing));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -113,9 +113,13 @@ impl Hub {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// A server is there that was not.
-    pub(crate) fn add(&self, server: Rc<Server>) {
-        self.servers.borrow_mut().insert(server.name.clone(), server);
+    /// The server with these settings, with what is remembered of it if it is new here.
+    pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
+        self.server(settings.name.as_str()).unwrap_or_else(|| {
+            let server = Server::new(settings.clone(), self.manifests.read(settings));
+            self.servers.borrow_mut().insert(server.name.clone(), server.clone());
+            server
+        })
     }
 
     /// A server is there no more.
@@ -272,18 +276,13 @@ impl Hub {
         }
     }
 
-    /// There is no resource of this URI.
-    pub(crate) fn no_resource(&self, uri: &str) -> CallError {
-        say::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
-    }
-
     /// The only server that has this resource.
     pub(crate) fn owner_of(&self, uri: &str) -> Result<Rc<Server>, CallError> {
         let has = |server: &Rc<Server>| server.shown().is_some_and(|known| known.has_resource(uri));
         let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
         match (owners.pop(), owners.is_empty()) {
             (Some(owner), true) => Ok(owner),
-            (None, _) => Err(self.no_resource(uri)),
+            (None, _) => Err(no_resource(uri)),
             (Some(last), false) => {
                 owners.push(last);
                 let names: Vec<String> =
@@ -452,6 +451,11 @@ impl Company for Hub {
     }
 }
 
+/// There is no resource of this URI.
+pub(crate) fn no_resource(uri: &str) -> CallError {
+    say::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
+}
+
 /// Whether a client wants to know something that belongs to it.
 fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
     if method != "notifications/message" {
@@ -485,6 +489,9 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
         .map(|(_, known)| known)
 }
 
+/// What is counted of each server: its name, what it says, and the number.
+type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Server) -> usize);
+
 impl HttpStatus for Hub {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Server>| {
@@ -512,7 +519,7 @@ impl HttpStatus for Hub {
             "Resources that clients watch.",
             watched,
         );
-        let numbers: [(&str, &str, &dyn Fn(&Server) -> usize); 4] = [
+        let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
                 usize::from(!it.all_upstreams().is_empty())
             }),

@@ -41,11 +41,7 @@ const SHARED_CAPABILITIES: &str = r#"{"sampling":{},"elicitation":{}}"#;
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, stdin, stdout, before, said, mut told, .. } = line;
-    let server = hub.server(key.server.as_str()).unwrap_or_else(|| {
-        let server = Server::new(settings.clone(), hub.manifests.read(&settings));
-        hub.add(server.clone());
-        server
-    });
+    let server = hub.server_of(&settings);
     let Before { note, unread } = before.unwrap_or_default();
     let note = Note::read(&note);
     let upstream = Upstream::new(key, said, note.first_id, hub.clone());

@@ -3,7 +3,7 @@
 //! A manifest is of one configuration: a server that is started otherwise is another one.
 //! It is never trusted for more than what to show: the living server has the last word.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -72,10 +72,21 @@ impl Manifests {
         });
     }
 
-    /// Forgets a server that is there no more.
-    pub(crate) fn forget(&self, name: &ServerName) {
-        let file = self.file(name);
-        tokio::task::spawn_blocking(move || drop(std::fs::remove_file(file))); // It may not be there.
+    /// Forgets all servers but these: those that were removed while no daemon was there too.
+    pub(crate) fn tidy(&self, servers: BTreeSet<String>) {
+        let folder = self.folder.clone();
+        tokio::task::spawn_blocking(move || {
+            for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = file.path();
+                let is_kept = path
+                    .file_name()
+                    .and_then(|name| name.to_str()?.strip_suffix(".json"))
+                    .is_some_and(|name| servers.contains(name));
+                if !is_kept {
+                    let _ = std::fs::remove_file(path); // It only takes room.
+                }
+            }
+        });
     }
 
     fn file(&self, name: &ServerName) -> PathBuf {

@@ -99,6 +99,9 @@ pub(crate) enum Caller {
     Own(oneshot::Sender<Result<Box<str>, CallError>>),
 }
 
+/// Where the whole answer to a question of our own comes, as it was written.
+pub(crate) type Answered = oneshot::Receiver<Result<Box<str>, CallError>>;
+
 /// A request that is to be forwarded: a text, and pieces of it.
 pub(crate) struct Request<'t> {
     /// The whole message.
@@ -179,7 +182,7 @@ impl Upstream {
         &self,
         method: &str,
         params: Option<&str>,
-    ) -> Result<(u64, oneshot::Receiver<Result<Box<str>, CallError>>), CallError> {
+    ) -> Result<(u64, Answered), CallError> {
         self.check_room()?;
         let ours = self.new_id();
         let begins = self.out.borrow_mut().append(|out| {
@@ -202,7 +205,7 @@ impl Upstream {
         &self,
         method: &str,
         params: Option<&str>,
-    ) -> Result<(u64, oneshot::Receiver<Result<Box<str>, CallError>>), CallError> {
+    ) -> Result<(u64, Answered), CallError> {
         let method = crate::names::quoted(method);
         self.ask(&method[1..method.len() - 1], params)
     }

@@ -13,6 +13,7 @@ use super::{Client, Greeted, Open};
 use crate::catalog::Kind;
 use crate::era;
 use crate::front::{StreamNo, To, View};
+use crate::hub::no_resource;
 use crate::level::Level;
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
@@ -49,9 +50,9 @@ enum Verdict {
 
 impl Client {
     /// Takes a request; it is answered now or later.
-    pub(super) fn request(&self, request: Request<'_>) {
+    pub(super) fn request(&self, request: &Request<'_>) {
         let (id, stream) = (request.id, request.stream);
-        match self.look_at(&request) {
+        match self.look_at(request) {
             Ok(Verdict::Result(result)) => self.tell(&say::result(id, &result), To::Answer(stream)),
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
@@ -145,7 +146,7 @@ impl Client {
     fn by_uri(&self, request: &Request<'_>, written: Option<&str>) -> Result<Verdict, CallError> {
         let uri = written.and_then(text_of).ok_or_else(|| say::invalid("`uri` is not a text"))?;
         if let Some((server, inside)) = names::uri_inside(&uri) {
-            let server = self.hub.server(server).ok_or_else(|| self.hub.no_resource(&uri))?;
+            let server = self.hub.server(server).ok_or_else(|| no_resource(&uri))?;
             if let Some(verdict) = self.follow(request, &server, Some(inside))? {
                 return Ok(verdict);
             }

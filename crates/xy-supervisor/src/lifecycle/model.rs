@@ -273,9 +273,9 @@ impl Book {
             (Event::DeadlineReached, Must::BeStarting { .. }) => Fact::NeverReady,
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
-            (Event::Ready | Event::DeadlineReached, _) => return None, // Too late.
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
-            (Event::Unfit(_), _) => return None, // Too late.
+            // Too late.
+            (Event::Ready | Event::DeadlineReached | Event::Unfit(_), _) => return None,
             (Event::Torn, _) => unreachable!("no history holds it: it has plays of its own"),
         };
         self.entries.push(entry(fact));
