@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use xy_config::settings::Isolation;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::quoted as shortened;
@@ -81,7 +82,11 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
         find(hub, name)?;
     }
     let is_meant = |server: &Rc<Server>| only.is_none_or(|only| only == server.name.as_str());
-    let is_unknown = |server: &Rc<Server>| server.is_shown() && server.known.borrow().is_none();
+    // Those for one client alone are not there for us to be waited for.
+    let is_unknown = |server: &Rc<Server>| {
+        let is_shared = server.settings.borrow().isolation == Isolation::Shared;
+        is_shared && server.is_shown() && server.known.borrow().is_none()
+    };
     let mut news = hub.news();
     let _ = timeout(PATIENCE, async {
         while hub.servers().iter().filter(|it| is_meant(it)).any(is_unknown) {
@@ -132,7 +137,7 @@ async fn request(
     if let Standing::Down(why) = &*server.standing.borrow() {
         return Err(server.down(why));
     }
-    if server.settings.borrow().isolation == xy_config::settings::Isolation::Client {
+    if server.settings.borrow().isolation == Isolation::Client {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
         let answer = visit.ask(method, params, Some(within)).await?;
         return Ok(String::from_utf8_lossy(&answer).into_owned());

@@ -275,8 +275,10 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         hub.stand(&server, shared.map_or(Standing::Up, standing));
     }
     for server in hub.servers() {
-        if !roster.contains_key(&server.name) {
-            hub.remove(&server.name);
+        let is_removed = !roster.contains_key(&server.name);
+        server.is_removed.set(is_removed);
+        if is_removed {
+            hub.remove(&server);
         }
     }
 }

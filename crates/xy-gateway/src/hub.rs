@@ -122,10 +122,13 @@ impl Hub {
         })
     }
 
-    /// A server is there no more.
-    pub(crate) fn remove(&self, name: &ServerName) {
-        let Some(server) = self.servers.borrow_mut().remove(name) else { return };
-        self.stand(&server, Standing::Down("it has been removed".to_owned()));
+    /// A server is there no more, or not yet: its first instance may speak before anybody has
+    /// told us of it. As long as it has one it is only hidden.
+    pub(crate) fn remove(&self, server: &Rc<Server>) {
+        if !server.has_instances() {
+            self.servers.borrow_mut().remove(&server.name);
+        }
+        self.stand(server, Standing::Down("it has been removed".to_owned()));
     }
 
     /// Whether a server is there has changed, or not.
@@ -197,17 +200,12 @@ impl Hub {
         hasher.finish()
     }
 
-    /// Whether nothing more will be known soon of what a client is shown.
-    pub(crate) fn is_known(&self, client: &Client) -> bool {
-        self.servers.borrow().values().all(|server| {
-            if server.known.borrow().is_some() || !server.is_shown() {
-                return true;
-            }
-            if let Holder::Client(_) = server.holder(client) {
-                self.want(server, &self.clients.borrow()[&client.number()]);
-            }
-            false
-        })
+    /// Whether something is known of every server that is shown.
+    pub(crate) fn is_known(&self) -> bool {
+        self.servers
+            .borrow()
+            .values()
+            .all(|server| server.known.borrow().is_some() || !server.is_shown())
     }
 
     /// One answer to a client that asks for a list of everything.

@@ -65,7 +65,10 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     upstream.take(&unread);
     let (why, reply) = loop {
         match told.recv().await {
-            Some(Told::Close) => writer.abort(),
+            Some(Told::Close) => {
+                upstream.take_no_more();
+                writer.abort();
+            }
             Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
             Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
             None => break (format!("`{}` has ended", server.name), None),
@@ -85,9 +88,12 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     over(&hub, &server, &upstream, &why);
 }
 
-fn over(hub: &Hub, server: &Server, upstream: &Rc<Upstream>, why: &str) {
+fn over(hub: &Hub, server: &Rc<Server>, upstream: &Rc<Upstream>, why: &str) {
     upstream.close(why);
     server.drop_upstream(upstream);
+    if server.is_removed.get() {
+        hub.remove(server);
+    }
     hub.tell_news();
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Server {
     pub(crate) standing: RefCell<Standing>,
     /// From a living instance, or remembered.
     pub(crate) known: RefCell<Option<Rc<Known>>>,
+    /// No file and nobody configures it any more.
+    pub(crate) is_removed: Cell<bool>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     waiting: RefCell<VecDeque<Waiting>>,
     next_ticket: Cell<u64>,
@@ -68,6 +70,7 @@ impl Server {
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
             known: RefCell::new(known.map(Rc::new)),
+            is_removed: Cell::new(false),
             upstreams: RefCell::default(),
             waiting: RefCell::default(),
             next_ticket: Cell::new(0),
@@ -102,6 +105,11 @@ impl Server {
     pub(crate) fn all_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();
         all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
+    }
+
+    /// Whether any of its instances lives.
+    pub(crate) fn has_instances(&self) -> bool {
+        !self.upstreams.borrow().is_empty()
     }
 
     /// An instance has begun to live.

@@ -338,6 +338,11 @@ impl Upstream {
         self.stale.notified().await;
     }
 
+    /// From now on nothing can be asked; what has been asked may still be answered.
+    pub(crate) fn take_no_more(&self) {
+        self.stage.replace(Stage::Closed);
+    }
+
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
     pub(crate) fn close(&self, why: &str) {
         self.stage.replace(Stage::Closed);

@@ -252,7 +252,12 @@ impl Client {
             }
             None => None,
         };
-        if self.hub.is_known(self) {
+        for server in self.hub.servers() {
+            if server.known.borrow().is_none() {
+                self.hub.want(&server, &self.me());
+            }
+        }
+        if self.hub.is_known() {
             return self.hub.list(self, kind, after.as_deref()).map(Verdict::Result);
         }
         let after = after.map(std::borrow::Cow::into_owned);
@@ -261,7 +266,7 @@ impl Client {
         let at_last = answer.clone();
         Ok(self.later(
             request,
-            move |client| client.hub.is_known(client).then(|| answer(client)),
+            move |client| client.hub.is_known().then(|| answer(client)),
             move |client| at_last(client),
         ))
     }
