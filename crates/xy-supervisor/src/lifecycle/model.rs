@@ -233,8 +233,11 @@ impl Book {
             let end = &self.entries[index];
             match life.iter().find(|entry| entry.fact == Fact::Unfit) {
                 None => is_enough(uptime(end), end),
-                // From then on it was not up any more; what is no time at all is always enough.
-                Some(unfit) => is_enough(uptime(unfit), unfit) || is_enough(Duration::ZERO, end),
+                // From then on it was not up any more, if it ever was.
+                Some(unfit) => {
+                    ready.is_some() && is_enough(uptime(unfit), unfit)
+                        || is_enough(Duration::ZERO, end)
+                }
             }
         };
         let last_proof = self.failures(end).into_iter().rfind(proved);
@@ -274,8 +277,7 @@ impl Book {
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
-            // Too late.
-            (Event::Ready | Event::DeadlineReached | Event::Unfit(_), _) => return None,
+            (Event::Ready | Event::Unfit(_) | Event::DeadlineReached, _) => return None, // Too late.
             (Event::Torn, _) => unreachable!("no history holds it: it has plays of its own"),
         };
         self.entries.push(entry(fact));
@@ -640,8 +642,8 @@ proptest! {
             match entry.fact {
                 Fact::BecameReady => ready_at = Some(entry.at),
                 Fact::Unfit => {
-                    let ready = ready_at.take().map_or(Duration::ZERO, |ready| entry.at - ready);
-                    if ready >= rules.restart.reset_after {
+                    let uptime = ready_at.take().map(|ready| entry.at - ready);
+                    if uptime.is_some_and(|uptime| uptime >= rules.restart.reset_after) {
                         in_a_row = 0;
                     }
                 }
