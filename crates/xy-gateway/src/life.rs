@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::speak::{Before, Line, Said, Told};
@@ -32,6 +33,9 @@ const FINISH_WITHIN: Duration = Duration::from_millis(1500);
 /// How often that is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// How long the last words of a server that has ended may take to be read.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+
 /// Pages of one list.
 const MOST_PAGES: usize = 1000;
 
@@ -52,8 +56,9 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
         }
     };
     server.add(&upstream);
+    let (ended, at_end) = oneshot::channel();
     let tasks = [
-        tokio::task::spawn_local(read(upstream.clone(), stdout)),
+        tokio::task::spawn_local(read(upstream.clone(), stdout, ended)),
         tokio::task::spawn_local(learn(
             hub.clone(),
             server.clone(),
@@ -61,6 +66,8 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
             note.introduction,
         )),
     ];
+    let stdin = Rc::new(stdin);
+    upstream.speak_to(&stdin);
     let writer = tokio::task::spawn_local(write(upstream.clone(), stdin));
     upstream.take(&unread);
     let (why, reply) = loop {
@@ -70,7 +77,11 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
                 writer.abort();
             }
             Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
-            Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
+            Some(Told::Over(exit)) => {
+                // What it said last is still in the pipe.
+                let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
+                break (format!("`{}` {exit}", server.name), None);
+            }
             None => break (format!("`{}` has ended", server.name), None),
         }
     };
@@ -81,6 +92,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
         writer.abort();
         return over(&hub, &server, &upstream, &why);
     };
+    upstream.take_no_more();
     let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
     writer.abort();
     let _ = writer.await; // Its pipe is closed before anybody hears that it is.
@@ -109,17 +121,18 @@ fn pipes(stdin: OwnedFd, stdout: OwnedFd) -> std::io::Result<(pipe::Sender, pipe
 }
 
 /// Hears a server until it closes its stdout; one that lives on without it cannot answer.
-async fn read(upstream: Rc<Upstream>, stdout: pipe::Receiver) {
+async fn read(upstream: Rc<Upstream>, stdout: pipe::Receiver, ended: oneshot::Sender<()>) {
     if let Err(problem) = upstream.clone().read_all(stdout).await {
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
+    let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
     upstream.close(&format!("`{}` closed its stdout", upstream.key().server));
 }
 
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
-async fn write(upstream: Rc<Upstream>, stdin: pipe::Sender) {
+async fn write(upstream: Rc<Upstream>, stdin: Rc<pipe::Sender>) {
     if upstream.clone().write_all(stdin).await.is_err() {
         sleep(ENDS_WITHIN).await;
         upstream.close(&format!("`{}` closed its stdin", upstream.key().server));

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use xy_ipc::framing::LineSplitter;
 use xy_mcp::edit::Edits;
@@ -51,6 +52,8 @@ pub(crate) struct Upstream {
     out: RefCell<Outgoing>,
     /// There is something to write.
     flush: Notify,
+    /// Where it is written, while it can be spoken to.
+    stdin: RefCell<Option<Rc<pipe::Sender>>>,
     calls: RefCell<HashMap<u64, Call>>,
     ids: RefCell<Ids>,
     /// What the server says, cut into lines.
@@ -126,6 +129,7 @@ impl Upstream {
             key,
             out: RefCell::default(),
             flush: Notify::new(),
+            stdin: RefCell::default(),
             calls: RefCell::default(),
             ids: RefCell::new(Ids::from(first_id)),
             lines: RefCell::new(LineSplitter::new(wire::MAX_LINE)),
@@ -172,7 +176,7 @@ impl Upstream {
             edits.append_to(out);
         });
         self.calls.borrow_mut().insert(ours, Call { caller, begins });
-        self.flush.notify_one();
+        self.flush_soon();
         Ok(ours)
     }
 
@@ -341,11 +345,17 @@ impl Upstream {
     /// From now on nothing can be asked; what has been asked may still be answered.
     pub(crate) fn take_no_more(&self) {
         self.stage.replace(Stage::Closed);
+        self.stdin.take();
+    }
+
+    /// It can be spoken to there.
+    pub(crate) fn speak_to(&self, stdin: &Rc<pipe::Sender>) {
+        *self.stdin.borrow_mut() = Some(stdin.clone());
     }
 
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
     pub(crate) fn close(&self, why: &str) {
-        self.stage.replace(Stage::Closed);
+        self.take_no_more();
         let written = self.out.borrow().written();
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();

@@ -37,6 +37,14 @@ pub fn linger(duration: Duration) {
     clock::pause(duration);
 }
 
+/// Keeps a core busy for `duration`.
+pub fn keep_busy(duration: Duration) {
+    let began = clock::now();
+    while !duration.is_zero() && began.elapsed() < duration {
+        std::hint::spin_loop();
+    }
+}
+
 /// The flags a test server was given; what is wrong with them is a panic.
 #[derive(Debug)]
 pub struct Flags {

@@ -66,9 +66,33 @@ impl Upstream {
         }
     }
 
+    /// Has what there is written: now, if nobody else speaks with this server, as nothing
+    /// would gather; else a little later, together with what others say.
+    pub(super) fn flush_soon(&self) {
+        let is_alone = self.calls.borrow().len() == 1;
+        if !(is_alone && self.write_now()) {
+            self.flush.notify_one();
+        }
+    }
+
+    /// Writes all there is if the pipe takes it at once.
+    fn write_now(&self) -> bool {
+        let Some(stdin) = self.stdin.borrow().clone() else { return false };
+        let mut out = self.out.borrow_mut();
+        let all = out.len();
+        if out.is_amid() || all > ATOMIC {
+            return false;
+        }
+        let is_written = stdin.try_write(out.bytes()).is_ok_and(|written| written == all);
+        if is_written {
+            out.wrote(all);
+        }
+        is_written
+    }
+
     /// Writes what there is to write, for ever. Must not be dropped amid a message that is
     /// to arrive.
-    pub(crate) async fn write_all(self: Rc<Self>, stdin: pipe::Sender) -> io::Result<()> {
+    pub(crate) async fn write_all(self: Rc<Self>, stdin: Rc<pipe::Sender>) -> io::Result<()> {
         let capacity = capacity(&stdin);
         loop {
             self.flush.notified().await;

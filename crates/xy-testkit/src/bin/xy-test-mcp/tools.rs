@@ -27,7 +27,11 @@ pub(crate) fn call(server: &Arc<Server>, call: Call) {
         return call.asked.refuse(BAD_PARAMS, &format!("no tool `{}` any more", call.tool));
     }
     match call.tool.as_str() {
-        "echo" => echo(&call), // First, because it is what benchmarks call.
+        // First, because it is what benchmarks call.
+        "echo" => {
+            standin::keep_busy(server.plan.work);
+            echo(&call);
+        }
         "crash" => die(exit_code(&call)),
         "slow_echo" | "crash_after_ms" | "progress" | "flood" | "never" | "half_line" | "big"
         | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"

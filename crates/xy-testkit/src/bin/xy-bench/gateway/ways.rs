@@ -19,6 +19,9 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 /// How long a gateway may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long the server works for each call.
+pub(crate) type Work = Duration;
+
 /// What a way is measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -56,15 +59,15 @@ impl Drop for Running {
 
 impl Way {
     /// The server itself.
-    pub(crate) fn direct_stdio(xy: &Path) -> Self {
-        let mut way = Self::stdio(Command::new(beside(xy, "xy-test-mcp")), "direct stdio", "echo");
+    pub(crate) fn direct_stdio(xy: &Path, work: Work) -> Self {
+        let mut way = Self::stdio(server(xy, work), "direct stdio", "echo");
         way.role = Role::Direct;
         way
     }
 
     /// The server itself, over HTTP.
-    pub(crate) fn direct_http(xy: &Path) -> Self {
-        let mut command = Command::new(beside(xy, "xy-test-mcp"));
+    pub(crate) fn direct_http(xy: &Path, work: Work) -> Self {
+        let mut command = server(xy, work);
         command.args(["--http", "0"]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = started(&mut command);
         let mut line = String::new();
@@ -98,7 +101,7 @@ impl Way {
     }
 
     /// Through another gateway, the `mcp-proxy` at `program`.
-    pub(crate) fn peer(program: &Path, xy: &Path, name: &'static str) -> Self {
+    pub(crate) fn peer(program: &Path, xy: &Path, work: Work) -> Self {
         let folder = tempfile::tempdir_in("/tmp").expect("a folder");
         let config = folder.path().join("proxy.toml");
         let port = free_port();
@@ -107,8 +110,10 @@ impl Way {
             "[proxy]\nname = \"peer\"\nseparator = \"__\"\n\
              [proxy.listen]\nhost = \"127.0.0.1\"\nport = {port}\n\
              [observability]\nlog_level = \"error\"\naudit = false\n\
-             [[backends]]\nname = \"one\"\ntransport = \"stdio\"\ncommand = '{}'\n",
-            server.display()
+             [[backends]]\nname = \"one\"\ntransport = \"stdio\"\ncommand = '{}'\n\
+             args = [\"--work-us\", \"{}\"]\n",
+            server.display(),
+            work.as_micros()
         );
         std::fs::write(&config, text).expect("a file of ours");
         let mut command = Command::new(program);
@@ -122,7 +127,7 @@ impl Way {
             standin::linger(Duration::from_millis(20));
         }
         Self {
-            name,
+            name: "mcp-proxy: HTTP -> stdio",
             is_http: true,
             role: Role::Peer,
             driver: driver(&address, "/", "", "one__echo"),
@@ -145,6 +150,12 @@ impl Way {
             _process: Some(Running { child, _folder: None }),
         }
     }
+}
+
+fn server(xy: &Path, work: Work) -> Command {
+    let mut command = Command::new(beside(xy, "xy-test-mcp"));
+    command.args(["--work-us", &work.as_micros().to_string()]);
+    command
 }
 
 fn started(command: &mut Command) -> Child {
