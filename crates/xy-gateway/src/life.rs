@@ -96,6 +96,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
     writer.abort();
     let _ = writer.await; // Its pipe is closed before anybody hears that it is.
+    upstream.tell_strays().await;
     let _ = reply.send(upstream.take_partial()); // Whoever asked may have gone.
     over(&hub, &server, &upstream, &why);
 }
@@ -207,6 +208,7 @@ async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Vec<Item> {
     };
     tracing::warn!(server = %upstream.key(), problem, "a list is not shown whole");
     upstream.stray(format!("xy: {problem}").as_bytes());
+    upstream.tell_strays().await;
     items
 }
 

@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(shown, outside("server", name));
             assert!(seen.insert(shown.clone()), "{shown} is there twice");
         }
-        assert_eq!(outside("server", "with.dot"), "server__with_dot_3be58b1c");
+        assert_eq!(outside("server", "with.dot"), "server__with_dot_b6dab81b");
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub(crate) struct Upstream {
     company: Rc<dyn Company>,
     /// Some of its lists may have changed.
     stale: Notify,
+    /// Lines for its log.
+    strays: RefCell<Vec<u8>>,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
 }
@@ -137,6 +139,7 @@ impl Upstream {
             said,
             company,
             stale: Notify::new(),
+            strays: RefCell::default(),
             scratch: RefCell::default(),
         })
     }
@@ -306,11 +309,28 @@ impl Upstream {
         // Progress of what has been answered or cancelled is of no use to anybody.
     }
 
-    /// Has a line that is no message written to the server's log.
+    /// Has a line that is no message written to the server's log, with the next
+    /// [`Upstream::tell_strays`].
     pub(crate) fn stray(&self, line: &[u8]) {
+        let mut strays = self.strays.borrow_mut();
         if !line.is_empty() {
-            // A server that says more than can be logged loses some of it.
-            let _ = self.said.try_send(Said::Stray(line.to_vec()));
+            if !strays.is_empty() {
+                strays.push(b'\n');
+            }
+            strays.extend_from_slice(line);
+        }
+    }
+
+    /// Passes on what has strayed. Cancel-safe; a server that says more than can be logged
+    /// is not heard until that is done.
+    pub(crate) async fn tell_strays(&self) {
+        if self.strays.borrow().is_empty() {
+            return;
+        }
+        let Ok(room) = self.said.reserve().await else { return };
+        let strays = std::mem::take(&mut *self.strays.borrow_mut());
+        if !strays.is_empty() {
+            room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
         }
     }
 

@@ -172,7 +172,7 @@ mod tests {
             assert!(splitter.begun.capacity() <= 2 * MAX_REQUEST_LINE);
         }
         assert_eq!(told, 1);
-        assert_eq!(splitter.begun.capacity(), 0);
+        assert!(splitter.begun.capacity() <= HEAD);
         assert!(splitter.is_inside_a_line());
     }
 

@@ -84,6 +84,7 @@ mod tests {
     fn some() -> AddedServers {
         let mut one = settings("one");
         one.source.added = true;
+        one.rules.ready.probe = xy_config::settings::Probe::Process;
         AddedServers { servers: [(one.name.clone(), Arc::new(one))].into() }
     }
 

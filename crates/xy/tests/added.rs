@@ -7,8 +7,15 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use support::{ask, home, refused, running, says, sleeper, status};
+use support::{ask, refused, running, says, sleeper, status};
 use xy_testkit::{Home, Ran, is_alive};
+
+/// A home whose servers are ready once they run: these speak no MCP.
+fn home() -> Home {
+    let home = support::home();
+    home.write_config("xy.kdl", "defaults { ready { probe \"process\"; }; }");
+    home
+}
 
 /// The path of a test server.
 fn program(home: &Home, name: &str) -> String {

@@ -31,9 +31,13 @@ fn speaker(home: &Home) -> String {
     home.kdl_command("xy-test-spew", &["--lines", "3", "--then", "sleep"])
 }
 
+/// These servers speak no MCP, and a port is another one each time.
+const CONFIG: &str = "gateway { listen \"off\"; }\ndefaults { ready { probe \"process\"; }; }\n";
+
 /// A home whose daemon runs the server `one`, which has said three lines.
 fn home_with_one() -> Home {
     let home = home();
+    home.write_config("xy.kdl", CONFIG);
     home.server("one", &speaker(&home));
     home.daemon();
     has_spoken(&home, "one");

@@ -30,6 +30,7 @@ fn home() -> Home {
 /// A home whose daemon runs the server `one`.
 fn home_with_one() -> Home {
     let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n"); // A port is another one each time.
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     home.daemon();
     home.wait_for_state("one", "running");

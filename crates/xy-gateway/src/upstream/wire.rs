@@ -49,9 +49,12 @@ impl Upstream {
             })
         })
         .await?
-        {}
+        {
+            self.tell_strays().await;
+        }
         let rest = self.take_partial();
         self.stray(&rest);
+        self.tell_strays().await;
         Ok(())
     }
 

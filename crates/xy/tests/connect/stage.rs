@@ -243,7 +243,7 @@ fn lines_of(source: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 /// A client that has shaken hands, and the daemon's end of it.
 #[track_caller]
 pub(crate) fn talking(home: &Home, door: &Door) -> (Client, Caller) {
-    let mut client = Client::start(home, &[]);
+    let mut client = Client::start(home, &["--no-start"]);
     let mut caller = door.welcome();
     client.say(INITIALIZE);
     assert_eq!(caller.hear(), INITIALIZE);
