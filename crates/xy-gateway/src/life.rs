@@ -70,6 +70,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     upstream.speak_to(&stdin);
     let writer = tokio::task::spawn_local(write(upstream.clone(), stdin));
     upstream.take(&unread);
+    upstream.tell_strays().await;
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Close) => {
