@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::ops::Deref;
 use std::thread;
 
@@ -56,6 +58,7 @@ impl Anyone {
                 if politely {
                     client.close();
                 } else {
+                    // The session is left to its idle limit.
                     client.break_connections();
                 }
             }
@@ -68,7 +71,7 @@ fn server(number: usize) -> String {
 }
 
 /// What one client does; what it says is its own, so an answer to somebody else shows.
-fn live(client: Anyone, number: usize) {
+fn live(home: &Home, client: Anyone, number: usize) {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
     client.initialize();
     let mut open: Vec<(u64, String)> = Vec::new();
@@ -103,11 +106,33 @@ fn live(client: Anyone, number: usize) {
     assert_eq!(client.unclaimed_answers(), [""; 0], "client {number}");
     if chance.below(2) == 0 {
         // It vanishes with a call open.
-        client.start_call(&format!("{}__never", server(chance.below(SERVERS))), json!({}));
+        let tool = format!("{}__never", server(chance.below(SERVERS)));
+        match &client {
+            Anyone::Local(client) => drop(client.start_call(&tool, json!({}))),
+            Anyone::Http(client) => abandon(home, &client.session().unwrap(), &tool),
+        }
         client.leave(false);
     } else {
         client.leave(true);
     }
+}
+
+/// Sends a call over HTTP, and hangs up.
+fn abandon(home: &Home, session: &str, tool: &str) {
+    let body = json!({
+        "jsonrpc": "2.0", "id": "abandoned", "method": "tools/call",
+        "params": { "name": tool, "arguments": {} },
+    });
+    let (body, address, token) = (body.to_string(), home.gateway_address(), home.gateway_token());
+    let mut stream = TcpStream::connect(&address).unwrap();
+    write!(
+        stream,
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+         Mcp-Session-Id: {session}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
 }
 
 fn text(answer: &Value) -> String {
@@ -145,7 +170,7 @@ fn of_200_clients_with_20_servers_each_gets_its_own_answers_and_leaves_nothing()
                 } else {
                     Anyone::Http(home.mcp_http("/mcp"))
                 };
-                live(client, number);
+                live(home, client, number);
             });
         }
     });
