@@ -13,6 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
+use xy_ipc::is_hung_up;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
@@ -30,6 +31,9 @@ const BREATH: Duration = Duration::from_millis(100);
 
 /// How long a client that has stopped asking gets to read the last answers.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether such a client is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Lets clients in, for ever.
 pub(crate) async fn serve(listener: UnixListener, front: Rc<dyn Front>) {
@@ -265,9 +269,10 @@ async fn answers(
 ) -> io::Result<()> {
     loop {
         last_words(lines, writer).await?;
-        if !conversation.is_busy() {
+        // It may have gone altogether: then nobody waits for these answers.
+        if !conversation.is_busy() || is_hung_up(writer.as_ref()) {
             return Ok(());
         }
-        lines.flush.notified().await;
+        let _ = timeout(LOOK_AGAIN, lines.flush.notified()).await;
     }
 }

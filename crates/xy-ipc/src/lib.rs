@@ -12,3 +12,4 @@ mod socket;
 pub use client::{CallFailure, Client, ConnectError, Notification};
 pub use listen::{BindError, Bound, SocketFile, bind};
 pub use server::{Answer, Feed, Outbox, OutboxClosed, Service, serve};
+pub use socket::is_hung_up;

@@ -27,7 +27,7 @@ pub(crate) fn new() -> Result<OwnedFd, Errno> {
 }
 
 /// Whether the peer has closed both directions; one that only stopped sending has not.
-pub(crate) fn is_hung_up(socket: impl AsFd) -> bool {
+pub fn is_hung_up(socket: impl AsFd) -> bool {
     poll_now(socket, PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
