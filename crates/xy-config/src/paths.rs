@@ -35,6 +35,8 @@ pub struct Paths {
     pub daemon_log: PathBuf,
     /// What clients have to show that come in over HTTP.
     pub token_file: PathBuf,
+    /// What they have to show if they shall also manage servers.
+    pub manage_token_file: PathBuf,
     /// What servers last said of themselves.
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
@@ -107,6 +109,7 @@ impl Paths {
             wishes_file: state_dir.join("wishes.json"),
             daemon_log: state_dir.join("daemon.log"),
             token_file: state_dir.join("token"),
+            manage_token_file: state_dir.join("manage-token"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
             state_dir,

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
@@ -19,16 +19,29 @@ use crate::daemon::Daemon;
 use crate::handlers::Handlers;
 
 /// What the gateway can ask of the daemon.
-pub(crate) struct Plane(pub(crate) Arc<Daemon>);
+pub(crate) struct Plane {
+    daemon: Arc<Daemon>,
+    runtime: Handle,
+}
+
+impl Plane {
+    /// For a gateway of the daemon that runs here.
+    pub(crate) fn here(daemon: Arc<Daemon>) -> Self {
+        Self { daemon, runtime: Handle::current() }
+    }
+}
 
 impl Control for Plane {
     fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
-        let handlers = Handlers(self.0.clone());
+        let handlers = Handlers(self.daemon.clone());
+        // On the daemon's own threads, so that no client waits for it; and once it has begun
+        // it is finished, also if the one who asked leaves.
+        let answering = self.runtime.spawn(async move { handlers.call(request).await });
         Box::pin(async move {
             let unreadable = |cause: &dyn std::fmt::Display| {
                 CallError::new(ErrorKind::Internal, "the answer could not be read").cause(cause)
             };
-            match handlers.call(request).await? {
+            match answering.await.map_err(|cause| unreadable(&cause))?? {
                 Answer::Result(result) => {
                     serde_json::from_str(result.get()).map_err(|cause| unreadable(&cause))
                 }
@@ -38,7 +51,7 @@ impl Control for Plane {
     }
 
     fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>> {
-        let (fleet, server) = (self.0.fleet.clone(), server.clone());
+        let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
             fleet.hold(&server, client).await.map(drop).map_err(|cause| {
                 let message = format!("no instance of `{server}` for this client");
@@ -48,7 +61,7 @@ impl Control for Plane {
     }
 
     fn release(&self, server: &ServerName, client: u64) -> Later<()> {
-        let (fleet, server) = (self.0.fleet.clone(), server.clone());
+        let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move { fleet.release(&server, client).await })
     }
 }
@@ -79,7 +92,7 @@ fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::R
             let token = |secret, may_manage| Token { secret, may_manage, only: None };
             Auth::Tokens(vec![
                 token(read_or_make_token(&paths.token_file)?, false),
-                token(read_or_make_token(&manage_token_file(paths))?, true),
+                token(read_or_make_token(&paths.manage_token_file)?, true),
             ])
         }
     };
@@ -91,9 +104,4 @@ fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::R
         idle: settings.idle,
         allowed_hosts: vec![listen.ip().to_string()],
     })
-}
-
-/// The token whose bearer may also manage servers.
-pub(crate) fn manage_token_file(paths: &Paths) -> PathBuf {
-    paths.token_file.with_file_name("manage-token")
 }

@@ -10,6 +10,7 @@ use crate::daemon::Daemon;
 
 mod add;
 mod asks;
+mod call;
 mod check;
 mod events;
 mod handover;
@@ -18,11 +19,13 @@ mod list;
 mod logs;
 pub(crate) mod reload;
 mod remove;
+mod request;
 mod restart;
 mod shutdown;
 mod start;
 mod status;
 mod stop;
+mod tools;
 mod version;
 
 /// Answers what comes in on the control socket.
@@ -42,6 +45,9 @@ impl Service for Handlers {
             Request::Remove(ask) => Answer::of(&remove::handle(daemon, &ask).await?),
             Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),
             Request::Events => Ok(Answer::Stream(events::handle(daemon))),
+            Request::Tools(ask) => Answer::of(&tools::handle(daemon, ask).await?),
+            Request::Call(ask) => Ok(Answer::Result(call::handle(daemon, ask).await?)),
+            Request::Raw(ask) => Ok(Answer::Result(request::handle(daemon, ask).await?)),
             Request::Check => Answer::of(&check::handle(daemon).await?),
             Request::Version => Answer::of(&version::handle()),
             Request::Info => Answer::of(&info::handle(daemon)),

@@ -142,7 +142,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         lines,
         local: mcp_listener,
         manifests_dir: daemon.paths.manifests_dir.clone(),
-        control: Arc::new(Plane(daemon.clone())),
+        control: Arc::new(Plane::here(daemon.clone())),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });

@@ -140,7 +140,7 @@ async fn request(
     if server.settings.borrow().isolation == Isolation::Client {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
         let answer = visit.ask(method, params, Some(within)).await?;
-        return Ok(String::from_utf8_lossy(&answer).into_owned());
+        return whole(String::from_utf8_lossy(&answer).into_owned());
     }
     let Some(upstream) = server.upstream(Holder::Shared) else {
         return Err(server.down("it is not ready yet"));
@@ -154,6 +154,21 @@ async fn request(
             Err(too_late(method, within))
         }
     }
+}
+
+/// The whole answer that a visit brought, unless xy itself gave it because nobody else could.
+fn whole(answer: String) -> Result<String, CallError> {
+    use ErrorKind::{NotRunning, OutcomeUnknown, QueueFull, TimedOut};
+
+    if let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
+        envelope::parse(answer.as_bytes())
+    {
+        let fault = fault(error);
+        if matches!(fault.kind, NotRunning | OutcomeUnknown | QueueFull | TimedOut) {
+            return Err(fault);
+        }
+    }
+    Ok(answer)
 }
 
 /// A client of our own, for one question.

@@ -163,6 +163,7 @@ async fn learn(
         let known = Known::new(server.name.as_str(), (*introduction).clone(), lists);
         let settings = server.settings.borrow().clone();
         hub.manifests.remember(&settings, &known);
+        upstream.set_listed();
         hub.learn(&server, known);
         upstream.until_lists_change().await;
         sleep(DEBOUNCE).await;

@@ -1,28 +1,211 @@
-//! xy's own tools, for clients that may manage servers.
+//! xy's own tools, for clients that may manage servers. Each has a file in `tools/`.
+//!
+//! They are front ends like all others: what they do is asked of the daemon, in the words of
+//! its control plane. No server can have a tool of such a name, as theirs have `__` in them.
+//!
+//! What could not be done is a result that says so, for the model to read; an error of the
+//! protocol would never reach it.
 
 use std::rc::Rc;
+use std::sync::LazyLock;
 
+use serde::Deserialize;
+use serde_json::{Value, json};
+use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
 use crate::catalog::{Kind, Shown};
 use crate::hub::Hub;
 use crate::say;
 
+mod add_server;
+mod list_servers;
+mod reload_server;
+mod remove_server;
+mod report;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Add,
+    Remove,
+    Reload,
+    List,
+}
+
+impl Own {
+    const ALL: [Self; 4] = [Self::Add, Self::Remove, Self::Reload, Self::List];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|own| own.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add_server",
+            Self::Remove => "remove_server",
+            Self::Reload => "reload_server",
+            Self::List => "list_servers",
+        }
+    }
+
+    /// What clients are told of it, but for its name.
+    fn definition(self) -> Value {
+        match self {
+            Self::Add => add_server::definition(),
+            Self::Remove => remove_server::definition(),
+            Self::Reload => reload_server::definition(),
+            Self::List => list_servers::definition(),
+        }
+    }
+
+    async fn call(self, hub: &Rc<Hub>, arguments: &str) -> Result<Value, CallError> {
+        match self {
+            Self::Add => add_server::call(hub, read(arguments)?).await,
+            Self::Remove => remove_server::call(hub, read(arguments)?).await,
+            Self::Reload => reload_server::call(hub, read(arguments)?).await,
+            Self::List => list_servers::call(hub, read(arguments)?).await,
+        }
+    }
+}
+
 /// Whether xy itself has a tool of this name.
-pub(crate) fn is_own(_name: &str) -> bool {
-    false
+pub(crate) fn is_own(name: &str) -> bool {
+    Own::named(name).is_some()
 }
 
 /// The tools of xy's own that a client is shown.
-pub(crate) fn shown(_kind: Kind, _may_manage: bool) -> Vec<Shown> {
-    Vec::new()
+pub(crate) fn shown(kind: Kind, may_manage: bool) -> Vec<Shown> {
+    static ALL: LazyLock<Vec<Shown>> = LazyLock::new(|| Own::ALL.map(as_shown).into());
+    if kind == Kind::Tools && may_manage { ALL.clone() } else { Vec::new() }
 }
 
 /// Does what a tool of xy's own does; the result as a client gets it.
-pub(crate) async fn call(
-    _hub: &Rc<Hub>,
-    name: &str,
-    _arguments: &str,
-) -> Result<String, CallError> {
-    Err(say::invalid(format!("Unknown tool: {name}")))
+pub(crate) async fn call(hub: &Rc<Hub>, name: &str, arguments: &str) -> Result<String, CallError> {
+    let own = Own::named(name)
+        .ok_or_else(|| say::invalid(format!("Unknown tool: {}", shortened(name))))?;
+    Ok(match own.call(hub, arguments).await {
+        Ok(value) => done(&value),
+        Err(fault) => failed(&fault),
+    })
+}
+
+fn as_shown(own: Own) -> Shown {
+    let mut definition = own.definition();
+    definition["name"] = own.name().into();
+    Shown { name: own.name().into(), text: definition.to_string().into() }
+}
+
+fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
+    serde_json::from_str(arguments)
+        .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
+}
+
+fn done(value: &Value) -> String {
+    let text = value.to_string();
+    json!({ "content": [{ "type": "text", "text": text }], "structuredContent": value }).to_string()
+}
+
+fn failed(fault: &CallError) -> String {
+    let text = for_people(fault);
+    json!({ "content": [{ "type": "text", "text": text }], "isError": true }).to_string()
+}
+
+/// What did not happen, why, and what to do next; what is wrong with the settings before it.
+fn for_people(fault: &CallError) -> String {
+    let mut text: String = fault.problems.iter().map(|it| it.rendered.clone() + "\n").collect();
+    text += &fault.message;
+    for (label, words) in [("cause", &fault.cause), ("hint", &fault.hint)] {
+        if let Some(words) = words {
+            text.extend(["\n", label, ": ", words]);
+        }
+    }
+    text
+}
+
+/// The schema of an object with these properties.
+fn object(properties: Value, required: &[&str]) -> Value {
+    let mut schema = json!({ "type": "object", "required": required });
+    schema["properties"] = properties;
+    schema["additionalProperties"] = false.into();
+    schema
+}
+
+/// The schema of one server's name.
+fn name_schema() -> Value {
+    json!({ "type": "string", "description": "The server's name" })
+}
+
+#[cfg(test)]
+mod tests {
+    use xy_protocol::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn only_who_may_manage_is_shown_them_and_only_among_tools() {
+        let names = |kind, may_manage| -> Vec<String> {
+            shown(kind, may_manage).iter().map(|shown| shown.name.to_string()).collect()
+        };
+        let all = ["add_server", "remove_server", "reload_server", "list_servers"];
+        assert_eq!(names(Kind::Tools, true), all);
+        assert!(names(Kind::Tools, false).is_empty() && names(Kind::Prompts, true).is_empty());
+        assert!(all.iter().all(|name| is_own(name)));
+        assert!(!is_own("a__add_server") && !is_own(""));
+    }
+
+    #[test]
+    fn each_says_what_it_takes_what_it_gives_and_what_it_does_to_the_world() {
+        for shown in shown(Kind::Tools, true) {
+            let tool: Value = serde_json::from_str(&shown.text).unwrap();
+            assert_eq!(tool["name"], *shown.name);
+            for text in ["title", "description"] {
+                assert!(tool[text].as_str().is_some_and(|it| !it.is_empty()), "{text}: {tool:#}");
+            }
+            for schema in ["inputSchema", "outputSchema"] {
+                assert_eq!(tool[schema]["type"], "object", "{tool:#}");
+                let required = tool[schema]["required"].as_array().unwrap();
+                let known = tool[schema]["properties"].as_object().unwrap();
+                assert!(required.iter().all(|it| known.contains_key(it.as_str().unwrap())));
+            }
+            let reads_only = tool["annotations"]["readOnlyHint"] == true;
+            assert_eq!(reads_only, tool["name"] == "list_servers");
+            let destroys = tool["annotations"]["destructiveHint"] == true;
+            assert_eq!(destroys, tool["name"] == "remove_server");
+        }
+    }
+
+    #[test]
+    fn arguments_that_do_not_fit_are_told_why() {
+        type Asked = add_server::Asked;
+        let told = |arguments| match read::<Asked>(arguments) {
+            Ok(_) => panic!("{arguments} was taken"),
+            Err(fault) => fault.to_string(),
+        };
+        for (arguments, why) in [
+            ("{}", "missing field `name`"),
+            (r#"{"name":"a"}"#, "missing field `command`"),
+            (r#"{"name":"a","command":7}"#, "expected a string"),
+            (r#"{"name":"a","command":"x","args":"y"}"#, "expected a sequence"),
+            (r#"{"name":"a","command":"x","env":{"A":1}}"#, "expected a string"),
+            (r#"{"name":"a","command":"x","shell":true}"#, "unknown field `shell`"),
+            ("[1]", "invalid type"),
+        ] {
+            assert!(told(arguments).contains(why), "{arguments}: {}", told(arguments));
+        }
+    }
+
+    #[test]
+    fn a_failure_is_a_result_for_people() {
+        let fault = CallError::new(ErrorKind::AlreadyRunning, "server `a` was not added")
+            .cause("there is one")
+            .hint("choose another name");
+        let result: Value = serde_json::from_str(&failed(&fault)).unwrap();
+        assert_eq!(result["isError"], true);
+        let text = "server `a` was not added\ncause: there is one\nhint: choose another name";
+        assert_eq!(result["content"][0]["text"], text);
+        let result: Value = serde_json::from_str(&done(&json!({ "a": 1 }))).unwrap();
+        assert_eq!(result["content"][0]["text"], r#"{"a":1}"#);
+        assert_eq!(result["structuredContent"], json!({ "a": 1 }));
+    }
 }

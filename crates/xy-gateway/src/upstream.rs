@@ -5,7 +5,7 @@
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
 //! `wire.rs` moves the bytes, `greet.rs` says hello.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -65,6 +65,8 @@ pub(crate) struct Upstream {
     stale: Notify,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
+    /// Whether it has said what it offers.
+    has_listed: Cell<bool>,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
 }
@@ -140,6 +142,7 @@ impl Upstream {
             company,
             stale: Notify::new(),
             strays: RefCell::default(),
+            has_listed: Cell::new(false),
             scratch: RefCell::default(),
         })
     }
@@ -355,6 +358,16 @@ impl Upstream {
     /// It said that its lists have changed.
     pub(crate) fn lists_changed(&self) {
         self.stale.notify_one();
+    }
+
+    /// It has said what it offers.
+    pub(crate) fn set_listed(&self) {
+        self.has_listed.set(true);
+    }
+
+    /// Whether this life of it has said what it offers.
+    pub(crate) fn has_listed(&self) -> bool {
+        self.has_listed.get()
     }
 
     /// Resolves when its lists may have changed since.

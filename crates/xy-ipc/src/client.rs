@@ -27,8 +27,9 @@ use lines::LineReader;
 
 use crate::socket;
 
-/// The longest message from the daemon: the status of a thousand servers fits.
-pub const MAX_ANSWER_LINE: usize = 4 * 1024 * 1024;
+/// The longest message from the daemon: the longest result of a tool fits, and so do the
+/// tools of very many servers.
+pub const MAX_ANSWER_LINE: usize = 64 * 1024 * 1024;
 
 /// Notifications kept while an answer is awaited, in bytes.
 const MAX_KEPT: usize = 16 * 1024 * 1024;

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::{CallError, ErrorKind};
 
 mod answers;
+mod gateway;
 
 pub use answers::*;
+pub use gateway::*;
 
 /// How many lines `logs` shows when nobody says.
 pub const DEFAULT_TAIL: u32 = 20;
@@ -46,6 +47,12 @@ pub enum Request {
     Events,
     /// End a stream of events. Answer: [`Cancelled`].
     EventsCancel(Cancel),
+    /// Tools of one server, or of all. Answer: [`ToolList`].
+    Tools(Tools),
+    /// Call a tool. Answer: its result, as its server wrote it.
+    Call(Call),
+    /// Ask one server anything. Answer: its whole response, under an id of the asker's.
+    Raw(RawRequest),
     /// Look for problems in the files. Answer: [`CheckReport`].
     Check,
     /// Which xy this is. Answer: [`Version`].
@@ -59,7 +66,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 17] = [
+pub const METHODS: [&str; 20] = [
     "list",
     "status",
     "start",
@@ -72,6 +79,9 @@ pub const METHODS: [&str; 17] = [
     "logs_cancel",
     "events",
     "events_cancel",
+    "tools",
+    "call",
+    "request",
     "check",
     "version",
     "info",
@@ -95,6 +105,9 @@ impl Request {
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
             "events" => no_params(params, Self::Events),
             "events_cancel" => read_params(params).map(Self::EventsCancel),
+            "tools" => read_params(params).map(Self::Tools),
+            "call" => read_params(params).and_then(Call::checked).map(Self::Call),
+            "request" => read_params(params).and_then(RawRequest::checked).map(Self::Raw),
             "check" => no_params(params, Self::Check),
             "version" => no_params(params, Self::Version),
             "info" => no_params(params, Self::Info),
@@ -123,6 +136,9 @@ impl Request {
             Self::LogsCancel(_) => "logs_cancel",
             Self::Events => "events",
             Self::EventsCancel(_) => "events_cancel",
+            Self::Tools(_) => "tools",
+            Self::Call(_) => "call",
+            Self::Raw(_) => "request",
             Self::Check => "check",
             Self::Version => "version",
             Self::Info => "info",
@@ -132,7 +148,7 @@ impl Request {
     }
 
     /// The params on the wire.
-    pub fn params(&self) -> Option<Value> {
+    pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
             Self::List
             | Self::Events
@@ -140,14 +156,17 @@ impl Request {
             | Self::Version
             | Self::Info
             | Self::Shutdown => return None,
-            Self::Status(ask) => serde_json::to_value(ask),
-            Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => serde_json::to_value(ask),
-            Self::Reload(ask) => serde_json::to_value(ask),
-            Self::Add(ask) => serde_json::to_value(ask),
-            Self::Remove(ask) => serde_json::to_value(ask),
-            Self::Logs(ask) => serde_json::to_value(ask),
-            Self::LogsCancel(ask) | Self::EventsCancel(ask) => serde_json::to_value(ask),
-            Self::Handover(ask) => serde_json::to_value(ask),
+            Self::Status(ask) => to_raw_value(ask),
+            Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
+            Self::Reload(ask) => to_raw_value(ask),
+            Self::Add(ask) => to_raw_value(ask),
+            Self::Remove(ask) => to_raw_value(ask),
+            Self::Logs(ask) => to_raw_value(ask),
+            Self::LogsCancel(ask) | Self::EventsCancel(ask) => to_raw_value(ask),
+            Self::Tools(ask) => to_raw_value(ask),
+            Self::Call(ask) => to_raw_value(ask),
+            Self::Raw(ask) => to_raw_value(ask),
+            Self::Handover(ask) => to_raw_value(ask),
         };
         Some(value.expect("params are plain structs, which always serialise"))
     }
@@ -361,6 +380,19 @@ mod tests {
             Request::LogsCancel(Cancel { subscription_id: 3 }),
             Request::Events,
             Request::EventsCancel(Cancel { subscription_id: 3 }),
+            Request::Tools(Tools { server: Some("a".into()) }),
+            Request::Call(Call {
+                name: "a__b".into(),
+                arguments: Some(JsonText::read("{\"n\":1.50}").unwrap()),
+                timeout_ms: Some(5),
+            }),
+            Request::Raw(RawRequest {
+                server: "a".into(),
+                method: "ping".into(),
+                params: Some(JsonText::read("[]").unwrap()),
+                timeout_ms: None,
+                id: Some(JsonText::read("\"x\"").unwrap()),
+            }),
             Request::Check,
             Request::Version,
             Request::Info,
@@ -370,7 +402,7 @@ mod tests {
         assert_eq!(requests.each_ref().map(Request::method).as_slice(), METHODS);
         let mut wire = String::new();
         for request in requests {
-            let params = request.params().map(|params| params.to_string()).unwrap_or_default();
+            let params = request.params().map(|it| it.get().to_owned()).unwrap_or_default();
             wire.push_str(&[request.method(), " ", &params, "\n"].concat());
             assert_eq!(parse(request.method(), &params).unwrap(), request);
         }
@@ -381,17 +413,20 @@ mod tests {
         stop {"all":true}
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
-        add {"args":["-y"],"command":"npx","cwd":"/srv","env":{"A":"b"},"grace":"1s","name":"a","persist":true,"restart_policy":"always"}
+        add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s"}
         remove {"name":"a","persist":true}
-        logs {"follow":true,"name":"a","tail":5}
+        logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
         events 
         events_cancel {"subscription_id":3}
+        tools {"server":"a"}
+        call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
+        request {"server":"a","method":"ping","params":[],"id":"x"}
         check 
         version 
         info 
         shutdown 
-        handover {"go":true,"shim_protocol":2}
+        handover {"shim_protocol":2,"go":true}
         "#);
     }
 
@@ -407,6 +442,9 @@ mod tests {
             ("reload", r#"{"name":"a","dry_run":true}"#),
             ("add", r#"{"name":"a"}"#),
             ("logs", r#"{"name":"a","tail":-1}"#),
+            ("call", r#"{"name":"a__b","arguments":[1]}"#),
+            ("request", r#"{"server":"a","method":"ping","params":7}"#),
+            ("request", r#"{"server":"a","method":"ping","id":{}}"#),
             ("lst", ""),
         ];
         let told: Vec<String> = asks
@@ -426,6 +464,9 @@ mod tests {
         reload {"name":"a","dry_run":true} -> -32602 `dry_run` is for all servers, not for one
         add {"name":"a"} -> -32602 the params do not fit the method: missing field `command` at line 1 column 12
         logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
+        call {"name":"a__b","arguments":[1]} -> -32602 `arguments` is not an object
+        request {"server":"a","method":"ping","params":7} -> -32602 `params` of the request is not an object
+        request {"server":"a","method":"ping","id":{}} -> -32602 `id` is neither a number nor a text
         lst  -> -32601 there is no method `lst`
         "#);
     }

@@ -110,12 +110,12 @@ pub struct OutgoingRequest<'a> {
     id: i64,
     method: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<Value>,
+    params: Option<Box<RawValue>>,
 }
 
 impl<'a> OutgoingRequest<'a> {
     /// Asks for `method`.
-    pub fn new(id: i64, method: &'a str, params: Option<Value>) -> Self {
+    pub fn new(id: i64, method: &'a str, params: Option<Box<RawValue>>) -> Self {
         Self { jsonrpc: "2.0", id, method, params }
     }
 }

@@ -44,6 +44,18 @@ impl Link {
         self.client.call(request).map_err(call_failed)
     }
 
+    /// Asks something that the daemon itself gives up after `within`, if that is said.
+    pub(crate) fn ask_within(
+        &mut self,
+        request: &Request,
+        within: Option<Duration>,
+    ) -> Result<Box<RawValue>, Failure> {
+        self.limit(within.map(|within| within.saturating_add(PROMPTLY)))?;
+        let result = self.ask(request);
+        self.limit(None)?;
+        result
+    }
+
     /// The next notification of a stream.
     pub(crate) fn next(&mut self) -> Result<Notification<'_>, Failure> {
         self.client.next_notification().map_err(call_failed)

@@ -43,13 +43,17 @@ impl Output {
         self.stdout_has_colour
     }
 
+    /// Whether a terminal reads stdout, and would obey what is written.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.stdout.get_ref().is_terminal()
+    }
+
     /// Columns of the terminal that reads stdout; `None` if none does.
     pub(crate) fn width(&self) -> Option<usize> {
-        let stdout = self.stdout.get_ref();
-        if !stdout.is_terminal() {
+        if !self.is_terminal() {
             return None;
         }
-        let size = rustix::termios::tcgetwinsize(stdout).ok()?;
+        let size = rustix::termios::tcgetwinsize(self.stdout.get_ref()).ok()?;
         (size.ws_col > 0).then_some(usize::from(size.ws_col))
     }
 

@@ -15,6 +15,7 @@ use anstyle::{AnsiColor, Style};
 use xy_protocol::server::ServerState;
 use xy_protocol::time::Timestamp;
 
+pub(crate) mod called;
 pub(crate) mod changes;
 pub(crate) mod confine;
 pub(crate) mod error;
@@ -23,6 +24,7 @@ pub(crate) mod list;
 pub(crate) mod log_line;
 pub(crate) mod outcome;
 pub(crate) mod status;
+pub(crate) mod tools;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();

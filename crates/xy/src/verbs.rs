@@ -1,6 +1,7 @@
 //! One file per verb: what can be typed, what is asked, how the answer is shown.
 
 pub(crate) mod add;
+pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod connect;
 pub(crate) mod daemon;
@@ -11,13 +12,17 @@ pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod reload;
 pub(crate) mod remove;
+pub(crate) mod request;
 pub(crate) mod restart;
 pub(crate) mod sample_server;
 pub(crate) mod shutdown;
 pub(crate) mod start;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod tools;
 pub(crate) mod version;
+
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use xy_protocol::control::{Request, Select};
@@ -71,4 +76,9 @@ fn show(outcome: &Outcome, output: &mut Output) -> Result<(), Failure> {
     output.print(&outcome.lines)?;
     output.tell(&outcome.troubles);
     Ok(())
+}
+
+/// A time as the wire has it; what is too long for it is for ever.
+fn in_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

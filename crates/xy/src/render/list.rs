@@ -12,7 +12,7 @@ const HEADER: [&str; COLUMNS] = ["NAME", "STATE", "PID", "PORT", "UPTIME", "REST
 const COLUMNS: usize = 7;
 
 /// What keeps two columns apart.
-const GAP: &str = "  ";
+pub(super) const GAP: &str = "  ";
 
 type Row = [(Style, String); COLUMNS];
 
@@ -98,7 +98,7 @@ fn line(row: &Row, widths: &[usize; COLUMNS], mut room: usize) -> String {
 }
 
 /// The first `room` columns of `text`; the last of them says that something is missing.
-fn cut(text: &str, room: usize) -> String {
+pub(super) fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
         return text.to_owned();
     }

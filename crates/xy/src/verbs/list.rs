@@ -1,7 +1,7 @@
 //! `xy list`: all servers and what they are doing.
 
 use xy_config::Paths;
-use xy_protocol::control::{Listed, Request};
+use xy_protocol::control::{Info, Listed, Request};
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -24,10 +24,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?;
-    let result = Link::open_at(&paths)?.ask_promptly(&Request::List)?;
+    let mut link = Link::open_at(&paths)?;
+    let result = link.ask_promptly(&Request::List)?;
     if args.json.json {
         return output.json(&result);
     }
+    warn_of_gateway(&mut link, output);
     let servers: Listed = read(&result)?;
     if servers.is_empty() {
         let folder = paths.servers_dir.display();
@@ -36,4 +38,13 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
     let width = output.width();
     output.print(&render::list::render(&servers, width))
+}
+
+/// Says why nobody can come in over HTTP, if so. Whatever else may be wrong, the list is what
+/// was asked for.
+fn warn_of_gateway(link: &mut Link, output: &mut Output) {
+    let info = link.ask_promptly(&Request::Info).and_then(|result| read::<Info>(&result));
+    if let Some(problem) = info.ok().and_then(|info| info.gateway_problem) {
+        output.tell(&render::error::warning(&problem));
+    }
 }

@@ -1,0 +1,24 @@
+//! `tools`: what servers can be asked to do.
+
+use xy_protocol::control::{ToolEntry, ToolList, Tools};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+
+use crate::daemon::Daemon;
+
+pub(super) async fn handle(daemon: &Daemon, ask: Tools) -> Result<ToolList, CallError> {
+    if let Some(name) = &ask.server {
+        daemon.find(name)?; // It knows the nearest name.
+    }
+    let tools = daemon.desk()?.tools(ask.server).await?;
+    let tools: Result<Vec<ToolEntry>, CallError> = tools.into_iter().map(entry).collect();
+    Ok(ToolList { tools: tools? })
+}
+
+fn entry(tool: xy_gateway::Tool) -> Result<ToolEntry, CallError> {
+    let xy_gateway::Tool { name, server, tool } = tool;
+    let server = ServerName::new(&server).map_err(|cause| {
+        CallError::new(ErrorKind::Internal, "the tools could not be listed").cause(cause)
+    })?;
+    Ok(ToolEntry { name, server, tool: tool.into() })
+}

@@ -1,0 +1,34 @@
+//! `reload_server`: begin a new life of a server, and say which tools it has now.
+
+use std::rc::Rc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use xy_protocol::control::{Reload, Request};
+use xy_protocol::error::CallError;
+
+use super::{name_schema, object, report};
+use crate::hub::Hub;
+
+/// What can be asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    name: String,
+}
+
+pub(super) fn definition() -> Value {
+    json!({
+        "title": "Reload an MCP server",
+        "description": "Ends a server and starts it again with the settings it has, or with what its file says now if it has one. Use it after the server's program has changed, or when it has crashed. Answers once it is ready, with the names of its tools.",
+        "inputSchema": object(json!({ "name": name_schema() }), &["name"]),
+        "outputSchema": report::brief_schema(),
+        "annotations": { "readOnlyHint": false, "destructiveHint": false, "openWorldHint": true },
+    })
+}
+
+pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+    let reload = Reload { name: Some(asked.name.clone()), dry_run: false };
+    hub.control.call(Request::Reload(reload)).await?;
+    report::once_its_tools_are_known(hub, &asked.name).await
+}

@@ -1,0 +1,66 @@
+//! `remove_server`: end a server and forget it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use xy_protocol::control::{Remove, Removed, Request};
+use xy_protocol::error::CallError;
+
+use super::{name_schema, object, report};
+use crate::hub::Hub;
+
+/// How long it may take until the gateway has heard that a server is gone.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// What can be asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    name: String,
+    #[serde(default)]
+    persist: bool,
+}
+
+pub(super) fn definition() -> Value {
+    let input = json!({
+        "name": name_schema(),
+        "persist": {
+            "type": "boolean",
+            "description": "Whether to delete the file that configures it; one that has a file is not removed otherwise",
+        },
+    });
+    let output = json!({
+        "name": name_schema(),
+        "removed": { "type": "boolean" },
+        "warnings": { "type": "array", "items": { "type": "string" } },
+    });
+    json!({
+        "title": "Remove an MCP server",
+        "description": "Ends a server and forgets it. Its tools are gone at once; its process has a few seconds to end by itself.",
+        "inputSchema": object(input, &["name"]),
+        "outputSchema": object(output, &["name", "removed"]),
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": false },
+    })
+}
+
+pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+    let Asked { name, persist } = asked;
+    let before = hub.server(&name);
+    let removed = hub.control.call(Request::Remove(Remove { name: name.clone(), persist })).await?;
+    let Removed { warnings, .. } = report::read(removed)?;
+    let mut news = hub.news();
+    let is_there = || match (&before, hub.server(&name)) {
+        (Some(before), Some(now)) => Rc::ptr_eq(before, &now),
+        _ => false,
+    };
+    let _ =
+        timeout(HEARD_WITHIN, async { while is_there() && news.changed().await.is_ok() {} }).await; // It is as good as gone: whoever calls it is told so.
+    let mut answer = json!({ "name": name, "removed": true });
+    if !warnings.is_empty() {
+        answer["warnings"] = warnings.into();
+    }
+    Ok(answer)
+}

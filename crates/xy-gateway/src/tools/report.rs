@@ -1,0 +1,164 @@
+//! One server, as xy's own tools tell of it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use xy_config::settings::Isolation;
+use xy_protocol::control::{ByName, Request};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::{ServerEntry, ServerState, ServerStatus, Wanted};
+use xy_supervisor::instance::Holder;
+
+use super::{name_schema, object};
+use crate::catalog::Kind;
+use crate::hub::Hub;
+
+/// How long an answer waits for a server that runs to say which tools it has.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
+
+/// A server that has just begun to run: in short, with the tools it has now.
+pub(super) async fn once_its_tools_are_known(
+    hub: &Rc<Hub>,
+    name: &str,
+) -> Result<Value, CallError> {
+    let mut news = hub.news();
+    let _ = timeout(TOLD_WITHIN, async {
+        while !is_told(hub, name) && news.changed().await.is_ok() {}
+    })
+    .await; // A server that is slow to list its tools runs all the same.
+    let status = hub.control.call(Request::Status(ByName { name: name.to_owned() })).await?;
+    Ok(brief(&read(status)?, &tools_of(hub, name)))
+}
+
+/// Whether the life that a server lives now has said what it offers.
+fn is_told(hub: &Hub, name: &str) -> bool {
+    hub.server(name).is_some_and(|server| {
+        let is_shared = server.settings.borrow().isolation == Isolation::Shared;
+        let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.has_listed());
+        !is_shared || (server.is_shown() && has_listed())
+    })
+}
+
+/// The names outside of a server's tools, as far as clients are shown them.
+pub(super) fn tools_of(hub: &Hub, name: &str) -> Vec<String> {
+    let known = hub.server(name).and_then(|server| server.shown());
+    let shown = known.iter().flat_map(|known| known.shown(Kind::Tools));
+    shown.map(|shown| shown.name.to_string()).collect()
+}
+
+/// Reads an answer of the daemon's.
+pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, CallError> {
+    serde_json::from_value(answer).map_err(|cause| {
+        CallError::new(ErrorKind::Internal, "the daemon's answer could not be read").cause(cause)
+    })
+}
+
+fn brief(status: &ServerStatus, tools: &[String]) -> Value {
+    let entry = &status.entry;
+    json!({ "name": entry.name, "status": word(entry), "tools": tools, "pid": entry.pid })
+}
+
+/// The schema of that.
+pub(super) fn brief_schema() -> Value {
+    let properties = json!({
+        "name": name_schema(),
+        "status": status_schema(),
+        "tools": tools_schema(),
+        "pid": or_null("The leader of its processes"),
+    });
+    object(properties, &["name", "status", "tools", "pid"])
+}
+
+/// All that is told of a server in a list.
+pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
+    let mut words = status.command.iter();
+    let command = words.next().map_or("", String::as_str);
+    let args: Vec<&String> = words.collect();
+    json!({
+        "name": status.entry.name,
+        "command": command,
+        "args": args,
+        "status": word(&status.entry),
+        "tools": tools,
+        "pid": status.entry.pid,
+        "uptime_seconds": status.entry.uptime_secs,
+    })
+}
+
+/// The schema of that.
+pub(super) fn full_schema() -> Value {
+    let properties = json!({
+        "name": name_schema(),
+        "command": { "type": "string" },
+        "args": { "type": "array", "items": { "type": "string" } },
+        "status": status_schema(),
+        "tools": tools_schema(),
+        "pid": or_null("The leader of its processes"),
+        "uptime_seconds": or_null("Since it became ready"),
+    });
+    let required = ["name", "command", "args", "status", "tools", "pid", "uptime_seconds"];
+    object(properties, &required)
+}
+
+fn status_schema() -> Value {
+    json!({ "type": "string", "enum": ["starting", "running", "crashed", "stopped"] })
+}
+
+fn tools_schema() -> Value {
+    json!({ "type": "array", "items": { "type": "string" }, "description": "What its tools are called here" })
+}
+
+fn or_null(what: &str) -> Value {
+    json!({ "type": ["integer", "null"], "description": what })
+}
+
+/// What a server is doing, in the few words that matter to whoever manages it: it comes, it
+/// is there, it has ended by itself, or somebody wants it to be down.
+fn word(entry: &ServerEntry) -> &'static str {
+    match (entry.state, entry.wanted) {
+        (ServerState::Running, _) => "running",
+        (ServerState::Starting, _) | (ServerState::Stopping, Wanted::Up) => "starting",
+        (ServerState::Restarting | ServerState::Failed, _) => "crashed",
+        // It lived and nobody stopped it: its policy leaves it as it is.
+        (ServerState::Stopped, Wanted::Up) if entry.last_exit.is_some() => "crashed",
+        (ServerState::Stopped | ServerState::Stopping, _) => "stopped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(state: &str, wanted: &str, has_lived: bool) -> ServerEntry {
+        let mut entry = json!({
+            "name": "a", "state": state, "wanted": wanted, "port": null, "restart_count": 0,
+            "health": "unknown", "transport": "stdio", "restarts_total": 0,
+        });
+        if has_lived {
+            entry["last_exit"] =
+                json!({ "code": 0, "expected": false, "at": "2026-01-01T00:00:00.000Z" });
+        }
+        serde_json::from_value(entry).unwrap()
+    }
+
+    #[test]
+    fn a_server_is_there_comes_has_crashed_or_is_meant_to_be_down() {
+        for (state, wanted, has_lived, expected) in [
+            ("running", "up", false, "running"),
+            ("starting", "up", false, "starting"),
+            ("stopping", "up", false, "starting"),
+            ("stopping", "down", false, "stopped"),
+            ("restarting", "up", true, "crashed"),
+            ("failed", "up", true, "crashed"),
+            ("failed", "up", false, "crashed"),
+            ("stopped", "up", true, "crashed"),
+            ("stopped", "up", false, "stopped"),
+            ("stopped", "down", true, "stopped"),
+        ] {
+            assert_eq!(word(&entry(state, wanted, has_lived)), expected, "{state} {wanted}");
+        }
+    }
+}
