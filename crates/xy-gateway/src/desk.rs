@@ -188,7 +188,10 @@ struct OneAnswer {
 
 impl Outlet for OneAnswer {
     fn put(&self, message: &[u8], to: To) {
-        if let (To::Answer(QUESTION), Some(waiting)) = (to, self.waiting.borrow_mut().take()) {
+        // Much else may be said before it: the answer to the greeting, progress, logs.
+        if to == To::Answer(QUESTION)
+            && let Some(waiting) = self.waiting.borrow_mut().take()
+        {
             let _ = waiting.send(message.to_vec()); // Whoever asked may have left.
         }
     }

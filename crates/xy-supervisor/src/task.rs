@@ -129,7 +129,6 @@ impl Task {
         };
         if task.instance.is_some() {
             task.tell(&unborn);
-            task.publish();
         }
         match first {
             Some(first) => task.handle(first),
@@ -278,7 +277,6 @@ impl Task {
             None => self.leave_note(),
         }
         self.tell(&before);
-        self.publish();
     }
 
     fn stop(&mut self) {
@@ -319,11 +317,21 @@ impl Task {
         }
     }
 
-    /// Remembers a change of state and tells it to those who listen.
+    /// Publishes what is now, and then tells those who listen what has changed: whoever hears
+    /// of a change and looks has to see it.
     fn tell(&mut self, before: &Life) {
+        let change = self.remember(before);
+        self.publish();
+        if let Some(change) = change {
+            let _ = self.changes.send(change); // Nobody may be listening.
+        }
+    }
+
+    /// Remembers a change of state; what is to be told of it.
+    fn remember(&mut self, before: &Life) -> Option<StateChange> {
         let (from, to) = (before.state.on_wire(), self.now.life.state.on_wire());
         if from == to {
-            return;
+            return None;
         }
         let reason = self.now.life.reason.clone();
         let transition = Transition { from, to, reason, at: time_of_day() };
@@ -333,12 +341,12 @@ impl Task {
             transitions.pop_front();
         }
         transitions.push_back(transition.clone());
-        let _ = self.changes.send(StateChange {
+        Some(StateChange {
             key: self.key.clone(),
             transition,
             pid: self.now.pid,
             restart_count: self.now.life.tally.restart_count,
-        }); // Nobody may be listening.
+        })
     }
 
     fn publish(&self) {

@@ -108,7 +108,18 @@ mod tests {
             {"type":"resource_link","uri":"file:///c","name":"c"},
             {"type":"of the future\u001b"}, {}, 7],
             "structuredContent":{"a":1}}"#;
-        insta::assert_snapshot!(shown(result, false), @"");
+        insta::assert_snapshot!(shown(result, false), @r"
+        two
+        lines
+        [image image/png, 5 bytes]
+        [audio audio/wav, 0 bytes]
+        [resource file:///a text/plain, 3 bytes]
+        [resource file:///b, 5 bytes]
+        [resource_link file:///c]
+        [of the future\x1b]
+        [unknown]
+        [unknown]
+        ");
     }
 
     #[test]

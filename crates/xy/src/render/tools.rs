@@ -75,7 +75,14 @@ mod tests {
 
     #[test]
     fn a_table_of_tools_lines_up_and_is_safe() {
-        insta::assert_snapshot!(uncoloured(&render(&tools(), None)), @"");
+        insta::assert_snapshot!(uncoloured(&render(&tools(), None)), @r"
+        NAME              DESCRIPTION
+        a__echo           Says back what it is told.
+        a__a_longer_name  A title
+        a__none
+        a__odd
+        a__evil           \x1b[31mred 日本語日本語日本語
+        ");
     }
 
     #[test]

@@ -10,9 +10,9 @@ use xy_testkit::{Home, Wire};
 use crate::{home, home_with_one, shown, speaker};
 
 /// Every verb that a person can type.
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 20] = [
     "daemon", "list", "status", "start", "stop", "restart", "reload", "logs", "events", "check",
-    "info", "version", "shutdown", "demo", "add", "remove",
+    "info", "version", "shutdown", "demo", "add", "remove", "connect", "tools", "call", "request",
 ];
 
 fn words(line: &str) -> Vec<&str> {
@@ -57,10 +57,11 @@ fn an_unknown_server_is_1_and_the_nearest_name_is_told() {
     let home = home_with_one();
     let first = shown(&home, &home.xy(&["status", "oen"]));
     assert_snapshot!(first);
-    for verb in ["start", "stop", "restart", "reload", "remove", "logs"] {
+    for verb in ["start", "stop", "restart", "reload", "remove", "logs", "tools"] {
         assert_eq!(shown(&home, &home.xy(&[verb, "oen"])), first, "{verb}");
     }
     assert_eq!(shown(&home, &home.xy(&["logs", "-f", "oen"])), first);
+    assert_eq!(shown(&home, &home.xy(&["request", "oen", "ping"])), first);
     home.finish();
 }
 
@@ -95,6 +96,10 @@ fn no_daemon_is_2_and_the_way_to_one_is_told() {
         "logs a",
         "logs -f a",
         "events",
+        "tools",
+        "tools a",
+        "call a__b",
+        "request a ping",
         "info",
         "shutdown",
     ] {

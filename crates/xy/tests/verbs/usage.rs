@@ -16,6 +16,9 @@ fn without_a_daemon_every_question_says_so_and_ends_with_2() {
         "reload",
         "logs a",
         "events",
+        "tools",
+        "call a__b",
+        "request a ping",
         "info",
         "shutdown",
     ];

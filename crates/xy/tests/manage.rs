@@ -1,0 +1,85 @@
+//! Servers that MCP clients manage with xy's own tools, and the verbs that ask servers.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+#[path = "manage/calls.rs"]
+mod calls;
+#[path = "manage/lives.rs"]
+mod lives;
+#[path = "manage/refusals.rs"]
+mod refusals;
+#[path = "manage/requests.rs"]
+mod requests;
+#[path = "manage/rights.rs"]
+mod rights;
+
+use serde_json::{Value, json};
+use support::home;
+use xy_testkit::{Home, McpClient, McpStdio};
+
+/// A home whose daemon has no servers yet, and a client of it.
+fn home_and_client() -> (Home, McpStdio) {
+    let home = home();
+    home.daemon();
+    let client = connect(&home);
+    (home, client)
+}
+
+/// A client that has introduced itself.
+fn connect(home: &Home) -> McpStdio {
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    client
+}
+
+/// A home with one MCP server, which runs.
+fn home_with_mcp(args: &[&str]) -> Home {
+    let home = home();
+    home.mcp_server("one", args);
+    home.daemon();
+    home.wait_for_state("one", "running");
+    home
+}
+
+/// The path of the scriptable MCP server.
+fn mcp_program(home: &Home) -> String {
+    home.program("xy-test-mcp").to_str().unwrap().to_owned()
+}
+
+/// Calls one of xy's own tools, which must succeed: what it answers.
+#[track_caller]
+fn manage(client: &McpClient, tool: &str, arguments: Value) -> Value {
+    let answer = client.call(tool, arguments);
+    let result = &answer["result"];
+    assert!(result.is_object() && result["isError"] != true, "`{tool}` failed: {answer:#}");
+    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(text, result["structuredContent"], "both say the same");
+    text
+}
+
+/// Calls one of xy's own tools, which must fail: what it says.
+#[track_caller]
+fn fails(client: &McpClient, tool: &str, arguments: Value) -> String {
+    let answer = client.call(tool, arguments);
+    let result = &answer["result"];
+    assert_eq!(result["isError"], true, "`{tool}` did not fail: {answer:#}");
+    assert!(result.get("structuredContent").is_none(), "{answer:#}");
+    result["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+/// Adds the scriptable MCP server with these flags.
+#[track_caller]
+fn add(home: &Home, client: &McpClient, name: &str, flags: &[&str]) -> Value {
+    let added = json!({ "name": name, "command": mcp_program(home), "args": flags });
+    manage(client, "add_server", added)
+}
+
+/// What `list_servers` says of one server.
+#[track_caller]
+fn listed(client: &McpClient, name: &str) -> Option<Value> {
+    let list = manage(client, "list_servers", json!({}));
+    list["servers"].as_array().unwrap().iter().find(|it| it["name"] == name).cloned()
+}
+
+const CHANGED: &str = "notifications/tools/list_changed";

@@ -1,0 +1,200 @@
+//! From the first call to the last: servers that come, change, crash and go while a client
+//! looks on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use xy_testkit::Home;
+
+use crate::support::{home, pid_in, signal};
+use crate::{CHANGED, add, connect, fails, home_and_client, listed, manage, mcp_program};
+
+#[test]
+fn a_server_is_added_called_and_removed() {
+    let (home, client) = home_and_client();
+    let own = ["add_server", "remove_server", "reload_server", "list_servers"];
+    assert_eq!(client.tool_names(), own);
+    assert_eq!(manage(&client, "list_servers", json!({})), json!({ "servers": [] }));
+
+    let added = add(&home, &client, "dev", &["--only-tools"]);
+    assert_eq!((&added["name"], &added["status"]), (&json!("dev"), &json!("running")));
+    assert!(added["tools"].as_array().unwrap().contains(&json!("dev__echo")), "{added:#}");
+    client.wait_notification(CHANGED);
+    assert!(client.tool_names().contains(&"dev__echo".to_owned()));
+    assert_eq!(client.call_text("dev__echo", json!({ "message": "hello" })), "hello");
+
+    let dev = listed(&client, "dev").unwrap();
+    assert_eq!(dev["command"], mcp_program(&home));
+    assert_eq!((&dev["args"], &dev["status"]), (&json!(["--only-tools"]), &json!("running")));
+    assert_eq!((&dev["pid"], &dev["tools"]), (&added["pid"], &added["tools"]));
+    assert!(dev["pid"].is_u64() && dev["uptime_seconds"].is_u64(), "{dev:#}");
+
+    let removed = manage(&client, "remove_server", json!({ "name": "dev" }));
+    assert_eq!(removed, json!({ "name": "dev", "removed": true }));
+    client.wait_notification(CHANGED);
+    assert_eq!(listed(&client, "dev"), None);
+    assert_eq!(client.tool_names(), own);
+    let gone = client.call("dev__echo", json!({ "message": "hello" }));
+    assert_eq!(gone["error"]["code"], -32602, "{gone:#}");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn all_that_can_be_asked_for_is_what_runs() {
+    let (home, client) = home_and_client();
+    let folder = home.root().join("tmp");
+    let added = json!({
+        "name": "dev", "command": mcp_program(&home), "args": ["--name", "other"],
+        "env": { "COLOUR": "blue" }, "cwd": folder, "persist": true,
+    });
+    manage(&client, "add_server", added);
+    assert_eq!(client.call_text("dev__env", json!({ "name": "COLOUR" })), "blue");
+    #[cfg(target_os = "linux")]
+    {
+        let pid = &listed(&client, "dev").unwrap()["pid"];
+        assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), folder);
+    }
+    let file = home.root().join("config/xy/servers/dev.kdl");
+    assert!(file.exists());
+    let kept = fails(&client, "remove_server", json!({ "name": "dev" }));
+    assert!(kept.contains("its file `servers/dev.kdl` would bring it back"), "{kept}");
+    assert_eq!(listed(&client, "dev").unwrap()["status"], "running");
+    manage(&client, "remove_server", json!({ "name": "dev", "persist": true }));
+    assert!(!file.exists());
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_without_tools_is_there_all_the_same() {
+    let (home, client) = home_and_client();
+    let added = add(&home, &client, "quiet", &["--no-tools"]);
+    assert_eq!(added["tools"], json!([]));
+    assert_eq!(listed(&client, "quiet").unwrap()["status"], "running");
+    client.close();
+    home.finish();
+}
+
+/// A script that runs the scriptable MCP server with one more flag.
+fn script(home: &Home, flag: &str) -> PathBuf {
+    let file = home.root().join("home/server");
+    let text = format!("#!/bin/sh\nexec '{}' --only-tools {flag}\n", mcp_program(home));
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    file
+}
+
+#[test]
+fn a_server_whose_program_was_replaced_has_its_new_tools_once_it_is_reloaded() {
+    let (home, client) = home_and_client();
+    home.expect_left("home/server");
+    let program = script(&home, "");
+    let added = manage(&client, "add_server", json!({ "name": "dev", "command": program }));
+    assert!(!added["tools"].as_array().unwrap().contains(&json!("dev__reverse")));
+    assert!(!client.tool_names().contains(&"dev__reverse".to_owned()));
+
+    script(&home, "--v2");
+    let reloaded = manage(&client, "reload_server", json!({ "name": "dev" }));
+    assert_eq!(reloaded["status"], "running");
+    assert_ne!(reloaded["pid"], added["pid"]);
+    assert!(reloaded["tools"].as_array().unwrap().contains(&json!("dev__reverse")));
+    client.wait_notification(CHANGED);
+    assert!(client.tool_names().contains(&"dev__reverse".to_owned()));
+    assert_eq!(client.call_text("dev__reverse", json!({ "message": "abc" })), "cba");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_with_a_file_is_reloaded_from_it() {
+    let home = home();
+    home.mcp_server("one", &["--only-tools"]);
+    home.daemon();
+    let client = connect(&home);
+    let before = listed(&client, "one").unwrap();
+    home.mcp_server("one", &["--only-tools", "--v2"]);
+    let reloaded = manage(&client, "reload_server", json!({ "name": "one" }));
+    assert!(reloaded["tools"].as_array().unwrap().contains(&json!("one__reverse")));
+    let after = listed(&client, "one").unwrap();
+    assert_eq!(after["args"], json!(["--only-tools", "--v2"]));
+    assert_ne!(after["pid"], before["pid"]);
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_that_crashed_loses_its_tools_until_it_is_reloaded() {
+    let (home, client) = home_and_client();
+    let added = add(&home, &client, "dev", &["--only-tools"]);
+    assert!(client.tool_names().contains(&"dev__echo".to_owned()));
+    signal(pid_in(&added), Signal::KILL);
+    home.wait_until("it is known to have crashed", || {
+        listed(&client, "dev").is_some_and(|it| it["status"] == "crashed")
+    });
+    let crashed = listed(&client, "dev").unwrap();
+    assert_eq!((&crashed["pid"], &crashed["uptime_seconds"]), (&Value::Null, &Value::Null));
+    client.wait_notification(CHANGED);
+    home.wait_until("its tools are gone", || {
+        !client.tool_names().contains(&"dev__echo".to_owned())
+    });
+    let down = client.call("dev__echo", json!({ "message": "hello" }));
+    assert_eq!(down["error"]["code"], -32005, "{down:#}");
+    assert_eq!(listed(&client, "dev").unwrap()["tools"], json!([]));
+
+    let reloaded = manage(&client, "reload_server", json!({ "name": "dev" }));
+    assert_eq!((&reloaded["status"], &reloaded["tools"]), (&json!("running"), &added["tools"]));
+    assert_eq!(client.call_text("dev__echo", json!({ "message": "again" })), "again");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_that_ended_by_itself_has_crashed_and_one_that_was_stopped_has_not() {
+    let (home, client) = home_and_client();
+    add(&home, &client, "ended", &[]);
+    add(&home, &client, "stopped", &[]);
+    let crash = client.call("ended__crash", json!({ "code": 0 }));
+    assert_eq!(crash["error"]["code"], -32010, "{crash:#}");
+    home.wait_until("it is known to have crashed", || {
+        listed(&client, "ended").is_some_and(|it| it["status"] == "crashed")
+    });
+    home.wait_until("its tools are gone", || {
+        !client.tool_names().contains(&"ended__echo".to_owned())
+    });
+    assert_eq!(home.xy(&["stop", "stopped"]).code, 0);
+    let stopped = listed(&client, "stopped").unwrap();
+    assert_eq!((&stopped["status"], &stopped["pid"]), (&json!("stopped"), &Value::Null));
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn calls_under_way_are_answered_or_told_when_their_server_is_removed() {
+    let (home, client) = home_and_client();
+    add(&home, &client, "dev", &["--only-tools"]);
+    let call = |number: usize, time: u64| {
+        client.start_call("dev__slow_echo", json!({ "message": number.to_string(), "ms": time }))
+    };
+    let calls: Vec<u64> = (0..10).map(|number| call(number, 100)).collect();
+    for (number, id) in calls.into_iter().enumerate() {
+        let answer = client.wait_answer(id);
+        assert_eq!(answer["result"]["content"][0]["text"], number.to_string(), "{answer:#}");
+    }
+
+    let calls: Vec<u64> = (0..10).map(|number| call(number, 50 * number as u64)).collect();
+    manage(&client, "remove_server", json!({ "name": "dev" }));
+    for (number, id) in calls.into_iter().enumerate() {
+        let answer = client.wait_answer(id);
+        let is_done = answer["result"]["content"][0]["text"] == number.to_string();
+        let code = answer["error"]["code"].as_i64();
+        let is_told = code.is_some_and(|code| [-32005, -32010].contains(&code));
+        assert!(is_done || is_told, "{answer:#}");
+    }
+    assert_eq!(manage(&client, "list_servers", json!({})), json!({ "servers": [] }));
+    client.close();
+    home.finish();
+}

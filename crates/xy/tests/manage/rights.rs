@@ -1,0 +1,82 @@
+//! Who may manage servers, and that no server can pretend to be xy.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use xy_testkit::McpHttp;
+
+use crate::{add, connect, home_and_client, home_with_mcp, manage};
+
+const OWN: [&str; 4] = ["add_server", "remove_server", "reload_server", "list_servers"];
+
+#[test]
+fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
+    let home = home_with_mcp(&["--only-tools"]);
+    let plain = home.mcp_http("/mcp");
+    plain.initialize();
+    let names = plain.tool_names();
+    assert!(names.contains(&"one__echo".to_owned()), "{names:?}");
+    assert!(OWN.iter().all(|own| !names.contains(&(*own).to_owned())), "{names:?}");
+    for own in OWN {
+        let refused = plain.call(own, json!({ "name": "one" }));
+        assert_eq!(refused["error"]["code"], -32009, "{refused:#}");
+    }
+    assert_eq!(home.call("list", Value::Null).unwrap()[0]["name"], "one", "it is still there");
+
+    let file = home.root().join("state/xy/manage-token");
+    let token = fs::read_to_string(file).unwrap();
+    let managing = McpHttp::new(&home.gateway_address(), "/mcp", token.trim());
+    managing.initialize();
+    let names = managing.tool_names();
+    assert_eq!(names[..4], OWN);
+    assert!(names.contains(&"one__echo".to_owned()));
+    add(&home, &managing, "two", &["--only-tools"]);
+    assert!(plain.tool_names().contains(&"two__echo".to_owned()), "all see what one has added");
+    manage(&managing, "remove_server", json!({ "name": "two" }));
+    home.finish();
+}
+
+#[test]
+fn a_client_of_one_server_is_shown_that_server_alone() {
+    let home = home_with_mcp(&["--only-tools"]);
+    let client = home.mcp_connect(&["--server", "one"]);
+    client.initialize();
+    let names = client.tool_names();
+    assert!(names.contains(&"echo".to_owned()));
+    assert!(OWN.iter().all(|own| !names.contains(&(*own).to_owned())), "{names:?}");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn no_server_can_take_a_name_of_xys_own() {
+    let (home, client) = home_and_client();
+    add(&home, &client, "list_servers", &["--only-tools"]);
+    client.call_text("list_servers__add_tool", json!({ "name": "list_servers" }));
+    home.wait_until("its new tool is shown", || {
+        client.tool_names().contains(&"list_servers__list_servers".to_owned())
+    });
+    let names = client.tool_names();
+    for own in OWN {
+        assert_eq!(names.iter().filter(|name| *name == own).count(), 1, "{own}");
+    }
+    let list = manage(&client, "list_servers", json!({}));
+    assert_eq!(list["servers"][0]["name"], "list_servers");
+    let theirs = client.call_text("list_servers__list_servers", json!({}));
+    assert_eq!(theirs, "list_servers");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn several_clients_see_what_one_of_them_does() {
+    let (home, client) = home_and_client();
+    let other = connect(&home);
+    assert_eq!(other.tool_names(), OWN);
+    add(&home, &client, "dev", &["--only-tools"]);
+    other.wait_notification(crate::CHANGED);
+    assert_eq!(other.call_text("dev__echo", json!({ "message": "me too" })), "me too");
+    client.close();
+    other.close();
+    home.finish();
+}
