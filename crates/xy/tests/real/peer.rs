@@ -1,0 +1,99 @@
+//! A real client, driven by lines: one that asks for something, one that says what it saw.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::stage::Stage;
+
+/// Nothing that works takes so long, on a slow machine either.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// A client that is connected. Dropping it ends it.
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    child: Child,
+    answers: Receiver<String>,
+    stderr: PathBuf,
+}
+
+impl Peer {
+    /// Every client over every way: all are connected when this returns.
+    #[track_caller]
+    pub(crate) fn all(stage: &Stage) -> Vec<Self> {
+        let (stdio, http) = (Stage::by_stdio(), stage.by_http());
+        let peers = vec![
+            Self::start(stage, "python-stdio", stage.python(&stdio)),
+            Self::start(stage, "python-http", stage.python(&http)),
+            Self::start(stage, "typescript-stdio", stage.typescript(&stdio)),
+            Self::start(stage, "typescript-http", stage.typescript(&http)),
+        ];
+        for peer in &peers {
+            assert_eq!(peer.hear()["ready"], true, "{}", peer.name);
+        }
+        peers
+    }
+
+    fn start(stage: &Stage, name: &str, mut command: Command) -> Self {
+        let stderr = stage.home.root().join(format!("harness/{name}.stderr"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(File::create(&stderr).unwrap());
+        let mut child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (lines, answers) = sync_channel(100);
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| lines.send(line).ok())
+        });
+        Self { name: name.to_owned(), child, answers, stderr }
+    }
+
+    /// Over stdio, by `xy connect`.
+    pub(crate) fn is_stdio(&self) -> bool {
+        self.name.ends_with("-stdio")
+    }
+
+    /// Asks it to do something, and does not wait.
+    #[track_caller]
+    pub(crate) fn begin(&mut self, stage: &Stage, what: &str) {
+        let line = format!("{}\n", stage.task(what, &self.name));
+        self.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+    }
+
+    /// Waits for what it saw.
+    #[track_caller]
+    pub(crate) fn hear(&self) -> Value {
+        let line = self.answers.recv_timeout(WITHIN).unwrap_or_else(|cause| {
+            let stderr = fs::read_to_string(&self.stderr).unwrap_or_default();
+            panic!("{} says nothing ({cause}); stderr:\n{stderr}", self.name)
+        });
+        serde_json::from_str(&line).unwrap_or_else(|cause| panic!("{}: {cause}: {line}", self.name))
+    }
+
+    /// Asks it to do something, and waits for what it saw.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, stage: &Stage, what: &str) -> Value {
+        self.begin(stage, what);
+        self.hear()
+    }
+
+    /// Lets it leave; it must do so in good order.
+    #[track_caller]
+    pub(crate) fn leave(mut self, stage: &Stage) {
+        drop(self.child.stdin.take());
+        let ended = stage.home.wait_until("a client has left", || self.child.try_wait().unwrap());
+        let stderr = fs::read_to_string(&self.stderr).unwrap_or_default();
+        assert!(ended.success(), "{} ended badly ({ended}); stderr:\n{stderr}", self.name);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // It has left, or the test has failed.
+        let _ = self.child.wait();
+    }
+}

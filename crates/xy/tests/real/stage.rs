@@ -1,0 +1,178 @@
+//! A home with five real servers, and the commands of the real clients.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use xy_testkit::{Daemon, Home};
+
+/// The servers by name, as they stand behind one daemon.
+pub(crate) const SERVERS: [&str; 5] = ["everything", "files", "git", "memory", "time"];
+
+/// A home, a folder that its servers work in, and where their programs are.
+pub(crate) struct Stage {
+    pub(crate) home: Home,
+    installed: PathBuf,
+    work: PathBuf,
+}
+
+impl Stage {
+    /// A home with all servers' files; no daemon runs.
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        let installed = std::env::var_os("XY_REAL").map(PathBuf::from);
+        let installed = installed.expect("`XY_REAL` names the folder that `real/install` prints");
+        let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
+        let work = home.root().join("work");
+        fs::create_dir_all(work.join("files")).unwrap();
+        home.expect_left("work/");
+        home.expect_left("home/"); // The inspector notes there what it has connected to.
+        home.expect_left("tmp/"); // Node's cache of compiled code.
+        let stage = Self { home, installed, work };
+        stage.make_repository();
+        for name in SERVERS {
+            stage.home.write_config(&format!("servers/{name}.kdl"), &stage.kdl(name));
+        }
+        stage
+    }
+
+    /// The same with a daemon, and all servers running.
+    #[track_caller]
+    pub(crate) fn with_daemon() -> (Self, Daemon) {
+        let stage = Self::new();
+        let daemon = stage.home.daemon();
+        stage.wait_for_servers();
+        (stage, daemon)
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_servers(&self) {
+        for name in SERVERS {
+            self.home.wait_for_state(name, "running");
+        }
+    }
+
+    /// The program of a server and its arguments.
+    fn words(&self, server: &str) -> Vec<String> {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let npm = |name: &str| {
+            let script = format!("npm/node_modules/@modelcontextprotocol/{name}/dist/index.js");
+            vec![path(&self.node()), path(&self.installed.join(script))]
+        };
+        let python = |program: &str| vec![path(&self.installed.join("servers/bin").join(program))];
+        let (mut words, args) = match server {
+            "everything" => (npm("server-everything"), vec![]),
+            "files" => (npm("server-filesystem"), vec![self.folder()]),
+            "memory" => (npm("server-memory"), vec![]),
+            "time" => (python("mcp-server-time"), vec!["--local-timezone".into(), "UTC".into()]),
+            "git" => (python("mcp-server-git"), vec!["--repository".into(), self.repository()]),
+            other => panic!("no server `{other}`"),
+        };
+        words.extend(args);
+        words
+    }
+
+    /// The file of a server.
+    fn kdl(&self, server: &str) -> String {
+        let words = self.words(server);
+        let args: Vec<String> = words[1..].iter().map(|word| format!("{word:?}")).collect();
+        let args =
+            if args.is_empty() { String::new() } else { format!("args {}\n", args.join(" ")) };
+        let memory = format!("{}/memory.jsonl", self.work.display());
+        format!("command {:?}\n{args}env {{ MEMORY_FILE_PATH {memory:?}; }}\n", words[0])
+    }
+
+    /// A server as a client without xy would start it.
+    pub(crate) fn direct(&self, server: &str) -> Command {
+        let words = self.words(server);
+        let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        let mut command = self.home.command_of(Path::new(&words[0]), &args);
+        command.env("MEMORY_FILE_PATH", self.work.join("memory-direct.jsonl"));
+        command
+    }
+
+    /// Where the file server may write.
+    pub(crate) fn folder(&self) -> String {
+        self.work.join("files").to_str().unwrap().to_owned()
+    }
+
+    /// A repository with one file that is not committed, `new.txt`.
+    pub(crate) fn repository(&self) -> String {
+        self.work.join("repository").to_str().unwrap().to_owned()
+    }
+
+    fn make_repository(&self) {
+        let repository = self.repository();
+        let mut git = self.home.command_of(Path::new("git"), &["init", "--quiet", &repository]);
+        assert!(git.status().unwrap().success());
+        fs::write(format!("{repository}/new.txt"), "new\n").unwrap();
+    }
+
+    fn node(&self) -> PathBuf {
+        self.installed.join("npm/node_modules/node/bin/node")
+    }
+
+    /// The client in Python, with the way that it takes.
+    pub(crate) fn python(&self, way: &[String]) -> Command {
+        self.client(&self.installed.join("clients/bin/python"), "client.py", way)
+    }
+
+    /// The client in TypeScript's SDK, with the way that it takes.
+    pub(crate) fn typescript(&self, way: &[String]) -> Command {
+        let mut command = self.client(&self.node(), "client.mjs", way);
+        command.env("SDK_FOLDER", self.installed.join("npm"));
+        command
+    }
+
+    fn client(&self, program: &Path, script: &str, way: &[String]) -> Command {
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/clients");
+        let mut command = self.home.command_of(program, &[]);
+        command.arg(clients.join(script)).args(way);
+        command
+    }
+
+    /// The way by `xy connect` for the inspector, which hands on only what it is told to.
+    pub(crate) fn inspected_stdio(&self) -> Vec<String> {
+        let command = self.home.command(&[]);
+        let told = |(name, value): (&OsStr, Option<&OsStr>)| {
+            let is_wanted = name.to_str()?.starts_with("XDG_") || name == "TESTKIT_MARK";
+            let pair = format!("{}={}", name.to_str()?, value?.to_str()?);
+            is_wanted.then(|| ["-e".to_owned(), pair])
+        };
+        let mut way: Vec<String> = command.get_envs().filter_map(told).flatten().collect();
+        way.extend([env!("CARGO_BIN_EXE_xy").to_owned(), "connect".to_owned()]);
+        way
+    }
+
+    /// The inspector without a window, with more arguments.
+    pub(crate) fn inspector(&self, args: &[&str]) -> Command {
+        let mut command = self.home.command_of(&self.node(), &[]);
+        command.arg(self.installed.join("npm/node_modules/.bin/mcp-inspector"));
+        command.arg("--cli").args(args);
+        command
+    }
+
+    /// Over stdio, by `xy connect`.
+    pub(crate) fn by_stdio() -> Vec<String> {
+        ["stdio", env!("CARGO_BIN_EXE_xy"), "connect"].map(str::to_owned).to_vec()
+    }
+
+    /// Over HTTP, with the token.
+    pub(crate) fn by_http(&self) -> Vec<String> {
+        vec!["http".to_owned(), self.url(), self.home.gateway_token()]
+    }
+
+    /// Where the daemon serves all servers over HTTP.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/mcp", self.home.gateway_address())
+    }
+
+    /// What a client is asked to do, and everything it needs for that.
+    pub(crate) fn task(&self, what: &str, name: &str) -> Value {
+        json!({
+            "do": what, "name": name, "folder": self.folder(), "repository": self.repository(),
+        })
+    }
+}
