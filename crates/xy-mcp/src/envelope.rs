@@ -159,3 +159,130 @@ pub fn text_of(raw: &str) -> Option<Cow<'_, str>> {
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::edit::Edits;
+
+    /// A message in a few words.
+    fn read(text: &str) -> String {
+        match parse(text.as_bytes()) {
+            Ok(Message::Request { id, method, params }) => {
+                format!("request {id} {method} {params:?}")
+            }
+            Ok(Message::Notification { method, params }) => format!("told {method} {params:?}"),
+            Ok(Message::Answer { id, outcome }) => format!("answer {id:?} {outcome:?}"),
+            Err(problem) => format!("{} {problem}", problem.code()),
+        }
+    }
+
+    #[test]
+    fn the_outside_of_a_message_tells_what_it_is() {
+        let table = [
+            (r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#, "request 7 m None"),
+            (
+                r#"{"id":"a\"b","params":[1],"method":"m","jsonrpc":"2.0"}"#,
+                r#"request "a\"b" m Some("[1]")"#,
+            ),
+            (r#"{"jsonrpc":"2.0","id":-1.5e3,"method":"t\u006fols"}"#, "request -1.5e3 tools None"),
+            (
+                r#" {"jsonrpc":"2.0","method":"m","params":{ "a" : 1.50 }} "#,
+                r#"told m Some("{ \"a\" : 1.50 }")"#,
+            ),
+            (r#"{"jsonrpc":"2.0","method":"m","id":null}"#, "told m None"),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"x":[1]},"more":2}"#,
+                r#"answer Some("1") Result("{\"x\":[1]}")"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":1}}"#,
+                r#"answer None Error("{\"code\":1}")"#,
+            ),
+        ];
+        for (text, expected) in table {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_with_the_code_for_it() {
+        let table = [
+            ("", "-32700"),
+            ("{", "-32700"),
+            ("nonsense", "-32700"),
+            ("{}{}", "-32700"),
+            ("\u{0}", "-32700"),
+            ("[]", "-32600"),
+            (r#"[{"jsonrpc":"2.0"}]"#, "-32600"),
+            ("[", "-32700"),
+            ("7", "-32600"),
+            ("null", "-32600"),
+            ("{}", "-32600"),
+            (r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":[1],"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":true,"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":7}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{}}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}"#, "-32600"),
+        ];
+        for (text, code) in table {
+            assert!(read(text).starts_with(code), "{text}: {}", read(text));
+        }
+        let Err(Malformed::NotAMessage { id, .. }) =
+            parse(br#"{"jsonrpc":"2.0","id":"x","method":7}"#)
+        else {
+            panic!("it is no message");
+        };
+        assert_eq!(id.as_deref(), Some(r#""x""#), "it can be answered");
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(".*", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn with_another_id_a_request_is_otherwise_the_same(
+            id in prop_oneof![any::<i64>().prop_map(Value::from), ".*".prop_map(Value::from)],
+            inside in any_json(),
+            is_pretty in any::<bool>(),
+        ) {
+            let before = json!({"jsonrpc": "2.0", "id": id, "method": "m", "params": {"x": inside}});
+            let text = if is_pretty { format!("{before:#}") } else { before.to_string() };
+            let Ok(Message::Request { id, .. }) = parse(text.as_bytes()) else {
+                panic!("it is a request: {text}");
+            };
+            let mut edits = Edits::of(text.as_bytes());
+            edits.replace(id, "900");
+            let edited = edits.to_vec();
+            prop_assert!(!edited.contains(&b'\n'), "it is one line");
+            let after: Value = serde_json::from_slice(&edited).unwrap();
+            prop_assert_eq!(&after["id"], 900);
+            prop_assert_eq!(&after["params"], &before["params"]);
+        }
+    }
+}
