@@ -15,7 +15,7 @@ fn lines(pieces: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
         while let Some(line) = splitter.next_line(&mut piece) {
             lines.push(match line {
                 Line::Whole(line) => Some(line.to_vec()),
-                Line::TooLong => None,
+                Line::TooLong(_) => None,
             });
         }
     }
