@@ -170,7 +170,11 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
     mcp.file.remove();
-    let _ = tokio::task::spawn_blocking(move || gateway.end()).await; // It says itself what failed.
+    let how = match ended {
+        Ok(Ending::HandedOver) => xy_gateway::End::ForAnother,
+        _ => xy_gateway::End::ForGood,
+    };
+    let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It says itself what failed.
     tracing::info!("ended");
     ended
 }

@@ -80,12 +80,21 @@ pub struct Parts {
     pub changes: broadcast::Receiver<StateChange>,
 }
 
+/// How a gateway ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Somebody ended the daemon.
+    ForGood,
+    /// Another daemon goes on.
+    ForAnother,
+}
+
 /// A running gateway. Dropping it ends the thread, after a while.
 #[derive(Debug)]
 pub struct Gateway {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
-    end: Option<oneshot::Sender<()>>,
+    end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -112,8 +121,10 @@ impl Gateway {
     }
 
     /// Ends it, and waits for that; clients are hung up on.
-    pub fn end(&mut self) {
-        drop(self.end.take());
+    pub fn end(&mut self, how: End) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(how); // If nobody hears it, it has ended.
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -186,7 +197,7 @@ async fn run(
     parts: Parts,
     mut asked: mpsc::Receiver<Question>,
     state: watch::Sender<Option<ListenState>>,
-    ended: oneshot::Receiver<()>,
+    mut ended: oneshot::Receiver<End>,
 ) {
     let Parts { lines: Lines(mut lines), local, http, manifests_dir, control, roster, changes } =
         parts;
@@ -213,12 +224,17 @@ async fn run(
     };
     let (closing, closed) = oneshot::channel::<()>();
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
+    let (leave, leaving) = watch::channel(false);
+    let mut serving = std::pin::pin!(local::serve(local, hub.clone(), leaving));
     tokio::select! {
-        () = local::serve(local, hub.clone()) => {}
+        () = &mut serving => {}
         () = watch_servers(&hub, roster, changes) => {}
         () = taking => {}
         () = answering => {}
-        _ = ended => {}
+        how = &mut ended => if how == Ok(End::ForGood) {
+            leave.send_replace(true);
+            serving.await;
+        },
     }
     drop(closing);
     let _ = http.await; // It has a limit of its own.

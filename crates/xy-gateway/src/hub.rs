@@ -260,7 +260,7 @@ impl Hub {
         let fault = say::invalid(format!("Unknown {what}: {shown}"));
         let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
         let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
-        if let Some(nearest) = nearest(name, names) {
+        if let Some(nearest) = names::nearest(name, names) {
             return fault.hint(format!("did you mean `{nearest}`?"));
         }
         match names::inside(name).and_then(|(server, _)| self.server(server)) {
@@ -472,19 +472,6 @@ fn tell_level(upstream: &Rc<Upstream>, level: Level) {
         let params = format!(r#"{{"level":"{level}"}}"#);
         let _ = upstream.ask("logging/setLevel", Some(&params)); // Its answer tells nothing.
     }
-}
-
-/// The known name that was probably meant.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    const LIKENESS: f64 = 0.85;
-    if name.len() > 200 {
-        return None; // Comparing takes time with the length.
-    }
-    known
-        .map(|known| (strsim::jaro_winkler(name, known), known))
-        .filter(|(likeness, _)| *likeness >= LIKENESS)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, known)| known)
 }
 
 /// What is counted of each server: its name, what it says, and the number.

@@ -27,4 +27,4 @@ mod tools;
 mod upstream;
 
 pub use desk::Tool;
-pub use gateway::{Desk, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};

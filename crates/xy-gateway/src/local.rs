@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_ipc::is_hung_up;
@@ -35,14 +36,28 @@ const LAST_WORDS_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether such a client is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Lets clients in, for ever.
-pub(crate) async fn serve(listener: UnixListener, front: Rc<dyn Front>) {
+/// How long all clients together may take to hear that the daemon goes.
+const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Lets clients in until `leaving` says so, and tells them that the daemon goes.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    front: Rc<dyn Front>,
+    mut leaving: watch::Receiver<bool>,
+) {
+    let mut clients = JoinSet::new();
+    let is_leaving = leaving.clone();
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = clients.join_next() => continue,
+            _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
+        };
+        match accepted {
             Ok((stream, _)) => {
-                let front = front.clone();
-                tokio::task::spawn_local(async move {
-                    if let Err(problem) = converse(stream, &*front).await {
+                let (front, is_leaving) = (front.clone(), is_leaving.clone());
+                clients.spawn_local(async move {
+                    if let Err(problem) = converse(stream, &*front, is_leaving).await {
                         tracing::debug!(%problem, "a local client has gone");
                     }
                 });
@@ -53,6 +68,7 @@ pub(crate) async fn serve(listener: UnixListener, front: Rc<dyn Front>) {
             }
         }
     }
+    let _ = timeout(GOODBYE_WITHIN, clients.join_all()).await; // The rest will see us gone.
 }
 
 /// What goes to one client.
@@ -83,7 +99,11 @@ impl Outlet for Lines {
     }
 }
 
-async fn converse(stream: UnixStream, front: &dyn Front) -> io::Result<()> {
+async fn converse(
+    stream: UnixStream,
+    front: &dyn Front,
+    mut leaving: watch::Receiver<bool>,
+) -> io::Result<()> {
     let ours = rustix::process::geteuid().as_raw();
     let is_ours = stream.peer_cred()?.uid() == ours;
     let (mut reader, writer) = stream.into_split();
@@ -108,6 +128,12 @@ async fn converse(stream: UnixStream, front: &dyn Front) -> io::Result<()> {
     let ended = tokio::select! {
         ended = hear(&mut reader, &*conversation, &mut splitter, &lines) => ended,
         ended = speak(&lines, &writer) => ended,
+        Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
+            lines.push(serde_json::to_string(&Answer::Goodbye).unwrap_or_default().as_bytes());
+            let said = timeout(GOODBYE_WITHIN, last_words(&lines, &writer)).await;
+            conversation.close();
+            return said.unwrap_or(Ok(()));
+        }
     };
     if ended.is_ok() {
         // It asks no more; what it has asked is answered as long as it listens.

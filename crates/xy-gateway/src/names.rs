@@ -50,6 +50,29 @@ pub(crate) fn uri_inside(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix(SCHEME)?.split_once('/')
 }
 
+/// The known name outside that was probably meant by another one. Both halves have to be
+/// alike: a server's name is most of many names, and says nothing of the tool.
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    const LIKENESS: f64 = 0.75;
+    if name.len() > 4 * LONGEST {
+        return None; // Comparing takes time with the length.
+    }
+    let halves = |name| inside(name).unwrap_or(("", name));
+    let (server, rest) = halves(name);
+    let likeness = |known| {
+        let (its_server, its_rest) = halves(known);
+        let alike = strsim::jaro_winkler;
+        // A bare name may be meant to have its server before it.
+        let servers = if server.is_empty() { 1.0 } else { alike(server, its_server) };
+        servers.min(alike(rest, its_rest))
+    };
+    known
+        .map(|known| (likeness(known), known))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
 /// A text as JSON.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
@@ -141,6 +164,24 @@ mod tests {
         assert_eq!((one.len(), other.len()), (LONGEST, LONGEST));
         assert_ne!(one, other);
         assert_eq!(inside(&one).unwrap().0, server);
+    }
+
+    #[test]
+    fn the_nearest_name_is_near_in_both_halves() {
+        let known = ["everything__echo", "everything__get-sum", "files__read_file"];
+        let table = [
+            ("everything__ehco", Some("everything__echo")),
+            ("evrything__get_sum", Some("everything__get-sum")),
+            ("read_file", Some("files__read_file")),
+            ("file__read_files", Some("files__read_file")),
+            ("everything__nope", None),
+            ("other__echo", None),
+            ("", None),
+        ];
+        for (name, meant) in table {
+            assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
+        }
+        assert_eq!(nearest(&"x".repeat(10_000), known.into_iter()), None);
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub enum Answer {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hint: Option<String>,
     },
+    /// Somebody ended the daemon: it hangs up, and is not to be started again for this
+    /// client's sake. The only word that may come later than the first line.
+    Goodbye,
 }
 
 #[cfg(test)]
@@ -77,6 +80,7 @@ mod tests {
             r#"{"xy":"hello","protocol":1,"view":{"server":"x"}}"#,
         );
         is_written(&Answer::Welcome { protocol: 1 }, r#"{"xy":"welcome","protocol":1}"#);
+        is_written(&Answer::Goodbye, r#"{"xy":"goodbye"}"#);
         is_written(
             &Answer::Refused { message: "no".into(), hint: Some("ask".into()) },
             r#"{"xy":"refused","message":"no","hint":"ask"}"#,

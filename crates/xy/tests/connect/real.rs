@@ -62,3 +62,36 @@ fn a_daemon_that_cannot_start_is_a_reason_to_give_up_at_once() {
     assert!(told.contains("none starts") && told.contains("bad.kdl"), "{told}");
     home.finish();
 }
+
+#[test]
+fn a_daemon_that_somebody_ended_is_not_started_again() {
+    let home = home();
+    let daemon = home.daemon();
+    let mut client = Client::start(&home, &["--within", "3s"]);
+    client.say(INITIALIZE);
+    assert_eq!(client.hear_json()["result"]["serverInfo"]["name"], "xy");
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    assert!(daemon.wait().success());
+    let (status, rest, told) = client.ended();
+    assert_eq!(status.code(), Some(2), "{told}");
+    assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
+    assert_eq!(pid_of_daemon(&home), None);
+    home.finish();
+}
+
+#[test]
+fn a_client_goes_on_when_a_daemon_that_was_ended_is_started_again() {
+    let home = home();
+    let daemon = home.daemon();
+    let mut client = Client::start(&home, &[]);
+    client.say(INITIALIZE);
+    client.hear();
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    assert!(daemon.wait().success());
+    home.daemon();
+    client.say(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#);
+    let answer = std::iter::from_fn(|| Some(client.hear_json())).find(|line| line["id"] == 7);
+    assert_eq!(answer.unwrap()["result"], serde_json::json!({}));
+    client.kill();
+    home.finish();
+}

@@ -62,6 +62,8 @@ pub(super) struct Dial {
     /// A daemon that lets us in, and when that will have proved something.
     proved_at: Option<Deadline>,
     was_welcomed: bool,
+    /// Somebody ended the daemon on purpose, so it is theirs to start the next one.
+    is_sent_off: bool,
 }
 
 impl Dial {
@@ -75,6 +77,7 @@ impl Dial {
             lost: None,
             proved_at: None,
             was_welcomed: false,
+            is_sent_off: false,
         }
     }
 
@@ -105,7 +108,13 @@ impl Dial {
     /// The daemon has let us in.
     pub(super) fn welcomed(&mut self) {
         self.was_welcomed = true;
+        self.is_sent_off = false;
         self.proved_at = Some(Deadline::after(PROVED_AFTER));
+    }
+
+    /// The daemon goes, because somebody told it to.
+    pub(super) fn sent_off(&mut self) {
+        self.is_sent_off = true;
     }
 
     /// The connection is gone.
@@ -127,7 +136,7 @@ impl Dial {
     }
 
     fn nobody_is_there(&mut self, error: &ConnectError) -> Result<(), Failure> {
-        if self.limits.may_start {
+        if self.limits.may_start && !self.is_sent_off {
             let is_due = !self.was_welcomed || self.waited >= START_AFTER;
             return if is_due { self.starter.go_on(&self.paths) } else { Ok(()) };
         }

@@ -138,6 +138,10 @@ impl Downward {
                 error.hint = hint;
                 return Err(error.into());
             }
+            Ok(Answer::Goodbye) => {
+                self.dial.sent_off();
+                return Ok(());
+            }
             Err(cause) => return Err(not_xy(&cause).into()),
         }
         self.dial.welcomed();
@@ -189,6 +193,10 @@ impl Downward {
         let whole = self.lines.whole();
         for range in each(whole) {
             let line = &whole[range.clone()];
+            if is_goodbye(line) {
+                self.dial.sent_off();
+                continue;
+            }
             match self.hub.daemon_says(parse(line).ok().as_ref(), line) {
                 Verdict::Pass => self.parcel.pass(range),
                 Verdict::Replace(other) => self.parcel.put(other),
@@ -207,6 +215,11 @@ impl Downward {
         }
         Ok(())
     }
+}
+
+/// Whether the daemon has been ended on purpose. No message of MCP begins like this.
+fn is_goodbye(line: &[u8]) -> bool {
+    line.starts_with(br#"{"xy""#) && matches!(serde_json::from_slice(line), Ok(Answer::Goodbye))
 }
 
 fn other_protocol(protocol: u32) -> CallError {
