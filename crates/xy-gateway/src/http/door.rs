@@ -109,6 +109,9 @@ impl Door {
             Ask::Listen { place, guest, session } => self.listen(session, &guest, place),
             Ask::End { place, guest, session } => {
                 let session = self.sessions.find(session, &guest, place)?;
+                // Whoever ends its session wants no answers any more. To hear of its end then
+                // makes Python's SDK fail, in the middle of closing.
+                session.postbox().cancel_calls();
                 self.sessions.end(&session);
                 Ok(reply::nothing(StatusCode::NO_CONTENT))
             }

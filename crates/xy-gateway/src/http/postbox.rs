@@ -60,6 +60,13 @@ impl Postbox {
         }
     }
 
+    /// Nobody wants to know any more what was called for.
+    pub(super) fn cancel_calls(&self) {
+        for (_, mailbox) in self.calls.borrow().iter() {
+            mailbox.cancel();
+        }
+    }
+
     /// The session has ended: so do all its streams.
     pub(super) fn end(&self) {
         for (_, mailbox) in self.calls.borrow_mut().drain(..) {
