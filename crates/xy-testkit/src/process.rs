@@ -10,8 +10,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use rustix::process::{Pid, Signal};
 
-/// The variable that carries the mark. Not `XY_…`: xy takes those away.
-pub(crate) const MARK: &str = "TESTKIT_MARK";
+/// The variable that carries the mark. Not `XY_…`: xy takes those from its servers. And one of
+/// a family that `xy connect` leaves to a daemon that it starts, which would else be unmarked.
+pub(crate) const MARK: &str = "XDG_TESTKIT_MARK";
 
 /// A mark that no other test has.
 pub(crate) fn random_mark() -> String {

@@ -233,7 +233,7 @@ fn a_verb_is_run_in_the_home_and_nowhere_else() {
     {
         assert!(ran.stdout.contains(&format!("{name}={root}/{folder}\n")), "{ran:?}");
     }
-    assert!(ran.stdout.contains(&format!("TESTKIT_MARK={}\n", home.mark())));
+    assert!(ran.stdout.contains(&format!("XDG_TESTKIT_MARK={}\n", home.mark())));
     assert!(!ran.stdout.contains("CARGO"), "{ran:?}");
     assert_eq!(home.xy_json(&["list"]), json!(["--json"]));
     let refused = home.xy(&["sing"]);

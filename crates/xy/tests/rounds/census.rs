@@ -35,7 +35,7 @@ fn resident(home: &Home, pid: u32) -> Option<Resident> {
             environ.split(|&byte| byte == 0).find_map(|it| it.strip_prefix(wanted.as_bytes()));
         found.map(|value| String::from_utf8_lossy(value).into_owned())
     };
-    if variable("TESTKIT_MARK")? != home.mark() || !is_alive(pid) {
+    if variable("XDG_TESTKIT_MARK")? != home.mark() || !is_alive(pid) {
         return None;
     }
     let (server, life) = (variable("XY_SERVER")?, variable("XY_INSTANCE")?);
