@@ -26,7 +26,7 @@ use crate::render::{called, safe_text};
 #[command(after_help = "Example:\n  xy call github__get_issue owner=me repo=xy number=7\n  \
     xy call db__query --args '{\"sql\": \"select 1\"}' --timeout 30s --json")]
 pub(crate) struct Args {
-    /// The tool, as `xy tools` names it: <server>__<tool>
+    /// The tool, as `xy tools` names it: `<server>__<tool>`
     tool: String,
     /// Its arguments
     #[arg(value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "whole")]

@@ -137,3 +137,19 @@ fn xys_own_tools_can_be_called_too() {
     assert_eq!(list["servers"][0]["name"], "one");
     home.finish();
 }
+
+#[test]
+fn a_call_that_nobody_waits_for_any_more_is_cancelled() {
+    let home = home();
+    let diary = home.root().join("harness/diary");
+    home.mcp_server("one", &["--only-tools", "--diary", diary.to_str().unwrap()]);
+    home.daemon();
+    home.wait_for_state("one", "running");
+    let heard = |what: &str| std::fs::read_to_string(&diary).unwrap_or_default().contains(what);
+    let mut calling = home.command(&["call", "one__never"]).spawn().unwrap();
+    home.wait_until("the call has come", || heard("\"never\""));
+    calling.kill().unwrap();
+    calling.wait().unwrap();
+    home.wait_until("it is cancelled", || heard("notifications/cancelled"));
+    home.finish();
+}
