@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use xy_config::settings::{LONGEST, Probe, Rules, ServerSettings};
+use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
@@ -118,21 +118,7 @@ impl Note {
     /// `None` for what cannot be understood, or is of a version that is not known.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let note: Self = serde_json::from_slice(bytes).ok()?;
-        (note.format == FORMAT && note.is_sane()).then_some(note)
-    }
-
-    /// Whether its durations are some that a file may have: others would not fit a clock.
-    fn is_sane(&self) -> bool {
-        let Rules { restart, stop, ready, orphan_timeout } = &self.settings.rules;
-        let all = [
-            restart.backoff_initial,
-            restart.backoff_max,
-            restart.reset_after,
-            stop.grace,
-            ready.within,
-            *orphan_timeout,
-        ];
-        all.iter().all(|duration| *duration <= LONGEST)
+        (note.format == FORMAT && note.settings.rules.are_sane()).then_some(note)
     }
 
     /// The life that was left, as it goes on now.
