@@ -148,6 +148,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     });
     let mut gateway = gateway.map_err(|cause| not_started().cause(cause))?;
     daemon.open_desk(gateway.desk(), no_token);
+    let _ = timeout(DOOR_WITHIN, gateway.settled()).await; // So that `info` can say where.
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();

@@ -120,6 +120,12 @@ impl Gateway {
         Desk { questions: self.questions.clone(), listening: self.listening.clone() }
     }
 
+    /// Resolves when it is known whether clients can come in over HTTP, if they are meant to.
+    pub async fn settled(&self) {
+        // An error means that nobody will ever know more.
+        let _ = self.listening.clone().wait_for(Option::is_some).await;
+    }
+
     /// Ends it, and waits for that; clients are hung up on.
     pub fn end(&mut self, how: End) {
         if let Some(end) = self.end.take() {
@@ -249,6 +255,7 @@ async fn serve_http(
     state: watch::Sender<Option<ListenState>>,
     closed: oneshot::Receiver<()>,
 ) {
+    // Without an address, dropping the state says that there is nothing to know.
     let Some((address, rules)) = http else { return };
     let mut closed = std::pin::pin!(async {
         let _ = closed.await; // Dropped or sent: either way it is time.
