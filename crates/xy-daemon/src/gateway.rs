@@ -13,7 +13,7 @@ use xy_gateway::http::{Auth, HttpRules, Token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
+use xy_protocol::server::{ServerName, ServerState};
 
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
@@ -53,10 +53,17 @@ impl Control for Plane {
     fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
-            fleet.hold(&server, client).await.map(drop).map_err(|cause| {
+            let failed = |cause: String| {
                 let message = format!("no instance of `{server}` for this client");
                 CallError::new(ErrorKind::NotRunning, message).cause(cause)
-            })
+            };
+            let held =
+                fleet.hold(&server, client).await.map_err(|cause| failed(cause.to_string()))?;
+            let settled = held.settled().await;
+            match settled.state() {
+                ServerState::Running => Ok(()),
+                _ => Err(failed(settled.life.reason.to_string())),
+            }
         })
     }
 

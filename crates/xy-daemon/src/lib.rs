@@ -13,6 +13,7 @@ mod limits;
 mod logging;
 mod run;
 mod server_file;
+mod signs;
 mod takeover;
 mod view;
 

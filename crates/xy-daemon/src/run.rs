@@ -31,6 +31,7 @@ use crate::gateway::{self, Plane};
 use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
+use crate::signs::Signs;
 use crate::takeover;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -103,6 +104,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let _lock = lock.map_err(|error| no_files(&error))?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
+    let _signs = Signs::put(&paths);
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;

@@ -160,6 +160,12 @@ impl Lists {
         &self.0[kind.index()]
     }
 
+    /// The same without what may be one client's alone.
+    pub(crate) fn for_everybody(mut self) -> Self {
+        self.set(Kind::Resources, Vec::new());
+        self
+    }
+
     pub(crate) fn set(&mut self, kind: Kind, items: Vec<Item>) {
         self.0[kind.index()] = items;
     }

@@ -19,12 +19,15 @@ use crate::level::Level;
 use crate::params::Params;
 use crate::say;
 use crate::server::Server;
-use crate::upstream::{Caller, Upstream};
+use crate::upstream::Upstream;
 
 pub(crate) mod ask;
 
 /// Requests that one client may have open.
 const MOST_OPEN: usize = 1000;
+
+/// What a client calls its requests and their progress is short.
+pub(crate) const LONGEST_ID: usize = 1024;
 
 /// Messages that one batch may hold.
 const MOST_IN_BATCH: usize = 100;
@@ -70,6 +73,14 @@ struct Asked {
     by: Weak<Upstream>,
     /// The server's own id, as it was written.
     id: Box<str>,
+    /// Its token for the progress of that, as it was written.
+    token: Option<Box<str>>,
+}
+
+impl Asked {
+    fn is_by(&self, upstream: &Rc<Upstream>) -> bool {
+        std::ptr::eq(self.by.as_ptr(), Rc::as_ptr(upstream))
+    }
 }
 
 /// How many questions of servers one client may have open.
@@ -143,6 +154,11 @@ impl Client {
         self.tell(line, To::Answer(stream));
     }
 
+    /// Its request `id` is answered by somebody else, or never.
+    pub(crate) fn forget(&self, id: &str) {
+        self.open.borrow_mut().remove(id);
+    }
+
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
         self.answered(id, stream, &say::fault(id, fault));
@@ -166,13 +182,16 @@ impl Client {
         if self.asked.borrow().len() >= MOST_ASKED {
             return Err(say::invalid("the client has too many questions open"));
         }
+        let Ok(Message::Request { id: part, params, .. }) = envelope::parse(line) else {
+            return Ok(());
+        };
         let number = self.next_asked.replace(self.next_asked.get() + 1);
-        let asked = Asked { by: Rc::downgrade(by), id: id.into() };
+        let token = Params::read(params).own_token().map(Into::into);
+        let asked = Asked { by: Rc::downgrade(by), id: id.into(), token };
         self.asked.borrow_mut().insert(number, asked);
         let number = number.to_string();
-        let Ok(Message::Request { id, .. }) = envelope::parse(line) else { return Ok(()) };
         let mut edits = Edits::of(line);
-        edits.replace(id, number);
+        edits.replace(part, number);
         self.tell(&edits.to_vec(), stream.map_or(To::Anyone, To::During));
         Ok(())
     }
@@ -180,8 +199,7 @@ impl Client {
     /// A server takes back what it asked.
     pub(crate) fn unask(&self, by: &Rc<Upstream>, theirs: &str, line: &[u8]) {
         let mut asked = self.asked.borrow_mut();
-        let is_it =
-            |one: &Asked| &*one.id == theirs && std::ptr::eq(one.by.as_ptr(), Rc::as_ptr(by));
+        let is_it = |one: &Asked| &*one.id == theirs && one.is_by(by);
         let Some(number) = asked.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number)
         else {
             return;
@@ -192,6 +210,26 @@ impl Client {
         let mut edits = Edits::of(line);
         edits.replace(part, number.to_string());
         self.tell(&edits.to_vec(), To::Anyone);
+    }
+
+    /// A server is gone, and what it asked is of no use any more.
+    pub(crate) fn unask_all(&self, by: &Rc<Upstream>) {
+        let mut asked = self.asked.borrow_mut();
+        let theirs: Vec<u64> =
+            asked.iter().filter(|(_, one)| one.is_by(by)).map(|(number, _)| *number).collect();
+        for number in theirs {
+            asked.remove(&number);
+            let message = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"the server has ended"}}}}"#
+            );
+            self.tell(message.as_bytes(), To::Anyone);
+        }
+    }
+
+    /// Who asked the client something under this token for its progress.
+    fn asker_of(&self, token: &str) -> Option<Rc<Upstream>> {
+        let asked = self.asked.borrow();
+        asked.values().find(|one| one.token.as_deref() == Some(token))?.by.upgrade()
     }
 
     fn me(&self) -> Rc<Self> {
@@ -264,16 +302,31 @@ impl Client {
         if self.open.borrow().contains_key(id) {
             return refuse(-32600, "a request with this id is still open");
         }
+        if id.len() > LONGEST_ID {
+            return Heard::Refused(say::error(
+                "null",
+                -32600,
+                "the id of this request is too long",
+            ));
+        }
         if self.open.borrow().len() >= MOST_OPEN {
             return refuse(
                 -32008,
                 &format!("{MOST_OPEN} requests are open, which is the most there may be"),
             );
         }
-        if self.greeted.borrow().is_none() && !matches!(method, "initialize" | "ping") {
+        let is_greeted = self.greeted.borrow().is_some();
+        if !is_greeted && !matches!(method, "initialize" | "ping") {
             return refuse(-32600, "the first request has to be `initialize`");
         }
-        self.request(&ask::Request { text, id, method, params: Params::read(params), stream });
+        if is_greeted && method == "initialize" {
+            return refuse(-32600, "this client has been introduced already");
+        }
+        let params = match Params::checked(params) {
+            Ok(params) => params,
+            Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
+        };
+        self.request(&ask::Request { text, id, method, params, stream });
         Heard::Asked
     }
 
@@ -285,6 +338,13 @@ impl Client {
                 }
             }
             "notifications/initialized" => {}
+            "notifications/progress" => {
+                // Of what a server has asked the client.
+                let token = Params::read(params).token();
+                if let Some(upstream) = token.and_then(|token| self.asker_of(token)) {
+                    upstream.send(text);
+                }
+            }
             _ => self.pass_notification(method, text, stream),
         }
     }
@@ -298,7 +358,7 @@ impl Client {
 
     fn give_up(open: Open, reason: &str) {
         match open {
-            Open::Sent { upstream, ours } => drop::<Option<Caller>>(upstream.cancel(ours, reason)),
+            Open::Sent { upstream, ours } => upstream.cancel(ours, reason),
             Open::Waiting { server, ticket } => drop(server.take_waiting(ticket)),
             Open::Here(task) => task.abort(),
         }
@@ -308,7 +368,7 @@ impl Client {
     fn hear_answer(&self, id: Option<&str>, text: &[u8]) {
         let Some(id) = id else { return };
         let asked = id.parse().ok().and_then(|number: u64| self.asked.borrow_mut().remove(&number));
-        let Some(Asked { by, id: theirs }) = asked else { return };
+        let Some(Asked { by, id: theirs, .. }) = asked else { return };
         if let Some(upstream) = by.upgrade() {
             let mut edits = Edits::of(text);
             edits.replace(id, &*theirs);
@@ -342,7 +402,7 @@ impl Conversation for Client {
             Self::give_up(open, "the client is gone");
         }
         let asked = std::mem::take(&mut *self.asked.borrow_mut());
-        for Asked { by, id } in asked.into_values() {
+        for Asked { by, id, .. } in asked.into_values() {
             if let Some(upstream) = by.upgrade() {
                 upstream.send(&say::error(&id, -32603, "the client is gone"));
             }

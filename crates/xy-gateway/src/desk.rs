@@ -145,14 +145,10 @@ async fn request(
     let Some(upstream) = server.upstream(Holder::Shared) else {
         return Err(server.down("it is not ready yet"));
     };
-    let (ours, answered) = upstream.ask_any(method, params)?;
-    match timeout(within, answered).await {
-        Ok(Ok(answer)) => Ok(answer?.into()),
-        Ok(Err(_)) => Err(server.down("it has ended")),
-        Err(_) => {
-            drop(upstream.cancel(ours, "nobody waits for it any more"));
-            Err(too_late(method, within))
-        }
+    let question = upstream.ask_any(method, params)?;
+    match timeout(within, question.answer()).await {
+        Ok(answer) => Ok(answer?.into()),
+        Err(_) => Err(too_late(method, within)),
     }
 }
 

@@ -13,11 +13,12 @@ use serde_json::value::RawValue;
 use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
+use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerState;
-use xy_supervisor::fleet::Roster;
-use xy_supervisor::instance::{InstanceHandle, StateChange};
+use xy_protocol::server::{ServerState, Transport, Wanted};
+use xy_supervisor::fleet::{Member, Roster};
+use xy_supervisor::instance::StateChange;
 use xy_supervisor::speak::{Line, Speak};
 
 use crate::control::Control;
@@ -201,51 +202,59 @@ impl Desk {
 
 async fn run(
     parts: Parts,
-    mut asked: mpsc::Receiver<Question>,
+    asked: mpsc::Receiver<Question>,
     state: watch::Sender<Option<ListenState>>,
-    mut ended: oneshot::Receiver<End>,
+    ended: oneshot::Receiver<End>,
 ) {
-    let Parts { lines: Lines(mut lines), local, http, manifests_dir, control, roster, changes } =
-        parts;
+    let Parts { lines: Lines(lines), local, http, manifests_dir, control, roster, changes } = parts;
     let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client());
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
     };
-    let taking = {
-        let hub = hub.clone();
-        async move {
-            while let Some(line) = lines.recv().await {
-                tokio::task::spawn_local(life::live(hub.clone(), line));
-            }
-        }
-    };
-    let answering = {
-        let hub = hub.clone();
-        async move {
-            while let Some(question) = asked.recv().await {
-                tokio::task::spawn_local(desk::answer(hub.clone(), question));
-            }
-        }
-    };
+    let mut parts = JoinSet::new();
+    parts.spawn_local(take_lines(hub.clone(), lines));
+    parts.spawn_local(answer_questions(hub.clone(), asked));
+    parts.spawn_local(watch_servers(hub.clone(), roster, changes));
     let (closing, closed) = oneshot::channel::<()>();
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
-    let mut serving = std::pin::pin!(local::serve(local, hub.clone(), leaving));
-    tokio::select! {
-        () = &mut serving => {}
-        () = watch_servers(&hub, roster, changes) => {}
-        () = taking => {}
-        () = answering => {}
-        how = &mut ended => if how == Ok(End::ForGood) {
-            leave.send_replace(true);
-            serving.await;
-        },
+    let local = tokio::task::spawn_local(local::serve(local, hub.clone(), leaving));
+    if ended.await == Ok(End::ForGood) {
+        leave.send_replace(true);
+        let _ = local.await; // It has a limit of its own.
     }
     drop(closing);
     let _ = http.await; // It has a limit of its own.
     for client in hub.clients() {
         client.close();
+    }
+}
+
+/// Speaks with each server, from its first word to its last.
+async fn take_lines(hub: Rc<Hub>, mut lines: mpsc::Receiver<Line>) {
+    let mut spoken_with = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(line) = lines.recv() => drop(spoken_with.spawn_local(life::live(hub.clone(), line))),
+            Some(ended) = spoken_with.join_next() => if let Err(problem) = ended {
+                tracing::error!(%problem, "a conversation with a server has failed");
+            },
+            else => return,
+        }
+    }
+}
+
+async fn answer_questions(hub: Rc<Hub>, mut asked: mpsc::Receiver<Question>) {
+    let mut answers = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(question) = asked.recv() => {
+                drop(answers.spawn_local(desk::answer(hub.clone(), question)));
+            }
+            Some(_) = answers.join_next() => {}
+            else => return,
+        }
     }
 }
 
@@ -275,18 +284,19 @@ fn first_client() -> u64 {
 
 /// Keeps what is known of servers as it is.
 async fn watch_servers(
-    hub: &Rc<Hub>,
+    hub: Rc<Hub>,
     mut roster: watch::Receiver<Arc<Roster>>,
     mut changes: broadcast::Receiver<StateChange>,
 ) {
     let first = roster.borrow().clone();
     hub.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
-        look_at(hub, &roster.borrow_and_update().clone());
+        look_at(&hub, &roster.borrow_and_update().clone());
         tokio::select! {
             more = roster.changed() => if more.is_err() { return },
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
+        while changes.try_recv().is_ok() {} // One look is enough for all that has happened.
     }
 }
 
@@ -294,8 +304,7 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     for member in roster.values() {
         let server = hub.server_of(&member.settings);
         *server.settings.borrow_mut() = member.settings.clone();
-        let shared = member.instances.values().next();
-        hub.stand(&server, shared.map_or(Standing::Up, standing));
+        hub.stand(&server, standing(member));
     }
     for server in hub.servers() {
         let is_removed = !roster.contains_key(&server.name);
@@ -306,12 +315,26 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     }
 }
 
-/// Whether an instance is there, or will be.
-fn standing(instance: &InstanceHandle) -> Standing {
-    let now = instance.now();
+/// Whether a server is there, or will be.
+fn standing(member: &Member) -> Standing {
+    if member.settings.process.transport != Transport::Stdio {
+        return Standing::Down("servers behind HTTP are not served yet".to_owned());
+    }
+    // Those for single clients come when they are called.
+    let shared = match member.settings.isolation {
+        Isolation::Shared => member.instances.values().next(),
+        Isolation::Client => None,
+    };
+    let Some(shared) = shared else {
+        return match member.wanted {
+            Wanted::Up => Standing::Up,
+            Wanted::Down => Standing::Down("it was stopped".to_owned()),
+        };
+    };
+    let now = shared.now();
     match now.state() {
         ServerState::Starting | ServerState::Running | ServerState::Restarting => Standing::Up,
-        ServerState::Stopping if now.life.wanted == xy_protocol::server::Wanted::Up => Standing::Up,
+        ServerState::Stopping if now.life.wanted == Wanted::Up => Standing::Up,
         ServerState::Stopped | ServerState::Failed | ServerState::Stopping => {
             Standing::Down(now.life.reason.to_string())
         }

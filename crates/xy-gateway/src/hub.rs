@@ -27,9 +27,9 @@ use crate::names;
 use crate::params::Params;
 use crate::say;
 use crate::server::{Server, Standing};
-use crate::subscriptions::Subscriptions;
+use crate::subscriptions::{Subscriptions, Watcher};
 use crate::tools;
-use crate::upstream::{Company, Upstream};
+use crate::upstream::{Company, Question, Upstream};
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;
@@ -127,6 +127,7 @@ impl Hub {
     pub(crate) fn remove(&self, server: &Rc<Server>) {
         if !server.has_instances() {
             self.servers.borrow_mut().remove(&server.name);
+            self.subscriptions.borrow_mut().forget_server(&server.name);
         }
         self.stand(server, Standing::Down("it has been removed".to_owned()));
     }
@@ -147,11 +148,23 @@ impl Hub {
         self.tell_news();
     }
 
-    /// A server is known better than before.
-    pub(crate) fn learn(&self, server: &Rc<Server>, known: Known) {
-        server.known.replace(Some(Rc::new(known)));
+    /// An instance of a server has said what it offers. What one has that lives for a single
+    /// client is shown to that client alone, and remembered for all but for its resources.
+    pub(crate) fn learn(&self, server: &Rc<Server>, by: &Rc<Upstream>, known: Known) -> Rc<Known> {
+        let known = Rc::new(known);
+        by.set_known(known.clone());
+        let for_all = match by.key().holder {
+            Holder::Shared => known,
+            Holder::Client(_) => {
+                let lists = known.lists.clone().for_everybody();
+                let introduction = known.introduction.clone();
+                Rc::new(Known::new(server.name.as_str(), introduction, lists))
+            }
+        };
+        server.known.replace(Some(for_all.clone()));
         self.lists_changed();
         self.tell_news();
+        for_all
     }
 
     /// Some lists may have changed; those who were shown others are told, a little later, so
@@ -174,7 +187,7 @@ impl Hub {
     fn tell_changes(&self, client: &Client) {
         let mut told: Vec<&str> = Vec::new();
         for kind in Kind::ALL {
-            let now = self.print(kind, &client.entry().view);
+            let now = self.print(kind, client);
             if client.was_shown(kind).is_some_and(|shown| shown != now) {
                 client.shows(kind, now);
                 if !told.contains(&kind.changed()) {
@@ -185,27 +198,25 @@ impl Hub {
         }
     }
 
-    /// Differs whenever a list does that is shown in `view`.
-    pub(crate) fn print(&self, kind: Kind, view: &View) -> u64 {
+    /// Differs whenever a list does that a client is shown.
+    pub(crate) fn print(&self, kind: Kind, client: &Client) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (name, server) in self.servers.borrow().iter() {
-            let is_seen = match view {
+            let is_seen = match &client.entry().view {
                 View::Profile(_) => true,
                 View::Server(only) => only == name.as_str(),
             };
-            if let Some(known) = server.shown().filter(|_| is_seen) {
+            if let Some(known) = server.shown_to(client).filter(|_| is_seen) {
                 (name, known.print(kind)).hash(&mut hasher);
             }
         }
         hasher.finish()
     }
 
-    /// Whether something is known of every server that is shown.
-    pub(crate) fn is_known(&self) -> bool {
-        self.servers
-            .borrow()
-            .values()
-            .all(|server| server.known.borrow().is_some() || !server.is_shown())
+    /// Whether something is known of every server that a client is shown.
+    pub(crate) fn is_known(&self, client: &Client) -> bool {
+        let servers = self.servers.borrow();
+        servers.values().all(|server| server.known_to(client).is_some() || !server.is_shown())
     }
 
     /// One answer to a client that asks for a list of everything.
@@ -215,10 +226,11 @@ impl Hub {
         kind: Kind,
         after: Option<&str>,
     ) -> Result<String, CallError> {
-        client.shows(kind, self.print(kind, &client.entry().view));
+        client.shows(kind, self.print(kind, client));
         let own = tools::shown(kind, client.entry().may_manage);
         let servers = self.servers.borrow();
-        let known: Vec<Rc<Known>> = servers.values().filter_map(|server| server.shown()).collect();
+        let known: Vec<Rc<Known>> =
+            servers.values().filter_map(|server| server.shown_to(client)).collect();
         let all = own.iter().chain(known.iter().flat_map(|known| known.shown(kind)));
         let cut = catalog::cut(all, after, PAGE_BYTES)
             .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
@@ -275,8 +287,10 @@ impl Hub {
     }
 
     /// The only server that has this resource.
-    pub(crate) fn owner_of(&self, uri: &str) -> Result<Rc<Server>, CallError> {
-        let has = |server: &Rc<Server>| server.shown().is_some_and(|known| known.has_resource(uri));
+    pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Server>, CallError> {
+        let has = |server: &Rc<Server>| {
+            server.shown_to(client).is_some_and(|known| known.has_resource(uri))
+        };
         let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
         match (owners.pop(), owners.is_empty()) {
             (Some(owner), true) => Ok(owner),
@@ -296,9 +310,9 @@ impl Hub {
         &self,
         server: &Rc<Server>,
         uri: &str,
-        client: u64,
+        watcher: Watcher,
     ) -> Result<(), CallError> {
-        self.subscriptions.borrow_mut().add(&server.name, uri, client).map_err(say::invalid)
+        self.subscriptions.borrow_mut().add(&server.name, uri, watcher).map_err(say::invalid)
     }
 
     /// Somebody watches a resource no more; whether nobody does now.
@@ -335,7 +349,7 @@ impl Hub {
         }
         for uri in self.subscriptions.borrow().of(&server.name, holder) {
             let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-            let _ = upstream.ask("resources/subscribe", Some(&params)); // Its answer tells nothing.
+            let_be(upstream.ask("resources/subscribe", Some(&params)));
         }
         self.tell_news();
     }
@@ -360,7 +374,7 @@ impl Hub {
             let upstream = self.server(server.as_str()).and_then(|it| it.upstream(Holder::Shared));
             if let Some(upstream) = upstream {
                 let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-                let _ = upstream.ask("resources/unsubscribe", Some(&params)); // The same.
+                let_be(upstream.ask("resources/unsubscribe", Some(&params)));
             }
         }
         for server in self.servers() {
@@ -369,6 +383,18 @@ impl Hub {
             }
         }
         self.tune();
+    }
+
+    /// A life of a server is over.
+    pub(crate) fn over(&self, server: &Rc<Server>, upstream: &Rc<Upstream>) {
+        server.drop_upstream(upstream);
+        for client in self.clients() {
+            client.unask_all(upstream);
+        }
+        if server.is_removed.get() {
+            self.remove(server);
+        }
+        self.tell_news();
     }
 
     /// Whom a message of a server belongs to, and where they asked.
@@ -384,12 +410,13 @@ impl Hub {
     fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
         let Some(written) = Params::read(params).uri() else { return };
         let Some(uri) = xy_mcp::envelope::text_of(written) else { return };
-        for number in self.subscriptions.borrow().watchers(&by.server, &uri, by.holder) {
-            let Some(client) = self.clients.borrow().get(&number).cloned() else { continue };
+        let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
+        for watcher in watchers {
+            let Some(client) = self.client(watcher.client) else { continue };
             let mut edits = xy_mcp::edit::Edits::of(line);
-            if matches!(client.entry().view, View::Profile(_)) {
-                edits
-                    .replace(written, names::quoted(&names::uri_outside(by.server.as_str(), &uri)));
+            if watcher.by_outside_name {
+                let outside = names::uri_outside(by.server.as_str(), &uri);
+                edits.replace(written, names::quoted(&outside));
             }
             client.tell(&edits.to_vec(), To::Anyone);
         }
@@ -467,10 +494,17 @@ fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
     }
 }
 
+/// Something was asked whose answer tells nothing, or could not be asked.
+fn let_be(question: Result<Question, CallError>) {
+    if let Ok(question) = question {
+        question.let_be();
+    }
+}
+
 fn tell_level(upstream: &Rc<Upstream>, level: Level) {
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
-        let _ = upstream.ask("logging/setLevel", Some(&params)); // Its answer tells nothing.
+        let_be(upstream.ask("logging/setLevel", Some(&params)));
     }
 }
 

@@ -3,11 +3,14 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
+use xy_config::settings::ServerSettings;
+use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 use xy_supervisor::speak::{Before, Line, Said, Told};
 
@@ -20,6 +23,9 @@ use crate::upstream::{Upstream, result_of};
 
 /// How long a server has to answer a list before it is shown without it.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
+
+/// A list that was not answered is asked for again after this time.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// How many changes of its lists a server may tell at once before they are asked for.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -46,9 +52,12 @@ const SHARED_CAPABILITIES: &str = r#"{"sampling":{},"elicitation":{}}"#;
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, stdin, stdout, before, said, mut told, .. } = line;
     let server = hub.server_of(&settings);
-    let Before { note, unread } = before.unwrap_or_default();
-    let note = Note::read(&note);
-    let upstream = Upstream::new(key, said, note.first_id, hub.clone());
+    let is_adopted = before.is_some();
+    let (note, unread) = match before {
+        Some(Before { note, unread }) => (Note::read(&note), unread),
+        None => (Note::default(), Vec::new()),
+    };
+    let upstream = Upstream::new(key, said, note.first_id, is_adopted, hub.clone());
     let (stdin, stdout) = match pipes(stdin, stdout) {
         Ok(pipes) => pipes,
         Err(problem) => {
@@ -62,6 +71,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
         tokio::task::spawn_local(learn(
             hub.clone(),
             server.clone(),
+            settings,
             upstream.clone(),
             note.introduction,
         )),
@@ -77,7 +87,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
                 upstream.take_no_more();
                 writer.abort();
             }
-            Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
+            Some(Told::LetGo(reply)) => break (String::new(), Some(reply)),
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
@@ -91,7 +101,8 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     }
     let Some(reply) = reply else {
         writer.abort();
-        return over(&hub, &server, &upstream, &why);
+        upstream.close(&why);
+        return hub.over(&server, &upstream);
     };
     upstream.take_no_more();
     let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
@@ -99,16 +110,8 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     let _ = writer.await; // Its pipe is closed before anybody hears that it is.
     upstream.tell_strays().await;
     let _ = reply.send(upstream.take_partial()); // Whoever asked may have gone.
-    over(&hub, &server, &upstream, &why);
-}
-
-fn over(hub: &Hub, server: &Rc<Server>, upstream: &Rc<Upstream>, why: &str) {
-    upstream.close(why);
-    server.drop_upstream(upstream);
-    if server.is_removed.get() {
-        hub.remove(server);
-    }
-    hub.tell_news();
+    upstream.leave();
+    hub.over(&server, &upstream);
 }
 
 /// Resolves once no message is written in part.
@@ -146,11 +149,12 @@ async fn write(upstream: Rc<Upstream>, stdin: Rc<pipe::Sender>) {
 async fn learn(
     hub: Rc<Hub>,
     server: Rc<Server>,
+    settings: Arc<ServerSettings>,
     upstream: Rc<Upstream>,
     introduction: Option<Introduction>,
 ) {
     let introduction = match introduction {
-        Some(introduction) => upstream.open(introduction),
+        Some(introduction) => upstream.open(introduction).await,
         None => match upstream.greet(&capabilities(&hub, &upstream)).await {
             Ok(introduction) => introduction,
             Err(why) => return upstream.say(Said::Unfit(why)).await,
@@ -158,14 +162,20 @@ async fn learn(
     };
     upstream.say(Said::Ready).await;
     hub.opened(&upstream);
-    loop {
-        let lists = all_lists(&upstream, &introduction).await;
-        let known = Known::new(server.name.as_str(), (*introduction).clone(), lists);
-        let settings = server.settings.borrow().clone();
-        hub.manifests.remember(&settings, &known);
-        upstream.set_listed();
-        hub.learn(&server, known);
-        upstream.until_lists_change().await;
+    let mut lists = Lists::default();
+    while !upstream.is_closed() {
+        let is_whole = ask_all(&upstream, &introduction, &mut lists).await;
+        if upstream.is_closed() {
+            return; // What it could not answer any more says nothing of what it offers.
+        }
+        let known = Known::new(server.name.as_str(), (*introduction).clone(), lists.clone());
+        let known = hub.learn(&server, &upstream, known);
+        if is_whole {
+            hub.manifests.remember(&settings, &known).await;
+            upstream.until_lists_change().await;
+        } else {
+            let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
+        }
         sleep(DEBOUNCE).await;
     }
 }
@@ -183,48 +193,65 @@ fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
     }
 }
 
-async fn all_lists(upstream: &Rc<Upstream>, introduction: &Introduction) -> Lists {
+/// Asks for all lists. One that it does not answer stays what it was; whether all were
+/// answered.
+async fn ask_all(upstream: &Rc<Upstream>, introduction: &Introduction, lists: &mut Lists) -> bool {
     let abilities = introduction.abilities;
-    let mut lists = Lists::default();
+    let mut is_whole = true;
     for kind in Kind::ALL {
         let has = match kind {
             Kind::Tools => abilities.tools,
             Kind::Prompts => abilities.prompts,
             Kind::Resources | Kind::Templates => abilities.resources,
         };
-        if has {
-            lists.set(kind, list(upstream, kind).await);
+        if !has {
+            continue;
+        }
+        match list(upstream, kind).await {
+            Some(items) => lists.set(kind, items),
+            None => is_whole = false,
         }
     }
-    lists
+    is_whole
 }
 
-/// One list of a server; what is wrong with it is its own trouble, and stands in its log.
-async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Vec<Item> {
+/// One list of a server; `None` if it was not answered. What is wrong with it is its own
+/// trouble, and stands in its log: what is good of it is shown.
+async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Option<Vec<Item>> {
     let mut items = Vec::new();
-    let within = timeout(LIST_WITHIN, pages(upstream, kind, &mut items)).await;
-    let problem = match within {
-        Ok(Ok(())) => return items,
-        Ok(Err(problem)) => problem,
-        Err(_) => format!("{} was not answered within {LIST_WITHIN:?}", kind.method()),
+    let asked = timeout(LIST_WITHIN, pages(upstream, kind, &mut items)).await;
+    let late = || Unlisted::Unanswered(format!("it took longer than {LIST_WITHIN:?}"));
+    let (problem, items) = match asked.unwrap_or_else(|_| Err(late())) {
+        Ok(()) => return Some(items),
+        Err(Unlisted::Unanswered(problem)) => (problem, None),
+        Err(Unlisted::Wrong(problem)) => (problem, Some(items)),
     };
-    tracing::warn!(server = %upstream.key(), problem, "a list is not shown whole");
-    upstream.stray(format!("xy: {problem}").as_bytes());
+    let method = kind.method();
+    tracing::warn!(server = %upstream.key(), method, problem, "a list is not shown whole");
+    upstream.stray(format!("xy: {method}: {problem}").as_bytes());
     upstream.tell_strays().await;
     items
 }
 
-async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), String> {
+/// Why there is no whole list.
+enum Unlisted {
+    /// The server has not answered, which it may do another time.
+    Unanswered(String),
+    /// The server has answered with something that is none.
+    Wrong(String),
+}
+
+async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), Unlisted> {
+    use Unlisted::{Unanswered, Wrong};
+
+    let unanswered = |fault: CallError| Unanswered(fault.to_string());
     let mut cursor: Option<String> = None;
     let mut bytes = 0;
     for _ in 0..MOST_PAGES {
         let params = cursor.take().map(|cursor| format!(r#"{{"cursor":{cursor}}}"#));
-        let (_, answered) =
-            upstream.ask(kind.method(), params.as_deref()).map_err(|fault| fault.to_string())?;
-        let answer = answered.await.map_err(|_| "it has ended".to_owned())?;
-        let answer = answer.map_err(|fault| fault.to_string())?;
-        let result = result_of(&answer).map_err(|why| format!("{}: {why}", kind.method()))?;
-        let page = Page::read(kind, result)?;
+        let question = upstream.ask(kind.method(), params.as_deref()).map_err(unanswered)?;
+        let answer = question.answer().await.map_err(unanswered)?;
+        let page = result_of(&answer).and_then(|result| Page::read(kind, result)).map_err(Wrong)?;
         if page.nameless > 0 {
             let count = page.nameless;
             upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
@@ -232,16 +259,15 @@ async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Re
         for item in page.items {
             bytes += item.raw.len();
             if items.len() >= MOST_ITEMS || bytes > MOST_BYTES {
-                return Err(format!(
-                    "{} is longer than {MOST_ITEMS} items or {} MiB: the rest is not shown",
-                    kind.method(),
-                    MOST_BYTES >> 20
-                ));
+                let limit = MOST_BYTES >> 20;
+                return Err(Wrong(format!(
+                    "longer than {MOST_ITEMS} items or {limit} MiB: the rest is not shown"
+                )));
             }
             items.push(item);
         }
         let Some(next) = page.next else { return Ok(()) };
         cursor = Some(next);
     }
-    Err(format!("{} has more than {MOST_PAGES} pages: the rest is not shown", kind.method()))
+    Err(Wrong(format!("more than {MOST_PAGES} pages: the rest is not shown")))
 }

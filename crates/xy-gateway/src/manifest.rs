@@ -4,6 +4,7 @@
 //! It is never trusted for more than what to show: the living server has the last word.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -57,11 +58,11 @@ impl Manifests {
         is_of_it.then(|| manifest.known(&settings.name))
     }
 
-    /// Remembers a server, in the background; a failure only costs time later.
-    pub(crate) fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
+    /// Remembers a server; a failure only costs time later.
+    pub(crate) async fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
         let file = self.file(&settings.name);
         let manifest = Manifest::of(settings, known);
-        tokio::task::spawn_blocking(move || {
+        let written = tokio::task::spawn_blocking(move || {
             let text = serde_json::to_string(&manifest).unwrap_or_default();
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;
@@ -70,6 +71,7 @@ impl Manifests {
                 tracing::warn!(file = %file.display(), %problem, "a manifest cannot be kept");
             }
         });
+        let _ = written.await; // It says itself what is wrong.
     }
 
     /// Forgets all servers but these: those that were removed while no daemon was there too.
@@ -134,7 +136,9 @@ fn key(settings: &ServerSettings) -> String {
 fn write_whole(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
     std::fs::create_dir_all(folder)?;
-    let temporary = file.with_extension("json.new");
+    // Instances of one server for several clients may come up at the same time.
+    let random = RandomState::new().build_hasher().finish();
+    let temporary = file.with_extension(format!("{random:016x}.new"));
     let mut options = std::fs::OpenOptions::new();
     let mut opened =
         options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;

@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
 
+use crate::client::LONGEST_ID;
+
 /// Params of any request or notification.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Params<'t> {
@@ -38,6 +40,21 @@ struct Meta<'t> {
 }
 
 impl<'t> Params<'t> {
+    /// An object that cannot be read, such as one with a key twice, is an error: who knows
+    /// what the server would make of it.
+    pub(crate) fn checked(params: Option<&'t str>) -> Result<Self, String> {
+        let read = match params {
+            Some(text) if text.starts_with('{') => {
+                serde_json::from_str(text).map_err(|problem| problem.to_string())?
+            }
+            _ => Self::default(),
+        };
+        match read.own_token() {
+            Some(token) if token.len() > LONGEST_ID => Err("its progress token is too long".into()),
+            _ => Ok(read),
+        }
+    }
+
     /// Of what has none, or is an array, all are absent.
     pub(crate) fn read(params: Option<&'t str>) -> Self {
         params.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()

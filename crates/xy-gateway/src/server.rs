@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::task::AbortHandle;
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
@@ -53,6 +54,16 @@ pub(crate) struct Waiting {
     pub(crate) id: Box<str>,
     pub(crate) text: Vec<u8>,
     pub(crate) stream: StreamNo,
+    /// Ends the wait after a while.
+    timer: Option<AbortHandle>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
+    }
 }
 
 /// Where a call went.
@@ -90,9 +101,20 @@ impl Server {
         *self.standing.borrow() == Standing::Up
     }
 
-    /// What is known of it, if it is to be shown.
+    /// What is known of it to everybody, if it is to be shown.
     pub(crate) fn shown(&self) -> Option<Rc<Known>> {
         self.known.borrow().clone().filter(|_| self.is_shown())
+    }
+
+    /// What is known of it to one client: its own instance knows best.
+    pub(crate) fn known_to(&self, client: &Client) -> Option<Rc<Known>> {
+        let living = self.upstreams.borrow().get(&self.holder(client)).and_then(|it| it.known());
+        living.or_else(|| self.known.borrow().clone())
+    }
+
+    /// The same, if it is to be shown.
+    pub(crate) fn shown_to(&self, client: &Client) -> Option<Rc<Known>> {
+        self.known_to(client).filter(|_| self.is_shown())
     }
 
     /// The instance that a client's calls go to, if it can be asked now.
@@ -171,9 +193,17 @@ impl Server {
             id: request.id.into(),
             text: request.text.to_vec(),
             stream,
+            timer: None,
         });
         let open = Open::Waiting { server: self.clone(), ticket };
         Ok(Went::Waits { open, ticket, is_first })
+    }
+
+    /// The wait of a call ends with this.
+    pub(crate) fn set_timer(&self, ticket: u64, timer: AbortHandle) {
+        if let Some(waiting) = self.waiting.borrow_mut().iter_mut().find(|it| it.ticket == ticket) {
+            waiting.timer = Some(timer);
+        }
     }
 
     /// Takes a call out that waits; `None` if it does not wait any more.

@@ -1,6 +1,6 @@
 //! Who watches which resource. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
@@ -8,10 +8,22 @@ use xy_supervisor::instance::Holder;
 /// How many resources may be watched, over all servers and clients.
 const MOST: usize = 10_000;
 
+/// A URI that is longer is not watched.
+const LONGEST_URI: usize = 64 * 1024;
+
 /// Who watches which resource of which server.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
-    watchers: BTreeMap<(ServerName, String), BTreeSet<u64>>,
+    watchers: BTreeMap<(ServerName, String), BTreeMap<u64, Watcher>>,
+}
+
+/// Somebody who watches a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Watcher {
+    /// Which client.
+    pub(crate) client: u64,
+    /// Whether it knows the resource by its name outside.
+    pub(crate) by_outside_name: bool,
 }
 
 impl Subscriptions {
@@ -20,13 +32,22 @@ impl Subscriptions {
         &mut self,
         server: &ServerName,
         uri: &str,
-        client: u64,
+        watcher: Watcher,
     ) -> Result<(), String> {
-        if self.watchers.len() >= MOST {
+        if uri.len() > LONGEST_URI {
+            return Err("this URI is too long to be watched".to_owned());
+        }
+        let (key, count) = ((server.clone(), uri.to_owned()), self.watchers.len());
+        if count >= MOST && !self.watchers.contains_key(&key) {
             return Err(format!("{MOST} resources are watched, which is the most there may be"));
         }
-        self.watchers.entry((server.clone(), uri.to_owned())).or_default().insert(client);
+        self.watchers.entry(key).or_default().insert(watcher.client, watcher);
         Ok(())
+    }
+
+    /// A server is there no more.
+    pub(crate) fn forget_server(&mut self, server: &ServerName) {
+        self.watchers.retain(|(of, _), _| of != server);
     }
 
     /// A client watches a resource no more; whether nobody does now.
@@ -45,7 +66,7 @@ impl Subscriptions {
     pub(crate) fn forget(&mut self, client: u64) -> Vec<(ServerName, String)> {
         let mut unwatched = Vec::new();
         self.watchers.retain(|key, watchers| {
-            if watchers.remove(&client) && watchers.is_empty() {
+            if watchers.remove(&client).is_some() && watchers.is_empty() {
                 unwatched.push(key.clone());
             }
             !watchers.is_empty()
@@ -54,15 +75,16 @@ impl Subscriptions {
     }
 
     /// Who watches a resource of the instance that lives for `holder`.
-    pub(crate) fn watchers(&self, server: &ServerName, uri: &str, holder: Holder) -> Vec<u64> {
+    pub(crate) fn watchers(&self, server: &ServerName, uri: &str, holder: Holder) -> Vec<Watcher> {
         let found = self.watchers.get(&(server.clone(), uri.to_owned()));
-        found.into_iter().flatten().copied().filter(|client| is_for(holder, *client)).collect()
+        let all = found.into_iter().flat_map(BTreeMap::values).copied();
+        all.filter(|watcher| is_for(holder, watcher.client)).collect()
     }
 
     /// What is watched of the instance that lives for `holder`.
     pub(crate) fn of(&self, server: &ServerName, holder: Holder) -> Vec<String> {
         let all = self.watchers.iter().filter(|((of, _), _)| of == server);
-        all.filter(|(_, watchers)| watchers.iter().any(|client| is_for(holder, *client)))
+        all.filter(|(_, watchers)| watchers.keys().any(|client| is_for(holder, *client)))
             .map(|((_, uri), _)| uri.clone())
             .collect()
     }
@@ -85,16 +107,32 @@ mod tests {
     fn the_last_to_leave_is_known() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
+        let watcher = |client| Watcher { client, by_outside_name: false };
         for client in [1, 2] {
-            all.add(&server, "a", client).unwrap();
+            all.add(&server, "a", watcher(client)).unwrap();
         }
-        all.add(&server, "b", 2).unwrap();
-        assert_eq!(all.watchers(&server, "a", Holder::Shared), [1, 2]);
-        assert_eq!(all.watchers(&server, "a", Holder::Client(2)), [2]);
+        all.add(&server, "b", watcher(2)).unwrap();
+        assert_eq!(all.watchers(&server, "a", Holder::Shared), [watcher(1), watcher(2)]);
+        assert_eq!(all.watchers(&server, "a", Holder::Client(2)), [watcher(2)]);
         assert_eq!(all.of(&server, Holder::Client(1)), ["a"]);
         assert!(!all.remove(&server, "a", 1));
         assert!(all.remove(&server, "never", 1));
         assert_eq!(all.forget(2).len(), 2);
+        assert_eq!(all.len(), 0);
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_and_a_removed_server_is_forgotten() {
+        let server = ServerName::new("s").unwrap();
+        let mut all = Subscriptions::default();
+        let watcher = |client| Watcher { client, by_outside_name: true };
+        all.add(&server, &"x".repeat(LONGEST_URI + 1), watcher(1)).unwrap_err();
+        for number in 0..MOST {
+            all.add(&server, &number.to_string(), watcher(1)).unwrap();
+        }
+        all.add(&server, "one more", watcher(1)).unwrap_err();
+        all.add(&server, "0", watcher(2)).unwrap(); // It is watched already.
+        all.forget_server(&server);
         assert_eq!(all.len(), 0);
     }
 }

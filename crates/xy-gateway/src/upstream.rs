@@ -8,17 +8,21 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, timeout};
 use xy_ipc::framing::LineSplitter;
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::{self, Message};
+use xy_mcp::envelope::{self, Malformed, Message};
+use xy_mcp::head::id_in;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
+use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::Introduction;
 use crate::front::{StreamNo, To};
@@ -34,6 +38,10 @@ use outgoing::Outgoing;
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
+
+/// How long something a server says may belong to a call that was given up, or to one of
+/// another daemon's client.
+const ECHO: Duration = Duration::from_secs(60);
 
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
@@ -65,8 +73,12 @@ pub(crate) struct Upstream {
     stale: Notify,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
-    /// Whether it has said what it offers.
-    has_listed: Cell<bool>,
+    /// What it offers, once it has said so.
+    known: RefCell<Option<Rc<Known>>>,
+    /// Until then it may speak to clients of another daemon.
+    strange_until: Option<Instant>,
+    /// Whether something is being written that can be torn, or may be written only in its turn.
+    is_writing: Cell<bool>,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
 }
@@ -91,6 +103,9 @@ struct Call {
 
 /// Who waits for an answer.
 pub(crate) enum Caller {
+    /// Nobody any more, since then. The server may still work on it, and say something that
+    /// is meant for whoever asked.
+    Nobody(Instant),
     /// A client.
     Client {
         /// Which.
@@ -106,8 +121,32 @@ pub(crate) enum Caller {
     Own(oneshot::Sender<Result<Box<str>, CallError>>),
 }
 
-/// Where the whole answer to a question of our own comes, as it was written.
-pub(crate) type Answered = oneshot::Receiver<Result<Box<str>, CallError>>;
+/// A question of our own. Dropping it takes it back.
+pub(crate) struct Question {
+    upstream: Rc<Upstream>,
+    ours: u64,
+    answered: oneshot::Receiver<Result<Box<str>, CallError>>,
+}
+
+impl Question {
+    /// The whole answer, as it was written.
+    pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
+        let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
+        (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Nobody wants to know the answer; it is only waited for so that it can be told from
+    /// others.
+    pub(crate) fn let_be(self) {
+        tokio::task::spawn_local(async move { timeout(ECHO, self.answer()).await });
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.upstream.cancel(self.ours, "nobody waits for it any more");
+    }
+}
 
 /// A request that is to be forwarded: a text, and pieces of it.
 pub(crate) struct Request<'t> {
@@ -122,11 +161,12 @@ pub(crate) struct Request<'t> {
 }
 
 impl Upstream {
-    /// One that has not been spoken with; `first_id` has never been used towards it.
+    /// One that has not been spoken with here; `first_id` has never been used towards it.
     pub(crate) fn new(
         key: InstanceKey,
         said: mpsc::Sender<Said>,
         first_id: u64,
+        is_adopted: bool,
         company: Rc<dyn Company>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -142,7 +182,9 @@ impl Upstream {
             company,
             stale: Notify::new(),
             strays: RefCell::default(),
-            has_listed: Cell::new(false),
+            known: RefCell::default(),
+            strange_until: is_adopted.then(|| Instant::now() + ECHO),
+            is_writing: Cell::new(false),
             scratch: RefCell::default(),
         })
     }
@@ -160,9 +202,10 @@ impl Upstream {
         }
     }
 
-    /// How many calls are open.
+    /// How many calls are open that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
-        self.calls.borrow().len()
+        let calls = self.calls.borrow();
+        calls.values().filter(|call| !matches!(call.caller, Caller::Nobody(_))).count()
     }
 
     /// Sends a request on, under an id of ours; answers that id.
@@ -186,13 +229,12 @@ impl Upstream {
         Ok(ours)
     }
 
-    /// Asks something of our own; the whole answer comes back. Dropping the receiver does
-    /// not cancel it.
+    /// Asks something of our own.
     pub(crate) fn ask(
-        &self,
+        self: &Rc<Self>,
         method: &str,
         params: Option<&str>,
-    ) -> Result<(u64, Answered), CallError> {
+    ) -> Result<Question, CallError> {
         self.check_room()?;
         let ours = self.new_id();
         let begins = self.out.borrow_mut().append(|out| {
@@ -207,15 +249,15 @@ impl Upstream {
         let (answer, answered) = oneshot::channel();
         self.calls.borrow_mut().insert(ours, Call { caller: Caller::Own(answer), begins });
         self.flush.notify_one();
-        Ok((ours, answered))
+        Ok(Question { upstream: self.clone(), ours, answered })
     }
 
     /// The same, for a method that somebody else has named.
     pub(crate) fn ask_any(
-        &self,
+        self: &Rc<Self>,
         method: &str,
         params: Option<&str>,
-    ) -> Result<(u64, Answered), CallError> {
+    ) -> Result<Question, CallError> {
         let method = crate::names::quoted(method);
         self.ask(&method[1..method.len() - 1], params)
     }
@@ -229,28 +271,50 @@ impl Upstream {
         self.flush.notify_one();
     }
 
-    /// Gives up a call, and tells the server so. Answers who waited for it.
-    pub(crate) fn cancel(&self, ours: u64, reason: &str) -> Option<Caller> {
-        let call = self.calls.borrow_mut().remove(&ours)?;
+    /// Gives up a call, and tells the server so.
+    pub(crate) fn cancel(&self, ours: u64, reason: &str) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(call) = calls.get_mut(&ours) else { return };
+        if matches!(call.caller, Caller::Nobody(_)) {
+            return;
+        }
+        call.caller = Caller::Nobody(Instant::now());
+        drop(calls);
         let reason = crate::names::quoted(reason);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
         );
         self.send(message.as_bytes());
-        Some(call.caller)
+    }
+
+    /// Forgets calls that were given up so long ago that nothing said now can be about them.
+    fn forget_given_up(&self) {
+        let is_recent = |since: &Instant| since.elapsed() < ECHO;
+        self.calls.borrow_mut().retain(|_, call| match &call.caller {
+            Caller::Nobody(since) => is_recent(since),
+            Caller::Client { .. } | Caller::Own(_) => true,
+        });
     }
 
     /// The client that everything in flight belongs to, and where it asked last; `None` if
     /// nothing is in flight, or something of somebody else too.
     pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
+        if self.strange_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        self.forget_given_up();
         let calls = self.calls.borrow();
         let mut youngest: Option<(u64, &Rc<Client>, StreamNo)> = None;
         for (ours, call) in calls.iter() {
-            let Caller::Client { client, stream, .. } = &call.caller else { continue };
+            let (client, stream) = match &call.caller {
+                Caller::Client { client, stream, .. } => (client, *stream),
+                Caller::Nobody(_) => return None,
+                Caller::Own(_) => continue,
+            };
             match youngest {
                 Some((_, other, _)) if !Rc::ptr_eq(other, client) => return None,
                 Some((latest, _, _)) if latest > *ours => {}
-                _ => youngest = Some((*ours, client, *stream)),
+                _ => youngest = Some((*ours, client, stream)),
             }
         }
         youngest.map(|(_, client, stream)| (client.clone(), stream))
@@ -270,6 +334,10 @@ impl Upstream {
                 self.send(&crate::say::result(id, "{}"));
             }
             Ok(Message::Request { id, method, .. }) => self.company.asked(self, id, &method, line),
+            Err(Malformed::NotAMessage { id: Some(id), reason }) => {
+                self.stray(line);
+                self.answered_badly(&id, &reason);
+            }
             // An answer to nobody is for people to read.
             Ok(Message::Answer { id: None, .. }) | Err(_) => self.stray(line),
         }
@@ -291,8 +359,19 @@ impl Upstream {
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }
-            // A call that was cancelled, or of an earlier daemon, or answered twice.
+            Some(Caller::Nobody(_)) => {}
+            // A call of an earlier daemon, or one that is answered twice.
             None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
+        }
+    }
+
+    /// What was to be an answer is none: whoever waits for it need not wait any longer.
+    fn answered_badly(&self, id: &str, reason: &str) {
+        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
+        if let Some(call) = call {
+            let message =
+                format!("`{}` answered with something that is no answer", self.key.server);
+            call.caller.fail(&CallError::new(ErrorKind::Internal, message).cause(reason));
         }
     }
 
@@ -337,22 +416,21 @@ impl Upstream {
         }
     }
 
-    /// A line that is too long for a message; whoever waits for it is told.
+    /// A line that is too long for a message, of which this is the beginning; whoever waits
+    /// for it is told.
     fn too_long(&self, head: &[u8]) {
-        let server = &self.key.server;
-        self.stray(
-            format!("xy: it said a line of more than {} MiB", wire::MAX_LINE >> 20).as_bytes(),
-        );
-        let Some(ours) = number_after_id(head) else { return };
-        let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
-        let message =
-            format!("the answer of `{server}` is longer than {} MiB", wire::MAX_LINE >> 20);
-        let fault =
-            CallError::new(ErrorKind::Internal, message).cause("xy does not pass on such answers");
-        match call.caller {
-            Caller::Client { client, id, stream, .. } => client.failed(&id, stream, &fault),
-            Caller::Own(answer) => drop(answer.send(Err(fault))), // The asker may have left.
-        }
+        let limit = wire::MAX_LINE >> 20;
+        self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
+        let named = id_in(head).and_then(|id| id.parse().ok());
+        // Some servers write the id last; then it is known only if one call is open.
+        let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
+        let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
+        let Some(call) = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours)) else {
+            return;
+        };
+        let message = format!("the answer of `{}` is longer than {limit} MiB", self.key.server);
+        let fault = CallError::new(ErrorKind::Internal, message);
+        call.caller.fail(&fault.cause("xy does not pass on such answers"));
     }
 
     /// It said that its lists have changed.
@@ -361,13 +439,13 @@ impl Upstream {
     }
 
     /// It has said what it offers.
-    pub(crate) fn set_listed(&self) {
-        self.has_listed.set(true);
+    pub(crate) fn set_known(&self, known: Rc<Known>) {
+        *self.known.borrow_mut() = Some(known);
     }
 
-    /// Whether this life of it has said what it offers.
-    pub(crate) fn has_listed(&self) -> bool {
-        self.has_listed.get()
+    /// What this life of it has said that it offers.
+    pub(crate) fn known(&self) -> Option<Rc<Known>> {
+        self.known.borrow().clone()
     }
 
     /// Resolves when its lists may have changed since.
@@ -379,6 +457,11 @@ impl Upstream {
     pub(crate) fn take_no_more(&self) {
         self.stage.replace(Stage::Closed);
         self.stdin.take();
+    }
+
+    /// Whether nothing can be asked any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(*self.stage.borrow(), Stage::Closed)
     }
 
     /// It can be spoken to there.
@@ -394,10 +477,18 @@ impl Upstream {
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(ours, _)| *ours);
         for (_, Call { caller, begins }) in calls {
-            let fault = self.lost(begins < written, why);
+            caller.fail(&self.lost(begins < written, why));
+        }
+    }
+
+    /// Another daemon goes on with the server. Nobody is answered here: clients are hung up on,
+    /// and know best what to ask again.
+    pub(crate) fn leave(&self) {
+        self.take_no_more();
+        for Call { caller, .. } in std::mem::take(&mut *self.calls.borrow_mut()).into_values() {
             match caller {
-                Caller::Client { client, id, stream, .. } => client.failed(&id, stream, &fault),
-                Caller::Own(answer) => drop(answer.send(Err(fault))), // The asker may have left.
+                Caller::Client { client, id, .. } => client.forget(&id),
+                caller => caller.fail(&self.lost(true, "another daemon took over")),
             }
         }
     }
@@ -445,24 +536,38 @@ impl Upstream {
         id
     }
 
-    /// Leaves word for the speaker of a later daemon.
+    /// Leaves word for the speaker of a later daemon; if there is no room for it, with the
+    /// next id.
     fn leave_note(&self) {
-        let note = greet::Note {
-            first_id: self.ids.borrow_mut().record(),
-            introduction: self.introduction().map(|it| (*it).clone()),
-        };
-        // Full only while the supervisor is stuck; the next block of ids leaves another.
-        let _ = self.said.try_send(Said::Note(note.to_text()));
+        let (note, recorded) = self.note();
+        if self.said.try_send(note).is_ok() {
+            self.ids.borrow_mut().recorded(recorded);
+        }
+    }
+
+    /// The same, when there is time to wait for room.
+    async fn leave_note_surely(&self) {
+        let (note, recorded) = self.note();
+        self.say(note).await;
+        self.ids.borrow_mut().recorded(recorded);
+    }
+
+    fn note(&self) -> (Said, u64) {
+        let first_id = self.ids.borrow().to_record();
+        let introduction = self.introduction().map(|it| (*it).clone());
+        (Said::Note(greet::Note { first_id, introduction }.to_text()), first_id)
     }
 }
 
-/// The id in what may be the beginning of an answer.
-fn number_after_id(head: &[u8]) -> Option<u64> {
-    let head = String::from_utf8_lossy(head).into_owned();
-    let (_, after) = head.split_once(r#""id""#)?;
-    let digits = after.trim_start().strip_prefix(':')?.trim_start();
-    let end = digits.find(|it: char| !it.is_ascii_digit())?;
-    digits[..end].parse().ok()
+impl Caller {
+    /// It gets no answer, for this reason.
+    fn fail(self, fault: &CallError) {
+        match self {
+            Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
+            Self::Own(answer) => drop(answer.send(Err(fault.clone()))), // The asker may have left.
+            Self::Nobody(_) => {}
+        }
+    }
 }
 
 /// The result in a whole answer, or the error in it as words.

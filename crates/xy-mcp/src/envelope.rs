@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// One JSON-RPC message, as far as a proxy has to know it.
@@ -82,10 +82,15 @@ struct Outside<'t> {
     method: Option<&'t RawValue>,
     #[serde(borrow, default)]
     params: Option<&'t RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "as_written")]
     result: Option<&'t RawValue>,
     #[serde(borrow, default)]
     error: Option<&'t RawValue>,
+}
+
+/// A value that may be `null`: a result is one whatever it is.
+fn as_written<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t RawValue>, D::Error> {
+    <&RawValue>::deserialize(value).map(Some)
 }
 
 /// Reads the outside of a message; the whole text is checked to be JSON.
@@ -197,6 +202,10 @@ mod tests {
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"x":[1]},"more":2}"#,
                 r#"answer Some("1") Result("{\"x\":[1]}")"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":null,"error":null}"#,
+                r#"answer Some("1") Result("null")"#,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"error":{"code":1}}"#,

@@ -6,3 +6,4 @@
 
 pub mod edit;
 pub mod envelope;
+pub mod head;

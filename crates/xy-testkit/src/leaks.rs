@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 11] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -20,6 +20,9 @@ const KEPT: [&str; 9] = [
     "state/xy/added.json",
     "state/xy/daemon.log",
     "state/xy/token",
+    // Where the sockets are, of a daemon that was killed.
+    "state/xy/xy.sock",
+    "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
     "state/xy/manifests/",
 ];

@@ -19,6 +19,7 @@ use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
 use crate::server::{Server, Went};
+use crate::subscriptions::Watcher;
 use crate::tools;
 use crate::upstream;
 
@@ -84,17 +85,18 @@ impl Client {
     fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
         let server = self.hub.server(name).ok_or_else(|| gone(name))?;
         if let Some(kind) = Kind::listed_by(request.method) {
-            self.shows(kind, self.hub.print(kind, &self.entry.view));
+            self.shows(kind, self.hub.print(kind, self));
         }
         if let Some(kind) = Kind::listed_by(request.method)
+            && request.params.cursor().is_none()
             && server.upstream(server.holder(self)).is_none()
-            && let Some(known) = server.shown()
+            && let Some(known) = server.shown_to(self)
         {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
-        self.follow(request, &server, request.params.uri().and_then(text_of).as_deref())?;
-        self.send_on(request, &server, None)
+        let uri = request.params.uri().and_then(text_of);
+        self.pass(request, &server, uri.as_deref(), None)
     }
 
     /// For all servers behind one door.
@@ -135,7 +137,7 @@ impl Client {
             return Err(self.hub.unknown(kind, &outside));
         };
         let server = self.hub.server(server).ok_or_else(|| self.hub.unknown(kind, &outside))?;
-        let inside = match &*server.known.borrow() {
+        let inside = match server.known_to(self) {
             Some(known) => known.inside(kind, &outside).map(str::to_owned),
             None => Some(rest.to_owned()), // It says itself whether it has that.
         };
@@ -147,33 +149,42 @@ impl Client {
         let uri = written.and_then(text_of).ok_or_else(|| say::invalid("`uri` is not a text"))?;
         if let Some((server, inside)) = names::uri_inside(&uri) {
             let server = self.hub.server(server).ok_or_else(|| no_resource(&uri))?;
-            if let Some(verdict) = self.follow(request, &server, Some(inside))? {
-                return Ok(verdict);
-            }
-            return self.send_on(request, &server, written.map(|it| (it, quoted(inside))));
+            return self.pass(
+                request,
+                &server,
+                Some(inside),
+                written.map(|it| (it, quoted(inside))),
+            );
         }
-        let server = self.hub.owner_of(&uri)?;
-        if let Some(verdict) = self.follow(request, &server, Some(&uri))? {
-            return Ok(verdict);
-        }
-        self.send_on(request, &server, None)
+        let server = self.hub.owner_of(self, &uri)?;
+        self.pass(request, &server, Some(&uri), None)
     }
 
-    /// Remembers who watches what; a verdict if the server need not be told.
-    fn follow(
+    /// Sends a request about a resource on, and remembers who watches what. Of several who
+    /// watch, the server only hears the last one leave.
+    fn pass(
         &self,
         request: &Request<'_>,
         server: &Rc<Server>,
         uri: Option<&str>,
-    ) -> Result<Option<Verdict>, CallError> {
-        let Some(uri) = uri else { return Ok(None) };
-        match request.method {
-            "resources/subscribe" => self.hub.subscribe(server, uri, self.number).map(|()| None),
-            "resources/unsubscribe" => {
-                let is_last = self.hub.unsubscribe(server, uri, self.number);
-                Ok((!is_last).then(|| Verdict::Result("{}".to_owned())))
+        renamed: Option<(&str, String)>,
+    ) -> Result<Verdict, CallError> {
+        match (request.method, uri) {
+            ("resources/subscribe", Some(uri)) => {
+                let watcher = Watcher { client: self.number, by_outside_name: renamed.is_some() };
+                self.hub.subscribe(server, uri, watcher)?;
+                let verdict = self.send_on(request, server, renamed);
+                if verdict.is_err() {
+                    self.hub.unsubscribe(server, uri, self.number);
+                }
+                verdict
             }
-            _ => Ok(None),
+            ("resources/unsubscribe", Some(uri))
+                if !self.hub.unsubscribe(server, uri, self.number) =>
+            {
+                Ok(Verdict::Result("{}".to_owned()))
+            }
+            _ => self.send_on(request, server, renamed),
         }
     }
 
@@ -195,11 +206,12 @@ impl Client {
                 if is_first {
                     self.hub.want(server, &self.me());
                 }
-                let (server, limit) = (server.clone(), CALL_PATIENCE);
-                tokio::task::spawn_local(async move {
-                    tokio::time::sleep(limit).await;
-                    give_up_waiting(&server, ticket);
+                let waited_for = server.clone();
+                let timer = tokio::task::spawn_local(async move {
+                    tokio::time::sleep(CALL_PATIENCE).await;
+                    give_up_waiting(&waited_for, ticket);
                 });
+                server.set_timer(ticket, timer.abort_handle());
                 Ok(Verdict::Under(open))
             }
         }
@@ -253,11 +265,11 @@ impl Client {
             None => None,
         };
         for server in self.hub.servers() {
-            if server.known.borrow().is_none() {
+            if server.known_to(self).is_none() {
                 self.hub.want(&server, &self.me());
             }
         }
-        if self.hub.is_known() {
+        if self.hub.is_known(self) {
             return self.hub.list(self, kind, after.as_deref()).map(Verdict::Result);
         }
         let after = after.map(std::borrow::Cow::into_owned);
@@ -266,7 +278,7 @@ impl Client {
         let at_last = answer.clone();
         Ok(self.later(
             request,
-            move |client| client.hub.is_known().then(|| answer(client)),
+            move |client| client.hub.is_known(client).then(|| answer(client)),
             move |client| at_last(client),
         ))
     }
@@ -364,7 +376,7 @@ fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Op
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
     let result = match living {
         Some(introduction) => introduction.result.clone(),
-        None => server.shown()?.introduction.result.clone(),
+        None => server.shown_to(client)?.introduction.result.clone(),
     };
     let Some(written) = Params::read(Some(&result)).version_as_written() else {
         return Some(result);

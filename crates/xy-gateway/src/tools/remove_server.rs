@@ -53,7 +53,7 @@ pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError
     let Removed { warnings, .. } = report::read(removed)?;
     let mut news = hub.news();
     let is_there = || match (&before, hub.server(&name)) {
-        (Some(before), Some(now)) => Rc::ptr_eq(before, &now),
+        (Some(before), Some(now)) => Rc::ptr_eq(before, &now) && now.is_shown(),
         _ => false,
     };
     let _ =

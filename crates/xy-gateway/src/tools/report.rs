@@ -37,7 +37,7 @@ pub(super) async fn once_its_tools_are_known(
 fn is_told(hub: &Hub, name: &str) -> bool {
     hub.server(name).is_some_and(|server| {
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
-        let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.has_listed());
+        let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.known().is_some());
         !is_shared || (server.is_shown() && has_listed())
     })
 }

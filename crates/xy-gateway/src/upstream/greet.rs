@@ -9,6 +9,9 @@ use xy_supervisor::speak::Said;
 use super::{Stage, Upstream, result_of};
 use crate::era::{self, Introduction};
 
+/// No daemon has come so far by counting.
+const FAR_AWAY: u64 = 1 << 40;
+
 /// What the speaker of a later daemon has to know of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
@@ -23,9 +26,17 @@ impl Note {
         serde_json::to_string(self).expect("a plain struct always serialises")
     }
 
-    /// What cannot be read is as good as nothing.
+    /// The note that an earlier daemon left. What cannot be read of it is as good as nothing,
+    /// but ids must not be used twice.
     pub(crate) fn read(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
+        #[derive(Deserialize)]
+        struct Ids {
+            first_id: u64,
+        }
+        serde_json::from_str(text).unwrap_or_else(|_| {
+            let ids: Option<Ids> = serde_json::from_str(text).ok();
+            Self { first_id: ids.map_or(FAR_AWAY, |ids| ids.first_id), introduction: None }
+        })
     }
 }
 
@@ -35,23 +46,22 @@ impl Upstream {
         self: &Rc<Self>,
         capabilities: &str,
     ) -> Result<Rc<Introduction>, String> {
-        self.leave_note();
+        self.leave_note_surely().await;
         let greeting = era::greeting(capabilities);
         let asked = self.ask("initialize", Some(&greeting)).map_err(|fault| fault.to_string())?;
-        let answer = asked.1.await.map_err(|_| "it was closed".to_owned())?;
-        let answer = answer.map_err(|fault| fault.to_string())?;
+        let answer = asked.answer().await.map_err(|fault| fault.to_string())?;
         let result =
             result_of(&answer).map_err(|error| format!("it refused `initialize`: {error}"))?;
         let introduction = Introduction::read(result)?;
         self.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        Ok(self.open(introduction))
+        Ok(self.open(introduction).await)
     }
 
     /// The server can be asked from now on.
-    pub(crate) fn open(self: &Rc<Self>, introduction: Introduction) -> Rc<Introduction> {
+    pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
         self.stage.replace(Stage::Open(introduction.clone()));
-        self.leave_note();
+        self.leave_note_surely().await;
         introduction
     }
 

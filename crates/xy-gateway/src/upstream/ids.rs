@@ -29,12 +29,14 @@ impl Ids {
         (id, self.next + AHEAD <= self.recorded)
     }
 
-    /// The id that a later daemon has to begin with, once that is written down.
-    pub(super) fn record(&mut self) -> u64 {
-        if self.next + AHEAD > self.recorded {
-            self.recorded = self.next + BLOCK;
-        }
-        self.recorded
+    /// What is to be written down: the id that a later daemon has to begin with.
+    pub(super) fn to_record(&self) -> u64 {
+        if self.next + AHEAD > self.recorded { self.next + BLOCK } else { self.recorded }
+    }
+
+    /// That is written down.
+    pub(super) fn recorded(&mut self, first_free: u64) {
+        self.recorded = self.recorded.max(first_free);
     }
 }
 
@@ -45,13 +47,15 @@ mod tests {
     #[test]
     fn none_is_used_that_was_not_recorded_before() {
         let mut ids = Ids::from(5);
-        let mut noted = ids.record();
+        let mut noted = ids.to_record();
+        ids.recorded(noted);
         for expected in 5..5 + 3 * BLOCK {
             let (id, is_recorded) = ids.next();
             assert_eq!(id, expected);
             assert!(id < noted, "{id} {noted}");
             if !is_recorded {
-                noted = ids.record();
+                noted = ids.to_record();
+                ids.recorded(noted);
             }
         }
     }

@@ -83,7 +83,7 @@ impl Upstream {
         let Some(stdin) = self.stdin.borrow().clone() else { return false };
         let mut out = self.out.borrow_mut();
         let all = out.len();
-        if out.is_amid() || all > ATOMIC {
+        if self.is_writing.get() || out.is_amid() || all > ATOMIC {
             return false;
         }
         let is_written = stdin.try_write(out.bytes()).is_ok_and(|written| written == all);
@@ -102,6 +102,7 @@ impl Upstream {
             // Whatever else is ready now may want to say something too.
             tokio::task::yield_now().await;
             while let Some(block) = self.next_block(&stdin, capacity) {
+                self.is_writing.set(true);
                 match block {
                     Block::AtOnce(bytes) => self.write_block(&stdin, bytes).await?,
                     Block::InParts(bytes) => {
@@ -110,12 +111,16 @@ impl Upstream {
                         self.say(Said::WriteEnds).await;
                     }
                 }
+                self.is_writing.set(false);
             }
         }
     }
 
     fn next_block(&self, stdin: &pipe::Sender, capacity: usize) -> Option<Block> {
         let out = self.out.borrow();
+        if self.is_closed() && !out.is_amid() {
+            return None; // What is begun is finished, and nothing more is begun.
+        }
         // Asking the system is only worth it where it can make a difference.
         let room = if out.len() > ATOMIC && is_empty(stdin) { capacity } else { 0 };
         out.next(room)
@@ -144,9 +149,9 @@ impl Upstream {
         let _ = is_known.await; // Whoever drove it is gone: then nobody can adopt it either.
     }
 
-    /// Whether a message is written in part.
+    /// Whether a message is being written, or said to be.
     pub(crate) fn is_amid_writing(&self) -> bool {
-        self.out.borrow().is_amid()
+        self.is_writing.get()
     }
 
     /// What has been read and is no whole line yet.

@@ -8,7 +8,6 @@ mod carry;
 mod dial;
 mod downward;
 mod environment;
-mod head;
 mod hub;
 mod ledger;
 mod lines;

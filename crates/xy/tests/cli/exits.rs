@@ -34,7 +34,7 @@ fn done_is_0() {
         "reload",
         "reload --dry-run",
         "reload one",
-        "add two -- /bin/cat",
+        "add two -- /bin/sleep 1000",
         "remove two",
         "logs one",
         "check",

@@ -85,8 +85,8 @@ fn reload_and_its_plan() {
 fn add_and_remove() {
     let home = home_with_one();
     let lines = [
-        "add two -- /bin/cat",
-        "add two -- /bin/cat",
+        "add two -- /bin/sleep 1000",
+        "add two -- /bin/sleep 1000",
         "add three --restart sometimes --grace 5 -- /bin/cat",
         "add no__way -- /bin/cat",
         "add three -- /nowhere/at/all",

@@ -95,3 +95,14 @@ fn a_client_goes_on_when_a_daemon_that_was_ended_is_started_again() {
     client.kill();
     home.finish();
 }
+
+#[test]
+fn a_client_without_the_variable_that_says_where_sockets_are_finds_the_daemon() {
+    let home = home();
+    home.daemon();
+    // As the SDKs start servers: with a home and a path, and nothing of XDG.
+    let mut command = home.command(&["list"]);
+    let listed = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    home.finish();
+}

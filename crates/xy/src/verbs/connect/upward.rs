@@ -11,9 +11,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use xy_mcp::envelope::{Message, parse};
 use xy_protocol::error::{CallError, ErrorKind};
 
+use xy_mcp::head::id_in;
+
 use super::News;
 use super::carry::{MAX_LINE, Parcel, read_some};
-use super::head::id_in;
 use super::hub::{Hub, Turn};
 use super::ledger::{LineNo, Verdict, error_answer};
 use super::lines::{Lines, each};

@@ -2,7 +2,7 @@
 
 /// The id, as it is written, if it stands in this beginning of a message, outside of all
 /// that is inside of it.
-pub(super) fn id_in(head: &[u8]) -> Option<&str> {
+pub fn id_in(head: &[u8]) -> Option<&str> {
     let mut depth = 0_usize;
     let mut at = 0;
     let mut is_key = false;
