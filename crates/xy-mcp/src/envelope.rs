@@ -76,7 +76,7 @@ impl Malformed {
 struct Outside<'t> {
     #[serde(borrow, default)]
     jsonrpc: Option<&'t RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "as_written")]
     id: Option<&'t RawValue>,
     #[serde(borrow, default)]
     method: Option<&'t RawValue>,
@@ -88,7 +88,7 @@ struct Outside<'t> {
     error: Option<&'t RawValue>,
 }
 
-/// A value that may be `null`: a result is one whatever it is.
+/// A value that may be `null`: a result is one whatever it is, and an id of a request is none.
 fn as_written<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t RawValue>, D::Error> {
     <&RawValue>::deserialize(value).map(Some)
 }
@@ -116,8 +116,10 @@ fn wrong(reason: impl Into<String>, id: Option<&str>) -> Malformed {
 
 impl<'t> Outside<'t> {
     fn message(self) -> Result<Message<'t>, Malformed> {
-        // `Option` reads a `null` as absent, which is what JSON-RPC makes of an id too.
         let id = match self.id.map(RawValue::get) {
+            // What could not be read is answered like this; and some write it where they ask
+            // nothing. Where something is asked, it could not be answered.
+            Some("null") if self.is_no_question() => None,
             Some(id) if !is_id(id) => {
                 return Err(wrong("`id` is neither a string nor a number", None));
             }
@@ -127,9 +129,10 @@ impl<'t> Outside<'t> {
             return Err(wrong(r#"`jsonrpc` is not "2.0""#, id));
         }
         let Some(method) = self.method else {
-            let outcome = match (self.result, self.error) {
-                (Some(result), None) => Outcome::Result(result.get()),
-                (None, Some(error)) => Outcome::Error(error.get()),
+            // Some write the one that it is not as `null`, which `error` cannot be.
+            let outcome = match (self.result.map(RawValue::get), self.error) {
+                (Some(result), None) => Outcome::Result(result),
+                (None | Some("null"), Some(error)) => Outcome::Error(error.get()),
                 _ => {
                     return Err(wrong(
                         "it has no `method`, and not one of `result` and `error`",
@@ -148,6 +151,13 @@ impl<'t> Outside<'t> {
             Some(id) => Message::Request { id, method, params },
             None => Message::Notification { method, params },
         })
+    }
+}
+
+impl Outside<'_> {
+    fn is_no_question(&self) -> bool {
+        let method = self.method.map(RawValue::get);
+        method.is_none_or(|method| method.starts_with(r#""notifications/"#))
     }
 }
 
@@ -198,7 +208,18 @@ mod tests {
                 r#" {"jsonrpc":"2.0","method":"m","params":{ "a" : 1.50 }} "#,
                 r#"told m Some("{ \"a\" : 1.50 }")"#,
             ),
-            (r#"{"jsonrpc":"2.0","method":"m","id":null}"#, "told m None"),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/m","id":null}"#,
+                "told notifications/m None",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#,
+                r#"answer Some("1") Result("{}")"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1}}"#,
+                r#"answer Some("1") Error("{\"code\":1}")"#,
+            ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"x":[1]},"more":2}"#,
                 r#"answer Some("1") Result("{\"x\":[1]}")"#,
@@ -232,6 +253,8 @@ mod tests {
             ("null", "-32600"),
             ("{}", "-32600"),
             (r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#, "-32600"),
+            (r#"{"jsonrpc":"2.0","id":1,"error":null}"#, "-32600"),
             (r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#, "-32600"),
             (r#"{"jsonrpc":"2.0","id":[1],"method":"m"}"#, "-32600"),
             (r#"{"jsonrpc":"2.0","id":true,"method":"m"}"#, "-32600"),
