@@ -72,10 +72,17 @@ pub(crate) async fn serve(
 }
 
 /// What goes to one client.
+#[derive(Default)]
 struct Lines {
     out: RefCell<Vec<u8>>,
+    /// What is being written, and how much of it is: kept here, so that whoever stops writing
+    /// in the middle of a line can be followed by another.
+    going: RefCell<Vec<u8>>,
+    written: Cell<usize>,
     flush: Notify,
+    /// It does not read what it is sent.
     is_full: Cell<bool>,
+    overflow: Notify,
 }
 
 impl Lines {
@@ -83,11 +90,27 @@ impl Lines {
         let mut out = self.out.borrow_mut();
         if out.len() > MOST_UNREAD {
             self.is_full.set(true);
+            self.overflow.notify_one();
         } else {
             out.extend_from_slice(line);
             out.push(b'\n');
         }
         self.flush.notify_one();
+    }
+}
+
+impl Lines {
+    /// Whether there is something to write in `going`.
+    fn take_more(&self) -> bool {
+        let mut going = self.going.borrow_mut();
+        if self.written.get() < going.len() {
+            return true;
+        }
+        going.clear();
+        going.shrink_to(READ_BYTES);
+        self.written.set(0);
+        std::mem::swap(&mut *going, &mut *self.out.borrow_mut()); // Its room is used again.
+        !going.is_empty()
     }
 }
 
@@ -107,8 +130,7 @@ async fn converse(
     let ours = rustix::process::geteuid().as_raw();
     let is_ours = stream.peer_cred()?.uid() == ours;
     let (mut reader, writer) = stream.into_split();
-    let lines =
-        Rc::new(Lines { out: RefCell::default(), flush: Notify::new(), is_full: Cell::new(false) });
+    let lines = Rc::new(Lines::default());
     let mut splitter = LineSplitter::new(MAX_LINE);
     let mut ahead = Vec::new();
     let hello = timeout(HELLO_WITHIN, first_line(&mut reader, &mut splitter, &mut ahead)).await;
@@ -247,44 +269,32 @@ async fn read_some(reader: &mut OwnedReadHalf, mut take: impl FnMut(&[u8])) -> i
     .await
 }
 
-/// Says what there is to say, for ever.
+/// Says what there is to say, until the client does not read it.
 async fn speak(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
-    loop {
-        last_words(lines, writer).await?;
-        if lines.is_full.get() {
-            return Err(io::Error::other("it does not read what it is sent"));
+    let saying = async {
+        loop {
+            last_words(lines, writer).await?;
+            lines.flush.notified().await;
         }
-        lines.flush.notified().await;
+    };
+    tokio::select! {
+        ended = saying => ended,
+        () = lines.overflow.notified() => Err(io::Error::other("it does not read what it is sent")),
     }
 }
 
-/// Says what there is to say now.
+/// Says what there is to say now. Cancel-safe: the next call goes on where this one stopped.
 async fn last_words(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
-    let mut going = Vec::new();
-    loop {
-        if going.is_empty() {
-            std::mem::swap(&mut going, &mut *lines.out.borrow_mut());
-            if going.is_empty() {
-                return Ok(());
-            }
-        }
-        let mut written = 0;
-        while written < going.len() {
-            writer.writable().await?;
-            match writer.try_write(&going[written..]) {
-                Ok(more) => written += more,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        going.clear();
-        going.shrink_to(READ_BYTES);
-        let mut out = lines.out.borrow_mut();
-        if out.is_empty() {
-            std::mem::swap(&mut going, &mut *out); // Its room is used again.
-            return Ok(());
+    while lines.take_more() {
+        writer.writable().await?;
+        let going = lines.going.borrow();
+        match writer.try_write(&going[lines.written.get()..]) {
+            Ok(more) => lines.written.set(lines.written.get() + more),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Says what is still asked for, as it comes.
