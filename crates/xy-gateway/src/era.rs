@@ -1,6 +1,7 @@
 //! Which revision of MCP a peer speaks. Everything that depends on it is here.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The revisions that begin with `initialize`, oldest first.
 pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -59,25 +60,11 @@ pub struct Abilities {
 struct Answer {
     #[serde(rename = "protocolVersion")]
     version: String,
+    /// Whatever it is: a server that writes one of them oddly can still be spoken with.
     #[serde(default)]
-    capabilities: Capabilities,
+    capabilities: Value,
     #[serde(default)]
-    instructions: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Capabilities {
-    tools: Option<serde::de::IgnoredAny>,
-    prompts: Option<serde::de::IgnoredAny>,
-    resources: Option<Resources>,
-    completions: Option<serde::de::IgnoredAny>,
-    logging: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct Resources {
-    #[serde(default)]
-    subscribe: bool,
+    instructions: Value,
 }
 
 impl Introduction {
@@ -92,16 +79,17 @@ impl Introduction {
                 VERSIONS.join(", ")
             ));
         }
-        let Capabilities { tools, prompts, resources, completions, logging } = answer.capabilities;
+        let has = |what: &str| answer.capabilities.get(what).is_some_and(|it| !it.is_null());
         let abilities = Abilities {
-            tools: tools.is_some(),
-            prompts: prompts.is_some(),
-            subscribe: resources.as_ref().is_some_and(|it| it.subscribe),
-            resources: resources.is_some(),
-            completions: completions.is_some(),
-            logging: logging.is_some(),
+            tools: has("tools"),
+            prompts: has("prompts"),
+            resources: has("resources"),
+            subscribe: answer.capabilities["resources"]["subscribe"] == true,
+            completions: has("completions"),
+            logging: has("logging"),
         };
-        let (version, instructions) = (answer.version, answer.instructions);
+        let instructions = answer.instructions.as_str().map(str::to_owned);
+        let version = answer.version;
         Ok(Self { version, result: result.to_owned(), abilities, instructions })
     }
 }
@@ -140,6 +128,25 @@ mod tests {
             ..Abilities::default()
         };
         assert_eq!((read.abilities, read.instructions.as_deref()), (abilities, Some("do")));
+    }
+
+    #[test]
+    fn what_is_written_oddly_is_no_reason_not_to_speak() {
+        let read = |more: &str| {
+            Introduction::read(&format!(r#"{{"protocolVersion":"2025-06-18"{more}}}"#)).unwrap()
+        };
+        assert_eq!(read("").abilities, Abilities::default());
+        assert_eq!(read(r#","capabilities":null,"instructions":7"#), {
+            let mut plain = read("");
+            plain.result =
+                r#"{"protocolVersion":"2025-06-18","capabilities":null,"instructions":7}"#
+                    .to_owned();
+            plain
+        });
+        let odd =
+            read(r#","capabilities":{"tools":true,"resources":{"subscribe":null},"logging":null}"#);
+        let expected = Abilities { tools: true, resources: true, ..Abilities::default() };
+        assert_eq!(odd.abilities, expected);
     }
 
     #[test]
