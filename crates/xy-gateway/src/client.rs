@@ -41,6 +41,8 @@ pub(crate) struct Client {
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
     open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
+    /// How many answers are still to come on a stream that holds several requests.
+    batches: RefCell<HashMap<StreamNo, usize>>,
     /// What servers ask it, by the id it is asked under.
     asked: RefCell<HashMap<u64, Asked>>,
     next_asked: Cell<u64>,
@@ -96,6 +98,7 @@ impl Client {
             me: me.clone(),
             greeted: RefCell::default(),
             open: RefCell::default(),
+            batches: RefCell::default(),
             asked: RefCell::default(),
             next_asked: Cell::new(1),
             level: Cell::new(None),
@@ -151,7 +154,25 @@ impl Client {
     /// Its request `id` has been answered with this line.
     pub(crate) fn answered(&self, id: &str, stream: StreamNo, line: &[u8]) {
         self.open.borrow_mut().remove(id);
-        self.tell(line, To::Answer(stream));
+        self.put_answer(line, stream);
+    }
+
+    /// Answers a request of this stream.
+    fn put_answer(&self, line: &[u8], stream: StreamNo) {
+        let is_last = self.is_last_of(stream);
+        self.tell(line, if is_last { To::Answer(stream) } else { To::During(stream) });
+    }
+
+    /// One request less is open on this stream; whether nothing more is to be said there.
+    fn is_last_of(&self, stream: StreamNo) -> bool {
+        let mut batches = self.batches.borrow_mut();
+        let Some(left) = batches.get_mut(&stream) else { return true };
+        *left -= 1;
+        let is_last = *left == 0;
+        if is_last {
+            batches.remove(&stream);
+        }
+        is_last
     }
 
     /// Its request `id` is answered by somebody else, or never.
@@ -276,18 +297,24 @@ impl Client {
             let problem = format!("a batch holds 1 to {MOST_IN_BATCH} messages");
             return Heard::Refused(say::error("null", -32600, &problem));
         }
-        let mut heard = Heard::Taken;
+        let answers = parts.iter().filter(|part| wants_answer(part.get())).count();
+        // Where everything comes in on one stream, that has no last answer.
+        if answers > 1 && stream != 0 {
+            self.batches.borrow_mut().insert(stream, answers);
+        }
         for part in parts {
-            match self.hear_one(part.get().as_bytes(), stream) {
-                Heard::Refused(error) => {
-                    self.tell(&error, To::Answer(stream));
-                    heard = Heard::Asked;
+            let text = part.get().as_bytes();
+            let heard = match envelope::parse(text) {
+                Err(Malformed::Batch) => {
+                    Heard::Refused(say::error("null", -32600, "a batch holds no batches"))
                 }
-                Heard::Asked => heard = Heard::Asked,
-                Heard::Taken => {}
+                _ => self.hear_one(text, stream),
+            };
+            if let Heard::Refused(error) = heard {
+                self.put_answer(&error, stream);
             }
         }
-        heard
+        if answers > 0 { Heard::Asked } else { Heard::Taken }
     }
 
     fn hear_request(
@@ -353,7 +380,9 @@ impl Client {
     fn cancel(&self, id: &str) {
         let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
         Self::give_up(open, "the client cancelled it");
-        self.tell(&[], To::Nobody(stream));
+        if self.is_last_of(stream) {
+            self.tell(&[], To::Nobody(stream));
+        }
     }
 
     fn give_up(open: Open, reason: &str) {
@@ -375,6 +404,14 @@ impl Client {
             upstream.send(&edits.to_vec());
         }
     }
+}
+
+/// Whether a message is answered, with an error at least.
+fn wants_answer(text: &str) -> bool {
+    !matches!(
+        envelope::parse(text.as_bytes()),
+        Ok(Message::Notification { .. } | Message::Answer { .. })
+    )
 }
 
 impl Conversation for Client {

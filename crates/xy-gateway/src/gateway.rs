@@ -1,6 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerState, Transport, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
-use xy_supervisor::instance::StateChange;
+use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
 use xy_supervisor::speak::{Line, Speak};
 
 use crate::control::Control;
@@ -36,8 +37,8 @@ const LINES: usize = 1024;
 /// Questions that wait to be taken up.
 const QUESTIONS: usize = 64;
 
-/// For manifests.
-const BLOCKING_THREADS: usize = 2;
+/// For manifests. Only one: what is remembered of a server last is what stays.
+const BLOCKING_THREADS: usize = 1;
 
 /// What speaks with servers, for whoever starts them.
 pub fn speaker() -> (Arc<Speaker>, Lines) {
@@ -305,6 +306,9 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         let server = hub.server_of(&member.settings);
         *server.settings.borrow_mut() = member.settings.clone();
         hub.stand(&server, standing(member));
+        for (waited, fault) in server.set_down(down_for_clients(member)) {
+            waited.client.failed(&waited.id, waited.stream, &fault);
+        }
     }
     for server in hub.servers() {
         let is_removed = !roster.contains_key(&server.name);
@@ -331,7 +335,24 @@ fn standing(member: &Member) -> Standing {
             Wanted::Down => Standing::Down("it was stopped".to_owned()),
         };
     };
-    let now = shared.now();
+    standing_of(shared)
+}
+
+/// The instances for one client each that are not there, and why: that is those clients'
+/// trouble alone.
+fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
+    let down = member.instances.iter().filter_map(|(holder, instance)| {
+        match (holder, standing_of(instance)) {
+            (Holder::Client(_), Standing::Down(why)) => Some((*holder, why)),
+            _ => None,
+        }
+    });
+    down.collect()
+}
+
+/// Whether an instance is there, or will be.
+fn standing_of(instance: &InstanceHandle) -> Standing {
+    let now = instance.now();
     match now.state() {
         ServerState::Starting | ServerState::Running | ServerState::Restarting => Standing::Up,
         ServerState::Stopping if now.life.wanted == Wanted::Up => Standing::Up,

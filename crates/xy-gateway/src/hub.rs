@@ -213,10 +213,21 @@ impl Hub {
         hasher.finish()
     }
 
-    /// Whether something is known of every server that a client is shown.
+    /// Whether something is known of every server that a client is shown, or has been waited
+    /// for long enough.
     pub(crate) fn is_known(&self, client: &Client) -> bool {
+        let is_missed = |server: &Rc<Server>| server.is_shown() && !server.was_waited_for.get();
         let servers = self.servers.borrow();
-        servers.values().all(|server| server.known_to(client).is_some() || !server.is_shown())
+        servers.values().all(|server| server.known_to(client).is_some() || !is_missed(server))
+    }
+
+    /// Somebody has waited for what is not known yet, in vain. Nobody else does: whoever
+    /// comes later is told when there is more.
+    pub(crate) fn give_up_waiting(&self) {
+        let servers = self.servers.borrow();
+        for server in servers.values().filter(|server| server.known.borrow().is_none()) {
+            server.was_waited_for.set(true);
+        }
     }
 
     /// One answer to a client that asks for a list of everything.
@@ -316,8 +327,9 @@ impl Hub {
     }
 
     /// Somebody watches a resource no more; whether nobody does now.
-    pub(crate) fn unsubscribe(&self, server: &Rc<Server>, uri: &str, client: u64) -> bool {
-        self.subscriptions.borrow_mut().remove(&server.name, uri, client)
+    pub(crate) fn unsubscribe(&self, server: &Rc<Server>, uri: &str, client: &Client) -> bool {
+        let holder = server.holder(client);
+        self.subscriptions.borrow_mut().remove(&server.name, uri, client.number(), holder)
     }
 
     /// An instance is wanted that lives for one client alone.
@@ -344,8 +356,11 @@ impl Hub {
         for waited in server.take_all_waiting(Some(holder)) {
             waited.client.again(&waited.id, &waited.text, waited.stream);
         }
-        if let Some(level) = self.level.get() {
-            tell_level(upstream, level);
+        match self.level.get() {
+            Some(level) => tell_level(upstream, level),
+            // It may still keep silent for a client of an earlier daemon.
+            None if upstream.is_tuned() => tell_level(upstream, Level::USUAL),
+            None => {}
         }
         for uri in self.subscriptions.borrow().of(&server.name, holder) {
             let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
@@ -356,11 +371,19 @@ impl Hub {
 
     /// Servers log what the one who wants to know most wants to know.
     pub(crate) fn tune(&self) {
-        let level = self.clients.borrow().values().filter_map(|client| client.level()).min();
-        if level == self.level.replace(level) {
+        let clients = self.clients.borrow();
+        let has_anybody_said = clients.values().any(|client| client.level().is_some());
+        if self.level.get().is_none() && !has_anybody_said {
+            return; // Servers say what they like.
+        }
+        // What one client does not want to know must not be kept from the others.
+        let wanted = clients.values().filter(|client| client.greeted().is_some());
+        let level = wanted.map(|client| client.level().unwrap_or(Level::USUAL)).min();
+        drop(clients);
+        let Some(level) = level else { return };
+        if self.level.replace(Some(level)) == Some(level) {
             return;
         }
-        let Some(level) = level else { return };
         for upstream in self.servers().iter().flat_map(|server| server.all_upstreams()) {
             tell_level(&upstream, level);
         }
@@ -463,7 +486,8 @@ impl Company for Hub {
                 "it is not clear which client this is for: several share this server",
             );
         };
-        if !client.can(capability) {
+        // What we do not know the client may: it says itself if not.
+        if !capability.is_empty() && !client.can(capability) {
             return refuse(-32601, "the client cannot do that");
         }
         let stream = match to {
@@ -505,6 +529,7 @@ fn tell_level(upstream: &Rc<Upstream>, level: Level) {
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
         let_be(upstream.ask("logging/setLevel", Some(&params)));
+        upstream.set_tuned();
     }
 }
 

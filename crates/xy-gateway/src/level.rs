@@ -11,6 +11,9 @@ const WORDS: [&str; 8] =
 pub(crate) struct Level(usize);
 
 impl Level {
+    /// What those hear who have not said: `info`.
+    pub(crate) const USUAL: Self = Self(1);
+
     /// The level of this word.
     pub(crate) fn read(word: &str) -> Option<Self> {
         WORDS.iter().position(|known| *known == word).map(Self)
@@ -37,6 +40,7 @@ mod tests {
         let [debug, error] = ["debug", "error"].map(|word| Level::read(word).unwrap());
         assert!(debug < error);
         assert_eq!(error.to_string(), "error");
+        assert_eq!(Level::USUAL.to_string(), "info");
         assert_eq!(Level::read("loud"), None);
     }
 }

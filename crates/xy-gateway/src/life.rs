@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -73,7 +74,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
             server.clone(),
             settings,
             upstream.clone(),
-            note.introduction,
+            note,
         )),
     ];
     let stdin = Rc::new(stdin);
@@ -138,11 +139,14 @@ async fn read(upstream: Rc<Upstream>, stdout: pipe::Receiver, ended: oneshot::Se
 
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
 async fn write(upstream: Rc<Upstream>, stdin: Rc<pipe::Sender>) {
-    if upstream.clone().write_all(stdin).await.is_err() {
-        sleep(ENDS_WITHIN).await;
-        upstream.close(&format!("`{}` closed its stdin", upstream.key().server));
-        upstream.say(Said::Unfit("it closed its stdin".to_owned())).await;
+    tokio::select! {
+        _ = upstream.clone().write_all(stdin.clone()) => {} // It only ends if it cannot go on.
+        // Also if there is nothing to write: what was written may never have been read.
+        _ = stdin.ready(Interest::ERROR) => {}
     }
+    sleep(ENDS_WITHIN).await;
+    upstream.close(&format!("`{}` closed its stdin", upstream.key().server));
+    upstream.say(Said::Unfit("it closed its stdin".to_owned())).await;
 }
 
 /// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
@@ -151,10 +155,10 @@ async fn learn(
     server: Rc<Server>,
     settings: Arc<ServerSettings>,
     upstream: Rc<Upstream>,
-    introduction: Option<Introduction>,
+    note: Note,
 ) {
-    let introduction = match introduction {
-        Some(introduction) => upstream.open(introduction).await,
+    let introduction = match note.introduction {
+        Some(introduction) => upstream.resume(introduction, note.is_tuned).await,
         None => match upstream.greet(&capabilities(&hub, &upstream)).await {
             Ok(introduction) => introduction,
             Err(why) => return upstream.say(Said::Unfit(why)).await,

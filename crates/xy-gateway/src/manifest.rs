@@ -146,3 +146,96 @@ fn write_whole(file: &Path, text: &str) -> io::Result<()> {
     opened.sync_all()?;
     std::fs::rename(&temporary, file)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, Source};
+    use xy_protocol::server::Transport;
+
+    use super::*;
+    use crate::catalog::Page;
+
+    fn settings(command: &str) -> ServerSettings {
+        ServerSettings {
+            name: ServerName::new("s").unwrap(),
+            source: Source {
+                file: PathBuf::from("s.kdl"),
+                command_line: 1,
+                is_outdated: false,
+                added: false,
+            },
+            process: ProcessSettings {
+                command: command.to_owned(),
+                args: Vec::new(),
+                env: BTreeMap::new(),
+                working_dir: None,
+                transport: Transport::Stdio,
+                port: None,
+                path: None,
+                limits: Limits::default(),
+            },
+            rules: Rules::default(),
+            isolation: Isolation::Shared,
+        }
+    }
+
+    fn known(tools: &str) -> Known {
+        let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
+        let mut lists = Lists::default();
+        let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{tools}}}"#)).unwrap();
+        lists.set(Kind::Tools, page.items);
+        Known::new("s", introduction, lists)
+    }
+
+    async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
+        manifests.remember(&Arc::new(settings.clone()), known).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_remembered_is_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().join("made"));
+        assert!(manifests.read(&settings("a")).is_none());
+        let tools = r#"[{"z":1.50,"name":"a.b","x":123456789012345678901234567890}]"#;
+        remember(&manifests, &settings("a"), &known(tools)).await;
+        let read = manifests.read(&settings("a")).unwrap();
+        assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
+        assert_eq!(read.introduction, known(tools).introduction);
+        remember(&manifests, &settings("a"), &known("[]")).await;
+        assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
+    }
+
+    #[tokio::test]
+    async fn another_process_is_another_server_and_other_rules_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().to_owned());
+        remember(&manifests, &settings("a"), &known(r#"[{"name":"x"}]"#)).await;
+        assert!(manifests.read(&settings("b")).is_none());
+        let mut own = settings("a");
+        own.isolation = Isolation::Client;
+        assert!(manifests.read(&own).is_none());
+        let mut patient = settings("a");
+        patient.rules.stop.grace = Duration::from_secs(99);
+        assert!(manifests.read(&patient).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().to_owned());
+        remember(&manifests, &settings("a"), &known(r#"[{"name":"x"}]"#)).await;
+        let file = folder.path().join("s.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        for other in [
+            String::new(),
+            text[..text.len() / 2].to_owned(),
+            text.replace(r#""format":1"#, r#""format":99"#),
+            "[]".to_owned(),
+        ] {
+            std::fs::write(&file, &other).unwrap();
+            assert!(manifests.read(&settings("a")).is_none(), "{other}");
+        }
+    }
+}

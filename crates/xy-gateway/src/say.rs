@@ -34,3 +34,30 @@ pub(crate) fn notification(method: &str) -> Vec<u8> {
 pub(crate) fn invalid(message: impl Into<String>) -> CallError {
     CallError::new(ErrorKind::InvalidParams, message.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(message: Vec<u8>) -> String {
+        String::from_utf8(message).unwrap()
+    }
+
+    #[test]
+    fn an_error_says_what_why_and_what_next_on_one_line() {
+        let problem = CallError::new(ErrorKind::NotRunning, "`a` is not \"there\"")
+            .cause("it has\nended")
+            .hint("start it");
+        assert_eq!(
+            text(fault("7", &problem)),
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32005,"message":"`a` is not \"there\": it has\nended; start it"}}"#
+        );
+    }
+
+    #[test]
+    fn ids_and_results_stay_as_they_are_written() {
+        let id = r#""\u00e9""#;
+        assert_eq!(text(result(id, "1.50")), r#"{"jsonrpc":"2.0","id":"\u00e9","result":1.50}"#);
+        assert_eq!(text(notification("n/m")), r#"{"jsonrpc":"2.0","method":"n/m"}"#);
+    }
+}

@@ -41,7 +41,11 @@ pub(crate) struct Server {
     pub(crate) known: RefCell<Option<Rc<Known>>>,
     /// No file and nobody configures it any more.
     pub(crate) is_removed: Cell<bool>,
+    /// Somebody has waited for what it offers, in vain.
+    pub(crate) was_waited_for: Cell<bool>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
+    /// The instances for one client each that are not there, and why.
+    down: RefCell<HashMap<Holder, String>>,
     waiting: RefCell<VecDeque<Waiting>>,
     next_ticket: Cell<u64>,
 }
@@ -82,7 +86,9 @@ impl Server {
             standing: RefCell::new(Standing::Up),
             known: RefCell::new(known.map(Rc::new)),
             is_removed: Cell::new(false),
+            was_waited_for: Cell::new(false),
             upstreams: RefCell::default(),
+            down: RefCell::default(),
             waiting: RefCell::default(),
             next_ticket: Cell::new(0),
         })
@@ -168,6 +174,9 @@ impl Server {
         if let Standing::Down(why) = &*self.standing.borrow() {
             return Err(self.down(why));
         }
+        if let Some(why) = self.down.borrow().get(&holder) {
+            return Err(self.down(why));
+        }
         self.wait(client, holder, &request, stream)
     }
 
@@ -227,6 +236,18 @@ impl Server {
         };
         *self.waiting.borrow_mut() = left;
         taken
+    }
+
+    /// Which of its instances for one client each are not there; answers the calls that
+    /// waited for one in vain, each with the reason.
+    pub(crate) fn set_down(&self, down: HashMap<Holder, String>) -> Vec<(Waiting, CallError)> {
+        let mut lost = Vec::new();
+        for (holder, why) in &down {
+            let waited = self.take_all_waiting(Some(*holder));
+            lost.extend(waited.into_iter().map(|waited| (waited, self.down(why))));
+        }
+        *self.down.borrow_mut() = down;
+        lost
     }
 
     /// How many calls wait.

@@ -50,13 +50,20 @@ impl Subscriptions {
         self.watchers.retain(|(of, _), _| of != server);
     }
 
-    /// A client watches a resource no more; whether nobody does now.
-    pub(crate) fn remove(&mut self, server: &ServerName, uri: &str, client: u64) -> bool {
+    /// A client watches a resource no more; whether nobody does now for whom the instance
+    /// lives that it was watched at.
+    pub(crate) fn remove(
+        &mut self,
+        server: &ServerName,
+        uri: &str,
+        client: u64,
+        holder: Holder,
+    ) -> bool {
         let key = (server.clone(), uri.to_owned());
         let Some(watchers) = self.watchers.get_mut(&key) else { return true };
         watchers.remove(&client);
-        let is_last = watchers.is_empty();
-        if is_last {
+        let is_last = !watchers.keys().any(|client| is_for(holder, *client));
+        if watchers.is_empty() {
             self.watchers.remove(&key);
         }
         is_last
@@ -74,11 +81,22 @@ impl Subscriptions {
         unwatched
     }
 
-    /// Who watches a resource of the instance that lives for `holder`.
+    /// Who watches a resource of the instance that lives for `holder`: that very one, or what
+    /// it is a part of.
     pub(crate) fn watchers(&self, server: &ServerName, uri: &str, holder: Holder) -> Vec<Watcher> {
         let found = self.watchers.get(&(server.clone(), uri.to_owned()));
-        let all = found.into_iter().flat_map(BTreeMap::values).copied();
-        all.filter(|watcher| is_for(holder, watcher.client)).collect()
+        let exact: Vec<Watcher> = found.into_iter().flat_map(BTreeMap::values).copied().collect();
+        let all = if exact.is_empty() { self.watchers_around(server, uri) } else { exact };
+        all.into_iter().filter(|watcher| is_for(holder, watcher.client)).collect()
+    }
+
+    /// Who watches what a resource is a part of, each once.
+    fn watchers_around(&self, server: &ServerName, uri: &str) -> Vec<Watcher> {
+        let is_around = |key: &(ServerName, String)| key.0 == *server && is_part_of(uri, &key.1);
+        let around = self.watchers.iter().filter(|(key, _)| is_around(key));
+        let all: BTreeMap<u64, Watcher> =
+            around.flat_map(|(_, watchers)| watchers).map(|(client, it)| (*client, *it)).collect();
+        all.into_values().collect()
     }
 
     /// What is watched of the instance that lives for `holder`.
@@ -99,9 +117,34 @@ fn is_for(holder: Holder, client: u64) -> bool {
     holder == Holder::Shared || holder == Holder::Client(client)
 }
 
+/// Whether a resource is below another.
+fn is_part_of(uri: &str, whole: &str) -> bool {
+    let below = uri.strip_prefix(whole);
+    below.is_some_and(|rest| whole.ends_with('/') || rest.starts_with(['/', '?', '#']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_what_is_watched_is_watched() {
+        let server = ServerName::new("s").unwrap();
+        let mut all = Subscriptions::default();
+        let watcher = |client| Watcher { client, by_outside_name: false };
+        all.add(&server, "file:///dir", watcher(1)).unwrap();
+        all.add(&server, "file:///", watcher(2)).unwrap();
+        for (uri, expected) in [
+            ("file:///dir", vec![1]),
+            ("file:///dir/file", vec![1, 2]),
+            ("file:///dir2", vec![2]),
+            ("other:///dir", vec![]),
+        ] {
+            let found = all.watchers(&server, uri, Holder::Shared);
+            let found: Vec<u64> = found.into_iter().map(|it| it.client).collect();
+            assert_eq!(found, expected, "{uri}");
+        }
+    }
 
     #[test]
     fn the_last_to_leave_is_known() {
@@ -115,8 +158,10 @@ mod tests {
         assert_eq!(all.watchers(&server, "a", Holder::Shared), [watcher(1), watcher(2)]);
         assert_eq!(all.watchers(&server, "a", Holder::Client(2)), [watcher(2)]);
         assert_eq!(all.of(&server, Holder::Client(1)), ["a"]);
-        assert!(!all.remove(&server, "a", 1));
-        assert!(all.remove(&server, "never", 1));
+        assert!(!all.remove(&server, "a", 1, Holder::Shared));
+        all.add(&server, "a", watcher(1)).unwrap();
+        assert!(all.remove(&server, "a", 1, Holder::Client(1)), "its own instance");
+        assert!(all.remove(&server, "never", 1, Holder::Shared));
         assert_eq!(all.forget(2).len(), 2);
         assert_eq!(all.len(), 0);
     }

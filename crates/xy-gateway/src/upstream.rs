@@ -73,6 +73,8 @@ pub(crate) struct Upstream {
     stale: Notify,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
+    /// It has been told what to log.
+    is_tuned: Cell<bool>,
     /// What it offers, once it has said so.
     known: RefCell<Option<Rc<Known>>>,
     /// Until then it may speak to clients of another daemon.
@@ -182,6 +184,7 @@ impl Upstream {
             company,
             stale: Notify::new(),
             strays: RefCell::default(),
+            is_tuned: Cell::new(false),
             known: RefCell::default(),
             strange_until: is_adopted.then(|| Instant::now() + ECHO),
             is_writing: Cell::new(false),
@@ -433,6 +436,18 @@ impl Upstream {
         call.caller.fail(&fault.cause("xy does not pass on such answers"));
     }
 
+    /// Whether it has been told what to log, by this daemon or an earlier one.
+    pub(crate) fn is_tuned(&self) -> bool {
+        self.is_tuned.get()
+    }
+
+    /// It has been told.
+    pub(crate) fn set_tuned(&self) {
+        if !self.is_tuned.replace(true) {
+            self.leave_note();
+        }
+    }
+
     /// It said that its lists have changed.
     pub(crate) fn lists_changed(&self) {
         self.stale.notify_one();
@@ -555,7 +570,8 @@ impl Upstream {
     fn note(&self) -> (Said, u64) {
         let first_id = self.ids.borrow().to_record();
         let introduction = self.introduction().map(|it| (*it).clone());
-        (Said::Note(greet::Note { first_id, introduction }.to_text()), first_id)
+        let note = greet::Note { first_id, introduction, is_tuned: self.is_tuned.get() };
+        (Said::Note(note.to_text()), first_id)
     }
 }
 

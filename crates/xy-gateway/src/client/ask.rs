@@ -12,7 +12,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::{Client, Greeted, Open};
 use crate::catalog::Kind;
 use crate::era;
-use crate::front::{StreamNo, To, View};
+use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
 use crate::names::{self, quoted};
@@ -54,11 +54,11 @@ impl Client {
     pub(super) fn request(&self, request: &Request<'_>) {
         let (id, stream) = (request.id, request.stream);
         match self.look_at(request) {
-            Ok(Verdict::Result(result)) => self.tell(&say::result(id, &result), To::Answer(stream)),
+            Ok(Verdict::Result(result)) => self.put_answer(&say::result(id, &result), stream),
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
             }
-            Err(fault) => self.tell(&say::fault(id, &fault), To::Answer(stream)),
+            Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
         }
     }
 
@@ -175,13 +175,11 @@ impl Client {
                 self.hub.subscribe(server, uri, watcher)?;
                 let verdict = self.send_on(request, server, renamed);
                 if verdict.is_err() {
-                    self.hub.unsubscribe(server, uri, self.number);
+                    self.hub.unsubscribe(server, uri, self);
                 }
                 verdict
             }
-            ("resources/unsubscribe", Some(uri))
-                if !self.hub.unsubscribe(server, uri, self.number) =>
-            {
+            ("resources/unsubscribe", Some(uri)) if !self.hub.unsubscribe(server, uri, self) => {
                 Ok(Verdict::Result("{}".to_owned()))
             }
             _ => self.send_on(request, server, renamed),
@@ -232,6 +230,7 @@ impl Client {
         let version = era::offered(&request.params.version().unwrap_or_default());
         let capabilities = request.params.capabilities().unwrap_or("{}").into();
         *self.greeted.borrow_mut() = Some(Greeted { version, capabilities });
+        self.hub.tune();
         match &self.entry.view {
             View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
             View::Server(name) => self.greet_for(&name.clone(), version, request),
@@ -279,7 +278,10 @@ impl Client {
         Ok(self.later(
             request,
             move |client| client.hub.is_known(client).then(|| answer(client)),
-            move |client| at_last(client),
+            move |client| {
+                client.hub.give_up_waiting();
+                at_last(client)
+            },
         ))
     }
 

@@ -19,6 +19,9 @@ pub(crate) struct Note {
     pub(crate) first_id: u64,
     /// What it said of itself, if it was greeted.
     pub(crate) introduction: Option<Introduction>,
+    /// Whether it was told what to log.
+    #[serde(default)]
+    pub(crate) is_tuned: bool,
 }
 
 impl Note {
@@ -35,7 +38,8 @@ impl Note {
         }
         serde_json::from_str(text).unwrap_or_else(|_| {
             let ids: Option<Ids> = serde_json::from_str(text).ok();
-            Self { first_id: ids.map_or(FAR_AWAY, |ids| ids.first_id), introduction: None }
+            let first_id = ids.map_or(FAR_AWAY, |ids| ids.first_id);
+            Self { first_id, ..Self::default() }
         })
     }
 }
@@ -57,8 +61,18 @@ impl Upstream {
         Ok(self.open(introduction).await)
     }
 
+    /// Goes on with a server that an earlier daemon has greeted.
+    pub(crate) async fn resume(
+        &self,
+        introduction: Introduction,
+        is_tuned: bool,
+    ) -> Rc<Introduction> {
+        self.is_tuned.set(is_tuned);
+        self.open(introduction).await
+    }
+
     /// The server can be asked from now on.
-    pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
+    async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
         self.stage.replace(Stage::Open(introduction.clone()));
         self.leave_note_surely().await;
@@ -68,5 +82,32 @@ impl Upstream {
     /// Tells the supervisor.
     pub(crate) async fn say(&self, said: Said) {
         let _ = self.said.send(said).await; // Whoever drove it may be gone.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_comes_back_as_it_was_and_an_older_one_is_read() {
+        let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
+        let introduction = Introduction::read(result).ok();
+        let note = Note { first_id: 7, introduction, is_tuned: true };
+        assert_eq!(Note::read(&note.to_text()), note);
+        let older = note.to_text().replace(r#","is_tuned":true"#, "");
+        assert_eq!(Note::read(&older), Note { is_tuned: false, ..note });
+    }
+
+    #[test]
+    fn what_is_no_note_leaves_its_ids_alone() {
+        for (text, first_id) in [
+            ("", FAR_AWAY),
+            ("{", FAR_AWAY),
+            (r#"{"first_id":-1}"#, FAR_AWAY),
+            (r#"{"first_id":9,"introduction":7}"#, 9),
+        ] {
+            assert_eq!(Note::read(text), Note { first_id, ..Note::default() }, "{text}");
+        }
     }
 }
