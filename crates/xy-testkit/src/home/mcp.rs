@@ -34,13 +34,15 @@ impl Home {
         McpHttp::new(&self.gateway_address(), path, &self.gateway_token())
     }
 
-    /// Where the daemon's gateway listens: host and port.
+    /// Where the daemon's gateway listens: host and port. It begins a little after the daemon
+    /// serves, so that is waited for.
     #[track_caller]
     pub fn gateway_address(&self) -> String {
-        let info = self.call("info", serde_json::Value::Null);
-        let url = info.as_ref().ok().and_then(|info| info["gateway_url"].as_str());
-        let address = url.and_then(|url| url.strip_prefix("http://")?.split('/').next());
-        address.unwrap_or_else(|| panic!("the daemon names no gateway: {info:?}")).to_owned()
+        self.wait_until("the daemon names its gateway", || {
+            let info = self.call("info", serde_json::Value::Null).ok()?;
+            let url = info["gateway_url"].as_str()?;
+            Some(url.strip_prefix("http://")?.split('/').next()?.to_owned())
+        })
     }
 
     /// The token of the gateway.

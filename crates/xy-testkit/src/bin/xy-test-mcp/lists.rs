@@ -22,6 +22,7 @@ pub(crate) fn answer(
     let result = match method {
         "tools/list" if plan.has("--bad-list") => Ok(json!({ "tools": "many" })),
         "tools/list" if plan.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
+        "tools/list" if plan.has("--endless-list") => Ok(endless(params)),
         "tools/list" => page(plan.page, "tools", catalog::tools(server), params),
         "prompts/list" => page(plan.page, "prompts", prompts(), params),
         "prompts/get" => prompt(params),
@@ -53,6 +54,13 @@ fn page(size: usize, name: &str, all: Vec<Value>, params: &Members) -> Result<Va
         list["nextCursor"] = json!(next.to_string());
     }
     Ok(list)
+}
+
+/// A page of one tool, after which there is another.
+fn endless(params: &Members) -> Value {
+    let number: u64 = params.string("cursor").and_then(|it| it.parse().ok()).unwrap_or(0);
+    let tool = json!({ "name": format!("endless_{number}"), "inputSchema": { "type": "object" } });
+    json!({ "tools": [tool], "nextCursor": (number + 1).to_string() })
 }
 
 /// Some good tools, and between them what is none.

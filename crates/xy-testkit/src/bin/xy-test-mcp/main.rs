@@ -17,7 +17,7 @@
 //!
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
-//!   `--huge-list MB`
+//!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
 //! - `--mute-after N` and `--close-stdout-after N` messages, `--close-stdin` after the
 //!   answer to `initialize`

@@ -7,10 +7,11 @@ use std::time::Duration;
 use xy_testkit::standin::Flags;
 
 /// Flags without a value.
-const SWITCHES: [&str; 15] = [
+const SWITCHES: [&str; 16] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
+    "--endless-list",
     "--garbage-first",
     "--list-never",
     "--never-init",
