@@ -1,0 +1,38 @@
+//! The gateway as clients and servers meet it: the real daemon, real servers, real clients,
+//! and whatever any of them does wrong.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "everything here is a test")]
+
+#[path = "gateway/attribution.rs"]
+mod attribution;
+#[path = "gateway/bad_clients.rs"]
+mod bad_clients;
+#[path = "gateway/bad_servers.rs"]
+mod bad_servers;
+#[path = "gateway/bounds.rs"]
+mod bounds;
+#[path = "rounds/chance.rs"]
+mod chance;
+#[path = "gateway/deaths.rs"]
+mod deaths;
+#[path = "gateway/fidelity.rs"]
+mod fidelity;
+#[path = "gateway/isolated.rs"]
+mod isolated;
+#[path = "gateway/lists.rs"]
+mod lists;
+#[path = "gateway/mortal_servers.rs"]
+mod mortal_servers;
+#[path = "gateway/stage.rs"]
+mod stage;
+mod support;
+#[path = "gateway/transparent.rs"]
+mod transparent;
+#[path = "gateway/watching.rs"]
+mod watching;
+
+/// Tells a figure; it is shown with `--no-capture`, or when the test fails.
+#[expect(clippy::print_stderr, reason = "the figures of a failed run are for a person")]
+fn tell(figure: &str) {
+    eprintln!("{figure}");
+}

@@ -1,0 +1,189 @@
+//! Servers with `isolation "client"`: each client has one of its own.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use xy_testkit::{Home, is_alive};
+
+use crate::stage::{
+    capable, code, home, linger, local, serve, serve_with, stranger, told, web, who, who_at_last,
+};
+use crate::support::{ask, signal};
+
+#[track_caller]
+fn home_of_own(flags: &[&str]) -> Home {
+    let home = home();
+    serve(&home, "shared", &[]);
+    serve_with(&home, "own", flags, "isolation \"client\"\n");
+    home.daemon();
+    crate::stage::ready(&home, &["shared"]);
+    home
+}
+
+fn pid_of(who: &Value) -> u32 {
+    who["pid"].as_u64().unwrap().try_into().unwrap()
+}
+
+#[test]
+fn each_client_has_its_own_and_it_ends_with_its_client() {
+    let home = home_of_own(&[]);
+    let (one, other, http) = (local(&home), local(&home), web(&home));
+    let pids: Vec<u32> =
+        [&*one, &*other, &*http].map(|client| pid_of(&who(client, "own__who"))).to_vec();
+    assert!(pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2], "{pids:?}");
+    assert_eq!(pid_of(&who(&one, "own__who")), pids[0], "it stays the same");
+    drop(one);
+    home.wait_until("the first has ended", || !is_alive(pids[0]));
+    assert!(is_alive(pids[1]) && is_alive(pids[2]));
+    http.close();
+    home.wait_until("the third has ended", || !is_alive(pids[2]));
+    assert_eq!(pid_of(&who(&other, "own__who")), pids[1]);
+    drop(other);
+    home.wait_until("all have ended", || !is_alive(pids[1]));
+    home.finish();
+}
+
+#[test]
+fn two_calls_at_once_are_to_one_instance() {
+    let home = home_of_own(&["--slow-init", "300"]);
+    let client = local(&home);
+    let ids: Vec<u64> = (0..10).map(|_| client.start_call("own__who", json!({}))).collect();
+    let mut pids: Vec<Value> = ids
+        .into_iter()
+        .map(|id| client.wait_answer(id)["result"]["structuredContent"]["pid"].clone())
+        .collect();
+    pids.dedup();
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    home.finish();
+}
+
+#[test]
+fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
+    let home = home_of_own(&[]);
+    let rich = capable(&home);
+    let plain = local(&home);
+    let told = who(&rich, "own__who");
+    assert_eq!(told["client"]["capabilities"], crate::stage::capabilities());
+    assert_eq!(who(&plain, "own__who")["client"]["capabilities"], json!({}));
+    let shared = who(&rich, "shared__who");
+    assert_eq!(shared["client"]["capabilities"], json!({ "sampling": {}, "elicitation": {} }));
+    rich.answer_with(|question| {
+        let roots = json!({ "roots": [{ "uri": "file:///home/ada", "name": "Ada's" }] });
+        (question["method"] == "roots/list").then_some(Ok(roots))
+    });
+    // Others that call theirs make nothing unclear.
+    plain.start_call("own__never", json!({}));
+    let roots = rich.call_text("own__ask_roots", json!({}));
+    assert!(roots.contains("file:///home/ada"), "{roots}");
+    home.finish();
+}
+
+#[test]
+fn a_change_of_roots_reaches_the_clients_own_instance() {
+    let home = home();
+    let diary = crate::stage::diary_file(&home, "own");
+    let flags = ["--diary", diary.to_str().unwrap()];
+    serve_with(&home, "own", &flags, "isolation \"client\"\n");
+    home.daemon();
+    let client = capable(&home);
+    who(&client, "own__who");
+    client.notify("notifications/roots/list_changed", Value::Null);
+    home.wait_until("it is told", || {
+        crate::stage::heard_of(&home, "own", "notifications/roots/list_changed").len() == 1
+    });
+    home.finish();
+}
+
+#[test]
+fn one_that_dies_is_its_own_clients_trouble() {
+    let home = home_of_own(&[]);
+    let (one, other) = (local(&home), local(&home));
+    let mine = pid_of(&who(&one, "own__who"));
+    let theirs = pid_of(&who(&other, "own__who"));
+    one.tool_names();
+    other.tool_names();
+    let crash = one.call("own__crash", json!({}));
+    assert_eq!(code(&crash), -32010, "{crash}");
+    let next = pid_of(&who(&one, "own__who"));
+    assert_ne!(next, mine, "it has come back");
+    assert_eq!(pid_of(&who(&other, "own__who")), theirs);
+    signal(next, Signal::KILL);
+    assert_ne!(pid_of(&who_at_last(&home, &one, "own__who")), next);
+    linger();
+    let changed = "notifications/tools/list_changed";
+    assert_eq!((told(&one, changed), told(&other, changed)), (0, 0));
+    home.finish();
+}
+
+#[test]
+fn one_that_fails_is_its_own_clients_trouble() {
+    let home = home();
+    let kdl =
+        format!("{}restart {{ policy \"never\" }}\nisolation \"client\"\n", home.kdl_mcp(&[]));
+    home.write_config("servers/own.kdl", &kdl);
+    home.daemon();
+    let (one, other) = (local(&home), local(&home));
+    who(&one, "own__who");
+    let theirs = who(&other, "own__who")["pid"].clone();
+    other.tool_names();
+    one.call("own__crash", json!({}));
+    let refused = home.wait_until("it is known to have failed", || {
+        let answer = one.call("own__echo", json!({ "message": "x" }));
+        answer.get("error").is_some().then_some(answer)
+    });
+    assert_eq!(code(&refused), -32005, "{refused}");
+    assert_eq!(who(&other, "own__who")["pid"], theirs);
+    assert!(other.tool_names().contains(&"own__echo".to_owned()));
+    let newcomer = local(&home);
+    who(&newcomer, "own__who");
+    home.finish();
+}
+
+#[test]
+fn nobody_gets_one_while_it_is_stopped() {
+    let home = home_of_own(&[]);
+    let client = local(&home);
+    let pid = pid_of(&who(&client, "own__who"));
+    client.tool_names();
+    ask(&home, "stop", json!({ "name": "own" }));
+    home.wait_until("it has ended", || !is_alive(pid));
+    let refused = client.call("own__echo", json!({ "message": "x" }));
+    assert_eq!(code(&refused), -32005, "{refused}");
+    home.wait_until("it is listed no more", || {
+        !client.tool_names().iter().any(|name| name.starts_with("own__"))
+    });
+    ask(&home, "start", json!({ "name": "own" }));
+    home.wait_until("it is back", || client.call("own__who", json!({})).get("result").is_some());
+    home.finish();
+}
+
+#[test]
+fn one_server_alone_can_be_isolated_too() {
+    let home = home_of_own(&["--instructions", "mine"]);
+    let client = crate::stage::stranger_at(&home, &json!({ "server": "own" }));
+    let hello = client.initialize_with(&crate::stage::capabilities());
+    assert_eq!(hello["instructions"], "mine");
+    let told = who(&client, "who");
+    assert_eq!(told["client"]["capabilities"], crate::stage::capabilities());
+    let silent = stranger(&home);
+    drop(silent);
+    drop(client);
+    home.wait_until("it has ended", || !is_alive(pid_of(&told)));
+    home.finish();
+}
+
+#[test]
+fn a_killed_daemon_leaves_nobodys_instance_behind() {
+    let home = home();
+    serve_with(&home, "own", &[], "isolation \"client\"\n");
+    let daemon = home.daemon();
+    let client = crate::stage::bridged(&home);
+    let before = pid_of(&who(&client, "own__who"));
+    daemon.kill9();
+    home.daemon();
+    let after = pid_of(&who_at_last(&home, &client, "own__who"));
+    assert_ne!(after, before, "its client is another one to this daemon");
+    home.wait_until("the old one has ended", || !is_alive(before));
+    drop(client);
+    home.wait_until("the new one has ended", || !is_alive(after));
+    home.finish();
+}

@@ -1,0 +1,141 @@
+//! One server with nothing between: as if a client spoke with it alone.
+
+use serde_json::{Value, json};
+use xy_testkit::McpStdio;
+
+use crate::stage::{
+    capabilities, heard_of, home, local_of, ready, serve, serve_noting, stranger_at, web_at,
+};
+
+const FLAGS: [&str; 8] = [
+    "--name",
+    "the one",
+    "--instructions",
+    "use it well",
+    "--page",
+    "7",
+    "--pass-unknown",
+    "--odd-names",
+];
+
+#[test]
+fn everything_is_as_if_the_client_spoke_with_the_server_alone() {
+    let home = home();
+    serve(&home, "a", &FLAGS);
+    home.daemon();
+    ready(&home, &["a"]);
+    let mut command = std::process::Command::new(home.program("xy-test-mcp"));
+    command.args(FLAGS);
+    let direct = McpStdio::start(command);
+    let (through, http) =
+        (stranger_at(&home, &json!({ "server": "a" })), home.mcp_http("/mcp/s/a"));
+    let expected = direct.initialize();
+    assert_eq!(through.initialize(), expected);
+    assert_eq!(http.initialize(), expected);
+    for (method, params) in [
+        ("tools/list", Value::Null),
+        ("tools/list", json!({ "cursor": "7" })),
+        ("tools/list", json!({ "cursor": "bad" })),
+        ("prompts/list", json!({})),
+        ("resources/list", Value::Null),
+        ("resources/templates/list", Value::Null),
+        ("resources/read", json!({ "uri": "test://static" })),
+        ("resources/read", json!({ "uri": "test://none" })),
+        ("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } })),
+        ("tools/call", json!({ "name": "with.dot" })),
+        ("tools/call", json!({ "name": "none" })),
+        ("tools/call", json!({})),
+        ("tasks/get", json!({ "taskId": 1.5, "x": [1, 2] })),
+        ("vendor/unheard-of", Value::Null),
+        (
+            "completion/complete",
+            json!({ "ref": { "type": "ref/prompt", "name": "greet" },
+                "argument": { "name": "name", "value": "A" } }),
+        ),
+        ("resources/subscribe", json!({ "uri": "test://counter" })),
+        ("resources/unsubscribe", json!({ "uri": "test://counter" })),
+        ("logging/setLevel", json!({ "level": "info" })),
+        ("ping", Value::Null),
+    ] {
+        let strip = |mut answer: Value| {
+            answer["id"] = Value::Null;
+            answer
+        };
+        let expected = strip(direct.request(method, params.clone()));
+        assert_eq!(strip(through.request(method, params.clone())), expected, "{method} {params}");
+        assert_eq!(strip(http.request(method, params.clone())), expected, "{method} {params}");
+    }
+    assert_eq!(through.tool_names(), direct.tool_names());
+    home.finish();
+}
+
+#[test]
+fn each_client_is_answered_in_its_own_revision() {
+    let home = home();
+    serve(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    for view in [json!({ "server": "a" }), json!({ "profile": "default" })] {
+        for (asked, answered) in [
+            ("2024-11-05", "2024-11-05"),
+            ("2025-03-26", "2025-03-26"),
+            ("2025-06-18", "2025-06-18"),
+            ("2025-11-25", "2025-11-25"),
+            ("1999-01-01", "2025-11-25"),
+        ] {
+            let client = stranger_at(&home, &view);
+            let params = json!({ "protocolVersion": asked, "capabilities": {} });
+            let answer = client.initialize_as(params);
+            assert_eq!(answer["result"]["protocolVersion"], answered, "{answer}");
+        }
+    }
+    home.finish();
+}
+
+#[test]
+fn notifications_of_a_client_reach_its_server() {
+    let home = home();
+    serve_noting(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    let client = stranger_at(&home, &json!({ "server": "a" }));
+    client.initialize_with(&capabilities());
+    client.notify("notifications/vendor", json!({ "x": 1.5 }));
+    let heard =
+        home.wait_until("it is there", || heard_of(&home, "a", "notifications/vendor").pop());
+    assert_eq!(heard["params"]["x"], 1.5);
+    // What concerns one client alone is not for a server that others share.
+    client.notify("notifications/roots/list_changed", Value::Null);
+    client.call_text("echo", json!({ "message": "x" }));
+    assert_eq!(heard_of(&home, "a", "notifications/roots/list_changed").len(), 0);
+    assert_eq!(heard_of(&home, "a", "notifications/initialized").len(), 1, "ours alone");
+    home.finish();
+}
+
+#[test]
+fn a_server_that_is_not_there_yet_is_waited_for() {
+    let home = home();
+    serve(&home, "a", &["--slow-init", "500", "--name", "slow one"]);
+    home.daemon();
+    let http = home.mcp_http("/mcp/s/a");
+    assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
+    let client = local_of(&home, "a");
+    assert!(client.tool_names().contains(&"echo".to_owned()));
+    home.finish();
+}
+
+#[test]
+fn a_server_that_is_removed_is_gone_for_its_clients() {
+    let home = home();
+    serve(&home, "a", &[]);
+    serve(&home, "b", &[]);
+    home.daemon();
+    ready(&home, &["a", "b"]);
+    let client = web_at(&home, "/mcp/s/a");
+    client.call_text("echo", json!({ "message": "x" }));
+    home.remove_server("a");
+    home.call("reload", Value::Null).unwrap();
+    let answer = client.call("echo", json!({ "message": "x" }));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("`a`"), "{answer}");
+    home.finish();
+}
