@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;

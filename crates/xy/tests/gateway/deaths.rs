@@ -208,8 +208,8 @@ fn rounds_of_kills_mix_up_no_answers() {
         is_over.store(true, Ordering::Relaxed);
     });
     for client in &clients {
-        echoes(client, "a");
-        echoes(client, "b");
+        who_at_last(&home, client, "a__who");
+        who_at_last(&home, client, "b__who");
         assert_eq!(client.unclaimed_answers(), [""; 0], "nothing was answered twice");
         assert_eq!(client.strays(), [""; 0]);
     }

@@ -103,7 +103,7 @@ fn one_that_dies_is_its_own_clients_trouble() {
     other.tool_names();
     let crash = one.call("own__crash", json!({}));
     assert_eq!(code(&crash), -32010, "{crash}");
-    let next = pid_of(&who(&one, "own__who"));
+    let next = pid_of(&who_at_last(&home, &one, "own__who"));
     assert_ne!(next, mine, "it has come back");
     assert_eq!(pid_of(&who(&other, "own__who")), theirs);
     signal(next, Signal::KILL);
