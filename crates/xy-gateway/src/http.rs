@@ -43,7 +43,6 @@ pub use guard::{Auth, Token};
 use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
-pub use refused::VERSIONS;
 pub use token::read_or_make_token;
 
 /// What the door keeps to.

@@ -6,9 +6,10 @@ use hyper::http::request::Parts;
 
 use super::HttpRules;
 use super::guard::{self, Guest};
-use super::refused::{Refused, VERSIONS};
+use super::refused::Refused;
 use super::route::{self, Place, Route};
 use super::session::SessionId;
+use crate::era;
 
 /// The header that says which session it is.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -90,7 +91,7 @@ fn read_mcp<'h>(
 /// Without the header it is what was agreed on.
 fn check_version(headers: &HeaderMap) -> Result<(), Refused> {
     match headers.get(VERSION) {
-        Some(version) if !VERSIONS.iter().any(|known| version == known) => {
+        Some(version) if !era::VERSIONS.iter().any(|known| version == known) => {
             Err(Refused::Version(String::from_utf8_lossy(version.as_bytes()).into_owned()))
         }
         _ => Ok(()),

@@ -3,10 +3,8 @@
 use hyper::StatusCode;
 use serde_json::json;
 
+use crate::era::VERSIONS;
 use crate::front::Refusal;
-
-/// The versions of the protocol that are spoken here.
-pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

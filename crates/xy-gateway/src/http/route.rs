@@ -3,9 +3,7 @@
 use hyper::Method;
 
 use crate::front::View;
-
-/// The profile at `/mcp`.
-const DEFAULT_PROFILE: &str = "default";
+use crate::hub::DEFAULT_PROFILE;
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
