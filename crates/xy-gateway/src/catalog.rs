@@ -243,32 +243,53 @@ impl Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cut<'s> {
     pub(crate) shown: Vec<&'s Shown>,
-    /// The name after which the next answer begins.
-    pub(crate) next: Option<&'s str>,
+    /// The cursor that asks for the next answer.
+    pub(crate) next: Option<String>,
 }
 
-/// Cuts a list for one answer: from after the name `after`, at most `bytes` long but never
-/// empty. `None` if there is no such name.
+/// Cuts a list for one answer: from where `cursor` says, at most `bytes` long but never
+/// empty. `None` if the cursor does not fit the list, or not any more.
 pub(crate) fn cut<'s>(
-    all: impl Iterator<Item = &'s Shown>,
-    after: Option<&str>,
+    all: impl Iterator<Item = &'s Shown> + Clone,
+    cursor: Option<&str>,
     bytes: usize,
 ) -> Option<Cut<'s>> {
-    let mut all = all.peekable();
-    if let Some(after) = after {
-        all.find(|shown| &*shown.name == after)?;
-    }
+    let passed = match cursor {
+        Some(cursor) => place_after(all.clone(), cursor)?,
+        None => 0,
+    };
+    let mut rest = all.clone().skip(passed).peekable();
     let mut cut = Cut { shown: Vec::new(), next: None };
     let mut used = 0;
-    while let Some(shown) = all.next() {
+    while let Some(shown) = rest.next() {
         used += shown.text.len() + 1;
         cut.shown.push(shown);
-        if used >= bytes && all.peek().is_some() {
-            cut.next = Some(&shown.name);
+        if used >= bytes && rest.peek().is_some() {
+            let until_here = all.take(passed + cut.shown.len());
+            cut.next = Some(cursor_after(until_here, &shown.name));
             break;
         }
     }
     Some(cut)
+}
+
+/// What asks for all after the last item of `until_here`, which is called `name`. It says
+/// which of those with this name it is, since a server may give several the same: with the
+/// name alone one would come back to the first of them for ever.
+fn cursor_after<'s>(until_here: impl Iterator<Item = &'s Shown>, name: &str) -> String {
+    let count = until_here.filter(|shown| &*shown.name == name).count();
+    format!("{count}:{name}")
+}
+
+/// How many items stand before those that `cursor` asks for.
+fn place_after<'s>(mut all: impl Iterator<Item = &'s Shown>, cursor: &str) -> Option<usize> {
+    let (count, name) = cursor.split_once(':')?;
+    let mut left: usize = count.parse().ok()?;
+    let last = all.position(|shown| {
+        left = left.saturating_sub(usize::from(&*shown.name == name));
+        left == 0 && &*shown.name == name
+    })?;
+    Some(last + 1)
 }
 
 #[cfg(test)]
@@ -324,11 +345,34 @@ mod tests {
             cut.shown.iter().map(|shown| shown.name.to_string()).collect()
         };
         let first = cut(all(), None, 20).unwrap();
-        assert_eq!((names(&first), first.next), (vec!["s__a".into(), "s__b".into()], Some("s__b")));
-        let second = cut(all(), first.next, 20).unwrap();
+        assert_eq!(names(&first), ["s__a", "s__b"]);
+        let second = cut(all(), first.next.as_deref(), 20).unwrap();
         assert_eq!((names(&second), second.next), (vec!["s__c".to_owned()], None));
-        assert_eq!(cut(all(), Some("gone"), 20), None);
         assert_eq!(names(&cut(all(), None, 1000).unwrap()).len(), 3);
+    }
+
+    #[test]
+    fn a_list_in_which_names_come_again_has_an_end() {
+        let known = known(r#"[{"name":"a"},{"name":"b"},{"name":"a"},{"name":"a"}]"#);
+        let all = || known.shown(Kind::Tools).iter();
+        let (mut cursor, mut seen) = (None::<String>, Vec::new());
+        for _ in 0..4 {
+            let page = cut(all(), cursor.as_deref(), 1).unwrap();
+            seen.extend(page.shown.iter().map(|shown| shown.name.to_string()));
+            cursor = page.next;
+        }
+        assert_eq!((seen.join(" ").as_str(), cursor), ("s__a s__b s__a s__a", None));
+    }
+
+    #[test]
+    fn a_cursor_that_does_not_fit_any_more_is_none() {
+        let known = known(r#"[{"name":"a"},{"name":"b"}]"#);
+        let cut = |cursor| cut(known.shown(Kind::Tools).iter(), Some(cursor), 1);
+        assert!(cut("1:s__a").is_some());
+        let stale = ["", ":", "1:", "1:gone", "2:s__a", "s__a", "x:s__a", "-1:s__a", "0:gone"];
+        for stale in stale {
+            assert_eq!(cut(stale), None, "{stale}");
+        }
     }
 
     #[test]

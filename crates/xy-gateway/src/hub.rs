@@ -246,7 +246,7 @@ impl Hub {
         let cut = catalog::cut(all, after, PAGE_BYTES)
             .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
         let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
-        let next = cut.next.map(|name| format!(r#","nextCursor":{}"#, names::quoted(name)));
+        let next = cut.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
         let (key, next) = (kind.key(), next.unwrap_or_default());
         Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
     }
