@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use hyper::body::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
+use xy_mcp::edit::append_on_one_line;
 
 use super::limits::{KEEP_ALIVE_EVERY, STREAM_BYTES_MAX};
 use super::postbox::Lease;
@@ -29,12 +30,12 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Adds one message, which is one line.
+    /// Adds one message. A line break between the parts of its JSON, which a server may have
+    /// written, would end the event's data.
     pub(super) fn push(&mut self, message: &[u8]) {
-        debug_assert!(!message.contains(&b'\n'), "a line break would end the event's data");
         self.bytes.reserve(BEFORE_DATA.len() + message.len() + AFTER_DATA.len());
         self.bytes.extend_from_slice(BEFORE_DATA);
-        self.bytes.extend_from_slice(message);
+        append_on_one_line(&mut self.bytes, message);
         self.bytes.extend_from_slice(AFTER_DATA);
         self.count += 1;
     }
@@ -320,6 +321,12 @@ mod tests {
         assert_eq!(events(&mailbox), Poll::Ready(Some(Bytes::from_static(both))));
         assert!(mailbox.is_over());
         assert_eq!(events(&mailbox), Poll::Ready(None));
+    }
+
+    #[test]
+    fn line_breaks_in_a_message_do_not_break_its_event() {
+        let event = Events::single(b"{\r\n\"a\":\r1,\n\"b\":\"\\n\"}");
+        assert_eq!(event, "event: message\ndata: {  \"a\": 1, \"b\":\"\\n\"}\n\n");
     }
 
     #[test]
