@@ -97,10 +97,11 @@ impl Postbox {
     }
 
     fn put_during(&self, message: &[u8], stream: StreamNo) {
-        let Some(call) = self.call(stream) else { return self.counts.lost("no-reader") };
-        match call.put_event(message) {
-            // A client that reads JSON only can be told elsewhere, or the server would wait.
-            Err(NotTaken::NoEvents) => self.put_anyone(message),
+        let outcome = self.call(stream).map_or(Err(NotTaken::Ended), |it| it.put_event(message));
+        match outcome {
+            // It may be a question: a client that reads JSON only, or has hung up on its call,
+            // can be told elsewhere, or the server would wait for ever.
+            Err(NotTaken::NoEvents | NotTaken::Ended) => self.put_anyone(message),
             outcome => self.note(outcome),
         }
     }
@@ -246,15 +247,27 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_for_a_call_that_is_gone_is_dropped() {
+    fn the_answer_to_a_call_that_is_gone_is_dropped() {
+        let postbox = postbox();
+        postbox.open_call(1, true);
+        postbox.close(1);
+        postbox.put(b"1", To::Answer(1));
+        postbox.put(b"", To::Nobody(1));
+        assert!(lost(&postbox));
+        assert_eq!(postbox.open(), 0);
+        assert_eq!(postbox.open_listener(2).take_events().len(), 0);
+    }
+
+    #[test]
+    fn what_comes_before_the_answer_of_a_call_that_is_gone_goes_to_whoever_listens() {
         let postbox = postbox();
         postbox.open_call(1, true);
         postbox.close(1);
         postbox.put(b"1", To::During(1));
-        postbox.put(b"2", To::Answer(1));
-        postbox.put(b"", To::Nobody(1));
-        assert!(lost(&postbox));
-        assert_eq!(postbox.open(), 0);
+        let listener = postbox.open_listener(2);
+        postbox.put(b"2", To::During(1));
+        assert_eq!(listener.take_events().len(), 2);
+        assert!(!lost(&postbox));
     }
 
     #[test]
