@@ -1,8 +1,8 @@
 //! The local door: a Unix socket, one message per line, for `xy connect`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_ipc::is_hung_up;
+use xy_mcp::edit::append_on_one_line;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
@@ -23,6 +24,12 @@ use crate::upstream::wire::{MAX_LINE, READ_BYTES, with_scratch};
 
 /// A client that has so much unread is not reading.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
+
+/// Clients at one time. Each costs a descriptor, and servers need theirs too.
+const MOST_CLIENTS: usize = 2048;
+
+/// The first line of a newcomer. The largest honest one holds a name.
+const MOST_HELLO: usize = 64 * 1024;
 
 /// How long a newcomer may take to say what it wants.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -43,74 +50,151 @@ const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) async fn serve(
     listener: UnixListener,
     front: Rc<dyn Front>,
-    mut leaving: watch::Receiver<bool>,
+    leaving: watch::Receiver<bool>,
 ) {
-    let mut clients = JoinSet::new();
-    let is_leaving = leaving.clone();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = clients.join_next() => continue,
-            _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let (front, is_leaving) = (front.clone(), is_leaving.clone());
-                clients.spawn_local(async move {
-                    if let Err(problem) = converse(stream, &*front, is_leaving).await {
-                        tracing::debug!(%problem, "a local client has gone");
+    let own_uid = rustix::process::geteuid().as_raw();
+    Door { front, own_uid, most_clients: MOST_CLIENTS }.serve(listener, leaving).await;
+}
+
+/// Who may come in, and where to.
+struct Door {
+    front: Rc<dyn Front>,
+    own_uid: u32,
+    most_clients: usize,
+}
+
+impl Door {
+    async fn serve(&self, listener: UnixListener, mut leaving: watch::Receiver<bool>) {
+        let mut clients = JoinSet::new();
+        let is_leaving = leaving.clone();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
+                Some(_) = clients.join_next() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => match self.admit(&stream, clients.len()) {
+                    Ok(()) => {
+                        let (front, is_leaving) = (self.front.clone(), is_leaving.clone());
+                        clients.spawn_local(async move {
+                            if let Err(problem) = converse(stream, &*front, is_leaving).await {
+                                tracing::debug!(%problem, "a local client has gone");
+                            }
+                        });
                     }
-                });
-            }
-            Err(problem) => {
-                tracing::warn!(%problem, "a local client could not come in");
-                sleep(BREATH).await;
+                    Err(refusal) => turn_away(stream, &refusal),
+                },
+                Err(problem) => {
+                    tracing::warn!(%problem, "a local client could not come in");
+                    sleep(BREATH).await;
+                }
             }
         }
+        let _ = timeout(GOODBYE_WITHIN, clients.join_all()).await; // The rest will see us gone.
     }
-    let _ = timeout(GOODBYE_WITHIN, clients.join_all()).await; // The rest will see us gone.
+
+    /// Whether somebody may stay and say what it wants.
+    fn admit(&self, stream: &UnixStream, clients: usize) -> Result<(), Answer> {
+        if !stream.peer_cred().is_ok_and(|peer| peer.uid() == self.own_uid) {
+            return Err(refused("this daemon is another user's", None));
+        }
+        if clients >= self.most_clients {
+            let message =
+                format!("{clients} clients are connected, which is the most there may be");
+            return Err(refused(message, Some("end some of them")));
+        }
+        Ok(())
+    }
+}
+
+/// One line that says why, and good-bye.
+fn turn_away(stream: UnixStream, refusal: &Answer) {
+    tracing::warn!(?refusal, "a local client was turned away");
+    let mut line = text_of(refusal);
+    line.push('\n');
+    // A fresh socket has room for one line, and who does not want it may leave.
+    let _ = stream.into_std().and_then(|mut stream| stream.write(line.as_bytes()));
+}
+
+fn text_of(answer: &Answer) -> String {
+    serde_json::to_string(answer).expect("wire types always serialise")
 }
 
 /// What goes to one client.
 #[derive(Default)]
 struct Lines {
-    out: RefCell<Vec<u8>>,
-    /// What is being written, and how much of it is: kept here, so that whoever stops writing
-    /// in the middle of a line can be followed by another.
-    going: RefCell<Vec<u8>>,
-    written: Cell<usize>,
+    out: RefCell<Out>,
     flush: Notify,
-    /// It does not read what it is sent.
-    is_full: Cell<bool>,
-    overflow: Notify,
+    /// Told when more is unread than may be.
+    full: Notify,
+}
+
+#[derive(Default)]
+struct Out {
+    /// What is being written. It stays here until it is, as those who write it may be dropped
+    /// amid a line.
+    going: Vec<u8>,
+    /// So much of that is.
+    written: usize,
+    /// What comes after it.
+    next: Vec<u8>,
+}
+
+impl Out {
+    fn unread(&self) -> usize {
+        self.going.len() - self.written + self.next.len()
+    }
+
+    /// What is to be written now.
+    fn rest(&mut self) -> &[u8] {
+        if self.going.is_empty() {
+            std::mem::swap(&mut self.going, &mut self.next);
+        }
+        &self.going[self.written..]
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written == self.going.len() {
+            self.written = 0;
+            self.going.clear();
+            self.going.shrink_to(READ_BYTES); // The room is used again, unless it is large.
+        }
+    }
 }
 
 impl Lines {
     fn push(&self, line: &[u8]) {
         let mut out = self.out.borrow_mut();
-        if out.len() > MOST_UNREAD {
-            self.is_full.set(true);
-            self.overflow.notify_one();
+        if out.unread() > MOST_UNREAD {
+            self.full.notify_one();
         } else {
-            out.extend_from_slice(line);
-            out.push(b'\n');
+            append_on_one_line(&mut out.next, line);
+            out.next.push(b'\n');
         }
         self.flush.notify_one();
     }
-}
 
-impl Lines {
-    /// Whether there is something to write in `going`.
-    fn take_more(&self) -> bool {
-        let mut going = self.going.borrow_mut();
-        if self.written.get() < going.len() {
-            return true;
+    /// Writes what there is. May be dropped at any time: who calls it next goes on.
+    async fn write(&self, writer: &OwnedWriteHalf) -> io::Result<()> {
+        while self.out.borrow().unread() > 0 {
+            writer.writable().await?;
+            let mut out = self.out.borrow_mut();
+            match writer.try_write(out.rest()) {
+                Ok(written) => out.wrote(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
         }
-        going.clear();
-        going.shrink_to(READ_BYTES);
-        self.written.set(0);
-        std::mem::swap(&mut *going, &mut *self.out.borrow_mut()); // Its room is used again.
-        !going.is_empty()
+        Ok(())
+    }
+
+    /// Resolves when more is unread than may be.
+    async fn overflow(&self) -> io::Result<()> {
+        self.full.notified().await;
+        Err(io::Error::other("it does not read what it is sent"))
     }
 }
 
@@ -127,39 +211,39 @@ async fn converse(
     front: &dyn Front,
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let ours = rustix::process::geteuid().as_raw();
-    let is_ours = stream.peer_cred()?.uid() == ours;
     let (mut reader, writer) = stream.into_split();
     let lines = Rc::new(Lines::default());
-    let mut splitter = LineSplitter::new(MAX_LINE);
     let mut ahead = Vec::new();
-    let hello = timeout(HELLO_WITHIN, first_line(&mut reader, &mut splitter, &mut ahead)).await;
-    let opened = match hello {
-        Ok(hello) => welcome(&hello?, is_ours, front, lines.clone()),
+    let opened = match timeout(HELLO_WITHIN, first_line(&mut reader, &mut ahead)).await {
+        Ok(hello) => hello?.and_then(|hello| welcome(&hello, front, lines.clone())),
         Err(_) => Err(refused("nothing was said for 10 s", None)),
     };
     let (answer, conversation) = match opened {
         Ok(conversation) => (Answer::Welcome { protocol: DOOR_PROTOCOL }, Some(conversation)),
         Err(refusal) => (refusal, None),
     };
-    lines.push(serde_json::to_string(&answer).unwrap_or_default().as_bytes());
+    lines.push(text_of(&answer).as_bytes());
     let Some(conversation) = conversation else {
-        return timeout(LAST_WORDS_WITHIN, last_words(&lines, &writer)).await.unwrap_or(Ok(()));
+        return timeout(LAST_WORDS_WITHIN, lines.write(&writer)).await.unwrap_or(Ok(()));
     };
+    let mut splitter = LineSplitter::new(MAX_LINE);
     take(&*conversation, &mut splitter, &ahead, &lines);
+    drop(ahead);
     let ended = tokio::select! {
         ended = hear(&mut reader, &*conversation, &mut splitter, &lines) => ended,
         ended = speak(&lines, &writer) => ended,
+        ended = lines.overflow() => ended,
         Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
-            lines.push(serde_json::to_string(&Answer::Goodbye).unwrap_or_default().as_bytes());
-            let said = timeout(GOODBYE_WITHIN, last_words(&lines, &writer)).await;
+            lines.push(text_of(&Answer::Goodbye).as_bytes());
+            let said = timeout(GOODBYE_WITHIN, lines.write(&writer)).await;
             conversation.close();
             return said.unwrap_or(Ok(()));
         }
     };
     if ended.is_ok() {
         // It asks no more; what it has asked is answered as long as it listens.
-        let _ = timeout(LAST_WORDS_WITHIN, answers(&*conversation, &lines, &writer)).await;
+        let answers = answers(&*conversation, &lines, &writer);
+        let _ = timeout(LAST_WORDS_WITHIN, answers).await;
     }
     conversation.close();
     ended
@@ -168,13 +252,9 @@ async fn converse(
 /// Lets somebody in, or says why not.
 fn welcome(
     hello: &[u8],
-    is_ours: bool,
     front: &dyn Front,
     outlet: Rc<Lines>,
 ) -> Result<Rc<dyn Conversation>, Answer> {
-    if !is_ours {
-        return Err(refused("this daemon is another user's", None));
-    }
     let hello: Hello = serde_json::from_slice(hello).map_err(|problem| {
         refused(format!("the first line is not a hello: {problem}"), Some("use `xy connect`"))
     })?;
@@ -203,16 +283,20 @@ fn refused(message: impl Into<String>, hint: Option<&str>) -> Answer {
 /// Reads up to the end of the first line; what came after it is put in `ahead`.
 async fn first_line(
     reader: &mut OwnedReadHalf,
-    splitter: &mut LineSplitter,
     ahead: &mut Vec<u8>,
-) -> io::Result<Vec<u8>> {
+) -> io::Result<Result<Vec<u8>, Answer>> {
+    let mut splitter = LineSplitter::new(MOST_HELLO);
     loop {
         let mut first = None;
         let more = read_some(reader, |mut bytes| {
-            if let Some(Line::Whole(line)) = splitter.next_line(&mut bytes) {
-                first = Some(line.to_vec());
-                *ahead = bytes.to_vec();
-            }
+            first = splitter.next_line(&mut bytes).map(|line| match line {
+                Line::Whole(line) => Ok(line.to_vec()),
+                Line::TooLong(_) => Err(refused(
+                    format!("the first line is longer than {} KiB", MOST_HELLO >> 10),
+                    Some("use `xy connect`"),
+                )),
+            });
+            *ahead = bytes.to_vec();
         })
         .await?;
         match first {
@@ -269,32 +353,12 @@ async fn read_some(reader: &mut OwnedReadHalf, mut take: impl FnMut(&[u8])) -> i
     .await
 }
 
-/// Says what there is to say, until the client does not read it.
+/// Says what there is to say, for ever.
 async fn speak(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
-    let saying = async {
-        loop {
-            last_words(lines, writer).await?;
-            lines.flush.notified().await;
-        }
-    };
-    tokio::select! {
-        ended = saying => ended,
-        () = lines.overflow.notified() => Err(io::Error::other("it does not read what it is sent")),
+    loop {
+        lines.write(writer).await?;
+        lines.flush.notified().await;
     }
-}
-
-/// Says what there is to say now. Cancel-safe: the next call goes on where this one stopped.
-async fn last_words(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
-    while lines.take_more() {
-        writer.writable().await?;
-        let going = lines.going.borrow();
-        match writer.try_write(&going[lines.written.get()..]) {
-            Ok(more) => lines.written.set(lines.written.get() + more),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Says what is still asked for, as it comes.
@@ -304,7 +368,10 @@ async fn answers(
     writer: &OwnedWriteHalf,
 ) -> io::Result<()> {
     loop {
-        last_words(lines, writer).await?;
+        tokio::select! {
+            written = lines.write(writer) => written?,
+            ended = lines.overflow() => return ended,
+        }
         // It may have gone altogether: then nobody waits for these answers.
         if !conversation.is_busy() || is_hung_up(writer.as_ref()) {
             return Ok(());
@@ -312,3 +379,6 @@ async fn answers(
         let _ = timeout(LOOK_AGAIN, lines.flush.notified()).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
