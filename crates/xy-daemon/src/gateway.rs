@@ -59,10 +59,13 @@ impl Control for Plane {
             };
             let held =
                 fleet.hold(&server, client).await.map_err(|cause| failed(cause.to_string()))?;
-            let settled = held.settled().await;
-            match settled.state() {
+            let is_decided = |state| {
+                matches!(state, ServerState::Running | ServerState::Failed | ServerState::Stopped)
+            };
+            let now = held.wait_until(|now| is_decided(now.state())).await;
+            match now.state() {
                 ServerState::Running => Ok(()),
-                _ => Err(failed(settled.life.reason.to_string())),
+                _ => Err(failed(now.life.reason.to_string())),
             }
         })
     }

@@ -9,6 +9,8 @@ mod client;
 pub mod control;
 mod desk;
 pub mod era;
+#[cfg(test)]
+mod fake;
 pub mod front;
 mod gateway;
 pub mod http;

@@ -13,11 +13,10 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::counts::Gauges;
 use super::door::Door;
 use super::{Auth, HttpRules, HttpStatus, Token, serve_door};
+use crate::fake::FakeFront;
 use client::{Client, Request};
-use fake::FakeFront;
 
 mod client;
-mod fake;
 mod lifetimes;
 mod limits;
 mod statuses;

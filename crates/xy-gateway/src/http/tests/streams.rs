@@ -1,7 +1,7 @@
 //! What is said before, after and besides an answer.
 
-use super::fake::answer_later;
 use super::*;
+use crate::fake::answer_later;
 use crate::front::To;
 
 #[tokio::test]

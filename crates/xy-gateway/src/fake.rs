@@ -9,17 +9,17 @@ use xy_mcp::envelope::{self, Message};
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
 
 #[derive(Default)]
-pub(super) struct FakeFront {
+pub(crate) struct FakeFront {
     conversations: RefCell<Vec<Rc<FakeConversation>>>,
 }
 
 impl FakeFront {
-    pub(super) fn conversations(&self) -> Vec<Rc<FakeConversation>> {
+    pub(crate) fn conversations(&self) -> Vec<Rc<FakeConversation>> {
         self.conversations.borrow().clone()
     }
 
     /// The conversation that was opened last.
-    pub(super) fn newest(&self) -> Rc<FakeConversation> {
+    pub(crate) fn newest(&self) -> Rc<FakeConversation> {
         Rc::clone(self.conversations.borrow().last().expect("somebody has come"))
     }
 }
@@ -38,6 +38,8 @@ impl Front for FakeFront {
             entry,
             outlet,
             heard: RefCell::default(),
+            version: Cell::new("2025-11-25"),
+            is_busy: Cell::new(false),
             closed: Cell::new(false),
         });
         self.conversations.borrow_mut().push(Rc::clone(&conversation));
@@ -45,28 +47,32 @@ impl Front for FakeFront {
     }
 }
 
-pub(super) struct FakeConversation {
+pub(crate) struct FakeConversation {
     number: usize,
-    pub(super) entry: Entry,
-    pub(super) outlet: Rc<dyn Outlet>,
+    pub(crate) entry: Entry,
+    pub(crate) outlet: Rc<dyn Outlet>,
     /// Methods, and the streams they came on.
     heard: RefCell<Vec<(String, StreamNo)>>,
+    /// What was agreed on, unless the story says another.
+    pub(crate) version: Cell<&'static str>,
+    /// Whether something is still to be answered, as the story says.
+    pub(crate) is_busy: Cell<bool>,
     closed: Cell<bool>,
 }
 
 impl FakeConversation {
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
     /// The streams on which `method` was heard.
-    pub(super) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
+    pub(crate) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
         let heard = self.heard.borrow();
         heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
     }
 
     /// Says something as a gateway would: nothing after the end.
-    pub(super) fn say(&self, message: &str, to: To) {
+    pub(crate) fn say(&self, message: &str, to: To) {
         assert!(!self.is_closed());
         self.outlet.put(message.as_bytes(), to);
     }
@@ -105,6 +111,24 @@ impl FakeConversation {
 impl Conversation for FakeConversation {
     fn hear(&self, message: &[u8], stream: StreamNo) -> Heard {
         assert!(!self.is_closed());
+        self.hear_one(message, stream)
+    }
+
+    fn version(&self) -> Option<&'static str> {
+        Some(self.version.get())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_busy.get()
+    }
+
+    fn close(&self) {
+        assert!(!self.closed.replace(true), "a conversation is closed once");
+    }
+}
+
+impl FakeConversation {
+    fn hear_one(&self, message: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(message) {
             Ok(Message::Request { id, method, params }) => {
                 self.heard.borrow_mut().push((method.to_string(), stream));
@@ -119,22 +143,10 @@ impl Conversation for FakeConversation {
             Err(malformed) => Heard::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
         }
     }
-
-    fn version(&self) -> Option<&'static str> {
-        Some("2025-11-25")
-    }
-
-    fn is_busy(&self) -> bool {
-        false
-    }
-
-    fn close(&self) {
-        assert!(!self.closed.replace(true), "a conversation is closed once");
-    }
 }
 
 /// Answers the only `wait` of a conversation after a while.
-pub(super) fn answer_later(conversation: Rc<FakeConversation>, id: u64, after: Duration) {
+pub(crate) fn answer_later(conversation: Rc<FakeConversation>, id: u64, after: Duration) {
     tokio::task::spawn_local(async move {
         tokio::time::sleep(after).await;
         let stream = *conversation.streams_of("wait").last().unwrap();
