@@ -66,7 +66,7 @@ fn a_daemon_whose_program_is_replaced_on_disk_goes_on_starting_servers() {
     let program = folder.path().join("xy");
     fs::copy(env!("CARGO_BIN_EXE_xy"), &program).unwrap();
     let home = Home::new(&program);
-    home.server("one", "command \"/bin/sh\"\nargs \"-c\" \"read -r line\"\n");
+    home.server("one", "command \"/bin/sh\"\nargs \"-c\" \"while read -r line; do :; done\"\n");
     home.daemon();
     let before = running(&home, "one");
 
