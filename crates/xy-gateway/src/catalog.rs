@@ -2,7 +2,7 @@
 //! when all servers stand behind one door. Pure.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
@@ -100,6 +100,8 @@ pub(crate) struct Item {
     pub(crate) raw: Box<str>,
     /// Where in that its name stands.
     at: Range<usize>,
+    /// Whether all clients can read it: one that cannot be read spoils a whole list for some.
+    is_sound: bool,
 }
 
 impl Item {
@@ -109,7 +111,11 @@ impl Item {
         let written = fields.get(kind.field())?.get();
         let name = text_of(written)?.into();
         let begins = written.as_ptr() as usize - raw.as_ptr() as usize;
-        Some(Self { name, raw: raw.into(), at: begins..begins + written.len() })
+        let begins_with = |key: &str, mark| fields.get(key).map(|it| it.get().starts_with(mark));
+        let is_text = |key| begins_with(key, '"').unwrap_or(true);
+        let has_schema = kind != Kind::Tools || begins_with("inputSchema", '{') == Some(true);
+        let is_sound = has_schema && is_text("description") && is_text("title");
+        Some(Self { name, raw: raw.into(), at: begins..begins + written.len(), is_sound })
     }
 
     /// As it is shown beside those of other servers.
@@ -190,23 +196,26 @@ pub(crate) struct Shown {
     pub(crate) name: Box<str>,
     /// All of it, on one line.
     pub(crate) text: Box<str>,
+    /// Which of its server's items it is.
+    pub(crate) place: usize,
 }
 
 impl Known {
     pub(crate) fn new(server: &str, introduction: Introduction, lists: Lists) -> Self {
         let show = |kind: Kind| -> Vec<Shown> {
-            let items = lists.of(kind).iter();
-            let shown = items.map(|item| {
+            let mut names = HashSet::new();
+            let items = lists.of(kind).iter().enumerate().filter(|(_, item)| item.is_sound);
+            let shown = items.filter_map(|(place, item)| {
                 let name = kind.outside(server, &item.name);
-                Shown { text: item.shown_as(&name), name: name.into() }
+                // Of two with one name the first is meant.
+                let is_first = names.insert(name.clone());
+                is_first.then(|| Shown { text: item.shown_as(&name), name: name.into(), place })
             });
             shown.collect()
         };
         let shown = Kind::ALL.map(show);
         let places = [Kind::Tools, Kind::Prompts].map(|kind| {
-            let names = shown[kind.index()].iter().enumerate();
-            // Of two with one name the first is meant.
-            names.rev().map(|(place, shown)| (shown.name.clone(), place)).collect()
+            shown[kind.index()].iter().map(|shown| (shown.name.clone(), shown.place)).collect()
         });
         let prints = Kind::ALL.map(|kind| {
             let mut hasher = DefaultHasher::new();
@@ -296,11 +305,14 @@ fn place_after<'s>(mut all: impl Iterator<Item = &'s Shown>, cursor: &str) -> Op
 mod tests {
     use super::*;
 
-    fn known(tools: &str) -> Known {
+    /// A server whose tools and prompts are these.
+    fn known(items: &str) -> Known {
         let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
-        let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{tools}}}"#)).unwrap();
         let mut lists = Lists::default();
-        lists.set(Kind::Tools, page.items);
+        for kind in [Kind::Tools, Kind::Prompts] {
+            let result = format!(r#"{{"{}":{items}}}"#, kind.key());
+            lists.set(kind, Page::read(kind, &result).unwrap().items);
+        }
         Known::new("s", introduction, lists)
     }
 
@@ -316,7 +328,23 @@ mod tests {
         assert_eq!(&*shown.text, expected);
         assert_eq!(known.inside(Kind::Tools, &shown.name), Some("a.b"));
         assert_eq!(known.inside(Kind::Tools, "s__a.b"), None);
-        assert_eq!(known.inside(Kind::Prompts, &shown.name), None);
+        assert_eq!(known.inside(Kind::Resources, &shown.name), None);
+    }
+
+    #[test]
+    fn what_some_clients_cannot_read_is_not_shown_beside_others() {
+        let sound = r#"{"name":"a","inputSchema":{}}"#;
+        let odd = [
+            r#"{"name":"b"}"#,
+            r#"{"name":"c","inputSchema":7}"#,
+            r#"{"name":"d","inputSchema":{},"description":5}"#,
+            r#"{"name":"a","inputSchema":{},"title":"again"}"#,
+        ];
+        let known = known(&format!("[{},{sound}]", odd[..3].join(",")));
+        let [shown] = known.shown(Kind::Tools) else { panic!("{:?}", known.shown(Kind::Tools)) };
+        assert_eq!((&*shown.name, known.inside(Kind::Tools, "s__a")), ("s__a", Some("a")));
+        let known = self::known(&format!("[{sound},{}]", odd[3]));
+        assert_eq!(known.shown(Kind::Tools).len(), 1);
     }
 
     #[test]
@@ -340,7 +368,7 @@ mod tests {
     #[test]
     fn a_long_list_is_cut_and_goes_on() {
         let known = known(r#"[{"name":"a"},{"name":"b"},{"name":"c"}]"#);
-        let all = || known.shown(Kind::Tools).iter();
+        let all = || known.shown(Kind::Prompts).iter();
         let names = |cut: &Cut<'_>| -> Vec<String> {
             cut.shown.iter().map(|shown| shown.name.to_string()).collect()
         };
@@ -353,21 +381,21 @@ mod tests {
 
     #[test]
     fn a_list_in_which_names_come_again_has_an_end() {
-        let known = known(r#"[{"name":"a"},{"name":"b"},{"name":"a"},{"name":"a"}]"#);
-        let all = || known.shown(Kind::Tools).iter();
+        let item = |name: &str| Shown { name: name.into(), text: name.into(), place: 0 };
+        let items = ["a", "b", "a", "a"].map(item);
         let (mut cursor, mut seen) = (None::<String>, Vec::new());
         for _ in 0..4 {
-            let page = cut(all(), cursor.as_deref(), 1).unwrap();
+            let page = cut(items.iter(), cursor.as_deref(), 1).unwrap();
             seen.extend(page.shown.iter().map(|shown| shown.name.to_string()));
             cursor = page.next;
         }
-        assert_eq!((seen.join(" ").as_str(), cursor), ("s__a s__b s__a s__a", None));
+        assert_eq!((seen.join(" ").as_str(), cursor), ("a b a a", None));
     }
 
     #[test]
     fn a_cursor_that_does_not_fit_any_more_is_none() {
         let known = known(r#"[{"name":"a"},{"name":"b"}]"#);
-        let cut = |cursor| cut(known.shown(Kind::Tools).iter(), Some(cursor), 1);
+        let cut = |cursor| cut(known.shown(Kind::Prompts).iter(), Some(cursor), 1);
         assert!(cut("1:s__a").is_some());
         let stale = ["", ":", "1:", "1:gone", "2:s__a", "s__a", "x:s__a", "-1:s__a", "0:gone"];
         for stale in stale {

@@ -99,7 +99,9 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
     let mut all = Vec::new();
     for server in hub.servers().iter().filter(|it| is_meant(it)) {
         let Some(known) = server.shown() else { continue };
-        for (shown, item) in known.shown(Kind::Tools).iter().zip(known.lists.of(Kind::Tools)) {
+        let items = known.lists.of(Kind::Tools);
+        for shown in known.shown(Kind::Tools) {
+            let Some(item) = items.get(shown.place) else { continue };
             let Ok(tool) = RawValue::from_string(item.raw.to_string()) else { continue };
             let (name, server) = (shown.name.to_string(), server.name.to_string());
             all.push(Tool { name, server, tool });

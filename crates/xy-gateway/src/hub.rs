@@ -40,6 +40,9 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// What clients show to their models of how to use servers; more is cut off by some.
 const INSTRUCTIONS_BYTES: usize = 2000;
 
+/// An unknown name is compared with so many known ones: everybody waits meanwhile.
+const MOST_COMPARED: usize = 1000;
+
 /// How long changes of lists gather before clients are told.
 const TELL_AFTER: Duration = Duration::from_millis(50);
 
@@ -283,6 +286,7 @@ impl Hub {
         let fault = say::invalid(format!("Unknown {what}: {shown}"));
         let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
         let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
+        let names = names.take(MOST_COMPARED);
         if let Some(nearest) = names::nearest(name, names) {
             return fault.hint(format!("did you mean `{nearest}`?"));
         }

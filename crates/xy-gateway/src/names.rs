@@ -54,7 +54,7 @@ pub(crate) fn uri_inside(uri: &str) -> Option<(&str, &str)> {
 /// alike: a server's name is most of many names, and says nothing of the tool.
 pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     const LIKENESS: f64 = 0.75;
-    if name.len() > 4 * LONGEST {
+    if name.len() > 2 * LONGEST {
         return None; // Comparing takes time with the length.
     }
     let halves = |name| inside(name).unwrap_or(("", name));

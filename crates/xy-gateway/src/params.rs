@@ -49,6 +49,10 @@ impl<'t> Params<'t> {
             }
             _ => Self::default(),
         };
+        if let Some(meta) = read.meta.filter(|meta| meta.get().starts_with('{')) {
+            let meta: Result<Meta<'_>, _> = serde_json::from_str(meta.get());
+            meta.map_err(|problem| problem.to_string())?;
+        }
         match read.own_token() {
             Some(token) if token.len() > LONGEST_ID => Err("its progress token is too long".into()),
             _ => Ok(read),
@@ -158,6 +162,20 @@ mod tests {
             let params = Params::read(text);
             assert_eq!((params.name(), params.own_token()), (None, None));
             assert_eq!(params.reference(), None);
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_refused() {
+        for text in [
+            r#"{"name":"a","name":"b"}"#,
+            r#"{"_meta":{"progressToken":1,"progressToken":2}}"#,
+            &format!(r#"{{"_meta":{{"progressToken":"{}"}}}}"#, "x".repeat(LONGEST_ID)),
+        ] {
+            assert!(Params::checked(Some(text)).is_err(), "{text}");
+        }
+        for text in [None, Some("[]"), Some(r#"{"x":1,"x":2,"_meta":7}"#)] {
+            assert!(Params::checked(text).is_ok(), "{text:?}");
         }
     }
 

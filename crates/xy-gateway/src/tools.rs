@@ -93,7 +93,7 @@ pub(crate) async fn call(hub: &Rc<Hub>, name: &str, arguments: &str) -> Result<S
 fn as_shown(own: Own) -> Shown {
     let mut definition = own.definition();
     definition["name"] = own.name().into();
-    Shown { name: own.name().into(), text: definition.to_string().into() }
+    Shown { name: own.name().into(), text: definition.to_string().into(), place: 0 }
 }
 
 fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use xy_ipc::framing::LineSplitter;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message};
@@ -119,6 +119,8 @@ pub(crate) enum Caller {
         /// The client's own token for its progress, as it was written.
         token: Option<Box<str>>,
     },
+    /// Nobody ever: it was asked for its effect.
+    Unheard,
     /// Somebody here: the whole answer, as it was written.
     Own(oneshot::Sender<Result<Box<str>, CallError>>),
 }
@@ -137,10 +139,11 @@ impl Question {
         (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Nobody wants to know the answer; it is only waited for so that it can be told from
-    /// others.
+    /// Nobody wants to know the answer.
     pub(crate) fn let_be(self) {
-        tokio::task::spawn_local(async move { timeout(ECHO, self.answer()).await });
+        if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {
+            call.caller = Caller::Unheard;
+        }
     }
 }
 
@@ -208,7 +211,7 @@ impl Upstream {
     /// How many calls are open that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
-        calls.values().filter(|call| !matches!(call.caller, Caller::Nobody(_))).count()
+        calls.values().filter(|call| call.caller.is_there()).count()
     }
 
     /// Sends a request on, under an id of ours; answers that id.
@@ -278,7 +281,7 @@ impl Upstream {
     pub(crate) fn cancel(&self, ours: u64, reason: &str) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.get_mut(&ours) else { return };
-        if matches!(call.caller, Caller::Nobody(_)) {
+        if matches!(call.caller, Caller::Nobody(_) | Caller::Unheard) {
             return;
         }
         call.caller = Caller::Nobody(Instant::now());
@@ -295,7 +298,7 @@ impl Upstream {
         let is_recent = |since: &Instant| since.elapsed() < ECHO;
         self.calls.borrow_mut().retain(|_, call| match &call.caller {
             Caller::Nobody(since) => is_recent(since),
-            Caller::Client { .. } | Caller::Own(_) => true,
+            Caller::Client { .. } | Caller::Own(_) | Caller::Unheard => true,
         });
     }
 
@@ -312,7 +315,7 @@ impl Upstream {
             let (client, stream) = match &call.caller {
                 Caller::Client { client, stream, .. } => (client, *stream),
                 Caller::Nobody(_) => return None,
-                Caller::Own(_) => continue,
+                Caller::Own(_) | Caller::Unheard => continue,
             };
             match youngest {
                 Some((_, other, _)) if !Rc::ptr_eq(other, client) => return None,
@@ -362,7 +365,7 @@ impl Upstream {
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }
-            Some(Caller::Nobody(_)) => {}
+            Some(Caller::Nobody(_) | Caller::Unheard) => {}
             // A call of an earlier daemon, or one that is answered twice.
             None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
         }
@@ -534,6 +537,10 @@ impl Upstream {
             ));
         }
         if self.calls.borrow().len() >= MOST_CALLS {
+            // What nobody waits for must not keep out those who do.
+            self.calls.borrow_mut().retain(|_, call| call.caller.is_there());
+        }
+        if self.calls.borrow().len() >= MOST_CALLS {
             return Err(full(format!("{MOST_CALLS} are open")));
         }
         if self.out.borrow().len() > MOST_BYTES {
@@ -581,8 +588,13 @@ impl Caller {
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
             Self::Own(answer) => drop(answer.send(Err(fault.clone()))), // The asker may have left.
-            Self::Nobody(_) => {}
+            Self::Nobody(_) | Self::Unheard => {}
         }
+    }
+
+    /// Whether anybody waits.
+    fn is_there(&self) -> bool {
+        matches!(self, Self::Client { .. } | Self::Own(_))
     }
 }
 

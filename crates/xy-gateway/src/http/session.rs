@@ -15,6 +15,9 @@ use super::refused::Refused;
 use super::route::Place;
 use crate::front::{Conversation, Entry, Front, StreamNo, View};
 
+/// A session that is idle for so long makes room for others when there is none.
+const FORSAKEN_AFTER: Duration = Duration::from_secs(60);
+
 /// However long a session may be idle, this often one looks.
 const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -135,9 +138,24 @@ impl Sessions {
         }
     }
 
+    /// Ends the session that has been idle for longest, if that is long enough: many clients
+    /// go without a word. Whether there was one.
+    fn make_room(&self) -> bool {
+        let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+        let idle =
+            all.iter().filter_map(|session| Some((session.expires_at(FORSAKEN_AFTER)?, session)));
+        let Some((since, forsaken)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        if since > Instant::now() {
+            return false;
+        }
+        forsaken.end();
+        self.by_id.borrow_mut().remove(&forsaken.id);
+        true
+    }
+
     /// Begins a session, which is not to be found before it is [admitted](Opening::admit).
     pub(super) fn open(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Opening<'_>, Refused> {
-        if self.by_id.borrow().len() + self.opening.get() >= self.max {
+        if self.by_id.borrow().len() + self.opening.get() >= self.max && !self.make_room() {
             return Err(Refused::TooManySessions(self.max));
         }
         let id = SessionId::random()?;

@@ -1,10 +1,13 @@
 //! The file with the token that lets clients in: made once, for its owner's eyes only.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// For the owner, and nobody else.
 const MODE: u32 = 0o600;
@@ -25,10 +28,19 @@ pub fn read_or_make_token(path: &Path) -> io::Result<String> {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    let file = File::open(path)?;
+    // Not through a link, which could lead to any file, and without waiting for a pipe.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = file.map_err(|cause| match cause.raw_os_error() {
+        Some(code) if code == Errno::LOOP.raw_os_error() => unfit(path, "is a link"),
+        _ => cause,
+    })?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(unfit(path, "is not a file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(unfit(path, "is too long for a token"));
     }
     if metadata.mode() & 0o077 != 0 {
         tracing::warn!(path = %path.display(), "others could read the token; now they cannot");

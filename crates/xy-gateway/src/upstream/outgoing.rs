@@ -95,7 +95,8 @@ impl Outgoing {
             if self.bytes.capacity() > KEPT {
                 self.bytes = Vec::new();
             }
-        } else if self.head >= KEPT {
+        } else if self.head >= KEPT && 2 * self.head >= self.bytes.len() {
+            // Only then, so that each byte is moved once at most, however many wait.
             self.bytes.drain(..self.head);
             self.base = written;
             self.head = 0;
