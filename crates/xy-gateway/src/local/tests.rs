@@ -130,18 +130,6 @@ async fn what_is_asked_is_answered_line_by_line() {
 }
 
 #[tokio::test]
-async fn each_call_of_a_batch_is_answered_on_a_line_of_its_own() {
-    at_the_door(as_it_is, async |world| {
-        let mut client = world.client().await;
-        world.front.newest().version.set("2025-03-26");
-        client.send(&format!("[{},{}]", call(1, "echo"), call(2, "echo"))).await;
-        assert!(client.line().await.contains(r#""id":1"#));
-        assert!(client.line().await.contains(r#""id":2"#));
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_message_with_line_breaks_in_it_is_one_line() {
     at_the_door(as_it_is, async |world| {
         let mut client = world.client().await;
