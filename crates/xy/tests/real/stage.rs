@@ -74,14 +74,16 @@ impl Stage {
         words
     }
 
-    /// The file of a server.
+    /// The file of a server. It has long to start: other work may share the machine.
     fn kdl(&self, server: &str) -> String {
-        let words = self.words(server);
-        let args: Vec<String> = words[1..].iter().map(|word| format!("{word:?}")).collect();
-        let args =
-            if args.is_empty() { String::new() } else { format!("args {}\n", args.join(" ")) };
+        let words: Vec<String> = self.words(server).iter().map(|it| format!("{it:?}")).collect();
+        let (command, args) = (&words[0], words[1..].join(" "));
         let memory = format!("{}/memory.jsonl", self.work.display());
-        format!("command {:?}\n{args}env {{ MEMORY_FILE_PATH {memory:?}; }}\n", words[0])
+        format!(
+            "command {command}\nargs {args}\n\
+             env {{ MEMORY_FILE_PATH {memory:?}; }}\n\
+             ready {{ within \"20s\"; }}\n"
+        )
     }
 
     /// A server as a client without xy would start it.
