@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "manage/batches.rs"]
+mod batches;
 #[path = "manage/calls.rs"]
 mod calls;
 #[path = "manage/lives.rs"]
