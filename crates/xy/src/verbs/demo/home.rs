@@ -27,7 +27,10 @@ impl Home {
         let servers = home.root.join("config/xy/servers");
         fs::create_dir_all(&servers)?;
         // Nobody will start another daemon for a demo whose own was killed.
-        fs::write(home.root.join("config/xy/xy.kdl"), "orphan-timeout \"1s\"\n")?;
+        fs::write(
+            home.root.join("config/xy/xy.kdl"),
+            "orphan-timeout \"1s\"\ngateway { listen \"127.0.0.1:0\"; }\n",
+        )?;
         fs::write(servers.join("clock.kdl"), server(program, ""))?;
         fs::write(servers.join("flaky.kdl"), server(program, " \"--crash-after\" \"4s\""))?;
         Ok(home)
