@@ -1,6 +1,8 @@
 //! All servers and all clients of the gateway, on its one thread.
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
+//! `lists.rs` answers what there is, `attribution.rs` decides whom a server's words are for,
+//! `status.rs` counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -10,38 +12,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use xy_config::settings::{Isolation, ServerSettings};
+use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
-use xy_supervisor::instance::{Holder, InstanceKey};
+use xy_supervisor::instance::Holder;
 
-use crate::catalog::{self, Kind, Known};
+use crate::catalog::{Kind, Known};
 use crate::client::Client;
 use crate::control::Control;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
-use crate::http::HttpStatus;
 use crate::level::Level;
 use crate::manifest::Manifests;
-use crate::metrics;
 use crate::names;
-use crate::params::Params;
 use crate::say;
 use crate::server::{Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
-use crate::tools;
-use crate::upstream::{Company, Question, Upstream};
+use crate::upstream::{Question, Upstream};
+
+mod attribution;
+mod lists;
+mod status;
+
+pub(crate) use lists::no_resource;
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;
-
-/// One answer to a list is at most about this long: some clients read lines of 8 MiB.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
-
-/// What clients show to their models of how to use servers; more is cut off by some.
-const INSTRUCTIONS_BYTES: usize = 2000;
-
-/// An unknown name is compared with so many known ones: everybody waits meanwhile.
-const MOST_COMPARED: usize = 1000;
 
 /// How long changes of lists gather before clients are told.
 const TELL_AFTER: Duration = Duration::from_millis(50);
@@ -216,110 +211,6 @@ impl Hub {
         hasher.finish()
     }
 
-    /// Whether something is known of every server that a client is shown, or has been waited
-    /// for long enough.
-    pub(crate) fn is_known(&self, client: &Client) -> bool {
-        let is_missed = |server: &Rc<Server>| server.is_shown() && !server.was_waited_for.get();
-        let servers = self.servers.borrow();
-        servers.values().all(|server| server.known_to(client).is_some() || !is_missed(server))
-    }
-
-    /// Somebody has waited for what is not known yet, in vain. Nobody else does: whoever
-    /// comes later is told when there is more.
-    pub(crate) fn give_up_waiting(&self) {
-        let servers = self.servers.borrow();
-        for server in servers.values().filter(|server| server.known.borrow().is_none()) {
-            server.was_waited_for.set(true);
-        }
-    }
-
-    /// One answer to a client that asks for a list of everything.
-    pub(crate) fn list(
-        &self,
-        client: &Client,
-        kind: Kind,
-        after: Option<&str>,
-    ) -> Result<String, CallError> {
-        client.shows(kind, self.print(kind, client));
-        let own = tools::shown(kind, client.entry().may_manage);
-        let servers = self.servers.borrow();
-        let known: Vec<Rc<Known>> =
-            servers.values().filter_map(|server| server.shown_to(client)).collect();
-        let all = own.iter().chain(known.iter().flat_map(|known| known.shown(kind)));
-        let cut = catalog::cut(all, after, PAGE_BYTES)
-            .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
-        let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
-        let next = cut.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
-        let (key, next) = (kind.key(), next.unwrap_or_default());
-        Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
-    }
-
-    /// How xy introduces itself to a client.
-    pub(crate) fn introduction(&self, version: &str) -> String {
-        let ours = env!("CARGO_PKG_VERSION");
-        let instructions = names::quoted(&self.instructions());
-        format!(
-            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
-        )
-    }
-
-    /// What servers say of how to use them, as far as there is room.
-    fn instructions(&self) -> String {
-        let mut all = String::from(
-            "Tools and prompts of several servers: each name begins with its server's name and `__`.",
-        );
-        for server in self.servers() {
-            let Some(known) = server.shown() else { continue };
-            let Some(theirs) = known.introduction.instructions.as_deref() else { continue };
-            let more = format!("\n\n{}: {}", server.name, theirs.trim());
-            if !theirs.trim().is_empty() && all.len() + more.len() <= INSTRUCTIONS_BYTES {
-                all.push_str(&more);
-            }
-        }
-        all
-    }
-
-    /// There is no tool or prompt of this name.
-    pub(crate) fn unknown(&self, kind: Kind, name: &str) -> CallError {
-        let what = if kind == Kind::Tools { "tool" } else { "prompt" };
-        let shown = xy_protocol::control::quoted(name);
-        let fault = say::invalid(format!("Unknown {what}: {shown}"));
-        let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
-        let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
-        let names = names.take(MOST_COMPARED);
-        if let Some(nearest) = names::nearest(name, names) {
-            return fault.hint(format!("did you mean `{nearest}`?"));
-        }
-        match names::inside(name).and_then(|(server, _)| self.server(server)) {
-            Some(server) => match &*server.standing.borrow() {
-                Standing::Down(why) => {
-                    fault.cause(format!("`{}` is not running: {why}", server.name))
-                }
-                Standing::Up => fault,
-            },
-            None => fault,
-        }
-    }
-
-    /// The only server that has this resource.
-    pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Server>, CallError> {
-        let has = |server: &Rc<Server>| {
-            server.shown_to(client).is_some_and(|known| known.has_resource(uri))
-        };
-        let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
-        match (owners.pop(), owners.is_empty()) {
-            (Some(owner), true) => Ok(owner),
-            (None, _) => Err(no_resource(uri)),
-            (Some(last), false) => {
-                owners.push(last);
-                let names: Vec<String> =
-                    owners.iter().map(|it| names::uri_outside(it.name.as_str(), uri)).collect();
-                Err(say::invalid("several servers have this resource")
-                    .hint(format!("say which: {}", names.join(", "))))
-            }
-        }
-    }
-
     /// Somebody watches a resource.
     pub(crate) fn subscribe(
         &self,
@@ -424,101 +315,8 @@ impl Hub {
         self.tell_news();
     }
 
-    /// Whom a message of a server belongs to, and where they asked.
-    fn addressee(&self, by: &Rc<Upstream>) -> Option<(Rc<Client>, To)> {
-        if let Holder::Client(number) = by.key().holder {
-            let client = self.clients.borrow().get(&number).cloned()?;
-            let to = by.only_client().map_or(To::Anyone, |(_, stream)| To::During(stream));
-            return Some((client, to));
-        }
-        by.only_client().map(|(client, stream)| (client, To::During(stream)))
-    }
-
-    fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
-        let Some(written) = Params::read(params).uri() else { return };
-        let Some(uri) = xy_mcp::envelope::text_of(written) else { return };
-        let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
-        for watcher in watchers {
-            let Some(client) = self.client(watcher.client) else { continue };
-            let mut edits = xy_mcp::edit::Edits::of(line);
-            if watcher.by_outside_name {
-                let outside = names::uri_outside(by.server.as_str(), &uri);
-                edits.replace(written, names::quoted(&outside));
-            }
-            client.tell(&edits.to_vec(), To::Anyone);
-        }
-    }
-
     fn me(&self) -> Rc<Self> {
         self.me.upgrade().expect("whoever calls the hub holds it")
-    }
-}
-
-impl Company for Hub {
-    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]) {
-        match method {
-            "notifications/tools/list_changed"
-            | "notifications/prompts/list_changed"
-            | "notifications/resources/list_changed" => by.lists_changed(),
-            "notifications/resources/updated" => self.resource_updated(by.key(), params, line),
-            "notifications/cancelled" => {
-                if let Some(id) = Params::read(params).request_id() {
-                    for client in self.clients() {
-                        client.unask(by, id, line);
-                    }
-                }
-            }
-            _ => match self.addressee(by) {
-                Some((client, to)) if wants(&client, method, params) => client.tell(line, to),
-                Some(_) => {}
-                None => by.stray(line),
-            },
-        }
-    }
-
-    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]) {
-        let capability = match method {
-            "sampling/createMessage" => "sampling",
-            "elicitation/create" => "elicitation",
-            "roots/list" => "roots",
-            _ => "",
-        };
-        let refuse = |code, why: &str| by.send(&say::error(id, code, why));
-        let Some((client, to)) = self.addressee(by) else {
-            return refuse(
-                -32603,
-                "it is not clear which client this is for: several share this server",
-            );
-        };
-        // What we do not know the client may: it says itself if not.
-        if !capability.is_empty() && !client.can(capability) {
-            return refuse(-32601, "the client cannot do that");
-        }
-        let stream = match to {
-            To::During(stream) => Some(stream),
-            _ => None,
-        };
-        if let Err(fault) = client.ask(by, id, line, stream) {
-            by.send(&say::fault(id, &fault));
-        }
-    }
-}
-
-/// There is no resource of this URI.
-pub(crate) fn no_resource(uri: &str) -> CallError {
-    say::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
-}
-
-/// Whether a client wants to know something that belongs to it.
-fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
-    if method != "notifications/message" {
-        return true;
-    }
-    let word = Params::read(params).level().and_then(xy_mcp::envelope::text_of);
-    let level = word.and_then(|word| Level::read(&word));
-    match (level, client.level()) {
-        (Some(level), Some(least)) => level >= least,
-        _ => true,
     }
 }
 
@@ -534,61 +332,6 @@ fn tell_level(upstream: &Rc<Upstream>, level: Level) {
         let params = format!(r#"{{"level":"{level}"}}"#);
         let_be(upstream.ask("logging/setLevel", Some(&params)));
         upstream.set_tuned();
-    }
-}
-
-/// What is counted of each server: its name, what it says, and the number.
-type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Server) -> usize);
-
-impl HttpStatus for Hub {
-    fn is_ready(&self) -> bool {
-        let is_there = |server: &Rc<Server>| {
-            let is_shared = server.settings.borrow().isolation == Isolation::Shared;
-            !is_shared || server.upstream(Holder::Shared).is_some()
-        };
-        self.servers().iter().filter(|server| server.is_shown()).all(is_there)
-    }
-
-    fn metrics(&self, out: &mut String) {
-        let servers = self.servers();
-        let gauge = metrics::Kind::Gauge;
-        metrics::single(
-            out,
-            "xy_clients",
-            gauge,
-            "Clients of the gateway.",
-            self.clients.borrow().len(),
-        );
-        let watched = self.subscriptions.borrow().len();
-        metrics::single(
-            out,
-            "xy_resources_watched",
-            gauge,
-            "Resources that clients watch.",
-            watched,
-        );
-        let numbers: [Number<'_>; 4] = [
-            ("xy_server_up", "Whether a server can be called.", &|it| {
-                usize::from(!it.all_upstreams().is_empty())
-            }),
-            ("xy_server_tools", "Tools of a server.", &|it| {
-                it.shown().map_or(0, |known| known.lists.of(Kind::Tools).len())
-            }),
-            ("xy_server_calls_open", "Calls a server has not answered.", &|it| {
-                it.all_upstreams().iter().map(|upstream| upstream.open_calls()).sum()
-            }),
-            (
-                "xy_server_calls_waiting",
-                "Calls that wait for a server to come up.",
-                &Server::waiting,
-            ),
-        ];
-        for (name, help, number) in numbers {
-            metrics::family(out, name, gauge, help);
-            for server in &servers {
-                metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
-            }
-        }
     }
 }
 

@@ -28,11 +28,13 @@ use crate::era::Introduction;
 use crate::front::{StreamNo, To};
 use crate::params::Params;
 
+mod caller;
 pub(crate) mod greet;
 mod ids;
 mod outgoing;
 pub(crate) mod wire;
 
+pub(crate) use caller::{Caller, Question};
 use ids::Ids;
 use outgoing::Outgoing;
 
@@ -101,56 +103,6 @@ struct Call {
     caller: Caller,
     /// The place in all that is written where it begins.
     begins: u64,
-}
-
-/// Who waits for an answer.
-pub(crate) enum Caller {
-    /// Nobody any more, since then. The server may still work on it, and say something that
-    /// is meant for whoever asked.
-    Nobody(Instant),
-    /// A client.
-    Client {
-        /// Which.
-        client: Rc<Client>,
-        /// The client's own id of the request, as it was written.
-        id: Box<str>,
-        /// Where it came in.
-        stream: StreamNo,
-        /// The client's own token for its progress, as it was written.
-        token: Option<Box<str>>,
-    },
-    /// Nobody ever: it was asked for its effect.
-    Unheard,
-    /// Somebody here: the whole answer, as it was written.
-    Own(oneshot::Sender<Result<Box<str>, CallError>>),
-}
-
-/// A question of our own. Dropping it takes it back.
-pub(crate) struct Question {
-    upstream: Rc<Upstream>,
-    ours: u64,
-    answered: oneshot::Receiver<Result<Box<str>, CallError>>,
-}
-
-impl Question {
-    /// The whole answer, as it was written.
-    pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
-        let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
-        (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
-    }
-
-    /// Nobody wants to know the answer.
-    pub(crate) fn let_be(self) {
-        if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {
-            call.caller = Caller::Unheard;
-        }
-    }
-}
-
-impl Drop for Question {
-    fn drop(&mut self) {
-        self.upstream.cancel(self.ours, "nobody waits for it any more");
-    }
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -579,22 +531,6 @@ impl Upstream {
         let introduction = self.introduction().map(|it| (*it).clone());
         let note = greet::Note { first_id, introduction, is_tuned: self.is_tuned.get() };
         (Said::Note(note.to_text()), first_id)
-    }
-}
-
-impl Caller {
-    /// It gets no answer, for this reason.
-    fn fail(self, fault: &CallError) {
-        match self {
-            Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
-            Self::Own(answer) => drop(answer.send(Err(fault.clone()))), // The asker may have left.
-            Self::Nobody(_) | Self::Unheard => {}
-        }
-    }
-
-    /// Whether anybody waits.
-    fn is_there(&self) -> bool {
-        matches!(self, Self::Client { .. } | Self::Own(_))
     }
 }
 

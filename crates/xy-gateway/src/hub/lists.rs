@@ -1,0 +1,133 @@
+//! What there is, for clients that ask: from what is known, never by asking a server.
+
+use std::rc::Rc;
+
+use xy_protocol::error::CallError;
+
+use super::Hub;
+use crate::catalog::{self, Kind, Known};
+use crate::client::Client;
+use crate::names;
+use crate::say;
+use crate::server::{Server, Standing};
+use crate::tools;
+
+/// One answer to a list is at most about this long: some clients read lines of 8 MiB.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// What clients show to their models of how to use servers; more is cut off by some.
+const INSTRUCTIONS_BYTES: usize = 2000;
+
+/// An unknown name is compared with so many known ones: everybody waits meanwhile.
+const MOST_COMPARED: usize = 1000;
+
+impl Hub {
+    /// Whether something is known of every server that a client is shown, or has been waited
+    /// for long enough.
+    pub(crate) fn is_known(&self, client: &Client) -> bool {
+        let is_missed = |server: &Rc<Server>| server.is_shown() && !server.was_waited_for.get();
+        let servers = self.servers.borrow();
+        servers.values().all(|server| server.known_to(client).is_some() || !is_missed(server))
+    }
+
+    /// Somebody has waited for what is not known yet, in vain. Nobody else does: whoever
+    /// comes later is told when there is more.
+    pub(crate) fn give_up_waiting(&self) {
+        let servers = self.servers.borrow();
+        for server in servers.values().filter(|server| server.known.borrow().is_none()) {
+            server.was_waited_for.set(true);
+        }
+    }
+
+    /// One answer to a client that asks for a list of everything.
+    pub(crate) fn list(
+        &self,
+        client: &Client,
+        kind: Kind,
+        after: Option<&str>,
+    ) -> Result<String, CallError> {
+        client.shows(kind, self.print(kind, client));
+        let own = tools::shown(kind, client.entry().may_manage);
+        let servers = self.servers.borrow();
+        let known: Vec<Rc<Known>> =
+            servers.values().filter_map(|server| server.shown_to(client)).collect();
+        let all = own.iter().chain(known.iter().flat_map(|known| known.shown(kind)));
+        let cut = catalog::cut(all, after, PAGE_BYTES)
+            .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
+        let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
+        let next = cut.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
+        let (key, next) = (kind.key(), next.unwrap_or_default());
+        Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
+    }
+
+    /// How xy introduces itself to a client.
+    pub(crate) fn introduction(&self, version: &str) -> String {
+        let ours = env!("CARGO_PKG_VERSION");
+        let instructions = names::quoted(&self.instructions());
+        format!(
+            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
+        )
+    }
+
+    /// What servers say of how to use them, as far as there is room.
+    fn instructions(&self) -> String {
+        let mut all = String::from(
+            "Tools and prompts of several servers: each name begins with its server's name and `__`.",
+        );
+        for server in self.servers() {
+            let Some(known) = server.shown() else { continue };
+            let Some(theirs) = known.introduction.instructions.as_deref() else { continue };
+            let more = format!("\n\n{}: {}", server.name, theirs.trim());
+            if !theirs.trim().is_empty() && all.len() + more.len() <= INSTRUCTIONS_BYTES {
+                all.push_str(&more);
+            }
+        }
+        all
+    }
+
+    /// There is no tool or prompt of this name.
+    pub(crate) fn unknown(&self, kind: Kind, name: &str) -> CallError {
+        let what = if kind == Kind::Tools { "tool" } else { "prompt" };
+        let shown = xy_protocol::control::quoted(name);
+        let fault = say::invalid(format!("Unknown {what}: {shown}"));
+        let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
+        let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
+        let names = names.take(MOST_COMPARED);
+        if let Some(nearest) = names::nearest(name, names) {
+            return fault.hint(format!("did you mean `{nearest}`?"));
+        }
+        match names::inside(name).and_then(|(server, _)| self.server(server)) {
+            Some(server) => match &*server.standing.borrow() {
+                Standing::Down(why) => {
+                    fault.cause(format!("`{}` is not running: {why}", server.name))
+                }
+                Standing::Up => fault,
+            },
+            None => fault,
+        }
+    }
+
+    /// The only server that has this resource.
+    pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Server>, CallError> {
+        let has = |server: &Rc<Server>| {
+            server.shown_to(client).is_some_and(|known| known.has_resource(uri))
+        };
+        let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
+        match (owners.pop(), owners.is_empty()) {
+            (Some(owner), true) => Ok(owner),
+            (None, _) => Err(no_resource(uri)),
+            (Some(last), false) => {
+                owners.push(last);
+                let names: Vec<String> =
+                    owners.iter().map(|it| names::uri_outside(it.name.as_str(), uri)).collect();
+                Err(say::invalid("several servers have this resource")
+                    .hint(format!("say which: {}", names.join(", "))))
+            }
+        }
+    }
+}
+
+/// There is no resource of this URI.
+pub(crate) fn no_resource(uri: &str) -> CallError {
+    say::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
+}

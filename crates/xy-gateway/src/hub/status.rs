@@ -1,0 +1,67 @@
+//! Whether all is well, and how much of everything there is, for those who watch.
+
+use std::rc::Rc;
+
+use xy_config::settings::Isolation;
+use xy_supervisor::instance::Holder;
+
+use super::Hub;
+use crate::catalog::Kind;
+use crate::http::HttpStatus;
+use crate::metrics;
+use crate::server::Server;
+
+/// What is counted of each server: its name, what it says, and the number.
+type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Server) -> usize);
+
+impl HttpStatus for Hub {
+    fn is_ready(&self) -> bool {
+        let is_there = |server: &Rc<Server>| {
+            let is_shared = server.settings.borrow().isolation == Isolation::Shared;
+            !is_shared || server.upstream(Holder::Shared).is_some()
+        };
+        self.servers().iter().filter(|server| server.is_shown()).all(is_there)
+    }
+
+    fn metrics(&self, out: &mut String) {
+        let servers = self.servers();
+        let gauge = metrics::Kind::Gauge;
+        metrics::single(
+            out,
+            "xy_clients",
+            gauge,
+            "Clients of the gateway.",
+            self.clients.borrow().len(),
+        );
+        let watched = self.subscriptions.borrow().len();
+        metrics::single(
+            out,
+            "xy_resources_watched",
+            gauge,
+            "Resources that clients watch.",
+            watched,
+        );
+        let numbers: [Number<'_>; 4] = [
+            ("xy_server_up", "Whether a server can be called.", &|it| {
+                usize::from(!it.all_upstreams().is_empty())
+            }),
+            ("xy_server_tools", "Tools of a server.", &|it| {
+                it.shown().map_or(0, |known| known.lists.of(Kind::Tools).len())
+            }),
+            ("xy_server_calls_open", "Calls a server has not answered.", &|it| {
+                it.all_upstreams().iter().map(|upstream| upstream.open_calls()).sum()
+            }),
+            (
+                "xy_server_calls_waiting",
+                "Calls that wait for a server to come up.",
+                &Server::waiting,
+            ),
+        ];
+        for (name, help, number) in numbers {
+            metrics::family(out, name, gauge, help);
+            for server in &servers {
+                metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
+            }
+        }
+    }
+}
