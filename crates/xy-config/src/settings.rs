@@ -80,6 +80,39 @@ pub struct ServerSettings {
     pub isolation: Isolation,
 }
 
+/// Where a server listens for MCP over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `http://…` or `https://…`, the path included.
+    pub url: String,
+    /// Sent with every request. Values may be secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Whether it speaks the older HTTP+SSE pair; else Streamable HTTP.
+    pub is_older: bool,
+    /// Whether it lives somewhere else: then it can be unreachable, and nobody here can end it.
+    pub is_remote: bool,
+}
+
+impl ServerSettings {
+    /// Where it listens, unless it speaks over its stdin and stdout.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        let process = &self.process;
+        let is_older = match process.transport {
+            Transport::Stdio => return None,
+            Transport::Http => false,
+            Transport::Sse => true,
+        };
+        let usual = if is_older { "/sse" } else { "/mcp" };
+        let path = process.path.as_deref().unwrap_or(usual);
+        Some(Endpoint {
+            url: format!("http://127.0.0.1:{}{path}", process.port?),
+            headers: BTreeMap::new(),
+            is_older,
+            is_remote: false,
+        })
+    }
+}
+
 /// Who shares an instance of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Isolation {

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
-use xy_supervisor::speak::{Before, Line, Said, Told};
+use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
 use crate::catalog::{Item, Kind, Known, Lists, MOST_BYTES, MOST_ITEMS, Page};
 use crate::era::Introduction;
@@ -51,7 +51,8 @@ const SHARED_CAPABILITIES: &str = r#"{"sampling":{},"elicitation":{}}"#;
 
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
-    let Line { key, settings, stdin, stdout, before, said, mut told, .. } = line;
+    let Line { key, settings, way, before, said, mut told, .. } = line;
+    let Way::Pipes { stdin, stdout } = way else { return };
     let server = hub.server_of(&settings);
     let is_adopted = before.is_some();
     let (note, unread) = match before {

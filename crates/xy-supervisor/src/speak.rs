@@ -1,5 +1,6 @@
-//! The seam to whoever speaks with stdio servers. The supervisor knows no protocol: it hands
-//! over the ends of a server's pipes, and is told when that server is ready.
+//! The seam to whoever speaks with servers. The supervisor knows no protocol: it hands over
+//! the ends of a server's pipes, or says that it listens somewhere, and is told when that
+//! server is ready.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,31 +17,43 @@ pub use listener::Listener;
 
 /// Speaks with servers.
 pub trait Speak: Send + Sync + 'static {
-    /// A life whose pipes are open. Must not block. Dropping the line hangs up: then nobody
-    /// reads what the server says.
+    /// A life that has begun. Must not block. Dropping the line hangs up: then nobody reads
+    /// what the server says.
     fn speak(&self, line: Line);
 }
 
-/// The way to one stdio server, for one life of it.
+/// The way to one server, for one life of it.
 #[derive(Debug)]
 pub struct Line {
     /// Whose life it is.
     pub key: InstanceKey,
     /// What its file says.
     pub settings: Arc<ServerSettings>,
-    /// The leader of its processes.
-    pub pid: u32,
-    /// Where it is spoken to. Non-blocking.
-    pub stdin: OwnedFd,
-    /// Where it answers. Non-blocking.
-    pub stdout: OwnedFd,
+    /// The leader of its processes, if it has any here.
+    pub pid: Option<u32>,
+    /// Where it is spoken to.
+    pub way: Way,
     /// Of a life that an earlier daemon began: what that daemon's speaker had to say of it,
-    /// and what the server said while nobody listened, to be read before `stdout`.
+    /// and what the server said while nobody listened, to be read before its stdout.
     pub before: Option<Before>,
     /// What the speaker says to the supervisor.
     pub said: mpsc::Sender<Said>,
     /// What the supervisor tells the speaker. Closed without a word if nothing more is known.
     pub told: mpsc::Receiver<Told>,
+}
+
+/// Where a server is spoken to.
+#[derive(Debug)]
+pub enum Way {
+    /// At its pipes.
+    Pipes {
+        /// Where it hears. Non-blocking.
+        stdin: OwnedFd,
+        /// Where it answers. Non-blocking.
+        stdout: OwnedFd,
+    },
+    /// Where its settings say that it listens.
+    Endpoint,
 }
 
 /// What there was before this daemon.
@@ -59,6 +72,12 @@ pub enum Said {
     Ready,
     /// It cannot be spoken with, for this reason: it is ended, which counts as a failure.
     Unfit(String),
+    /// It does not answer at all, for this reason, and lives somewhere else: there is nothing
+    /// to end and nobody to blame. It is tried again after a while.
+    Unreachable(String),
+    /// It refuses to be spoken with, for this reason, and will until somebody changes
+    /// something. It is given up.
+    Hopeless(String),
     /// It has closed its stdout. If it does not end by itself soon, it is unfit.
     Mute,
     /// It said something that is no message of the protocol: this is for its log. Whole

@@ -5,7 +5,7 @@ use std::io;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
-use super::{Line, Said, Speak, Told};
+use super::{Line, Said, Speak, Told, Way};
 
 /// What one read takes.
 const READ_BYTES: usize = 64 * 1024;
@@ -27,7 +27,8 @@ impl Speak for Listener {
 }
 
 async fn listen(line: Line) {
-    let Line { key, stdin, stdout, before, said, mut told, .. } = line;
+    let Line { key, way, before, said, mut told, .. } = line;
+    let Way::Pipes { stdin, stdout } = way else { return };
     let stdout = match Receiver::from_owned_fd(stdout) {
         Ok(stdout) => stdout,
         Err(error) => return tracing::warn!(server = %key, %error, "nobody listens to it"),

@@ -3,16 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use xy_protocol::server::ServerState;
 use xy_supervisor::fleet::Ask;
 use xy_supervisor::lifecycle::{Exit, Reason};
-use xy_supervisor::speak::{Line, Listener, Said, Told};
+use xy_supervisor::speak::{Line, Listener, Said, Told, Way};
 
-use crate::stage::{Home, Probe, before, ready_by, script};
+use crate::stage::{Home, Probe, before, pipes, ready_by, script};
 
 mod stage;
 
@@ -26,7 +25,7 @@ const SAYS_HALF: &str =
     "read -r line; printf 'whole\\nha'; read -r line; printf 'lf\\n'; read -r line";
 
 fn write(line: &Line, text: &str) {
-    assert_eq!(rustix::io::write(line.stdin.as_fd(), text.as_bytes()), Ok(text.len()));
+    assert_eq!(rustix::io::write(pipes(line).0, text.as_bytes()), Ok(text.len()));
 }
 
 // Ready, or not.
@@ -40,7 +39,7 @@ fn a_server_is_ready_when_its_speaker_says_so() {
     assert_eq!(line.key.to_string(), "one");
     assert!(line.before.is_none());
     let starting = daemon.wait_until(|now| now.pid.is_some());
-    assert_eq!((starting.state(), starting.pid), (ServerState::Starting, Some(line.pid)));
+    assert_eq!((starting.state(), starting.pid), (ServerState::Starting, line.pid));
     daemon.say(&line, Said::Ready);
     daemon.wait_for(ServerState::Running);
     drop(line);
@@ -68,7 +67,7 @@ fn a_server_whose_answer_is_not_waited_for_any_longer_is_ready_at_once() {
     let line = daemon.line();
     daemon.wait_until(|now| now.pid.is_some());
     daemon.apply(ready_by(Probe::Process, 10 * SECOND, script(LIVES)));
-    assert_eq!(daemon.wait_for(ServerState::Running).pid, Some(line.pid));
+    assert_eq!(daemon.wait_for(ServerState::Running).pid, line.pid);
     drop(line);
     daemon.shutdown();
 }
@@ -210,7 +209,8 @@ fn a_speaker_is_told_of_a_stop_and_of_the_end() {
     daemon.wait_for(ServerState::Running);
     daemon.ask(Ask::Stop);
     assert!(matches!(daemon.told(&mut line), Some(Told::Close)));
-    let Line { stdin, stdout, said, told, .. } = line;
+    let Line { way, said, told, .. } = line;
+    let Way::Pipes { stdin, stdout } = way else { panic!("it has no pipes") };
     drop(stdin); // Only now there is nobody left who could write.
     let mut told = told;
     let over = daemon.within(told.recv());
@@ -242,7 +242,7 @@ fn a_server_whose_speaker_is_gone_can_be_stopped_and_handed_over() {
     daemon.let_go();
     let mut daemon = home.daemon();
     let line = daemon.line();
-    assert_eq!(Some(line.pid), pid);
+    assert_eq!(line.pid, pid);
     drop(line);
     daemon.ask(Ask::Stop);
     daemon.wait_for(ServerState::Stopped);
@@ -414,7 +414,7 @@ fn one_whose_message_was_written_whole_goes_on() {
 
     let mut daemon = home.daemon();
     assert_eq!(daemon.line().pid, pid);
-    assert_eq!(daemon.wait_for(ServerState::Running).pid, Some(pid));
+    assert_eq!(daemon.wait_for(ServerState::Running).pid, pid);
     daemon.shutdown();
 }
 

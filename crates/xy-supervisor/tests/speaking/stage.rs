@@ -1,5 +1,6 @@
 //! Daemons that come and go in one home, and a speaker whose lines are the test's.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Ask, Fleet, FleetParts};
 use xy_supervisor::instance::{Holder, InstanceHandle, Snapshot};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
-use xy_supervisor::speak::{Before, Line, Said, Speak, Told};
+use xy_supervisor::speak::{Before, Line, Said, Speak, Told, Way};
 use xy_supervisor::wishes::Wishes;
 
 /// How long anything is waited for.
@@ -197,7 +198,7 @@ impl Daemon {
 
     /// Reads so many bytes of what the server says.
     pub(crate) fn read(&self, line: &Line, count: usize) -> String {
-        let stdout = line.stdout.try_clone().unwrap();
+        let stdout = pipes(line).1.try_clone().unwrap();
         self.within(async {
             let mut bytes = vec![0; count];
             let mut stdout = pipe::Receiver::from_owned_fd(stdout).unwrap();
@@ -228,8 +229,8 @@ impl Daemon {
         let letting_go = self.runtime.spawn(async move { fleet.let_go().await });
         match self.told(&mut line) {
             Some(Told::LetGo(answer)) => {
-                let Line { stdin, stdout, said: _said, told: _told, .. } = line;
-                drop((stdin, stdout));
+                let Line { way, said: _said, told: _told, .. } = line;
+                drop(way);
                 answer.send(rest.to_vec()).unwrap();
             }
             other => panic!("{other:?}"),
@@ -257,4 +258,12 @@ impl Daemon {
 pub(crate) fn before(line: &Line) -> (&str, &str) {
     let Before { note, unread } = line.before.as_ref().expect("it was adopted");
     (note, std::str::from_utf8(unread).unwrap())
+}
+
+/// Where a stdio server hears, and where it answers.
+pub(crate) fn pipes(line: &Line) -> (&OwnedFd, &OwnedFd) {
+    match &line.way {
+        Way::Pipes { stdin, stdout } => (stdin, stdout),
+        Way::Endpoint => panic!("it has no pipes"),
+    }
 }

@@ -16,7 +16,7 @@ use crate::launch::News;
 use crate::launch::shim_link::Heard;
 use crate::lifecycle::Exit;
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Before, Line, Said, Told};
+use crate::speak::{Before, Line, Said, Told, Way};
 
 /// So much said is kept until it is heard; then the speaker waits.
 const SAID: usize = 16;
@@ -99,9 +99,8 @@ impl Driver {
         self.speaker.speak(Line {
             key: self.order.key.clone(),
             settings: self.order.settings.clone(),
-            pid,
-            stdin,
-            stdout,
+            pid: Some(pid),
+            way: Way::Pipes { stdin, stdout },
             before,
             said: said_to_us,
             told: told_by_us,
@@ -112,7 +111,10 @@ impl Driver {
     pub(super) async fn hear_said(&mut self, said: Said) {
         match said {
             Said::Ready => self.tell(News::Ready).await,
-            Said::Unfit(why) => self.unfit(why).await,
+            // What is wrong with a process here is ended with it.
+            Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
+                self.unfit(why).await;
+            }
             Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
             said => self.pass_on(said),
         }
@@ -131,7 +133,11 @@ impl Driver {
             }
             Said::WriteBegins(known) => self.link.queue_then(&Order::WriteBegins, known),
             Said::WriteEnds => self.link.queue(&Order::WriteEnds),
-            Said::Ready | Said::Unfit(_) | Said::Mute => {}
+            Said::Ready
+            | Said::Unfit(_)
+            | Said::Unreachable(_)
+            | Said::Hopeless(_)
+            | Said::Mute => {}
         }
     }
 
