@@ -183,13 +183,26 @@ pub struct Rules {
     pub ready: ReadyRules,
     /// How long it waits for a new daemon after its own was killed.
     pub orphan_timeout: Duration,
+    /// How long its calls may take. What was stored by a version that knew no such rules has
+    /// none.
+    #[serde(default)]
+    pub calls: CallRules,
+}
+
+/// How long calls to a server may take; for ever, where nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CallRules {
+    /// Without a word about it.
+    pub idle: Option<Duration>,
+    /// In all.
+    pub within: Option<Duration>,
 }
 
 impl Rules {
     /// Whether no duration is longer than a file may say: what was stored may be damaged, and
     /// others would not fit a clock.
     pub fn are_sane(&self) -> bool {
-        let Self { restart, stop, ready, orphan_timeout } = self;
+        let Self { restart, stop, ready, orphan_timeout, calls } = self;
         let all = [
             restart.backoff_initial,
             restart.backoff_max,
@@ -198,7 +211,8 @@ impl Rules {
             ready.within,
             *orphan_timeout,
         ];
-        all.iter().all(|duration| *duration <= LONGEST)
+        let all = all.iter().chain(&calls.idle).chain(&calls.within);
+        all.into_iter().all(|duration| *duration <= LONGEST)
     }
 }
 
@@ -209,6 +223,7 @@ impl Default for Rules {
             stop: StopRules::default(),
             ready: ReadyRules::default(),
             orphan_timeout: ORPHAN_TIMEOUT,
+            calls: CallRules::default(),
         }
     }
 }
