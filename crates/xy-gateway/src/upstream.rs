@@ -3,18 +3,16 @@
 //!
 //! A call is appended to one buffer and remembered under an id of ours; its answer goes
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
-//! `wire.rs` moves the bytes, `greet.rs` says hello.
+//! What moves the bytes is behind `wire.rs`; `greet.rs` says hello.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
-use xy_ipc::framing::LineSplitter;
-use xy_mcp::edit::Edits;
+use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::head::id_in;
 use xy_protocol::control::quoted;
@@ -32,11 +30,12 @@ mod caller;
 pub(crate) mod greet;
 mod ids;
 mod outgoing;
+pub(crate) mod pipes;
 pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Question};
 use ids::Ids;
-use outgoing::Outgoing;
+use wire::{MAX_MESSAGE, Wire};
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -51,23 +50,27 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
     /// It told something that belongs to no call by itself.
-    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]);
-    /// It asks something.
-    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]);
+    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
+    /// It asks something, under this id of its own.
+    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+}
+
+/// Something that a server says of its own accord.
+pub(crate) struct Told<'t> {
+    pub(crate) method: &'t str,
+    pub(crate) params: Option<&'t str>,
+    /// All of it.
+    pub(crate) line: &'t [u8],
+    /// The call that it is about, if the way it came tells.
+    pub(crate) during: Option<u64>,
 }
 
 /// One living server.
 pub(crate) struct Upstream {
     key: InstanceKey,
-    out: RefCell<Outgoing>,
-    /// There is something to write.
-    flush: Notify,
-    /// Where it is written, while it can be spoken to.
-    stdin: RefCell<Option<Rc<pipe::Sender>>>,
+    wire: Rc<dyn Wire>,
     calls: RefCell<HashMap<u64, Call>>,
     ids: RefCell<Ids>,
-    /// What the server says, cut into lines.
-    lines: RefCell<LineSplitter>,
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
@@ -81,8 +84,6 @@ pub(crate) struct Upstream {
     known: RefCell<Option<Rc<Known>>>,
     /// Until then it may speak to clients of another daemon.
     strange_until: Option<Instant>,
-    /// Whether something is being written that can be torn, or may be written only in its turn.
-    is_writing: Cell<bool>,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
 }
@@ -101,8 +102,8 @@ enum Stage {
 /// A request that is not answered.
 struct Call {
     caller: Caller,
-    /// The place in all that is written where it begins.
-    begins: u64,
+    /// By which one can tell whether it was written.
+    place: u64,
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -124,16 +125,14 @@ impl Upstream {
         said: mpsc::Sender<Said>,
         first_id: u64,
         is_adopted: bool,
+        wire: Rc<dyn Wire>,
         company: Rc<dyn Company>,
     ) -> Rc<Self> {
         Rc::new(Self {
             key,
-            out: RefCell::default(),
-            flush: Notify::new(),
-            stdin: RefCell::default(),
+            wire,
             calls: RefCell::default(),
             ids: RefCell::new(Ids::from(first_id)),
-            lines: RefCell::new(LineSplitter::new(wire::MAX_LINE)),
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
@@ -142,7 +141,6 @@ impl Upstream {
             is_tuned: Cell::new(false),
             known: RefCell::default(),
             strange_until: is_adopted.then(|| Instant::now() + ECHO),
-            is_writing: Cell::new(false),
             scratch: RefCell::default(),
         })
     }
@@ -171,19 +169,17 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let number = ours.to_string();
-        let begins = self.out.borrow_mut().append(|out| {
-            let mut edits = Edits::of(request.text);
-            edits.replace(request.id, number.as_str());
-            if let Some(token) = request.token {
-                edits.replace(token, number.as_str());
-            }
-            if let Some((part, new)) = request.renamed {
-                edits.replace(part, new);
-            }
-            edits.append_to(out);
-        });
-        self.calls.borrow_mut().insert(ours, Call { caller, begins });
-        self.flush_soon();
+        let mut edits = Edits::of(request.text);
+        edits.replace(request.id, number.as_str());
+        if let Some(token) = request.token {
+            edits.replace(token, number.as_str());
+        }
+        if let Some((part, new)) = request.renamed {
+            edits.replace(part, new);
+        }
+        let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
+        self.calls.borrow_mut().insert(ours, Call { caller, place });
+        self.wire.flush(self.calls.borrow().len() == 1);
         Ok(ours)
     }
 
@@ -195,18 +191,17 @@ impl Upstream {
     ) -> Result<Question, CallError> {
         self.check_room()?;
         let ours = self.new_id();
-        let begins = self.out.borrow_mut().append(|out| {
-            let text = match params {
-                Some(params) => format!(
-                    r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#
-                ),
-                None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
-            };
-            xy_mcp::edit::append_on_one_line(out, text.as_bytes());
-        });
+        let text = match params {
+            Some(params) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#)
+            }
+            None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
+        };
+        let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
+        let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        self.calls.borrow_mut().insert(ours, Call { caller: Caller::Own(answer), begins });
-        self.flush.notify_one();
+        self.calls.borrow_mut().insert(ours, Call { caller: Caller::Own(answer), place });
+        self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
     }
 
@@ -222,11 +217,11 @@ impl Upstream {
 
     /// Sends a message that wants no answer.
     pub(crate) fn send(&self, message: &[u8]) {
-        if matches!(*self.stage.borrow(), Stage::Closed) || self.out.borrow().len() > MOST_BYTES {
+        if matches!(*self.stage.borrow(), Stage::Closed) || self.wire.waiting() > MOST_BYTES {
             return;
         }
-        self.out.borrow_mut().append(|out| xy_mcp::edit::append_on_one_line(out, message));
-        self.flush.notify_one();
+        self.wire.put(None, &mut |out| append_on_one_line(out, message));
+        self.wire.flush(false);
     }
 
     /// Gives up a call, and tells the server so.
@@ -254,6 +249,14 @@ impl Upstream {
         });
     }
 
+    /// The client that made this call and waits for it, and where.
+    pub(crate) fn client_of(&self, ours: u64) -> Option<(Rc<Client>, StreamNo)> {
+        match &self.calls.borrow().get(&ours)?.caller {
+            Caller::Client { client, stream, .. } => Some((client.clone(), *stream)),
+            Caller::Nobody(_) | Caller::Own(_) | Caller::Unheard => None,
+        }
+    }
+
     /// The client that everything in flight belongs to, and where it asked last; `None` if
     /// nothing is in flight, or something of somebody else too.
     pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
@@ -278,20 +281,25 @@ impl Upstream {
         youngest.map(|(_, client, stream)| (client.clone(), stream))
     }
 
-    /// Takes one line that the server has said.
-    fn hear(self: &Rc<Self>, line: &[u8]) {
+    /// Takes one message that the server has said; `during` is the call it was said about, if
+    /// that is known.
+    fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         match envelope::parse(line) {
             Ok(Message::Answer { id: Some(id), .. }) => self.answered(id, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);
             }
             Ok(Message::Notification { method, params }) => {
-                self.company.told(self, &method, params, line);
+                let method = &*method;
+                self.company.told(self, &Told { method, params, line, during });
             }
             Ok(Message::Request { id, method, .. }) if method == "ping" => {
                 self.send(&crate::say::result(id, "{}"));
             }
-            Ok(Message::Request { id, method, .. }) => self.company.asked(self, id, &method, line),
+            Ok(Message::Request { id, method, params }) => {
+                let method = &*method;
+                self.company.asked(self, id, &Told { method, params, line, during });
+            }
             Err(Malformed::NotAMessage { id: Some(id), reason }) => {
                 self.stray(line);
                 self.answered_badly(&id, &reason);
@@ -311,7 +319,7 @@ impl Upstream {
                 edits.replace(id, &*theirs);
                 edits.append_to(&mut scratch);
                 client.answered(&theirs, stream, &scratch);
-                scratch.shrink_to(wire::READ_BYTES);
+                scratch.shrink_to(pipes::READ_BYTES);
             }
             Some(Caller::Own(answer)) => {
                 // All of the line was read as JSON, so it is text. The asker may have left.
@@ -377,7 +385,7 @@ impl Upstream {
     /// A line that is too long for a message, of which this is the beginning; whoever waits
     /// for it is told.
     fn too_long(&self, head: &[u8]) {
-        let limit = wire::MAX_LINE >> 20;
+        let limit = MAX_MESSAGE >> 20;
         self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
         let named = id_in(head).and_then(|id| id.parse().ok());
         // Some servers write the id last; then it is known only if one call is open.
@@ -426,7 +434,7 @@ impl Upstream {
     /// From now on nothing can be asked; what has been asked may still be answered.
     pub(crate) fn take_no_more(&self) {
         self.stage.replace(Stage::Closed);
-        self.stdin.take();
+        self.wire.close();
     }
 
     /// Whether nothing can be asked any more.
@@ -434,20 +442,14 @@ impl Upstream {
         matches!(*self.stage.borrow(), Stage::Closed)
     }
 
-    /// It can be spoken to there.
-    pub(crate) fn speak_to(&self, stdin: &Rc<pipe::Sender>) {
-        *self.stdin.borrow_mut() = Some(stdin.clone());
-    }
-
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
     pub(crate) fn close(&self, why: &str) {
         self.take_no_more();
-        let written = self.out.borrow().written();
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(ours, _)| *ours);
-        for (_, Call { caller, begins }) in calls {
-            caller.fail(&self.lost(begins < written, why));
+        for (_, Call { caller, place }) in calls {
+            caller.fail(&self.lost(self.wire.is_written(place), why));
         }
     }
 
@@ -495,7 +497,7 @@ impl Upstream {
         if self.calls.borrow().len() >= MOST_CALLS {
             return Err(full(format!("{MOST_CALLS} are open")));
         }
-        if self.out.borrow().len() > MOST_BYTES {
+        if self.wire.waiting() > MOST_BYTES {
             return Err(full("it does not read what it is sent".to_owned()));
         }
         Ok(())

@@ -11,11 +11,15 @@ use crate::level::Level;
 use crate::names;
 use crate::params::Params;
 use crate::say;
-use crate::upstream::{Company, Upstream};
+use crate::upstream::{Company, Told, Upstream};
 
 impl Hub {
     /// Whom a message of a server belongs to, and where they asked.
-    fn addressee(&self, by: &Rc<Upstream>) -> Option<(Rc<Client>, To)> {
+    fn addressee(&self, by: &Rc<Upstream>, during: Option<u64>) -> Option<(Rc<Client>, To)> {
+        if let Some(ours) = during {
+            // What was said where only one call is answered is about that call.
+            return by.client_of(ours).map(|(client, stream)| (client, To::During(stream)));
+        }
         if let Holder::Client(number) = by.key().holder {
             let client = self.clients.borrow().get(&number).cloned()?;
             let to = by.only_client().map_or(To::Anyone, |(_, stream)| To::During(stream));
@@ -41,7 +45,8 @@ impl Hub {
 }
 
 impl Company for Hub {
-    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]) {
+    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>) {
+        let Told { method, params, line, during } = *told;
         match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
@@ -54,7 +59,7 @@ impl Company for Hub {
                     }
                 }
             }
-            _ => match self.addressee(by) {
+            _ => match self.addressee(by, during) {
                 Some((client, to)) if wants(&client, method, params) => client.tell(line, to),
                 Some(_) => {}
                 None => by.stray(line),
@@ -62,7 +67,8 @@ impl Company for Hub {
         }
     }
 
-    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]) {
+    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>) {
+        let Told { method, line, during, .. } = *asked;
         let capability = match method {
             "sampling/createMessage" => "sampling",
             "elicitation/create" => "elicitation",
@@ -70,7 +76,7 @@ impl Company for Hub {
             _ => "",
         };
         let refuse = |code, why: &str| by.send(&say::error(id, code, why));
-        let Some((client, to)) = self.addressee(by) else {
+        let Some((client, to)) = self.addressee(by, during) else {
             return refuse(
                 -32603,
                 "it is not clear which client this is for: several share this server",
