@@ -37,8 +37,9 @@ const LINES: usize = 1024;
 /// Questions that wait to be taken up.
 const QUESTIONS: usize = 64;
 
-/// For manifests. Only one: what is remembered of a server last is what stays.
-const BLOCKING_THREADS: usize = 1;
+/// For manifests, and for the names of hosts: one that is not found for a long time must not
+/// keep others waiting.
+const BLOCKING_THREADS: usize = 8;
 
 /// What speaks with servers, for whoever starts them.
 pub fn speaker() -> (Arc<Speaker>, Lines) {

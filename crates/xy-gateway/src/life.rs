@@ -184,16 +184,27 @@ async fn learn(
     };
     upstream.say(Said::Ready).await;
     hub.opened(&upstream);
+    learn_lists(&hub, &server, &settings, &upstream, &introduction).await;
+}
+
+/// Learns what a server offers, again whenever that may have changed.
+async fn learn_lists(
+    hub: &Hub,
+    server: &Rc<Server>,
+    settings: &Arc<ServerSettings>,
+    upstream: &Rc<Upstream>,
+    introduction: &Rc<Introduction>,
+) {
     let mut lists = Lists::default();
     while !upstream.is_closed() {
-        let is_whole = ask_all(&upstream, &introduction, &mut lists).await;
+        let is_whole = ask_all(upstream, introduction, &mut lists).await;
         if upstream.is_closed() {
             return; // What it could not answer any more says nothing of what it offers.
         }
-        let known = Known::new(server.name.as_str(), (*introduction).clone(), lists.clone());
-        let known = hub.learn(&server, &upstream, known);
+        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
+        let known = hub.learn(server, upstream, known);
         if is_whole {
-            hub.manifests.remember(&settings, &known).await;
+            hub.manifests.remember(settings, &known).await;
             upstream.until_lists_change().await;
         } else {
             let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;

@@ -3,12 +3,13 @@
 //! A manifest is of one configuration: a server that is started otherwise is another one.
 //! It is never trusted for more than what to show: the living server has the last word.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -27,6 +28,10 @@ const MOST_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Manifests {
     folder: PathBuf,
+    /// How many were written, and for each server the last of them: what was known first must
+    /// not be written last.
+    written: Arc<Mutex<HashMap<PathBuf, u64>>>,
+    next: Arc<AtomicU64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,7 +44,7 @@ struct Manifest {
 
 impl Manifests {
     pub(crate) fn in_folder(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, written: Arc::default(), next: Arc::default() }
     }
 
     /// What is remembered of a server that is started like this.
@@ -62,7 +67,13 @@ impl Manifests {
     pub(crate) async fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
         let file = self.file(&settings.name);
         let manifest = Manifest::of(settings, known);
+        let (number, latest) = (self.next.fetch_add(1, Ordering::Relaxed), self.written.clone());
         let written = tokio::task::spawn_blocking(move || {
+            let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+            if latest.get(&file).is_some_and(|latest| *latest > number) {
+                return;
+            }
+            latest.insert(file.clone(), number);
             let text = serde_json::to_string(&manifest).unwrap_or_default();
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;

@@ -31,6 +31,7 @@ pub(crate) mod greet;
 mod ids;
 mod outgoing;
 pub(crate) mod pipes;
+pub(crate) mod web;
 pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Question};
@@ -233,6 +234,7 @@ impl Upstream {
         }
         call.caller = Caller::Nobody(Instant::now());
         drop(calls);
+        self.wire.given_up(ours);
         let reason = crate::names::quoted(reason);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
@@ -391,12 +393,24 @@ impl Upstream {
         // Some servers write the id last; then it is known only if one call is open.
         let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
         let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
-        let Some(call) = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours)) else {
-            return;
-        };
-        let message = format!("the answer of `{}` is longer than {limit} MiB", self.key.server);
+        if let Some(ours) = ours {
+            self.fail_too_long(ours);
+        }
+    }
+
+    /// The same, where it is known whose answer it would be.
+    fn too_long_for(&self, ours: u64, head: &[u8]) {
+        let named = id_in(head).and_then(|id| id.parse().ok());
+        let limit = MAX_MESSAGE >> 20;
+        self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
+        self.fail_too_long(named.unwrap_or(ours));
+    }
+
+    fn fail_too_long(&self, ours: u64) {
+        let (server, limit) = (&self.key.server, MAX_MESSAGE >> 20);
+        let message = format!("the answer of `{server}` is longer than {limit} MiB");
         let fault = CallError::new(ErrorKind::Internal, message);
-        call.caller.fail(&fault.cause("xy does not pass on such answers"));
+        self.fail(ours, &fault.cause("xy does not pass on such answers"));
     }
 
     /// Whether it has been told what to log, by this daemon or an earlier one.
@@ -442,15 +456,57 @@ impl Upstream {
         matches!(*self.stage.borrow(), Stage::Closed)
     }
 
-    /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
-    pub(crate) fn close(&self, why: &str) {
-        self.take_no_more();
+    /// The server has to be greeted again before it can be asked.
+    pub(crate) fn begin_anew(&self) {
+        let mut stage = self.stage.borrow_mut();
+        if !matches!(*stage, Stage::Closed) {
+            *stage = Stage::Greeted;
+        }
+    }
+
+    /// Whether somebody waits for the answer to a call.
+    fn is_open(&self, ours: u64) -> bool {
+        self.calls.borrow().get(&ours).is_some_and(|call| call.caller.is_there())
+    }
+
+    /// Whether a call has not been answered, whoever waits for it.
+    fn is_known(&self, ours: u64) -> bool {
+        self.calls.borrow().contains_key(&ours)
+    }
+
+    /// A call gets no answer, for this reason.
+    fn fail(&self, ours: u64, fault: &CallError) {
+        let call = self.calls.borrow_mut().remove(&ours);
+        if let Some(call) = call {
+            call.caller.fail(fault);
+        }
+    }
+
+    /// A call gets no answer: `why` says how it came.
+    fn lose(&self, ours: u64, is_written: bool, why: &str) {
+        self.fail(ours, &self.lost(is_written, why));
+    }
+
+    /// What was an answer to a call is none.
+    fn fail_badly(&self, ours: u64, reason: &str) {
+        self.answered_badly(&ours.to_string(), reason);
+    }
+
+    /// All calls get no answer: `why` says how it came.
+    pub(crate) fn lose_all(&self, why: &str) {
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(ours, _)| *ours);
         for (_, Call { caller, place }) in calls {
             caller.fail(&self.lost(self.wire.is_written(place), why));
         }
+        self.wire.hang_up();
+    }
+
+    /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
+    pub(crate) fn close(&self, why: &str) {
+        self.take_no_more();
+        self.lose_all(why);
     }
 
     /// Another daemon goes on with the server. Nobody is answered here: clients are hung up on,
@@ -463,6 +519,7 @@ impl Upstream {
                 caller => caller.fail(&self.lost(true, "another daemon took over")),
             }
         }
+        self.wire.hang_up();
     }
 
     fn lost(&self, is_written: bool, why: &str) -> CallError {
@@ -531,7 +588,8 @@ impl Upstream {
     fn note(&self) -> (Said, u64) {
         let first_id = self.ids.borrow().to_record();
         let introduction = self.introduction().map(|it| (*it).clone());
-        let note = greet::Note { first_id, introduction, is_tuned: self.is_tuned.get() };
+        let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
+        let note = greet::Note { first_id, introduction, is_tuned, session };
         (Said::Note(note.to_text()), first_id)
     }
 }

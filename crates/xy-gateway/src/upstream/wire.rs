@@ -19,6 +19,17 @@ pub(crate) trait Wire {
     /// How many bytes wait to be sent.
     fn waiting(&self) -> usize;
 
+    /// Nobody waits for the answer to this call any more.
+    fn given_up(&self, _call: u64) {}
+
+    /// What the session is called, if the server has given it a name.
+    fn session(&self) -> Option<String> {
+        None
+    }
+
     /// Nothing more is begun to be sent.
     fn close(&self);
+
+    /// No answer is waited for any more.
+    fn hang_up(&self) {}
 }
