@@ -26,6 +26,7 @@ mod leaks;
 mod logs;
 mod mcp;
 mod process;
+pub mod remote;
 mod run;
 pub mod standin;
 mod wait;
