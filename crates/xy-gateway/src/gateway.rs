@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{ServerState, Transport, Wanted};
+use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
 use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
 use xy_supervisor::speak::{Line, Speak};
@@ -322,9 +322,6 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
 
 /// Whether a server is there, or will be.
 fn standing(member: &Member) -> Standing {
-    if member.settings.process.transport != Transport::Stdio {
-        return Standing::Down("servers behind HTTP are not served yet".to_owned());
-    }
     // Those for single clients come when they are called.
     let shared = match member.settings.isolation {
         Isolation::Shared => member.instances.values().next(),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{ServerKind, ServerSettings};
 use xy_protocol::server::ServerName;
 
 use crate::catalog::{Item, Kind, Known, Lists};
@@ -135,8 +135,11 @@ impl Manifest {
 /// Tells one way to start a server from another. What it is told that clients can do is a
 /// function of its isolation.
 fn key(settings: &ServerSettings) -> String {
-    let process = serde_json::to_string(&settings.process).unwrap_or_default();
-    let text = format!("{process} {:?}", settings.isolation);
+    let what = match &settings.kind {
+        ServerKind::Process(process) => serde_json::to_string(process),
+        ServerKind::Remote(remote) => serde_json::to_string(remote),
+    };
+    let text = format!("{} {:?}", what.unwrap_or_default(), settings.isolation);
     let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -177,7 +180,7 @@ mod tests {
                 is_outdated: false,
                 added: false,
             },
-            process: ProcessSettings {
+            kind: ServerKind::Process(ProcessSettings {
                 command: command.to_owned(),
                 args: Vec::new(),
                 env: BTreeMap::new(),
@@ -186,7 +189,7 @@ mod tests {
                 port: None,
                 path: None,
                 limits: Limits::default(),
-            },
+            }),
             rules: Rules::default(),
             isolation: Isolation::Shared,
         }

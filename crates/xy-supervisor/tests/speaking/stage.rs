@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use xy_config::Broken;
 pub(crate) use xy_config::settings::Probe;
 use xy_config::settings::{
-    Isolation, Limits, ProcessSettings, ReadyRules, RestartRules, Rules, ServerSettings, Source,
-    StopRules,
+    Isolation, Limits, ProcessSettings, ReadyRules, RestartRules, Rules, ServerKind,
+    ServerSettings, Source, StopRules,
 };
 use xy_protocol::server::{ServerName, ServerState, Transport};
 use xy_supervisor::AddedServers;
@@ -51,7 +51,7 @@ pub(crate) fn script(script: &str) -> ServerSettings {
             is_outdated: false,
             added: false,
         },
-        process: ProcessSettings {
+        kind: ServerKind::Process(ProcessSettings {
             command: "sh".into(),
             args: vec!["-c".into(), script.into()],
             env: [].into(),
@@ -60,7 +60,7 @@ pub(crate) fn script(script: &str) -> ServerSettings {
             port: None,
             path: None,
             limits: Limits::default(),
-        },
+        }),
         rules: Rules {
             restart,
             stop: StopRules { grace: Duration::from_secs(5) },
