@@ -23,6 +23,8 @@ mod isolated;
 mod lists;
 #[path = "gateway/mortal_servers.rs"]
 mod mortal_servers;
+#[path = "gateway/remote.rs"]
+mod remote;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;

@@ -125,7 +125,7 @@ fn after(trouble: Trouble, is_remote: bool, tries: u32) -> Next {
         }
         Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
         Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
-        Trouble::Hopeless(why) => Next::Hopeless(why),
+        Trouble::Refused(why) | Trouble::Hopeless(why) => Next::Hopeless(why),
     }
 }
 
@@ -255,7 +255,10 @@ impl Leader {
     async fn log(&self, trouble: &Trouble, tries: u32) {
         let why = match trouble {
             Trouble::Forgotten => "it has forgotten the session",
-            Trouble::Unreachable(why) | Trouble::Failing(why) | Trouble::Hopeless(why) => why,
+            Trouble::Unreachable(why)
+            | Trouble::Failing(why)
+            | Trouble::Refused(why)
+            | Trouble::Hopeless(why) => why,
         };
         if tries.is_power_of_two() || tries == 0 {
             self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
@@ -268,7 +271,7 @@ impl Leader {
 async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
     loop {
         match troubles.recv().await {
-            Some(Trouble::Failing(_)) => {} // Whoever asked has been told.
+            Some(Trouble::Failing(_) | Trouble::Refused(_)) => {} // Whoever asked has been told.
             Some(trouble) => return trouble,
             None => std::future::pending().await,
         }

@@ -97,6 +97,8 @@ pub(crate) enum Trouble {
     Unreachable(String),
     /// It could not do what it was asked, for once.
     Failing(String),
+    /// It has refused what it was asked.
+    Refused(String),
     /// It does not let us in.
     Hopeless(String),
 }

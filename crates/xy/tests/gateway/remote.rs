@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use xy_testkit::remote::{Mood, Remote, To};
 use xy_testkit::{Home, McpClient};
 
-use crate::stage::{code, echoes, home, local, ready, serve, web, words};
+use crate::stage::{capable, code, echoes, home, local, ready, serve, web, words};
 
 const REMOTE: &str = "far";
 
@@ -60,7 +60,7 @@ fn a_remote_server_is_served_like_any_other() {
     }
     let status = status(&home);
     assert_eq!((&status["pid"], &status["state"]), (&Value::Null, &json!("running")));
-    home.xy(&["stop", REMOTE]).success();
+    assert_eq!(home.xy(&["stop", REMOTE]).code, 0);
     home.wait_until("its session is ended", || remote.sessions() == 0);
     home.finish();
 }
@@ -69,10 +69,7 @@ fn a_remote_server_is_served_like_any_other() {
 fn a_question_asked_during_a_call_goes_to_whoever_called_though_others_call_too() {
     let remote = Remote::start();
     let home = running(&remote);
-    let (one, other) = (local(&home), local(&home));
-    for client in [&one, &other] {
-        client.initialize_with(&json!({ "elicitation": {} }));
-    }
+    let (one, other) = (capable(&home), capable(&home));
     let waiting = other.start_call("far__wait", say("other"));
     let asking = one.start_call("far__ask", say("one"));
     let question = one.wait_question();
@@ -113,7 +110,8 @@ fn a_stream_that_breaks_is_taken_up_again_or_its_outcome_is_unknown() {
     let home = running(&remote);
     let client = local(&home);
     assert_eq!(text(&client.call("far__cut", say("1"))), "1");
-    let resumed = remote.heads().into_iter().find(|head| head.headers.contains_key("last-event-id"));
+    let resumed =
+        remote.heads().into_iter().find(|head| head.headers.contains_key("last-event-id"));
     assert_eq!(resumed.unwrap().headers["last-event-id"], "event-1");
     let lost = client.call("far__lost", say("2"));
     assert_eq!(code(&lost), -32010, "{lost}");
@@ -154,7 +152,11 @@ fn each_refusal_of_a_call_is_told_as_what_it_is() {
         (status_of(503, &[]), -32010, "503"),
         (status_of(202, &[]), -32010, "202"),
         (Mood::Says("{".to_owned()), -32603, "something else"),
-        (Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()), -32603, "something else"),
+        (
+            Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
+            -32603,
+            "something else",
+        ),
     ] {
         remote.mood(To::Calls, mood.clone());
         let refused = client.call("far__echo", say("1"));
@@ -184,7 +186,7 @@ fn whoever_is_not_let_in_any_more_is_told_and_so_is_everybody() {
     assert!(!client.tool_names().contains(&"far__echo".to_owned()));
     echoes(&client, "near");
     remote.mood(To::Everything, Mood::Well);
-    home.xy(&["start", REMOTE]).success();
+    assert_eq!(home.xy(&["start", REMOTE]).code, 0);
     assert_eq!(text(&client.call("far__echo", say("2"))), "2");
     home.finish();
 }
@@ -196,7 +198,10 @@ fn what_is_no_mcp_server_fails_at_once_and_says_why() {
         (Mood::Status(401, Vec::new()), "401"),
         (Mood::Status(404, Vec::new()), "404"),
         (Mood::Status(405, Vec::new()), "405"),
-        (Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]), "127.0.0.2"),
+        (
+            Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
+            "127.0.0.2",
+        ),
         (Mood::Says("[]".to_owned()), "answer"),
         (Mood::Says("nonsense".to_owned()), "answer"),
     ] {
@@ -272,7 +277,7 @@ fn a_silent_server_keeps_nobody_waiting_but_those_who_call_it() {
         client.cancel(&json!(id));
     }
     echoes(&client, "near");
-    home.xy(&["stop", REMOTE]).success();
+    assert_eq!(home.xy(&["stop", REMOTE]).code, 0);
     home.finish();
 }
 
@@ -312,7 +317,10 @@ fn headers_are_sent_with_everything_and_shown_nowhere() {
     let remote = Remote::start();
     let home = home();
     let secret = "s3cr3t-value";
-    let kdl = format!("{}headers {{ Authorization \"Bearer {secret}\"; X-Team \"{secret}\" }}\n", remote.kdl());
+    let kdl = format!(
+        "{}headers {{ Authorization \"Bearer {secret}\"; X-Team \"{secret}\" }}\n",
+        remote.kdl()
+    );
     home.write_config("servers/far.kdl", &kdl);
     home.daemon();
     ready(&home, &[REMOTE]);
@@ -324,7 +332,15 @@ fn headers_are_sent_with_everything_and_shown_nowhere() {
         assert_eq!(head.headers["authorization"], format!("Bearer {secret}"), "{head:?}");
         assert_eq!(head.headers["x-team"], secret, "{head:?}");
     }
-    for shown in [&["status", REMOTE][..], &["list"], &["list", "--json"], &["status", REMOTE, "--json"], &["logs", REMOTE], &["info"], &["check"]] {
+    for shown in [
+        &["status", REMOTE][..],
+        &["list"],
+        &["list", "--json"],
+        &["status", REMOTE, "--json"],
+        &["logs", REMOTE],
+        &["info"],
+        &["check"],
+    ] {
         let ran = home.xy(shown);
         assert!(!ran.stdout.contains(secret) && !ran.stderr.contains(secret), "{shown:?}");
     }

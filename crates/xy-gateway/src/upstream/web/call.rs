@@ -53,8 +53,8 @@ impl Call {
             Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
             Meaning::Failed(status) => self.failed(status.to_string(), response.into_body()).await,
             Meaning::Strange(why) => {
-                self.web.trouble(Trouble::Hopeless(why.clone()));
                 self.unknown(&why);
+                self.web.trouble(Trouble::Refused(why));
             }
         }
     }
@@ -100,16 +100,16 @@ impl Call {
         let why = failed.words();
         match failed {
             Failed::Unconnected(_) => {
-                self.web.trouble(Trouble::Unreachable(why.clone()));
                 self.undone(&why);
+                self.web.trouble(Trouble::Unreachable(why));
             }
             Failed::Broken(_) => {
-                self.web.trouble(Trouble::Failing(why.clone()));
                 self.unknown(&why);
+                self.web.trouble(Trouble::Failing(why));
             }
             Failed::LedAway(_) | Failed::NoTrust(_) => {
-                self.web.trouble(Trouble::Hopeless(why.clone()));
                 self.undone(&why);
+                self.web.trouble(Trouble::Refused(why));
             }
         }
     }
@@ -192,19 +192,22 @@ impl Call {
 
     /// What is said of a call that was refused: the server's own words, if they are an answer.
     async fn refused(&self, refusal: &Refusal, body: Incoming) {
-        if *refusal == Refusal::Unauthorized {
-            self.web.trouble(Trouble::Hopeless(refusal.words()));
-        }
         if !self.own_words(body).await {
             self.upstream.fail(self.ours, &refusal.fault(self.server()));
         }
+        // Whoever called is told before the server is given up.
+        self.web.trouble(match refusal {
+            Refusal::Unauthorized => Trouble::Hopeless(refusal.words()),
+            Refusal::TooMany(_) => Trouble::Failing(refusal.words()),
+            Refusal::Forbidden | Refusal::Other(_) => Trouble::Refused(refusal.words()),
+        });
     }
 
     async fn failed(&self, status: String, body: Incoming) {
-        self.web.trouble(Trouble::Failing(format!("it answered {status}")));
         if !self.own_words(body).await {
             self.unknown(&format!("it answered {status}"));
         }
+        self.web.trouble(Trouble::Failing(format!("it answered {status}")));
     }
 
     /// Passes on an error that a server wrote itself; whether it did.
