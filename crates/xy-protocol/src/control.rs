@@ -100,7 +100,7 @@ impl Request {
             "stop" => read_params(params).and_then(Select::checked).map(Self::Stop),
             "restart" => read_params(params).and_then(Select::checked).map(Self::Restart),
             "reload" => read_params(params).and_then(Reload::checked).map(Self::Reload),
-            "add" => read_params(params).map(Self::Add),
+            "add" => read_params(params).and_then(Add::checked).map(Self::Add),
             "remove" => read_params(params).map(Self::Remove),
             "logs" => read_params(params).map(Self::Logs),
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
@@ -315,6 +315,18 @@ pub struct Add {
     pub ready_within: Option<String>,
 }
 
+impl Add {
+    /// The same, if it says what the server is.
+    pub fn checked(self) -> Result<Self, CallError> {
+        match (&self.command, &self.url) {
+            (None, None) | (Some(_), Some(_)) => {
+                Err(CallError::invalid_params("give either `command` or `url`"))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
 impl fmt::Debug for Add {
     /// What is sent to it, and what it is told in its environment, may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -415,13 +427,6 @@ mod tests {
                 ready_within: Some("1m".into()),
                 ..Add::default()
             }),
-            Request::Add(Add {
-                name: "a".into(),
-                url: Some("https://a/b".into()),
-                headers: [("A".into(), "b".into())].into(),
-                transport: Some("sse".into()),
-                ..Add::default()
-            }),
             Request::Remove(Remove { name: "a".into(), persist: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
@@ -460,7 +465,7 @@ mod tests {
         stop {"all":true}
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
-        add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s"}
+        add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s","ready_within":"1m"}
         remove {"name":"a","persist":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
@@ -478,6 +483,23 @@ mod tests {
     }
 
     #[test]
+    fn a_server_somewhere_else_survives_the_wire() {
+        let add = Request::Add(Add {
+            name: "a".into(),
+            url: Some("https://a/b".into()),
+            headers: [("A".into(), "b".into())].into(),
+            transport: Some("sse".into()),
+            ..Add::default()
+        });
+        let params = add.params().unwrap();
+        assert_eq!(
+            params.get(),
+            r#"{"name":"a","url":"https://a/b","headers":{"A":"b"},"transport":"sse"}"#
+        );
+        assert_eq!(Request::parse("add", Some(&params)).unwrap(), add);
+    }
+
+    #[test]
     fn params_that_do_not_fit_are_refused_with_the_reason() {
         let asks = [
             ("list", r#"{"name":"a"}"#),
@@ -488,6 +510,7 @@ mod tests {
             ("start", r#"{"name":"a","all":true}"#),
             ("reload", r#"{"name":"a","dry_run":true}"#),
             ("add", r#"{"name":"a"}"#),
+            ("add", r#"{"name":"a","command":"x","url":"http://a"}"#),
             ("logs", r#"{"name":"a","tail":-1}"#),
             ("call", r#"{"name":"a__b","arguments":[1]}"#),
             ("request", r#"{"server":"a","method":"ping","params":7}"#),
@@ -509,7 +532,8 @@ mod tests {
         start {} -> -32602 give either `name` or `all: true`
         start {"name":"a","all":true} -> -32602 give either `name` or `all: true`
         reload {"name":"a","dry_run":true} -> -32602 `dry_run` is for all servers, not for one
-        add {"name":"a"} -> -32602 the params do not fit the method: missing field `command` at line 1 column 12
+        add {"name":"a"} -> -32602 give either `command` or `url`
+        add {"name":"a","command":"x","url":"http://a"} -> -32602 give either `command` or `url`
         logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
         call {"name":"a__b","arguments":[1]} -> -32602 `arguments` is not an object
         request {"server":"a","method":"ping","params":7} -> -32602 `params` of the request is not an object

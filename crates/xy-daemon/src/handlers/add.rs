@@ -64,9 +64,7 @@ impl<'a> Adding<'a> {
     fn new(daemon: &'a Daemon, ask: Add) -> Result<Self, CallError> {
         let name =
             ServerName::new(&ask.name).map_err(|why| CallError::invalid_params(why.to_string()))?;
-        if ask.command.is_none() && ask.url.is_none() {
-            return Err(CallError::invalid_params("`add` needs a `command` or a `url`"));
-        }
+        let ask = ask.checked()?; // xy's own tools ask without the wire.
         let path = daemon.paths.servers_dir.join(format!("{name}.kdl"));
         let persist = ask.persist;
         // Reports must not name a file that there is not.
