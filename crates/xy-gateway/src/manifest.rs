@@ -8,13 +8,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::ServerName;
 
+use crate::capabilities;
 use crate::catalog::{Item, Kind, Known, Lists};
 use crate::era::Introduction;
 
@@ -34,7 +34,17 @@ struct Manifest {
     format: u32,
     key: String,
     introduction: Introduction,
+    /// Whether it has asked its clients something.
+    #[serde(default)]
+    asks: bool,
     lists: BTreeMap<String, Vec<Box<RawValue>>>,
+}
+
+/// What is remembered of a server.
+pub(crate) struct Remembered {
+    pub(crate) known: Known,
+    /// It asks its clients questions.
+    pub(crate) asks: bool,
 }
 
 impl Manifests {
@@ -43,7 +53,7 @@ impl Manifests {
     }
 
     /// What is remembered of a server that is started like this.
-    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Known> {
+    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
         let size = std::fs::metadata(&file).ok()?.len();
         let text = (size <= MOST_BYTES).then(|| std::fs::read_to_string(&file))?.ok()?;
@@ -55,13 +65,14 @@ impl Manifests {
             }
         };
         let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
-        is_of_it.then(|| manifest.known(&settings.name))
+        let asks = manifest.asks;
+        is_of_it.then(|| Remembered { known: manifest.known(&settings.name), asks })
     }
 
     /// Remembers a server; a failure only costs time later.
-    pub(crate) async fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
+    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, asks: bool) {
         let file = self.file(&settings.name);
-        let manifest = Manifest::of(settings, known);
+        let manifest = Manifest { asks, ..Manifest::of(settings, known) };
         let written = tokio::task::spawn_blocking(move || {
             let text = serde_json::to_string(&manifest).unwrap_or_default();
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
@@ -107,6 +118,7 @@ impl Manifest {
             format: FORMAT,
             key: key(settings),
             introduction: known.introduction.clone(),
+            asks: false,
             lists: Kind::ALL.into_iter().map(raw).collect(),
         }
     }
@@ -125,7 +137,7 @@ impl Manifest {
 /// function of its isolation.
 fn key(settings: &ServerSettings) -> String {
     let process = serde_json::to_string(&settings.process).unwrap_or_default();
-    let text = format!("{process} {:?}", settings.isolation);
+    let text = format!("{process} {:?} {}", settings.isolation, capabilities::SHARED);
     let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -190,7 +202,7 @@ mod tests {
     }
 
     async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
-        manifests.remember(&Arc::new(settings.clone()), known).await;
+        manifests.remember(settings, known, true).await;
     }
 
     #[tokio::test]
@@ -201,10 +213,11 @@ mod tests {
         let tools = r#"[{"z":1.50,"name":"a.b","x":123456789012345678901234567890}]"#;
         remember(&manifests, &settings("a"), &known(tools)).await;
         let read = manifests.read(&settings("a")).unwrap();
-        assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
-        assert_eq!(read.introduction, known(tools).introduction);
+        assert_eq!(format!("[{}]", read.known.lists.of(Kind::Tools)[0].raw), tools);
+        assert_eq!(read.known.introduction, known(tools).introduction);
+        assert!(read.asks);
         remember(&manifests, &settings("a"), &known("[]")).await;
-        assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
+        assert_eq!(manifests.read(&settings("a")).unwrap().known.lists.of(Kind::Tools), []);
     }
 
     #[tokio::test]

@@ -11,5 +11,7 @@ use crate::view;
 pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let member = daemon.find(&ask.name)?;
     let log_file = log_file(&daemon.paths.logs_dir, &member.settings.name);
-    Ok(view::status(&member, log_file.display().to_string()))
+    let mut status = view::status(&member, log_file.display().to_string());
+    daemon.advise(&mut status.entry);
+    Ok(status)
 }
