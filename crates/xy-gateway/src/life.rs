@@ -49,9 +49,6 @@ const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// Pages of one list.
 const MOST_PAGES: usize = 1000;
 
-/// What a shared server is told that its clients can do. Not roots: they are one client's.
-const SHARED_CAPABILITIES: &str = r#"{"sampling":{},"elicitation":{}}"#;
-
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     match line.way {
@@ -116,7 +113,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let Some(reply) = reply else {
         writer.abort();
         upstream.close(&why);
-        return hub.over(&server, &upstream);
+        return hub.over(&server, &upstream, &why);
     };
     upstream.take_no_more();
     let _ = timeout(FINISH_WITHIN, whole_messages(&pipes)).await; // Or it is torn.
@@ -125,7 +122,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     upstream.tell_strays().await;
     let _ = reply.send(pipes.take_partial()); // Whoever asked may have gone.
     upstream.leave();
-    hub.over(&server, &upstream);
+    hub.over(&server, &upstream, "another daemon took over");
 }
 
 /// Resolves once no message is written in part.
@@ -204,7 +201,7 @@ async fn learn_lists(
         let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
         let known = hub.learn(server, upstream, known);
         if is_whole {
-            hub.manifests.remember(settings, &known).await;
+            hub.manifests.remember(settings, &known, server.asks()).await;
             upstream.until_lists_change().await;
         } else {
             let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
@@ -221,7 +218,7 @@ fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
     };
     let greeted = client.and_then(|client| client.greeted());
     match upstream.key().holder {
-        Holder::Shared => SHARED_CAPABILITIES.to_owned(),
+        Holder::Shared => crate::capabilities::SHARED.to_owned(),
         Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
     }
 }

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use xy_config::settings::{ServerKind, ServerSettings};
 use xy_protocol::server::ServerName;
 
+use crate::capabilities;
 use crate::catalog::{Item, Kind, Known, Lists};
 use crate::era::Introduction;
 
@@ -39,7 +40,17 @@ struct Manifest {
     format: u32,
     key: String,
     introduction: Introduction,
+    /// Whether it has asked its clients something.
+    #[serde(default)]
+    asks: bool,
     lists: BTreeMap<String, Vec<Box<RawValue>>>,
+}
+
+/// What is remembered of a server.
+pub(crate) struct Remembered {
+    pub(crate) known: Known,
+    /// It asks its clients questions.
+    pub(crate) asks: bool,
 }
 
 impl Manifests {
@@ -48,7 +59,7 @@ impl Manifests {
     }
 
     /// What is remembered of a server that is started like this.
-    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Known> {
+    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
         let size = std::fs::metadata(&file).ok()?.len();
         let text = (size <= MOST_BYTES).then(|| std::fs::read_to_string(&file))?.ok()?;
@@ -60,13 +71,14 @@ impl Manifests {
             }
         };
         let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
-        is_of_it.then(|| manifest.known(&settings.name))
+        let asks = manifest.asks;
+        is_of_it.then(|| Remembered { known: manifest.known(&settings.name), asks })
     }
 
     /// Remembers a server; a failure only costs time later.
-    pub(crate) async fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
+    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, asks: bool) {
         let file = self.file(&settings.name);
-        let manifest = Manifest::of(settings, known);
+        let manifest = Manifest { asks, ..Manifest::of(settings, known) };
         let (number, latest) = (self.next.fetch_add(1, Ordering::Relaxed), self.written.clone());
         let written = tokio::task::spawn_blocking(move || {
             let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,6 +130,7 @@ impl Manifest {
             format: FORMAT,
             key: key(settings),
             introduction: known.introduction.clone(),
+            asks: false,
             lists: Kind::ALL.into_iter().map(raw).collect(),
         }
     }
@@ -139,7 +152,8 @@ fn key(settings: &ServerSettings) -> String {
         ServerKind::Process(process) => serde_json::to_string(process),
         ServerKind::Remote(remote) => serde_json::to_string(remote),
     };
-    let text = format!("{} {:?}", what.unwrap_or_default(), settings.isolation);
+    let (what, isolation) = (what.unwrap_or_default(), settings.isolation);
+    let text = format!("{what} {isolation:?} {}", capabilities::SHARED);
     let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -204,7 +218,7 @@ mod tests {
     }
 
     async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
-        manifests.remember(&Arc::new(settings.clone()), known).await;
+        manifests.remember(settings, known, true).await;
     }
 
     #[tokio::test]
@@ -215,10 +229,11 @@ mod tests {
         let tools = r#"[{"z":1.50,"name":"a.b","x":123456789012345678901234567890}]"#;
         remember(&manifests, &settings("a"), &known(tools)).await;
         let read = manifests.read(&settings("a")).unwrap();
-        assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
-        assert_eq!(read.introduction, known(tools).introduction);
+        assert_eq!(format!("[{}]", read.known.lists.of(Kind::Tools)[0].raw), tools);
+        assert_eq!(read.known.introduction, known(tools).introduction);
+        assert!(read.asks);
         remember(&manifests, &settings("a"), &known("[]")).await;
-        assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
+        assert_eq!(manifests.read(&settings("a")).unwrap().known.lists.of(Kind::Tools), []);
     }
 
     #[tokio::test]

@@ -75,7 +75,7 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
                 upstream.take_no_more();
                 leading.abort();
             }
-            Some(Told::LetGo(reply)) => break (String::new(), Some(reply)),
+            Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
             Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
             None => break (format!("`{}` has ended", server.name), None),
         }
@@ -89,7 +89,7 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
         }
     }
     tasks.shutdown().await;
-    hub.over(&server, &upstream);
+    hub.over(&server, &upstream, &why);
     if web.is_remote() {
         web.end().await; // Nobody goes on with it.
     }

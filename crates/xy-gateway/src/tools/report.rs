@@ -86,6 +86,7 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
         "tools": tools,
         "pid": status.entry.pid,
         "uptime_seconds": status.entry.uptime_secs,
+        "warnings": status.entry.warnings,
     })
 }
 
@@ -100,8 +101,14 @@ pub(super) fn full_schema() -> Value {
         "tools": tools_schema(),
         "pid": or_null("The leader of its processes"),
         "uptime_seconds": or_null("Since it became ready"),
+        "warnings": {
+            "type": "array",
+            "items": { "type": "string" },
+            "description": "What does not work as it should, and what helps",
+        },
     });
-    let required = ["name", "command", "args", "url", "status", "tools", "pid", "uptime_seconds"];
+    let required =
+        ["name", "command", "args", "url", "status", "tools", "pid", "uptime_seconds", "warnings"];
     object(properties, &required)
 }
 
