@@ -95,7 +95,13 @@ impl Answer {
 }
 
 fn data_of(event: &str) -> Option<String> {
-    Some(event.strip_prefix("event: message\ndata: ")?.to_owned())
+    let named = event.starts_with("id: ").then(|| event.split_once('\n')).flatten();
+    let rest = named.map_or(event, |(_, rest)| rest);
+    Some(rest.strip_prefix("event: message\ndata: ")?.to_owned())
+}
+
+fn id_of(event: &str) -> Option<String> {
+    Some(event.strip_prefix("id: ")?.lines().next()?.to_owned())
 }
 
 /// A connection.
