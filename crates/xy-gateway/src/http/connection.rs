@@ -203,12 +203,17 @@ pub(super) async fn run(stream: TcpStream, door: Rc<Door>, mut closes: watch::Re
     let mut leaving = false;
     let mut timer = Timer::default();
     let outcome = std::future::poll_fn(|context| {
-        if !leaving && (pulse.leaves.get() || closing.as_mut().poll(context).is_ready()) {
-            leaving = true;
-            talk.as_mut().graceful_shutdown();
-        }
-        if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
-            return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+        loop {
+            if !leaving && (pulse.leaves.get() || closing.as_mut().poll(context).is_ready()) {
+                leaving = true;
+                talk.as_mut().graceful_shutdown();
+            }
+            if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
+                return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+            }
+            if leaving || !pulse.leaves.get() {
+                break; // What was said meanwhile does not end it.
+            }
         }
         pulse.poll_discard(context);
         timer.poll(context, &pulse).map(Err)

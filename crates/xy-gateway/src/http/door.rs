@@ -257,7 +257,7 @@ fn hear_older(session: &Session, message: &[u8]) -> Result<Reply, Refused> {
         Heard::Taken | Heard::Asked => {}
         // Whoever waits for an answer waits for it there.
         Heard::Refused(error) if names_request(&error) => {
-            session.postbox().put(&error, To::Answer(0))
+            session.postbox().put(&error, To::Answer(0));
         }
         Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
     }

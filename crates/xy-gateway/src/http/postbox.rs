@@ -125,7 +125,7 @@ impl Postbox {
     /// left: if one of the two is dead without our knowing, it is the older. No more than `max`
     /// are open then.
     pub(super) fn take_up(&self, id: EventId, max: usize) -> Result<TakenUp, Refused> {
-        if id.of.tag != self.tag || id.of.stream > self.last_stream.get() {
+        if id.of.tag != self.tag || !(1..=self.last_stream.get()).contains(&id.of.stream) {
             return Err(Refused::UnknownEvent);
         }
         let Some((mailbox, was)) = self.streams.borrow().find(id.of.stream) else {
@@ -304,7 +304,11 @@ impl Postbox {
     fn put_only(&self, message: &[u8], only: &Mailbox) {
         match only.put_event(message) {
             Ok(Taken::Fits) => {}
-            Ok(Taken::TooSlow) => self.counts.cut("slow-reader"),
+            Ok(Taken::TooSlow) => {
+                self.counts.cut("slow-reader");
+                only.session_over();
+                drop(only.take_unsent()); // Its connection may take a while to end.
+            }
             Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
         }
     }

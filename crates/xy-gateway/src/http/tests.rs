@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::counts::Gauges;
+use super::counts::{Gauges, Stored};
 use super::door::Door;
 use super::{Auth, HttpRules, HttpStatus, Token, serve_door};
 use crate::fake::FakeFront;
@@ -19,6 +19,8 @@ use client::{Client, Request};
 mod client;
 mod lifetimes;
 mod limits;
+mod older;
+mod resume;
 mod statuses;
 mod streams;
 
@@ -140,6 +142,16 @@ impl World {
             }
         })
         .await;
+    }
+
+    /// How many streams wait to be taken up again.
+    fn apart(&self) -> usize {
+        self.door.sessions().gauges().apart
+    }
+
+    /// How much is held for clients.
+    fn stored(&self) -> Stored {
+        self.door.sessions().gauges().stored
     }
 
     fn metrics(&self) -> String {
