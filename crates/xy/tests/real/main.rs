@@ -7,8 +7,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
+mod conformance;
 mod deaths;
 mod inspector;
+mod lab;
 mod peer;
 mod same;
 mod stage;

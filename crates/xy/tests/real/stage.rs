@@ -11,6 +11,13 @@ use xy_testkit::{Daemon, Home};
 /// The servers by name, as they stand behind one daemon.
 pub(crate) const SERVERS: [&str; 5] = ["everything", "files", "git", "memory", "time"];
 
+/// Where `real/install` has put programs.
+#[track_caller]
+pub(crate) fn installed() -> PathBuf {
+    let installed = std::env::var_os("XY_REAL").map(PathBuf::from);
+    installed.expect("`XY_REAL` names the folder that `real/install` prints")
+}
+
 /// A home, a folder that its servers work in, and where their programs are.
 pub(crate) struct Stage {
     pub(crate) home: Home,
@@ -22,8 +29,7 @@ impl Stage {
     /// A home with all servers' files; no daemon runs.
     #[track_caller]
     pub(crate) fn new() -> Self {
-        let installed = std::env::var_os("XY_REAL").map(PathBuf::from);
-        let installed = installed.expect("`XY_REAL` names the folder that `real/install` prints");
+        let installed = installed();
         let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
         let work = home.root().join("work");
         fs::create_dir_all(work.join("files")).unwrap();

@@ -1,0 +1,249 @@
+//! What the tools do. How they are listed is in `catalog.rs`.
+
+use std::time::Duration;
+
+use crate::catalog::{PICTURE, SOUND};
+use crate::json::{Members, quoted};
+use crate::request::{BAD_PARAMS, Request, notification};
+use crate::tasks;
+
+/// Between two steps of a tool that takes a moment.
+const STEP: Duration = Duration::from_millis(50);
+
+/// How long a tool waits to be cancelled.
+const CANCELLED_WITHIN: Duration = Duration::from_mins(1);
+
+/// A result in which hardly anything is as usual, and everything allowed.
+const ODD: &str = r#"{ "x-first" :1.0,"structuredContent":{"z":1e3,"a":12345678901234567890,"m":-0.0,"deep":[[[{"\u00e9":"\ud83d\ude00","slash":"\/","nul":null}]]],"empty":{},"spaced" : [ 1 , 2.50 ]},"content":[{"text":"\u0041\u00e9\u4e2d 😀 \"quoted\" \\ \/ \t","x-note":{"n":1E+2},"type":"text","annotations":{"priority":0.50,"audience":["user","assistant"],"lastModified":"2025-11-25T00:00:00Z","x-mood":"odd"},"_meta":{"example.com/key":[1.0,2.00]}},{"type":"resource_link","uri":"test://static-text","name":"static","icons":[{"src":"data:image/png;base64,AAAA","mimeType":"image/png","sizes":["48x48"],"x-shape":"round"}],"size":1e2},{"type":"text","text":""}],"isError":false,"_meta":{"vendor.example/answer":{"id":7,"jsonrpc":"1.0","method":"not/one"},"anthropic/maxResultSizeChars":500000},"x-last":[true,false,null]}"#;
+
+/// Calls a tool.
+pub(crate) fn call(request: &Request) {
+    let Some(name) = request.params.string("name") else {
+        return request.refuse(BAD_PARAMS, "which tool?");
+    };
+    let arguments = request.params.members("arguments");
+    match name.as_str() {
+        "test_simple_text" => request.text("This is a simple text response for testing."),
+        "test_image_content" => request.result(&content(&picture())),
+        "test_audio_content" => {
+            let sound = format!(r#"{{"type":"audio","data":"{SOUND}","mimeType":"audio/wav"}}"#);
+            request.result(&content(&sound));
+        }
+        "test_embedded_resource" => request.result(&content(
+            r#"{"type":"resource","resource":{"uri":"test://embedded-resource","mimeType":"text/plain","text":"This is an embedded resource content."}}"#,
+        )),
+        "test_multiple_content_types" => request.result(&content(&format!(
+            r#"{{"type":"text","text":"Multiple content types test:"}},{},{{"type":"resource","resource":{{"uri":"test://mixed-content-resource","mimeType":"application/json","text":"{{\"test\":\"data\",\"value\":123}}"}}}}"#,
+            picture()
+        ))),
+        "test_tool_with_logging" => with_logging(request),
+        "test_tool_with_progress" => with_progress(request),
+        "test_error_handling" => {
+            request.failed("This tool intentionally returns an error for testing");
+        }
+        "test_sampling" => with_sampling(request, &arguments),
+        "test_elicitation" => with_elicitation(request, &arguments),
+        "test_elicitation_sep1034_defaults" => elicit(request, "Please fill in.", DEFAULTS),
+        "test_elicitation_sep1330_enums" => elicit(request, "Please choose.", ENUMS),
+        "test_reconnection" => with_reconnection(request),
+        "json_schema_2020_12_tool" => request.text(&request.params_text),
+        _ => more(request, &name, &arguments),
+    }
+}
+
+/// The tools that the conformance suite does not know.
+fn more(request: &Request, name: &str, arguments: &Members) {
+    let is_task = request.params.has("task");
+    match name {
+        "odd_result" => request.result(ODD),
+        "odd_error" => request.fail(
+            r#"{"x-kind":"odd","data":{"z":1.0,"a":[1e3],"big":98765432109876543210},"message":"\u006fdd \ud83d\ude00","code":-31234}"#,
+        ),
+        "odd_echo" => request.text(&request.params_text),
+        "odd_notifications" => odd_notifications(request),
+        "every_level" => {
+            for level in ["debug", "info", "notice", "warning", "error", "critical", "emergency"] {
+                request.session.log(&request.out, level, r#"{"n":1.0,"at":"every level"}"#);
+            }
+            request.text("said");
+        }
+        "ask_roots" => ask(request, "roots", "roots/list", r#"{"_meta":{"example.com/why":1.0}}"#),
+        "ask_url" => ask_url(request),
+        "need_url" => request.fail(
+            r#"{"code":-32042,"message":"first go there","data":{"elicitations":[{"mode":"url","elicitationId":"needed-1","url":"https:\/\/example.com\/needed","message":"Please confirm."}]}}"#,
+        ),
+        "ask_oddly" => ask(request, "sampling", "sampling/createMessage", ODD_QUESTION),
+        "wait_for_cancel" => wait_for_cancel(request),
+        "touch" => touch(request, &arguments.string("uri").unwrap_or_default()),
+        "more_tools" => more_tools(request),
+        "test_dynamic" if request.session.state().has_more_tools => request.text("here"),
+        "maybe_task" | "only_task" if is_task => tasks::begin(request),
+        "maybe_task" => request.text("done without a task"),
+        "only_task" => request.refuse(-32601, "only as a task"),
+        _ => request.refuse(BAD_PARAMS, &format!("no tool `{name}`")),
+    }
+}
+
+fn content(entries: &str) -> String {
+    format!(r#"{{"content":[{entries}]}}"#)
+}
+
+fn picture() -> String {
+    format!(r#"{{"type":"image","data":"{PICTURE}","mimeType":"image/png"}}"#)
+}
+
+fn with_logging(request: &Request) {
+    for text in ["Tool execution started", "Tool processing data", "Tool execution completed"] {
+        request.session.log(&request.out, "info", &quoted(text));
+        request.wait(STEP);
+    }
+    request.text("Tool with logging executed successfully");
+}
+
+fn with_progress(request: &Request) {
+    for progress in ["0", "5e1", "100.0"] {
+        if let Some(token) = request.progress_token() {
+            request.notify(
+                "notifications/progress",
+                &format!(
+                    r#"{{"total":1.0e2,"x-step":{progress},"progressToken":{token},"progress":{progress},"message":"at {progress}"}}"#
+                ),
+            );
+        }
+        request.wait(STEP);
+    }
+    request.text("Tool with progress executed successfully");
+}
+
+/// Asks what the client has said it can be asked, and answers with its answer as it came.
+fn ask(request: &Request, capability: &str, method: &str, params: &str) {
+    if let Some(answer) = answer_to(request, capability, method, params) {
+        request.text(answer.raw("result").or(answer.raw("error")).unwrap_or("null"));
+    }
+}
+
+/// The client's answer; without one, the request has been answered.
+fn answer_to(request: &Request, capability: &str, method: &str, params: &str) -> Option<Members> {
+    if !request.session.state().capabilities.has(capability) {
+        request.failed(&format!("the client does not support {capability}"));
+        return None;
+    }
+    let answer = request.ask(method, params);
+    if answer.is_none() {
+        request.failed("the client did not answer");
+    }
+    answer
+}
+
+fn with_sampling(request: &Request, arguments: &Members) {
+    let prompt = arguments.raw("prompt").unwrap_or("\"\"");
+    let params = format!(
+        r#"{{"messages":[{{"role":"user","content":{{"type":"text","text":{prompt}}}}}],"maxTokens":100}}"#
+    );
+    if let Some(answer) = answer_to(request, "sampling", "sampling/createMessage", &params) {
+        let text = answer.members("result").members("content").string("text");
+        request.text(&format!("LLM response: {}", text.unwrap_or_default()));
+    }
+}
+
+fn with_elicitation(request: &Request, arguments: &Members) {
+    let message = arguments.raw("message").unwrap_or("\"\"");
+    let schema = r#"{"type":"object","properties":{"username":{"type":"string","description":"User's response"},"email":{"type":"string","description":"User's email address"}},"required":["username","email"]}"#;
+    let params = format!(r#"{{"message":{message},"requestedSchema":{schema}}}"#);
+    if let Some(answer) = answer_to(request, "elicitation", "elicitation/create", &params) {
+        request.text(&format!("User response: {}", outcome(&answer)));
+    }
+}
+
+const DEFAULTS: &str = r#"{"type":"object","properties":{"name":{"type":"string","description":"User name","default":"John Doe"},"age":{"type":"integer","description":"User age","default":30},"score":{"type":"number","description":"User score","default":95.5},"status":{"type":"string","description":"User status","enum":["active","inactive","pending"],"default":"active"},"verified":{"type":"boolean","description":"Verification status","default":true}},"required":[]}"#;
+
+const ENUMS: &str = r#"{"type":"object","properties":{"untitledSingle":{"type":"string","description":"Select one option","enum":["option1","option2","option3"]},"titledSingle":{"type":"string","description":"Select one option with titles","oneOf":[{"const":"value1","title":"First Option"},{"const":"value2","title":"Second Option"},{"const":"value3","title":"Third Option"}]},"legacyEnum":{"type":"string","description":"Select one option (legacy)","enum":["opt1","opt2","opt3"],"enumNames":["Option One","Option Two","Option Three"]},"untitledMulti":{"type":"array","description":"Select multiple options","minItems":1,"maxItems":3,"items":{"type":"string","enum":["option1","option2","option3"]}},"titledMulti":{"type":"array","description":"Select multiple options with titles","minItems":1,"maxItems":3,"items":{"anyOf":[{"const":"value1","title":"First Choice"},{"const":"value2","title":"Second Choice"},{"const":"value3","title":"Third Choice"}]}}},"required":[]}"#;
+
+fn elicit(request: &Request, message: &str, schema: &str) {
+    let params = format!(r#"{{"message":{},"requestedSchema":{schema}}}"#, quoted(message));
+    if let Some(answer) = answer_to(request, "elicitation", "elicitation/create", &params) {
+        request.text(&format!("Elicitation completed: {}", outcome(&answer)));
+    }
+}
+
+fn outcome(answer: &Members) -> String {
+    let result = answer.members("result");
+    let action = result.string("action").unwrap_or_default();
+    format!("action={action}, content={}", result.raw("content").unwrap_or("{}"))
+}
+
+/// Lets go of the client in the middle; it gets the answer when it comes back.
+fn with_reconnection(request: &Request) {
+    request.wait(STEP);
+    request.out.cut();
+    request.wait(2 * STEP);
+    request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
+}
+
+/// Says things that no revision knows, and known things with more in them than is known.
+fn odd_notifications(request: &Request) {
+    request.notify(
+        "notifications/fixture/odd",
+        r#"{"z":1.0,"a":[12345678901234567890,1e3],"_meta":{"example.com/x":null}}"#,
+    );
+    request.out.say(r#"{"method":"notifications/fixture/bare","jsonrpc":"2.0"}"#);
+    request.session.log(
+        &request.out,
+        "error",
+        r#"{"nested":{"\u00e9":[1.50,{"k":1E2}]},"big":98765432109876543210}"#,
+    );
+    request.out.say(
+        r#"{"params":{"x-more":{"b":1.0,"a":2},"data":[1.0,null],"logger":"odd\/logger","level":"alert"},"x-outside":7.0,"method":"notifications/message","jsonrpc":"2.0"}"#,
+    );
+    request.text("said");
+}
+
+const ODD_QUESTION: &str = r#"{"x-first":1.0,"maxTokens":1e3,"temperature":0.70,"messages":[{"content":{"text":"\u00fcber","type":"text","x-k":1},"role":"user"}],"tools":[{"name":"t","inputSchema":{"type":"object"}}],"toolChoice":{"mode":"auto"},"modelPreferences":{"costPriority":0.0,"hints":[{"name":"small","x-h":1}]},"_meta":{"example.com/k":{"n":12345678901234567890}},"metadata":{"x":[1.0]}}"#;
+
+fn ask_url(request: &Request) {
+    let params = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","elicitationId":"confirm-1","x-more":1.0}"#;
+    let Some(answer) = answer_to(request, "elicitation", "elicitation/create", params) else {
+        return;
+    };
+    request.notify(
+        "notifications/elicitation/complete",
+        r#"{"x-more":[1.0],"elicitationId":"confirm-1"}"#,
+    );
+    request.text(answer.raw("result").or(answer.raw("error")).unwrap_or("null"));
+}
+
+/// Says that it has begun, and answers nothing once it is cancelled, as it should be.
+fn wait_for_cancel(request: &Request) {
+    request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
+    let cancelled = request.session.wait_for_cancel(&request.id, CANCELLED_WITHIN);
+    let Some(params) = cancelled else {
+        return request.failed("nobody cancelled this");
+    };
+    let reason = params.raw("reason").unwrap_or("null");
+    let more = params.raw("x-more").unwrap_or("null");
+    request.session.general.say(&notification(
+        "notifications/fixture/cancelled",
+        &format!(r#"{{"reason":{reason},"x-more":{more}}}"#),
+    ));
+    request.out.finish();
+}
+
+/// A resource is another now: whoever watches it hears so.
+fn touch(request: &Request, uri: &str) {
+    let is_watched = request.session.state().watched.contains(uri);
+    if is_watched {
+        let uri = quoted(uri);
+        let params = format!(r#"{{"x-first":1.0,"uri":{uri},"_meta":{{"example.com/v":2.00}}}}"#);
+        request.session.general.say(&notification("notifications/resources/updated", &params));
+    }
+    request.text(if is_watched { "touched" } else { "nobody watches" });
+}
+
+fn more_tools(request: &Request) {
+    let mut state = request.session.state();
+    state.has_more_tools = !state.has_more_tools;
+    drop(state);
+    let changed = notification("notifications/tools/list_changed", r#"{"_meta":{"x":1.0}}"#);
+    request.session.general.say(&changed);
+    request.text("the list is another");
+}

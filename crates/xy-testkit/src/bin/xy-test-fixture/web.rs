@@ -1,0 +1,253 @@
+//! As much HTTP/1.1 as the two doors need, a thread for each connection.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use xy_testkit::standin::{self, Output};
+
+use crate::stream::{Next, Reader};
+
+/// No message of a test is longer.
+const LONGEST_BODY: u64 = 64 << 20;
+
+/// No head of a test is longer.
+const LONGEST_HEAD: u64 = 64 << 10;
+
+/// More connections than any test has.
+const MOST_CONNECTIONS: usize = 1024;
+
+/// After so long a silence something is said, so that a client that has left is noticed.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// How soon a client that was let go of may come back, in milliseconds.
+const RETRY: u32 = 100;
+
+static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// What answers requests.
+pub(crate) trait Serve: Send + Sync + 'static {
+    /// Answers one request.
+    fn serve(&self, ask: &Ask) -> Reply;
+}
+
+/// A request.
+#[derive(Debug, Default)]
+pub(crate) struct Ask {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Ask {
+    /// The value of a header, its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether it comes from here. A page of the web that has a name for our address does not.
+    fn is_local(&self) -> bool {
+        let origin = self.header("origin").map(|it| it.split_once("://").unwrap_or(("", "")).1);
+        self.header("host").is_some_and(is_local) && origin.is_none_or(is_local)
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    matches!(name, "localhost" | "127.0.0.1" | "::1")
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Body,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Json(String),
+    Empty,
+    Events { reader: Reader, style: Style },
+}
+
+/// How events are written.
+#[derive(Debug, Clone)]
+pub(crate) enum Style {
+    /// With ids that begin with the number of the stream; `is_primed` has a first one that
+    /// says nothing.
+    Resumable { stream: u64, is_primed: bool },
+    /// After one that names the place to post to.
+    Older { endpoint: String },
+}
+
+impl Reply {
+    /// No more than a status and, in words, why.
+    pub(crate) fn refusal(status: u16, why: &str) -> Self {
+        let error = format!(r#"{{"code":-32600,"message":{}}}"#, crate::json::quoted(why));
+        let body = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#);
+        Self { status, headers: Vec::new(), body: Body::Json(body) }
+    }
+
+    pub(crate) fn empty(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: Body::Empty }
+    }
+
+    pub(crate) fn ok(body: Body) -> Self {
+        Self { status: 200, headers: Vec::new(), body }
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+}
+
+/// Listens on `port` of the loopback until it is told to end.
+pub(crate) fn serve(port: u16, door: impl Serve) -> ExitCode {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port is free");
+    let address = listener.local_addr().expect("it listens");
+    let door = Arc::new(door);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if CONNECTIONS.load(Ordering::Relaxed) >= MOST_CONNECTIONS {
+                continue; // It is closed at once.
+            }
+            CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+            let door = Arc::clone(&door);
+            thread::spawn(move || {
+                let _ = converse(&*door, client); // The client leaves as it likes.
+                CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    Output::Stderr.say(&format!("listening on {address}"));
+    standin::sleep(Output::Stderr)
+}
+
+/// Answers one client until it leaves or says what we do not understand.
+fn converse(door: &impl Serve, client: TcpStream) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut writer = client.try_clone()?;
+    let mut reader = BufReader::new(client);
+    while let Some(ask) = read(&mut reader)? {
+        let reply = match ask.is_local() {
+            true => door.serve(&ask),
+            false => Reply::refusal(403, "this host or origin is not let in"),
+        };
+        if !write(&mut writer, reply)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The next request; `None` if there is none any more.
+fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Ask>> {
+    let mut head = reader.by_ref().take(LONGEST_HEAD);
+    let mut line = String::new();
+    if head.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut ask = Ask { method, path, ..Ask::default() };
+    loop {
+        let mut line = String::new();
+        if head.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => {
+                ask.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            }
+            None => break,
+        }
+    }
+    let length = ask.header("content-length").and_then(|it| it.parse().ok()).unwrap_or(0);
+    if length > LONGEST_BODY || ask.header("transfer-encoding").is_some() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut body = Vec::new();
+    reader.by_ref().take(length).read_to_end(&mut body)?;
+    ask.body = String::from_utf8_lossy(&body).into_owned();
+    Ok(Some(ask))
+}
+
+/// Writes an answer; whether the connection can be used again.
+fn write(writer: &mut TcpStream, reply: Reply) -> io::Result<bool> {
+    let mut head = format!("HTTP/1.1 {} {}\r\n", reply.status, reason(reply.status));
+    for (name, value) in &reply.headers {
+        let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+    }
+    match reply.body {
+        Body::Empty => {
+            writer.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes())?;
+            Ok(true)
+        }
+        Body::Json(json) => {
+            let length = json.len();
+            let type_ = "Content-Type: application/json";
+            let whole = format!("{head}{type_}\r\nContent-Length: {length}\r\n\r\n{json}");
+            writer.write_all(whole.as_bytes())?;
+            Ok(true)
+        }
+        Body::Events { reader, style } => {
+            let more = "Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
+                        X-Accel-Buffering: no\r\nConnection: close\r\n\r\n";
+            writer.write_all(format!("{head}{more}").as_bytes())?;
+            write_events(writer, reader, &style)?;
+            Ok(false)
+        }
+    }
+}
+
+fn write_events(writer: &mut TcpStream, mut reader: Reader, style: &Style) -> io::Result<()> {
+    match style {
+        Style::Resumable { stream, is_primed: true } => {
+            let at = reader.at();
+            writer
+                .write_all(format!("id: {stream}-{at}\nretry: {RETRY}\ndata: \n\n").as_bytes())?;
+        }
+        Style::Resumable { is_primed: false, .. } => {}
+        Style::Older { endpoint } => {
+            writer.write_all(format!("event: endpoint\ndata: {endpoint}\n\n").as_bytes())?;
+        }
+    }
+    loop {
+        let text = match (reader.next(SIGN_OF_LIFE), style) {
+            (Next::Event(number, data), Style::Resumable { stream, .. }) => {
+                format!("event: message\nid: {stream}-{number}\ndata: {data}\n\n")
+            }
+            (Next::Event(_, data), Style::Older { .. }) => {
+                format!("event: message\ndata: {data}\n\n")
+            }
+            (Next::Silence, _) => ": nothing new\n\n".to_owned(),
+            (Next::End, _) => return Ok(()),
+        };
+        writer.write_all(text.as_bytes())?;
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        202 => "Accepted",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        503 => "Service Unavailable",
+        _ => "Bad Request",
+    }
+}

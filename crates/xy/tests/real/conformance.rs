@@ -1,0 +1,153 @@
+//! The official conformance suite: what passes against a server passes through xy.
+//!
+//! The server is our fixture, which passes everything by itself. xy stands in front of it as
+//! a daemon that asks nobody for a token, since the suite has none to give. Compared are the
+//! checks, one by one, not what the suite ends with.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::lab::{Fixture, Lab, Upstream};
+
+/// The suites: the package, its arguments, and how many checks pass at least, so that a suite
+/// which runs nothing is not taken for one that passes.
+const SUITES: [(&str, &[&str], usize); 3] = [
+    ("conformance", &["--suite", "active"], 38),
+    ("conformance", &["--suite", "all"], 46),
+    ("conformance-next", &["--requirements", "2025-11-25"], 83),
+];
+
+/// What passes against the server and may say nothing through xy: the check, and why.
+const ONLY_DIRECT: [(&str, &str); 1] = [(
+    "server-sse-polling/server-sse-disconnect-resume",
+    "the fixture cuts its own stream in the middle; xy has no reason to cut one, so there is \
+     nothing to come back to and the check only says so",
+)];
+
+/// What became of each check, by scenario and check: the worst, if there were several.
+type Checks = BTreeMap<String, Outcome>;
+
+/// From the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Success,
+    /// Nothing was checked.
+    Info,
+    Warning,
+    Failure,
+}
+
+#[test]
+fn the_fixture_passes_every_suite_by_itself() {
+    let lab = Lab::new();
+    let fixture = Fixture::start(&lab);
+    for suite in SUITES {
+        directly(&lab, &fixture, suite);
+    }
+    fixture.end(&lab);
+    lab.home.finish();
+}
+
+#[test]
+fn every_check_passes_through_xy_with_a_server_over_stdio() {
+    every_check_passes_through(Upstream::Stdio);
+}
+
+#[test]
+fn every_check_passes_through_xy_with_a_server_over_streamable_http() {
+    every_check_passes_through(Upstream::Http);
+}
+
+#[test]
+fn every_check_passes_through_xy_with_a_server_over_the_older_http() {
+    every_check_passes_through(Upstream::Sse);
+}
+
+#[track_caller]
+fn every_check_passes_through(upstream: Upstream) {
+    let lab = Lab::new();
+    let fixture = Fixture::start(&lab);
+    let _daemon = lab.daemon(upstream);
+    let url = format!("http://{}/mcp/s/fixture", lab.home.gateway_address());
+    let mut problems = Vec::new();
+    for suite in SUITES {
+        let expected = directly(&lab, &fixture, suite);
+        let seen = run(&lab, suite, &url);
+        let fails = |check: &String| {
+            let may_say_nothing = ONLY_DIRECT.iter().any(|(it, _)| it == check);
+            match seen.get(check) {
+                Some(Outcome::Success) => None,
+                Some(Outcome::Info) if may_say_nothing => None,
+                seen => Some(format!("{suite:?}: {check} passes, but through xy: {seen:?}")),
+            }
+        };
+        let passed = expected.iter().filter(|(_, outcome)| **outcome == Outcome::Success);
+        problems.extend(passed.filter_map(|(check, _)| fails(check)));
+        let is_bad = |(_, outcome): &(&String, &Outcome)| **outcome >= Outcome::Warning;
+        let more = seen.iter().filter(is_bad).filter(|(check, _)| !expected.contains_key(*check));
+        problems.extend(more.map(|(check, seen)| format!("{suite:?}: {check} is {seen:?}")));
+    }
+    assert!(problems.is_empty(), "{upstream:?}:\n{}", problems.join("\n"));
+    fixture.end(&lab);
+    lab.home.finish();
+}
+
+/// Runs a suite against the fixture itself, which passes everything.
+#[track_caller]
+fn directly(lab: &Lab, fixture: &Fixture, suite: (&str, &[&str], usize)) -> Checks {
+    let checks = run(lab, suite, &fixture.url());
+    let bad: Vec<_> = checks.iter().filter(|(_, it)| **it >= Outcome::Warning).collect();
+    assert!(bad.is_empty(), "the fixture does not pass {suite:?}: {bad:#?}");
+    let passed = checks.values().filter(|it| **it == Outcome::Success).count();
+    let (.., least) = suite;
+    assert!(passed >= least, "{suite:?} has {passed} checks that pass, not {least}");
+    checks
+}
+
+/// Runs a suite: what became of each check.
+#[track_caller]
+fn run(lab: &Lab, (package, args, _): (&str, &[&str], usize), url: &str) -> Checks {
+    let output = tempfile::tempdir_in(lab.home.root().join("harness")).unwrap();
+    let log = output.path().join("log");
+    let results = output.path().join("results");
+    let script = format!("npm/node_modules/{package}/dist/index.js");
+    let mut command = lab.node(&script);
+    command.arg("server").args(args).arg("--url").arg(url).arg("-o").arg(&results);
+    let file = File::create(&log).unwrap();
+    command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
+    let mut child = command.spawn().unwrap();
+    lab.wait_for(&mut child, package);
+    let checks = read(&results);
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    assert!(!checks.is_empty(), "{package} {args:?} has checked nothing:\n{}", said());
+    checks
+}
+
+/// Reads what a suite has written: a folder for each scenario, `server-<name>-<time>`.
+#[track_caller]
+fn read(results: &Path) -> Checks {
+    let mut all = Checks::new();
+    for folder in fs::read_dir(results).into_iter().flatten().flatten() {
+        let name = folder.file_name().into_string().unwrap();
+        let time = "-2026-11-16T04-29-49-945Z".len();
+        let scenario = name[..name.len() - time].strip_prefix("server-").unwrap();
+        let text = fs::read_to_string(folder.path().join("checks.json")).unwrap();
+        let checks: Vec<Value> = serde_json::from_str(&text).unwrap();
+        for check in checks {
+            let outcome = match check["status"].as_str() {
+                Some("SUCCESS") => Outcome::Success,
+                Some("INFO" | "SKIPPED") => Outcome::Info,
+                Some("WARNING") => Outcome::Warning,
+                _ => Outcome::Failure,
+            };
+            let name = format!("{scenario}/{}", check["id"].as_str().unwrap());
+            let worst = all.entry(name).or_insert(outcome);
+            *worst = outcome.max(*worst);
+        }
+    }
+    all
+}

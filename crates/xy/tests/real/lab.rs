@@ -1,0 +1,137 @@
+//! A home with our fixture in it, behind a daemon and by itself.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use xy_testkit::{Daemon, Home};
+
+use crate::stage::installed;
+
+/// Looks in a second, and seconds, until something has ended: a suite takes a few on a
+/// machine that does nothing else.
+const LOOKS: u32 = 20;
+const SECONDS: u32 = 100;
+
+/// How the daemon speaks with the fixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    Stdio,
+    Http,
+    Sse,
+}
+
+/// A home, and where programs are installed.
+pub(crate) struct Lab {
+    pub(crate) home: Home,
+    installed: PathBuf,
+}
+
+impl Lab {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
+        home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; auth \"none\"; }\n");
+        home.expect_left("home/"); // Node's programs may note something there.
+        home.expect_left("tmp/"); // Node's cache of compiled code.
+        Self { home, installed: installed() }
+    }
+
+    /// A daemon with the fixture behind it, which runs.
+    #[track_caller]
+    pub(crate) fn daemon(&self, upstream: Upstream) -> Daemon {
+        self.home.write_config("servers/fixture.kdl", &self.kdl(upstream));
+        let daemon = self.home.daemon();
+        self.home.wait_for_state("fixture", "running");
+        daemon
+    }
+
+    /// The file of the fixture.
+    fn kdl(&self, upstream: Upstream) -> String {
+        let command = |args: &[&str]| self.home.kdl_command("xy-test-fixture", args);
+        let port = free_port().to_string();
+        match upstream {
+            Upstream::Stdio => command(&["--stdio"]),
+            Upstream::Http => {
+                let command = command(&["--http", &port]);
+                format!("{command}transport \"http\"\nport {port}\npath \"/mcp\"\n")
+            }
+            Upstream::Sse => {
+                let command = command(&["--sse", &port]);
+                format!("{command}transport \"sse\"\nport {port}\n")
+            }
+        }
+    }
+
+    /// A script that Node runs, by its path where programs are installed.
+    pub(crate) fn node(&self, script: &str) -> Command {
+        let node = self.installed.join("npm/node_modules/node/bin/node");
+        let mut command = self.home.command_of(&node, &[]);
+        command.arg(self.installed.join(script));
+        command
+    }
+
+    /// Waits until a child has ended, however it ends.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, child: &mut Child, what: &str) {
+        for _ in 0..LOOKS * SECONDS {
+            if child.try_wait().unwrap().is_some() {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_secs(1) / LOOKS);
+        }
+        let _ = child.kill(); // It may have ended by now.
+        let _ = child.wait();
+        panic!("{what} has not ended in {SECONDS} s");
+    }
+}
+
+/// A port that was free a moment ago.
+#[track_caller]
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// The fixture by itself, over Streamable HTTP. Dropping it ends it.
+pub(crate) struct Fixture {
+    child: Child,
+    address: String,
+}
+
+impl Fixture {
+    #[track_caller]
+    pub(crate) fn start(lab: &Lab) -> Self {
+        let stderr = lab.home.root().join("harness/fixture.stderr");
+        let mut command = lab.home.command_of(&lab.home.program("xy-test-fixture"), &[]);
+        command.args(["--http", "0"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(File::create(&stderr).unwrap());
+        let child = command.spawn().unwrap();
+        let address = lab.home.wait_until("the fixture listens", || {
+            let said = fs::read_to_string(&stderr).ok()?;
+            Some(said.strip_prefix("listening on ")?.lines().next()?.to_owned())
+        });
+        Self { child, address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// Lets it end; it must do so in good order.
+    #[track_caller]
+    pub(crate) fn end(mut self, lab: &Lab) {
+        drop(self.child.stdin.take());
+        let ended = lab.home.wait_until("the fixture ends", || self.child.try_wait().unwrap());
+        assert!(ended.success(), "the fixture ended badly: {ended}");
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // It has ended, or the test has failed.
+        let _ = self.child.wait();
+    }
+}
