@@ -79,9 +79,8 @@ fn clients_of_a_server_that_asks_take_turns_and_every_question_finds_its_client(
 fn whoever_is_there_goes_on_at_once_until_somebody_waits() {
     let home = home_of_asker();
     let (one, other) = (local(&home), web(&home));
-    let say = |client: &McpClient, text: &str| {
-        client.start_call("a__echo", json!({ "message": text }))
-    };
+    let say =
+        |client: &McpClient, text: &str| client.start_call("a__echo", json!({ "message": text }));
     let never = one.start_call("a__never", json!({}));
     let first = say(&one, "one, first");
     one.wait_answer(first);
@@ -214,7 +213,8 @@ fn what_a_person_asks_at_the_control_socket_is_no_clients() {
     let never = client.start_call("a__never", json!({}));
     home.wait_until("it is there", || heard_of(&home, "a", "tools/call").len() == 1);
     let params = json!({ "name": "ask_elicitation", "arguments": {} });
-    let answer = ask(&home, "request", json!({ "server": "a", "method": "tools/call", "params": params }));
+    let answer =
+        ask(&home, "request", json!({ "server": "a", "method": "tools/call", "params": params }));
     assert!(answer.to_string().contains("which client"), "{answer}");
     client.cancel(&json!(never));
     home.finish();

@@ -23,8 +23,7 @@ fn browsing(home: &Home) -> McpSocket {
 }
 
 fn elicit(client: &McpClient, id: &str) {
-    let params =
-        json!({ "mode": "url", "message": "m", "url": "https://x/", "elicitationId": id });
+    let params = json!({ "mode": "url", "message": "m", "url": "https://x/", "elicitationId": id });
     let arguments = json!({ "method": "elicitation/create", "params": params.to_string() });
     client.call_text("a__ask", arguments);
 }
@@ -64,9 +63,12 @@ fn an_error_that_asks_for_it_first_has_an_owner_too() {
     let home = home_of_talker();
     let (one, other) = (browsing(&home), browsing(&home));
     let elicitations: Vec<Value> = ["e-1", "e-2"]
-        .map(|id| json!({ "mode": "url", "elicitationId": id, "url": "https://x/", "message": "m" }))
+        .map(
+            |id| json!({ "mode": "url", "elicitationId": id, "url": "https://x/", "message": "m" }),
+        )
         .to_vec();
-    let error = json!({ "code": -32042, "message": "first", "data": { "elicitations": elicitations } });
+    let error =
+        json!({ "code": -32042, "message": "first", "data": { "elicitations": elicitations } });
     let answer = one.call("a__refuse", json!({ "error": error.to_string() }));
     assert_eq!(answer["error"], error);
     for id in ["e-2", "e-1"] {

@@ -179,10 +179,7 @@ impl Server {
             ("resources", json!({ "listChanged": true, "subscribe": true })),
             ("logging", json!({})),
             ("completions", json!({})),
-            (
-                "tasks",
-                json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } }),
-            ),
+            ("tasks", json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })),
         ];
         let declared = all.into_iter().filter(|(name, _)| self.plan.declares(name));
         let declared = declared.map(|(name, value)| (name.to_owned(), value));
