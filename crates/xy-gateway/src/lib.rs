@@ -24,6 +24,8 @@ pub mod metrics;
 mod names;
 mod owners;
 mod params;
+#[cfg(test)]
+mod play;
 mod say;
 mod server;
 mod subscriptions;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use xy_config::settings::{Isolation, ServerSettings};
+use xy_mcp::envelope::text_of;
+use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
@@ -237,7 +239,11 @@ impl Server {
                 return self.wait(client, holder, &request, stream);
             }
             let rules = self.settings.borrow().rules.calls;
-            request.watch = Watch::begin(rules, || request.what.to_owned());
+            request.watch = Watch::begin(rules, || {
+                let (method, about) = request.what;
+                let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
+                format!("`{}{}`", quoted(method), about.unwrap_or_default())
+            });
             let is_watched = request.watch.is_some();
             let caller = Caller::Client {
                 client: client.clone(),

@@ -58,8 +58,16 @@ pub(crate) fn related(params: Option<&str>) -> Option<Related> {
         #[serde(borrow, default, rename = "io.modelcontextprotocol/related-task")]
         task: Option<&'t RawValue>,
     }
-    let params: Params<'_> = serde_json::from_str(params?).ok()?;
-    let meta: Meta<'_> = serde_json::from_str(params.meta?.get()).ok()?;
+    // What is an object and cannot be read, such as one with a key twice, may say anything.
+    let is_object = |text: &str| text.starts_with('{');
+    let params: Params<'_> = match serde_json::from_str(params.filter(|it| is_object(it))?) {
+        Ok(params) => params,
+        Err(_) => return Some(Related::Unreadable),
+    };
+    let meta: Meta<'_> = match serde_json::from_str(params.meta?.get()) {
+        Ok(meta) => meta,
+        Err(_) => return is_object(params.meta?.get()).then_some(Related::Unreadable),
+    };
     let task = meta.task?.get();
     let id = serde_json::from_str(task).ok().and_then(|task: Task<'_>| task.id());
     Some(id.map_or(Related::Unreadable, Related::To))
@@ -128,6 +136,9 @@ mod tests {
             let expected = (odd != "null").then_some(Related::Unreadable);
             assert_eq!(of(odd), expected, "{odd}");
         }
+        let twice = format!(r#"{{"_meta":{{"{key}":{{"taskId":"a"}},"{key}":{{"taskId":"b"}}}}}}"#);
+        assert_eq!(related(Some(&twice)), Some(Related::Unreadable));
+        assert_eq!(related(Some(r#"{"_meta":{},"_meta":{}}"#)), Some(Related::Unreadable));
         for none in [None, Some("{}"), Some("[]"), Some(r#"{"_meta":7}"#)] {
             assert_eq!(related(none), None);
         }

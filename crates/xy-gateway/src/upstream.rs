@@ -144,8 +144,8 @@ pub(crate) struct Request<'t> {
     pub(crate) token: Option<&'t str>,
     /// What stands in it for a name or URI, and what it is there.
     pub(crate) renamed: Option<(&'t str, String)>,
-    /// What is asked, for people.
-    pub(crate) what: &'t str,
+    /// What is asked, for people: its method, and what that is about.
+    pub(crate) what: (&'t str, Option<&'t str>),
     /// How its answer is looked at.
     pub(crate) follow: Follow,
     /// How long it may take.
@@ -347,7 +347,12 @@ impl Upstream {
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }
-            Some(Caller::Nobody { .. } | Caller::Unheard) => {}
+            Some(nobody @ Caller::Nobody { .. }) => {
+                if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
+                    self.answered_nobody(ours, &nobody, result);
+                }
+            }
+            Some(Caller::Unheard) => {}
             // A call of an earlier daemon, or one that is answered twice.
             None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
         }

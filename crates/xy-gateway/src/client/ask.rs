@@ -122,6 +122,10 @@ impl Client {
                 Some(Reference::Uri(uri)) => self.by_uri(request, Some(uri)),
                 None => Err(say::invalid("`ref` names neither a prompt nor a template")),
             },
+            // They are all on one page.
+            "tasks/list" if request.params.cursor().is_some() => {
+                Err(say::invalid("there is no such `cursor`"))
+            }
             "tasks/list" => Ok(self.list_tasks(request)),
             method if is_of_task(method) => {
                 let id = request.params.task_id();
@@ -210,7 +214,7 @@ impl Client {
             id: request.id,
             token: request.params.own_token(),
             renamed,
-            what: request.method,
+            what: (request.method, request.params.name().or(request.params.uri())),
             follow: follow(request),
             watch: None,
         };

@@ -77,15 +77,19 @@ impl Hub {
         for (key, id) in all {
             let upstream = self.server(key.server.as_str()).and_then(|it| it.upstream(key.holder));
             let params = format!(r#"{{"taskId":{}}}"#, quoted(&id));
-            asked.extend(upstream.and_then(|it| it.ask("tasks/get", Some(&params)).ok()));
+            let question = upstream.and_then(|it| it.ask("tasks/get", Some(&params)).ok());
+            asked.extend(question.map(|question| (key, id, question)));
         }
         let give_up_at = Instant::now() + TOLD_WITHIN;
         let mut told: Vec<String> = Vec::new();
-        for question in asked {
+        for (key, id, question) in asked {
             let left = give_up_at.saturating_duration_since(Instant::now());
             if let Ok(Ok(answer)) = timeout(left, question.answer()).await
                 && let Ok(task) = result_of(&answer)
             {
+                if let Some((_, true)) = crate::tasks::told(task) {
+                    self.owners.borrow_mut().ended(&key, &id);
+                }
                 told.push(task.to_owned());
             }
         }

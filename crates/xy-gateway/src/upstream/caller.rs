@@ -14,7 +14,7 @@ use crate::front::StreamNo;
 pub(crate) enum Caller {
     /// Nobody any more, since then. The server may still work on it, and say something that
     /// is meant for whoever asked: this client, if it was one.
-    Nobody { since: Instant, client: Option<u64> },
+    Nobody { since: Instant, client: Option<u64>, follow: Follow },
     /// A client.
     Client {
         /// Which.

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::{Caller, ECHO, Upstream};
+use super::{Call, Caller, ECHO, Follow, Upstream};
 use crate::client::Client;
 use crate::front::StreamNo;
+use crate::tasks;
 use crate::turns::Flight;
 
 impl Upstream {
@@ -79,15 +80,33 @@ impl Upstream {
     pub(super) fn give_up(&self, ours: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
-        let nobody = |client| Caller::Nobody { since: Instant::now(), client };
+        let since = Instant::now();
         let next = match &call.caller {
             Caller::Nobody { .. } | Caller::Unheard => return None,
-            Caller::Client { client, .. } => nobody(Some(client.number())),
-            Caller::Visitor(_) => nobody(None),
+            Caller::Client { client, follow, .. } => {
+                let (client, follow) = (Some(client.number()), follow.clone());
+                Caller::Nobody { since, client, follow }
+            }
+            Caller::Visitor(_) => Caller::Nobody { since, client: None, follow: Follow::Nothing },
             Caller::Own(_) => Caller::Unheard, // It was no client's.
         };
         call.watch = None;
         Some(std::mem::replace(&mut call.caller, next))
+    }
+
+    /// It has answered what was given up. If that began a task, nobody can ever ask for it:
+    /// it is cancelled, and may be spoken of for a while.
+    pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
+        let Caller::Nobody { client, follow: Follow::NewTask, .. } = nobody else { return };
+        let client = *client;
+        let Some((id, _)) = tasks::begun(result) else { return };
+        let caller = Caller::Nobody { since: Instant::now(), client, follow: Follow::Nothing };
+        let call = Call { caller, begins: 0, watch: None };
+        self.calls.borrow_mut().insert(ours, call);
+        let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
+        if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
+            question.let_be();
+        }
     }
 
     /// Whether it may still speak to clients of another daemon.
@@ -101,5 +120,18 @@ impl Upstream {
             Caller::Nobody { since, .. } => since.elapsed() < ECHO,
             _ => true,
         });
+    }
+}
+
+#[cfg(test)]
+impl Upstream {
+    /// What is to be written, as if it were written now.
+    pub(crate) fn take_outgoing(&self) -> Vec<Vec<u8>> {
+        let mut out = self.out.borrow_mut();
+        let lines = out.bytes().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let lines = lines.map(<[u8]>::to_vec).collect();
+        let length = out.len();
+        out.wrote(length);
+        lines
     }
 }

@@ -378,6 +378,15 @@ mod tests {
     }
 
     #[test]
+    fn the_note_of_a_server_behind_a_port_is_read_as_this_version_wrote_it() {
+        let text = include_str!("note/fixtures/format-1-http.json");
+        let note = Note::parse(text.as_bytes()).unwrap();
+        assert_eq!(note.settings.endpoint().unwrap().url, "http://127.0.0.1:8421/x");
+        assert_eq!(note.settings.rules.calls.within, Some(Duration::from_hours(1)));
+        assert_eq!(note.to_bytes(), text.trim_end().as_bytes());
+    }
+
+    #[test]
     fn the_note_of_the_first_version_is_still_read() {
         let text = r#"{"format":1,"settings":{"name":"a","source":{"file":"/c/a.kdl","command_line":1},
             "process":{"command":"x","args":[],"env":{},"working_dir":null,"transport":"stdio",

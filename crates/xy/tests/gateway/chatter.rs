@@ -66,7 +66,8 @@ fn live(home: &Home, name: &'static str, tool: &str, seed: u64) -> Tally {
                 client.start_request("tools/call", params)
             })
             .collect();
-        if seed.is_multiple_of(5) {
+        // What is given up makes a shared server hard to understand for a while.
+        if 2 * round >= ROUNDS && seed.is_multiple_of(5) {
             client.cancel(&json!(ids[1]));
         } else {
             count(&mut tally, &client.wait_answer(ids[1]), name);

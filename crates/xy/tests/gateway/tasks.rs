@@ -23,7 +23,7 @@ fn home_of_tasks() -> Home {
 
 /// Begins a task; its id.
 #[track_caller]
-fn begin(client: &McpClient, tool: &str, arguments: Value) -> String {
+fn begin(client: &McpClient, tool: &str, arguments: &Value) -> String {
     let params = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
     let answer = client.request("tools/call", params);
     answer["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
@@ -55,15 +55,15 @@ fn what_servers_can_do_with_tasks_is_told_and_done() {
     let job = tools.iter().find(|it| it["name"] == "a__job").unwrap();
     assert_eq!(job["execution"], json!({ "taskSupport": "optional" }));
     let (one, other) = (
-        begin(&client, "a__job", json!({ "message": "one" })),
-        begin(&client, "b__job", json!({ "message": "other" })),
+        begin(&client, "a__job", &json!({ "message": "one" })),
+        begin(&client, "b__job", &json!({ "message": "other" })),
     );
     assert_eq!(text(&result(&client, &one)), "one");
     assert_eq!(text(&result(&client, &other)), "other");
     let got = client.request("tasks/get", json!({ "taskId": one }));
     assert_eq!(got["result"]["status"], "completed");
     assert_eq!(ids(&client.request("tasks/list", json!({}))), [one, other]);
-    let working = begin(&client, "a__job", json!({ "ms": 60_000 }));
+    let working = begin(&client, "a__job", &json!({ "ms": 60_000 }));
     let cancelled = client.request("tasks/cancel", json!({ "taskId": working }));
     assert_eq!(cancelled["result"]["status"], "cancelled");
     home.finish();
@@ -74,8 +74,8 @@ fn nobody_else_finds_a_task_in_either_view() {
     let home = home_of_tasks();
     let (one, other) = (local(&home), local(&home));
     let (plain, stranger) = (local_of(&home, "a"), local_of(&home, "a"));
-    let mine = begin(&one, "a__job", json!({ "message": "mine" }));
-    let theirs = begin(&plain, "job", json!({ "message": "theirs" }));
+    let mine = begin(&one, "a__job", &json!({ "message": "mine" }));
+    let theirs = begin(&plain, "job", &json!({ "message": "theirs" }));
     for client in [&other, &stranger] {
         for task in [&mine, &theirs, &"never".to_owned()] {
             for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
@@ -133,7 +133,7 @@ fn what_a_task_says_without_its_name_is_not_taken_for_somebody_elses() {
     let home = home_of_tasks();
     let (one, other) = (local(&home), local(&home));
     let arguments = json!({ "message": "whose is this", "ms": 50, "complain": "unmarked" });
-    let task = begin(&one, "a__job", arguments);
+    let task = begin(&one, "a__job", &arguments);
     let busy = other.start_call("a__never", json!({}));
     home.wait_until("its log has it", || {
         xy_testkit::read_log_lines(&home, "a").iter().any(|it| it.contains("whose is this"))
@@ -151,7 +151,7 @@ fn what_a_task_says_without_its_name_is_not_taken_for_somebody_elses() {
 fn a_task_ends_with_its_server_and_that_is_said() {
     let home = home_of_tasks();
     let (one, other) = (local(&home), local(&home));
-    let task = begin(&one, "a__job", json!({ "ms": 60_000 }));
+    let task = begin(&one, "a__job", &json!({ "ms": 60_000 }));
     let waiting = one.start_request("tasks/result", json!({ "taskId": task }));
     other.call("a__crash", json!({}));
     assert_eq!(code(&one.wait_answer(waiting)), -32010);
@@ -161,7 +161,7 @@ fn a_task_ends_with_its_server_and_that_is_said() {
     assert_eq!(ids(&one.request("tasks/list", json!({}))), [""; 0]);
     // The next life gives the same id to somebody else.
     crate::stage::who_at_last(&home, &other, "a__who");
-    assert_eq!(begin(&other, "a__job", json!({ "message": "new" })), task);
+    assert_eq!(begin(&other, "a__job", &json!({ "message": "new" })), task);
     assert_eq!(code(&one.request("tasks/result", json!({ "taskId": task }))), -32602);
     assert_eq!(text(&result(&other, &task)), "new");
     home.finish();
@@ -176,7 +176,7 @@ fn the_same_id_of_two_servers_is_not_guessed() {
     home.daemon();
     ready(&home, &["a", "b"]);
     let client = local(&home);
-    let (one, other) = (begin(&client, "a__job", json!({})), begin(&client, "b__job", json!({})));
+    let (one, other) = (begin(&client, "a__job", &json!({})), begin(&client, "b__job", &json!({})));
     assert_eq!(one, other);
     let answer = client.request("tasks/get", json!({ "taskId": one }));
     assert_eq!(code(&answer), -32602);
@@ -190,7 +190,7 @@ fn a_long_task_keeps_nobody_waiting_at_a_server_that_asks() {
     let (one, other) = (capable(&home), capable(&home));
     one.answer_with(|_| Some(Ok(json!({ "action": "decline" }))));
     one.call_text("a__ask_elicitation", json!({}));
-    let task = begin(&one, "a__job", json!({ "ms": 60_000 }));
+    let task = begin(&one, "a__job", &json!({ "ms": 60_000 }));
     let waiting = one.start_request("tasks/result", json!({ "taskId": task }));
     assert_eq!(other.call_text("a__echo", json!({ "message": "x" })), "x");
     one.request("tasks/cancel", json!({ "taskId": task }));

@@ -73,7 +73,8 @@ fn work(server: &Arc<Server>, worker: &Asked, call: &Call, id: &str) {
         change(server, call, id, "input_required", None);
         params["_meta"] = related.clone();
         let answer = server.ask(worker, method, &params.to_string()).unwrap_or_default();
-        text = answer.raw("result").or(answer.raw("error")).unwrap_or("nothing").to_owned();
+        let said = answer.raw("result").or(answer.raw("error"));
+        text = said.map_or_else(String::new, str::to_owned);
     }
     let mut result: Value = text_result(&text).parse().expect("it is JSON");
     result["_meta"] = related;
