@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::advance;
 use xy_config::settings::{
-    CallRules, Isolation, Limits, ProcessSettings, Rules, ServerSettings, Source,
+    CallRules, Isolation, Limits, ProcessSettings, Rules, ServerKind, ServerSettings, Source,
 };
 use xy_protocol::control;
 use xy_protocol::error::CallError;
@@ -29,6 +29,7 @@ use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::Server;
 use crate::upstream::Upstream;
+use crate::upstream::wire::Wire;
 
 mod attribution;
 mod patience;
@@ -59,7 +60,33 @@ struct Play {
     hub: Rc<Hub>,
     server: Rc<Server>,
     upstream: Rc<Upstream>,
+    sent: Rc<Sent>,
     said: mpsc::Receiver<Said>,
+}
+
+/// What the server has been sent.
+#[derive(Default)]
+struct Sent(RefCell<Vec<Vec<u8>>>);
+
+impl Wire for Sent {
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+        let mut message = Vec::new();
+        write(&mut message);
+        self.0.borrow_mut().push(message);
+        0
+    }
+
+    fn flush(&self, _is_alone: bool) {}
+
+    fn is_written(&self, _place: u64) -> bool {
+        true
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
+    fn close(&self) {}
 }
 
 impl Play {
@@ -73,8 +100,9 @@ impl Play {
         let hub = Hub::new(manifests, Arc::new(Nobody), 1, asking);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
-        let upstream = life(&hub, &server, said, is_adopted).await;
-        Self { hub, server, upstream, said: heard }
+        let sent = Rc::new(Sent::default());
+        let upstream = life(&hub, &server, said, sent.clone(), is_adopted).await;
+        Self { hub, server, upstream, sent, said: heard }
     }
 
     /// The server's life is over, and another begins.
@@ -83,12 +111,12 @@ impl Play {
         self.hub.over(&self.server, &self.upstream, "`s` has ended");
         let (said, heard) = mpsc::channel(64);
         self.said = heard;
-        self.upstream = life(&self.hub, &self.server, said, false).await;
+        self.upstream = life(&self.hub, &self.server, said, self.sent.clone(), false).await;
     }
 
     /// The server says something.
     fn say(&self, message: &Value) {
-        self.upstream.take(format!("{message}\n").as_bytes());
+        self.upstream.hear(message.to_string().as_bytes(), None);
     }
 
     /// The server asks something.
@@ -103,7 +131,7 @@ impl Play {
 
     /// What the server has been sent since, but for the first words with it.
     fn sent(&self) -> Vec<Value> {
-        let lines = self.upstream.take_outgoing();
+        let lines = self.sent.0.take();
         lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
@@ -153,17 +181,19 @@ fn settings(calls: CallRules) -> ServerSettings {
         limits: Limits::default(),
     };
     let rules = Rules { calls, ..Rules::default() };
-    ServerSettings { name, source, process, rules, isolation: Isolation::Shared }
+    let kind = ServerKind::Process(process);
+    ServerSettings { name, source, kind, rules, isolation: Isolation::Shared }
 }
 
 async fn life(
     hub: &Rc<Hub>,
     server: &Rc<Server>,
     said: mpsc::Sender<Said>,
+    sent: Rc<Sent>,
     is_adopted: bool,
 ) -> Rc<Upstream> {
     let key = InstanceKey::shared(server.name.clone());
-    let upstream = Upstream::new(key, said, 1, is_adopted, hub.clone());
+    let upstream = Upstream::new(key, said, 1, is_adopted, sent, hub.clone());
     server.add(&upstream);
     let introduction = Introduction::read(
         r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}}}"#,

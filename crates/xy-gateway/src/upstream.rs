@@ -295,7 +295,7 @@ impl Upstream {
 
     /// Takes one message that the server has said; `during` is the call it was said about, if
     /// that is known.
-    fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
+    pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         match envelope::parse(line) {
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {

@@ -101,7 +101,7 @@ impl Upstream {
         let client = *client;
         let Some((id, _)) = tasks::begun(result) else { return };
         let caller = Caller::Nobody { since: Instant::now(), client, follow: Follow::Nothing };
-        let call = Call { caller, begins: 0, watch: None };
+        let call = Call { caller, place: 0, watch: None };
         self.calls.borrow_mut().insert(ours, call);
         let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
@@ -120,18 +120,5 @@ impl Upstream {
             Caller::Nobody { since, .. } => since.elapsed() < ECHO,
             _ => true,
         });
-    }
-}
-
-#[cfg(test)]
-impl Upstream {
-    /// What is to be written, as if it were written now.
-    pub(crate) fn take_outgoing(&self) -> Vec<Vec<u8>> {
-        let mut out = self.out.borrow_mut();
-        let lines = out.bytes().split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let lines = lines.map(<[u8]>::to_vec).collect();
-        let length = out.len();
-        out.wrote(length);
-        lines
     }
 }
