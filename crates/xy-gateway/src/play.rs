@@ -1,7 +1,7 @@
 //! A gateway without a daemon around it: clients that say what the story says, and one server
 //! whose words and whose ears are the story's. On paused time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
@@ -64,22 +64,26 @@ struct Play {
     said: mpsc::Receiver<Said>,
 }
 
-/// What the server has been sent.
+/// What the server is to be sent; written once somebody has looked.
 #[derive(Default)]
-struct Sent(RefCell<Vec<Vec<u8>>>);
+struct Sent {
+    messages: RefCell<Vec<Vec<u8>>>,
+    written: Cell<usize>,
+}
 
 impl Wire for Sent {
     fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
         let mut message = Vec::new();
         write(&mut message);
-        self.0.borrow_mut().push(message);
-        0
+        let mut messages = self.messages.borrow_mut();
+        messages.push(message);
+        (self.written.get() + messages.len() - 1) as u64
     }
 
     fn flush(&self, _is_alone: bool) {}
 
-    fn is_written(&self, _place: u64) -> bool {
-        true
+    fn is_written(&self, place: u64) -> bool {
+        place < self.written.get() as u64
     }
 
     fn waiting(&self) -> usize {
@@ -111,6 +115,7 @@ impl Play {
         self.hub.over(&self.server, &self.upstream, "`s` has ended");
         let (said, heard) = mpsc::channel(64);
         self.said = heard;
+        self.sent = Rc::default();
         self.upstream = life(&self.hub, &self.server, said, self.sent.clone(), false).await;
     }
 
@@ -131,7 +136,8 @@ impl Play {
 
     /// What the server has been sent since, but for the first words with it.
     fn sent(&self) -> Vec<Value> {
-        let lines = self.sent.0.take();
+        let lines = self.sent.messages.take();
+        self.sent.written.set(self.sent.written.get() + lines.len());
         lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 

@@ -10,7 +10,8 @@ pub(super) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
         return format!("{}://{rest}", base.scheme_str()?).parse().ok();
     }
     if has_scheme(reference) {
-        return reference.parse().ok().filter(|uri: &Uri| uri.authority().is_some());
+        let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+        return reference.parse().ok().filter(is_http);
     }
     let reference = reference.split('#').next().unwrap_or_default();
     let path = match reference.as_bytes().first() {
