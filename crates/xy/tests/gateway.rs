@@ -23,6 +23,10 @@ mod isolated;
 mod lists;
 #[path = "gateway/mortal_servers.rs"]
 mod mortal_servers;
+#[path = "gateway/older.rs"]
+mod older;
+#[path = "gateway/resume.rs"]
+mod resume;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;
