@@ -35,7 +35,7 @@ mod wire;
 pub use daemon::Daemon;
 pub use home::Home;
 pub use logs::read_log_lines;
-pub use mcp::{HttpAnswer, McpClient, McpHttp, McpSocket, McpStdio};
+pub use mcp::{HttpAnswer, McpClient, McpHttp, McpOlder, McpSocket, McpStdio};
 pub use process::{Proc, group_and_session, is_alive, marked_processes};
 pub use run::Ran;
 pub use wait::Sign;

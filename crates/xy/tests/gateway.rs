@@ -27,10 +27,14 @@ mod isolated;
 mod lists;
 #[path = "gateway/mortal_servers.rs"]
 mod mortal_servers;
+#[path = "gateway/older.rs"]
+mod older;
 #[path = "gateway/owners.rs"]
 mod owners;
 #[path = "gateway/remote.rs"]
 mod remote;
+#[path = "gateway/resume.rs"]
+mod resume;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;
