@@ -289,6 +289,22 @@ impl McpClient {
         self.carry(&answer_to(question, outcome), None);
     }
 
+    /// From now on everything that comes is kept as it came, for [`McpClient::recorded`].
+    pub fn record(&self) {
+        self.ear.inbox.change(|heard| heard.record = Some(Vec::new()));
+    }
+
+    /// The text that came as number `index`, from 0, if it comes within `limit`.
+    pub fn recorded(&self, index: usize, limit: Duration) -> Option<String> {
+        self.ear.inbox.wait(limit, |heard| heard.record.as_ref()?.get(index).cloned())
+    }
+
+    /// Sends a request as it is written, and does not wait; `id` is the text of its id.
+    #[track_caller]
+    pub fn start_raw(&self, id: impl Display, request: &str) {
+        self.carry(request, Some(&id.to_string()));
+    }
+
     /// Everything that came and was no message.
     pub fn strays(&self) -> Vec<String> {
         self.ear.inbox.heard().strays.clone()

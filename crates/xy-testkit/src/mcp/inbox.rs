@@ -31,6 +31,8 @@ pub(crate) struct Heard {
     /// Why some request will never be answered, by the text of its id.
     pub(crate) lost: BTreeMap<String, String>,
     pub(crate) is_closed: bool,
+    /// Everything as it came, in its order, if somebody wants it.
+    pub(crate) record: Option<Vec<String>>,
     count: usize,
 }
 
@@ -54,6 +56,9 @@ impl Inbox {
             // Nothing is kept from here on; whoever waits is told.
             heard.is_closed = true;
             return Sort::Stray;
+        }
+        if let Some(record) = &mut heard.record {
+            record.push(text.to_owned());
         }
         let id = members.get("id").map(|id| id.get().to_owned());
         let value = || serde_json::from_str::<Value>(text);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use xy_testkit::{Daemon, Home};
+use xy_testkit::{Daemon, Home, McpHttp};
 
 use crate::stage::installed;
 
@@ -65,12 +65,30 @@ impl Lab {
         }
     }
 
+    /// Writes the file of a server: its program, its arguments, and whatever else.
+    pub(crate) fn write_server(&self, name: &str, words: &[String], more: &str) {
+        let words: Vec<String> = words.iter().map(|it| format!("{it:?}")).collect();
+        let (command, args) = (&words[0], words[1..].join(" "));
+        let kdl = format!("command {command}\nargs {args}\n{more}");
+        self.home.write_config(&format!("servers/{name}.kdl"), &kdl);
+    }
+
+    /// A client over HTTP at this path. It has said nothing yet.
+    #[track_caller]
+    pub(crate) fn http(&self, path: &str) -> McpHttp {
+        McpHttp::new(&self.home.gateway_address(), path, "")
+    }
+
+    /// Node, and a script where programs are installed.
+    pub(crate) fn node_words(&self, script: &str) -> Vec<String> {
+        let path = |path: &str| self.installed.join(path).to_str().unwrap().to_owned();
+        vec![path("npm/node_modules/node/bin/node"), path(script)]
+    }
+
     /// A script that Node runs, by its path where programs are installed.
     pub(crate) fn node(&self, script: &str) -> Command {
-        let node = self.installed.join("npm/node_modules/node/bin/node");
-        let mut command = self.home.command_of(&node, &[]);
-        command.arg(self.installed.join(script));
-        command
+        let [node, script] = self.node_words(script).try_into().unwrap();
+        self.home.command_of(node.as_ref(), &[&script])
     }
 
     /// Waits until a child has ended, however it ends.

@@ -9,6 +9,7 @@
 
 mod conformance;
 mod deaths;
+mod differential;
 mod inspector;
 mod lab;
 mod peer;

@@ -45,6 +45,8 @@ pub(crate) struct Session {
 pub(crate) struct State {
     pub(crate) version: String,
     pub(crate) capabilities: Members,
+    /// The params of `initialize`, as they came.
+    client: String,
     level: usize,
     pub(crate) watched: BTreeSet<String>,
     pub(crate) has_more_tools: bool,
@@ -135,6 +137,7 @@ impl Session {
             method if method.starts_with("tasks/") => tasks::answer(request),
             // Methods that are in no revision.
             "fixture/echo" => request.result(&request.params_text),
+            "fixture/client" => request.result(&self.state().client),
             "fixture/poked" => {
                 let poked = self.state().poked.clone();
                 request.result(&format!(r#"{{"poked":{}}}"#, poked.as_deref().unwrap_or("null")));
@@ -154,6 +157,7 @@ impl Session {
         let mut state = self.state();
         version.clone_into(&mut state.version);
         state.capabilities = request.params.members("capabilities");
+        state.client.clone_from(&request.params_text);
         drop(state);
         request.result(&catalog::introduction(version));
     }

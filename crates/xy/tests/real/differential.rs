@@ -1,0 +1,194 @@
+//! Direct against through: one script of messages, driven at a server itself and through every
+//! door of xy, and every answer, notification and question compared as text.
+//!
+//! What differs is in a list, each entry with its reason (`differential/allowed.rs`): anything
+//! else is a fault, and so is an entry of which nothing is seen any more.
+
+mod allowed;
+mod compare;
+mod drive;
+mod script;
+mod text;
+
+use xy_testkit::McpStdio;
+
+use self::compare::{Allowed, Differs, compare};
+use self::drive::{Reach, Record, Step, drive};
+use self::text::Text;
+use crate::lab::Lab;
+
+/// A way through xy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `xy connect --server S`.
+    Connect,
+    /// `/mcp/s/S`.
+    Http,
+    /// `xy connect`, where the server stands among others.
+    AllConnect,
+    /// `/mcp`, where it does so too.
+    AllHttp,
+}
+
+impl Way {
+    const EVERY: [Self; 4] = [Self::Connect, Self::Http, Self::AllConnect, Self::AllHttp];
+
+    fn is_among_others(self) -> bool {
+        matches!(self, Self::AllConnect | Self::AllHttp)
+    }
+}
+
+/// A server and its script.
+struct Subject {
+    name: &'static str,
+    /// The program and its arguments.
+    words: fn(&Lab) -> Vec<String>,
+    isolation: &'static str,
+    script: Vec<Step>,
+    answers: fn(&str) -> String,
+    allowed: &'static [Differs],
+}
+
+#[test]
+fn the_fixture_says_the_same_through_xy_to_a_client_of_its_own() {
+    says_the_same(&Subject {
+        name: "fixture",
+        words: fixture_words,
+        isolation: "client",
+        script: script::fixture(),
+        answers: script::odd_answers,
+        allowed: allowed::FIXTURE_OF_ONE_CLIENT,
+    });
+}
+
+#[test]
+fn the_fixture_says_the_same_through_xy_when_it_is_shared() {
+    says_the_same(&Subject {
+        name: "fixture",
+        words: fixture_words,
+        isolation: "shared",
+        script: script::fixture(),
+        answers: script::odd_answers,
+        allowed: allowed::SHARED_FIXTURE,
+    });
+}
+
+#[test]
+fn the_everything_server_says_the_same_through_xy() {
+    says_the_same(&Subject {
+        name: "everything",
+        words: everything_words,
+        isolation: "client",
+        script: script::everything(),
+        answers: script::plain_answers,
+        allowed: allowed::EVERYTHING,
+    });
+}
+
+fn fixture_words(lab: &Lab) -> Vec<String> {
+    vec![lab.home.program("xy-test-fixture").to_str().unwrap().to_owned(), "--stdio".to_owned()]
+}
+
+fn everything_words(lab: &Lab) -> Vec<String> {
+    lab.node_words("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+}
+
+#[track_caller]
+fn says_the_same(subject: &Subject) {
+    let direct = directly(subject);
+    let allowed = Allowed::new(subject.allowed);
+    let mut problems = Vec::new();
+    for way in Way::EVERY {
+        let through = through(subject, way, &direct);
+        problems.extend(compare(way, &direct, &through, &allowed));
+    }
+    problems.extend(allowed.unused());
+    let count = problems.len();
+    assert!(problems.is_empty(), "{count} differences:\n{}", problems.join("\n"));
+}
+
+/// What the server says by itself. It says more than its answers, or nothing is shown.
+#[track_caller]
+fn directly(subject: &Subject) -> Vec<Record> {
+    let lab = Lab::new();
+    let words = (subject.words)(&lab);
+    let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+    let client = McpStdio::start(lab.home.command_of(words[0].as_ref(), &args));
+    let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
+    let reach = Reach { client: &client, among_others: None, is_odd, answers, expected: None };
+    let records = drive(&reach, || (), &subject.script);
+    for record in &records {
+        assert!(!record.heard.is_empty(), "nothing is heard at {}", record.label);
+    }
+    assert!(client.close().success());
+    lab.home.finish();
+    records
+}
+
+/// What it says through xy, with its own names.
+#[track_caller]
+fn through(subject: &Subject, way: Way, direct: &[Record]) -> Vec<Record> {
+    let lab = Lab::new();
+    let words = (subject.words)(&lab);
+    let more = format!("isolation \"{}\"\nready {{ within \"20s\"; }}\n", subject.isolation);
+    lab.write_server(subject.name, &words, &more);
+    let _daemon = lab.home.daemon();
+    let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
+    let among_others = way.is_among_others().then_some(subject.name);
+    let (server, path) = (["--server", subject.name], format!("/mcp/s/{}", subject.name));
+    let mut records = match way {
+        Way::Connect | Way::AllConnect => {
+            let args: &[&str] = if among_others.is_some() { &[] } else { &server };
+            let client = lab.home.mcp_connect(args);
+            let reach =
+                Reach { client: &client, among_others, is_odd, answers, expected: Some(direct) };
+            let records = drive(&reach, || (), &subject.script);
+            assert!(client.close().success());
+            records
+        }
+        Way::Http | Way::AllHttp => {
+            let path = if among_others.is_some() { "/mcp" } else { &path };
+            let client = lab.http(path);
+            let reach =
+                Reach { client: &client, among_others, is_odd, answers, expected: Some(direct) };
+            let open_stream = || assert_eq!(client.open_stream(), 200);
+            let records = drive(&reach, open_stream, &subject.script);
+            assert_eq!(client.strays(), [""; 0]);
+            client.close();
+            records
+        }
+    };
+    lab.home.finish();
+    if let Some(server) = among_others {
+        records.iter_mut().flat_map(|it| &mut it.heard).for_each(|it| own_names(server, it));
+    }
+    records
+}
+
+/// Gives entries of lists, and what is said of resources, the names that the server itself
+/// has for them. What is not the server's leaves the lists.
+fn own_names(server: &str, message: &mut Text) {
+    let (name, uri) = (format!("\"{server}__"), format!("\"xy://{server}/"));
+    if message.word("method") == "notifications/resources/updated" {
+        if let Some(Text::Plain(it)) = message.get_mut("params").and_then(|it| it.get_mut("uri")) {
+            *it = it.replacen(&uri, "\"", 1);
+        }
+        return;
+    }
+    let Some(result) = message.get_mut("result") else { return };
+    for (list, key, prefix) in [
+        ("tools", "name", &name),
+        ("prompts", "name", &name),
+        ("resources", "uri", &uri),
+        ("resourceTemplates", "uriTemplate", &uri),
+    ] {
+        let Some(Text::Array(entries)) = result.get_mut(list) else { continue };
+        entries.retain_mut(|entry| match entry.get_mut(key) {
+            Some(Text::Plain(it)) if it.starts_with(prefix.as_str()) => {
+                *it = it.replacen(prefix.as_str(), "\"", 1);
+                true
+            }
+            _ => false,
+        });
+    }
+}

@@ -1,0 +1,244 @@
+//! One script, driven at a server in one way: everything that was heard at each step.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xy_testkit::McpClient;
+
+use super::text::Text;
+
+/// How long an answer is waited for.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// How long, once the answer is there, everything else is waited for that came directly. If
+/// it does not come, that is a difference.
+const REST_WITHIN: Duration = Duration::from_secs(5);
+
+/// One thing that a client does. In `params` `<name:x>` stands for the name of a tool or a
+/// prompt, `<uri:x>` for the place of a resource, `<id>` for the id of this step's request.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// Asks, and waits for the answer.
+    Ask { label: &'static str, method: &'static str, params: &'static str },
+    /// Asks, and cancels the request with these params as soon as it hears this notification.
+    Cancel {
+        label: &'static str,
+        method: &'static str,
+        params: &'static str,
+        once: &'static str,
+        cancel: &'static str,
+    },
+    /// Says something that nobody answers.
+    Say { method: &'static str, params: &'static str },
+    /// Asks again and again until the answer holds this text. What is heard meanwhile is told
+    /// of by no record: when a server does what it does at its start is its own affair.
+    Settle { method: &'static str, holds: &'static str },
+}
+
+/// What was heard at one step, in order: answers, notifications, questions.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) label: &'static str,
+    pub(crate) heard: Vec<Text>,
+}
+
+/// How a server is reached, as far as that changes what is said.
+pub(crate) struct Reach<'a> {
+    pub(crate) client: &'a McpClient,
+    /// The name that the server has among others; names are prefixed with it.
+    pub(crate) among_others: Option<&'a str>,
+    /// Whether the outsides of messages are odd too. Some SDKs refuse such, or respell ids.
+    pub(crate) is_odd: bool,
+    /// Answers a question: its method to the text of `"result":…` or `"error":…`.
+    pub(crate) answers: &'a dyn Fn(&str) -> String,
+    /// What is waited for before the answers of a step are complete, if this is not the first
+    /// way: that many messages came directly.
+    pub(crate) expected: Option<&'a [Record]>,
+}
+
+/// What a client can do that is driven here.
+pub(crate) fn capabilities() -> Value {
+    json!({
+        "roots": { "listChanged": true },
+        "sampling": { "tools": {} },
+        "elicitation": { "form": {}, "url": {} },
+    })
+}
+
+struct Driver<'a> {
+    reach: &'a Reach<'a>,
+    /// How much of all that came has been looked at.
+    seen: usize,
+    last_id: u64,
+    records: Vec<Record>,
+}
+
+/// Drives the script; the first record is that of `initialize`.
+#[track_caller]
+pub(crate) fn drive(reach: &Reach<'_>, open_stream: impl FnOnce(), script: &[Step]) -> Vec<Record> {
+    let mut driver = Driver { reach, seen: 0, last_id: 0, records: Vec::new() };
+    reach.client.record();
+    let client = json!({ "name": "xy-testkit", "version": "1" });
+    let params = json!({
+        "protocolVersion": "2025-11-25", "capabilities": capabilities(), "clientInfo": client,
+    });
+    reach.client.initialize_as(params);
+    open_stream();
+    driver.records.push(Record { label: "initialize", heard: Vec::new() });
+    driver.listen("1", None, "");
+    driver.last_id = 1;
+    for step in script {
+        driver.step(step);
+    }
+    // Whatever is still on its way comes before the answer to this.
+    driver.ask("ping", "ping", "{}");
+    driver.records
+}
+
+impl Driver<'_> {
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Ask { label, method, params } => self.ask(label, method, params),
+            Step::Cancel { label, method, params, once, cancel } => {
+                let id = self.begin(label, method, params);
+                self.listen(&id, Some(once), &self.written(cancel, &id));
+            }
+            Step::Say { method, params } => {
+                let params = self.written(params, "");
+                let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+                self.reach.client.send_raw(&text);
+            }
+            Step::Settle { method, holds } => self.settle(method, holds),
+        }
+    }
+
+    fn ask(&mut self, label: &'static str, method: &str, params: &str) {
+        let id = self.begin(label, method, params);
+        self.listen(&id, None, "");
+    }
+
+    /// Sends a request: its id.
+    fn begin(&mut self, label: &'static str, method: &str, params: &str) -> String {
+        self.records.push(Record { label, heard: Vec::new() });
+        self.send(method, params)
+    }
+
+    fn send(&mut self, method: &str, params: &str) -> String {
+        self.last_id += 1;
+        let id = match self.last_id {
+            odd if odd % 2 == 1 && self.reach.is_odd => format!("\"\\u0061-{odd}\""),
+            number => number.to_string(),
+        };
+        let params = self.written(params, &id);
+        let more = self.outside();
+        let text =
+            format!(r#"{{{more}"params":{params},"id":{id},"method":"{method}","jsonrpc":"2.0"}}"#);
+        self.reach.client.start_raw(&id, &text);
+        id
+    }
+
+    /// Hears until the answer has come and everything else that came directly. With `once` it
+    /// sends `cancel` when it hears that, and no answer comes.
+    fn listen(&mut self, id: &str, once: Option<&str>, cancel: &str) {
+        let at = self.records.len() - 1;
+        let expected =
+            self.reach.expected.and_then(|all| all.get(at)).map_or(0, |it| it.heard.len());
+        let mut is_answered = false;
+        let mut is_cancelled = false;
+        loop {
+            let heard = self.records[at].heard.len();
+            // Directly, what follows a cancelled request is what the server says to that.
+            let is_over = match once {
+                Some(_) => is_cancelled && heard >= expected.max(2),
+                None => is_answered && heard >= expected,
+            };
+            if is_over {
+                return;
+            }
+            let Some(text) =
+                self.next(if is_answered || is_cancelled { REST_WITHIN } else { WITHIN })
+            else {
+                return; // It is told as a difference, by what is missing.
+            };
+            let is_question = text.get("id").is_some() && text.get("method").is_some();
+            if is_question {
+                self.reply(&text);
+            }
+            is_answered |= text.get("method").is_none() && is_id(&text, id);
+            if once.is_some_and(|once| text.word("method") == once) {
+                is_cancelled = true;
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{cancel}}}"#
+                );
+                self.reach.client.send_raw(&text);
+            }
+            self.records[at].heard.push(text);
+        }
+    }
+
+    fn settle(&mut self, method: &str, holds: &str) {
+        for _ in 0..300 {
+            let id = self.send(method, "{}");
+            loop {
+                let text = self.next(WITHIN);
+                let text = text.unwrap_or_else(|| panic!("`{method}` is not answered"));
+                if text.get("id").is_some() && text.get("method").is_some() {
+                    self.reply(&text);
+                } else if is_id(&text, &id) {
+                    if text.to_string().contains(holds) {
+                        return;
+                    }
+                    break;
+                }
+            }
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        panic!("`{method}` never holds `{holds}`");
+    }
+
+    fn next(&mut self, limit: Duration) -> Option<Text> {
+        let text = self.reach.client.recorded(self.seen, limit)?;
+        self.seen += 1;
+        Some(Text::of(&text))
+    }
+
+    fn reply(&self, question: &Text) {
+        let id = question.get("id").map(Text::to_string).unwrap_or_default();
+        let outcome = (self.reach.answers)(question.word("method"));
+        let text = format!(r#"{{{}{outcome},"jsonrpc":"2.0","id":{id}}}"#, self.outside());
+        self.reach.client.send_raw(&text);
+    }
+
+    /// What nobody knows, beside the id.
+    fn outside(&self) -> &'static str {
+        if self.reach.is_odd { r#""x-outside":1.0,"# } else { "" }
+    }
+
+    /// Params with the names that the server has in this way.
+    fn written(&self, params: &str, id: &str) -> String {
+        let params = params.replace("<id>", id);
+        let (name, uri) = match self.reach.among_others {
+            Some(server) => (format!("{server}__"), format!("xy://{server}/")),
+            None => (String::new(), String::new()),
+        };
+        let params = replace_marked(&params, "<name:", &name);
+        replace_marked(&params, "<uri:", &uri)
+    }
+}
+
+fn is_id(message: &Text, id: &str) -> bool {
+    message.get("id").is_some_and(|it| it.to_string() == id)
+}
+
+/// Puts `prefix` before what stands in marks that begin with `mark`.
+fn replace_marked(text: &str, mark: &str, prefix: &str) -> String {
+    let mut parts = text.split(mark);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (marked, rest) = part.split_once('>').expect("a mark has an end");
+        out.push_str(prefix);
+        out.push_str(marked);
+        out.push_str(rest);
+    }
+    out
+}

@@ -1,0 +1,176 @@
+//! JSON as a tree of texts: the order of keys and the spelling of everything are kept, only
+//! the spaces between are not.
+
+use std::fmt::{self, Display};
+
+/// A value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// Keys without their quotes, as they were written.
+    Object(Vec<(String, Text)>),
+    Array(Vec<Text>),
+    /// Anything else as it was written: `"a\u0062"`, `1e3`, `null`.
+    Plain(String),
+}
+
+impl Text {
+    /// Reads a whole text.
+    #[track_caller]
+    pub(crate) fn of(text: &str) -> Self {
+        let mut rest = text;
+        let read = value(&mut rest).filter(|_| rest.trim_start().is_empty());
+        read.unwrap_or_else(|| panic!("this is no JSON: {text}"))
+    }
+
+    /// The first member of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        let Self::Object(members) = self else { return None };
+        members.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
+        let Self::Object(members) = self else { return None };
+        members.iter_mut().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// A member's text, without quotes if it is a string; empty if it is not there.
+    pub(crate) fn word(&self, name: &str) -> &str {
+        match self.get(name) {
+            Some(Self::Plain(text)) => text.trim_matches('"'),
+            _ => "",
+        }
+    }
+}
+
+impl Display for Text {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(text) => out.write_str(text),
+            Self::Array(items) => {
+                out.write_str("[")?;
+                for (index, item) in items.iter().enumerate() {
+                    write!(out, "{}{item}", if index == 0 { "" } else { "," })?;
+                }
+                out.write_str("]")
+            }
+            Self::Object(members) => {
+                out.write_str("{")?;
+                for (index, (key, value)) in members.iter().enumerate() {
+                    write!(out, "{}\"{key}\":{value}", if index == 0 { "" } else { "," })?;
+                }
+                out.write_str("}")
+            }
+        }
+    }
+}
+
+fn value(rest: &mut &str) -> Option<Text> {
+    *rest = rest.trim_start();
+    match rest.chars().next()? {
+        '{' => object(rest),
+        '[' => array(rest),
+        '"' => Some(Text::Plain(format!("\"{}\"", string(rest)?))),
+        _ => {
+            let end = rest.find([',', ']', '}', ' ', '\t', '\r', '\n']).unwrap_or(rest.len());
+            let (plain, after) = rest.split_at(end);
+            *rest = after;
+            Some(Text::Plain(plain.to_owned()))
+        }
+    }
+}
+
+fn object(rest: &mut &str) -> Option<Text> {
+    let mut members = Vec::new();
+    *rest = rest[1..].trim_start();
+    while !rest.starts_with('}') {
+        let key = string(rest)?;
+        *rest = rest.trim_start().strip_prefix(':')?;
+        members.push((key, value(rest)?));
+        *rest = next(rest, '}')?;
+    }
+    *rest = &rest[1..];
+    Some(Text::Object(members))
+}
+
+fn array(rest: &mut &str) -> Option<Text> {
+    let mut items = Vec::new();
+    *rest = rest[1..].trim_start();
+    while !rest.starts_with(']') {
+        items.push(value(rest)?);
+        *rest = next(rest, ']')?;
+    }
+    *rest = &rest[1..];
+    Some(Text::Array(items))
+}
+
+/// What follows a comma, or the end.
+fn next(rest: &str, end: char) -> Option<&str> {
+    let rest = rest.trim_start();
+    match rest.strip_prefix(',') {
+        Some(rest) => Some(rest.trim_start()),
+        None => rest.starts_with(end).then_some(rest),
+    }
+}
+
+/// A string without its quotes, as it was written.
+fn string(rest: &mut &str) -> Option<String> {
+    let inside = rest.strip_prefix('"')?;
+    let mut is_escaped = false;
+    for (at, byte) in inside.bytes().enumerate() {
+        match byte {
+            b'"' if !is_escaped => {
+                *rest = &inside[at + 1..];
+                return Some(inside[..at].to_owned());
+            }
+            b'\\' => is_escaped = !is_escaped,
+            _ => is_escaped = false,
+        }
+    }
+    None
+}
+
+/// Where two values differ: the path, and both texts there.
+pub(crate) fn differences(path: &str, one: &Text, other: &Text) -> Vec<(String, String, String)> {
+    let told = |path: String| vec![(path, one.to_string(), other.to_string())];
+    match (one, other) {
+        (Text::Object(one), Text::Object(other)) => members(path, one, other),
+        (Text::Array(one), Text::Array(other)) if one.len() == other.len() => {
+            let pairs = one.iter().zip(other).enumerate();
+            let each = |(at, (one, other))| differences(&format!("{path}/{at}"), one, other);
+            pairs.flat_map(each).collect()
+        }
+        (one, other) if one == other => Vec::new(),
+        _ => told(path.to_owned()),
+    }
+}
+
+fn members(
+    path: &str,
+    one: &[(String, Text)],
+    other: &[(String, Text)],
+) -> Vec<(String, String, String)> {
+    let nothing = || "(nothing)".to_owned();
+    let mut all = Vec::new();
+    for (key, value) in one {
+        let path = format!("{path}/{key}");
+        match other.iter().find(|(it, _)| it == key) {
+            Some((_, other)) => all.extend(differences(&path, value, other)),
+            None => all.push((path, value.to_string(), nothing())),
+        }
+    }
+    let is_new = |(key, _): &&(String, Text)| !one.iter().any(|(it, _)| it == key);
+    for (key, value) in other.iter().filter(is_new) {
+        all.push((format!("{path}/{key}"), nothing(), value.to_string()));
+    }
+    let order = |of: &[(String, Text)], with: &[(String, Text)]| {
+        let common =
+            of.iter().map(|(key, _)| key).filter(|key| with.iter().any(|(it, _)| it == *key));
+        common.cloned().collect::<Vec<_>>().join(" ")
+    };
+    let (first, second) = (order(one, other), order(other, one));
+    if first != second {
+        all.push((format!("{path}#order"), first, second));
+    }
+    all
+}
