@@ -529,7 +529,10 @@ fn every_example_of_the_guide_is_valid() {
         let example = block.split("```").next().unwrap();
         let file = if example.contains("// ~/.config/xy/xy.kdl") { "xy.kdl" } else { "a.kdl" };
         let whole = match file {
-            "a.kdl" if !example.contains("command") => format!("command \"npx\"\n{example}"),
+            _ if example.starts_with("headers") => format!("url \"http://a\"\n{example}"),
+            "a.kdl" if !example.contains("command") && !example.starts_with("url") => {
+                format!("command \"npx\"\n{example}")
+            }
             _ => example.to_owned(),
         };
         let needs_port = example.starts_with("path");

@@ -1,8 +1,9 @@
 //! Servers that listen somewhere: processes behind a port, and those of other machines.
 
+use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::{ServerState, Transport};
 use xy_supervisor::fleet::Ask;
-use xy_supervisor::lifecycle::{Exit, Reason};
+use xy_supervisor::lifecycle::{Exit, Reason, State};
 use xy_supervisor::speak::{Line, Said, Told, Way};
 
 use crate::stage::{Daemon, Home, before, elsewhere, listening, script};
@@ -32,19 +33,12 @@ fn one_behind_a_port_is_ready_when_its_speaker_says_so_and_its_stdout_is_for_its
         assert!(line.before.is_none() && line.settings.endpoint().is_some());
         let now = daemon.wait_until(|now| now.pid.is_some());
         assert_eq!((now.state(), now.pid), (ServerState::Starting, line.pid));
-        daemon.within(async {
-            while daemon.log().len() < 2 {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        });
+        daemon.wait_until_logged("out");
+        daemon.wait_until_logged("err");
         daemon.say(&line, Said::Stray(b"no message".to_vec()));
         daemon.say(&line, Said::Ready);
         daemon.wait_for(ServerState::Running);
-        daemon.within(async {
-            while !daemon.log().contains(&"no message".to_owned()) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        });
+        daemon.wait_until_logged("no message");
         let mut log = daemon.log();
         log.sort();
         assert_eq!(log, ["err", "no message", "out"]);
@@ -116,11 +110,7 @@ fn it_goes_on_with_the_next_daemon_which_gets_the_note_and_nothing_unread() {
     assert_eq!((line.pid, before(&line)), (pid, ("session \"1\"", "")));
     assert_eq!(daemon.wait_for(ServerState::Running).life.reason, Reason::Adopted);
     daemon.say(&line, Said::Stray(b"last".to_vec()));
-    daemon.within(async {
-        while !daemon.log().contains(&"last".to_owned()) {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    });
+    daemon.wait_until_logged("last");
     daemon.killed();
     drop(line);
 
@@ -151,6 +141,25 @@ fn one_elsewhere_begins_anew_with_every_daemon() {
     let mut daemon = home.daemon();
     daemon.apply(elsewhere());
     drop(ready_line(&mut daemon));
+    daemon.shutdown();
+}
+
+#[test]
+fn each_client_may_have_a_line_of_its_own_to_one_elsewhere() {
+    let home = Home::new();
+    let mut daemon = home.daemon();
+    daemon.apply(ServerSettings { isolation: Isolation::Client, ..elsewhere() });
+    let (one, other) = (daemon.hold(1), daemon.hold(2));
+    let (mut first, second) = (daemon.line(), daemon.line());
+    assert_eq!([&first, &second].map(|it| it.key.to_string()), ["one@1", "one@2"]);
+    daemon.say(&second, Said::Ready);
+    daemon.within(other.wait_until(|now| now.state() == ServerState::Running));
+    daemon.release(1);
+    assert!(matches!(daemon.told(&mut first), Some(Told::Close)));
+    drop(first);
+    daemon.within(one.wait_until(|now| now.life.state == State::Retired));
+    assert_eq!(other.now().state(), ServerState::Running);
+    drop(second);
     daemon.shutdown();
 }
 

@@ -190,6 +190,16 @@ impl Daemon {
         self.fleet.roster()[&name].instances[&Holder::Shared].clone()
     }
 
+    /// A client takes an instance of its own.
+    pub(crate) fn hold(&self, client: u64) -> InstanceHandle {
+        self.within(self.fleet.hold(&ServerName::new(NAME).unwrap(), client)).unwrap()
+    }
+
+    /// That client leaves.
+    pub(crate) fn release(&self, client: u64) {
+        self.within(self.fleet.release(&ServerName::new(NAME).unwrap(), client));
+    }
+
     pub(crate) fn wait_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         self.within(self.instance().wait_until(is_so))
     }
@@ -240,6 +250,15 @@ impl Daemon {
     pub(crate) fn wait_for_log(&self, expected: &[&str]) {
         self.within(async {
             while self.log() != expected {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+
+    /// Waits until this line is in its log.
+    pub(crate) fn wait_until_logged(&self, line: &str) {
+        self.within(async {
+            while !self.log().iter().any(|logged| logged == line) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });

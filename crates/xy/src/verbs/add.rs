@@ -50,10 +50,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["command", "cwd", "env", "restart", "grace"])]
     url: Option<String>,
     /// Sent with every request to its URL; may be given several times
-    #[arg(long = "header", value_name = "NAME: VALUE", requires = "url")]
+    #[arg(long = "header", value_name = "NAME: VALUE", conflicts_with = "command")]
     headers: Vec<String>,
     /// How to speak with its URL: http, which is the default, or the older sse
-    #[arg(long, value_name = "TRANSPORT", requires = "url")]
+    #[arg(long, value_name = "TRANSPORT", conflicts_with = "command")]
     transport: Option<String>,
     #[command(flatten)]
     pub(crate) json: Json,

@@ -51,7 +51,13 @@ fn arguments_that_do_not_fit_change_nothing() {
     let (home, client) = home_and_client();
     let program = mcp_program(&home);
     for (tool, arguments, why) in [
-        ("add_server", json!({ "name": "dev" }), "missing field `command`"),
+        ("add_server", json!({ "name": "dev" }), "give either `command` or `url`"),
+        ("add_server", json!({ "name": "dev", "url": "ftp://a/" }), "it starts with `https://`"),
+        (
+            "add_server",
+            json!({ "name": "dev", "url": "http://a/", "args": ["b"] }),
+            "has no `args`",
+        ),
         ("add_server", json!({ "name": 7, "command": program }), "expected a string"),
         ("add_server", json!({ "name": "a__b", "command": program }), "cannot contain `__`"),
         ("add_server", json!({ "name": "", "command": program }), "cannot be empty"),
