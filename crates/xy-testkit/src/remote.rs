@@ -10,6 +10,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod tls;
+
+pub use tls::Tls;
+
 /// How long a held answer is held at most: no test waits for ever.
 const HELD_AT_MOST: Duration = Duration::from_secs(60);
 

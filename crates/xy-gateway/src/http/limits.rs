@@ -44,7 +44,7 @@ pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// A call that takes longer becomes an event stream, if the client asks for that: then it can
 /// be taken up again, and is kept alive by comments. What is answered sooner is plain JSON.
-pub(super) const OPEN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const OPEN_AFTER: Duration = Duration::from_millis(50);
 
 /// How long a client shall wait before it takes up a stream again.
 pub(super) const RETRY_MS: u64 = 1000;

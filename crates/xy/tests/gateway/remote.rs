@@ -2,7 +2,7 @@
 //! clear state and a clear error, and never anybody else's trouble.
 
 use serde_json::{Value, json};
-use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::remote::{Mood, Remote, Tls, To};
 use xy_testkit::{Home, McpClient};
 
 use crate::stage::{capable, code, echoes, home, local, ready, serve, web, words};
@@ -355,5 +355,32 @@ fn a_daemon_that_is_replaced_begins_a_session_of_its_own() {
     ready(&home, &[REMOTE, "near"]);
     assert_eq!(text(&local(&home).call("far__echo", say("1"))), "1");
     home.wait_until("only the new one is left", || remote.sessions() == 1);
+    home.finish();
+}
+
+#[test]
+fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
+    let remote = Remote::start();
+    let tls = Tls::before(remote.port(), "localhost");
+    let bare = home();
+    let certificate = bare.root().join("harness/trusted.pem");
+    tls.write_certificate(&certificate);
+    let kdl = |host: &str| format!("url \"https://{host}:{}/mcp\"\n", tls.port());
+    let home = bare.with_env("SSL_CERT_FILE", certificate.to_str().unwrap());
+    home.write_config("servers/far.kdl", &kdl("localhost"));
+    home.write_config("servers/other.kdl", &kdl("127.0.0.1"));
+    home.daemon();
+    ready(&home, &[REMOTE]);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    let large = client.call("far__large", json!({ "bytes": 1 << 20 }));
+    assert_eq!(text(&large).len(), 1 << 20);
+    assert_eq!(text(&client.call("far__stream", say("2"))), "2");
+    // Its certificate is for another name.
+    let other = home.wait_until("it is not trusted", || {
+        let status = home.call("status", json!({ "name": "other" })).unwrap();
+        (status["health"] == "unreachable").then_some(status)
+    });
+    assert!(other["reason"].as_str().unwrap().contains("certificate"), "{other}");
     home.finish();
 }

@@ -1,0 +1,107 @@
+//! TLS before a server that has none, with a certificate that was made for it a moment ago.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rcgen::CertifiedKey;
+use rustix::event::{PollFd, PollFlags};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection};
+
+/// Takes TLS connections and passes them on. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Tls {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    certificate: String,
+}
+
+impl Tls {
+    /// TLS for `host`, before what listens on `port` of this machine.
+    pub fn before(port: u16, host: &str) -> Self {
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed([host.to_owned()]).expect("a host name");
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .expect("ring has all of them")
+                .with_no_client_auth()
+                .with_single_cert(vec![cert.der().clone()], key)
+                .expect("the key is of the certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (config, ends) = (Arc::new(config), is_over.clone());
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let config = config.clone();
+                thread::spawn(move || relay(config, &connection, port));
+            }
+        });
+        Self { address, is_over, certificate: cert.pem() }
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Writes the certificate into a file, for those who shall trust it.
+    pub fn write_certificate(&self, file: &Path) {
+        std::fs::write(file, &self.certificate).expect("a file of the test");
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address); // Wakes whoever waits for one.
+    }
+}
+
+fn relay(config: Arc<ServerConfig>, outside: &TcpStream, port: u16) -> io::Result<()> {
+    let inside = TcpStream::connect(("127.0.0.1", port))?;
+    let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+    let ended = pass_on(tls, outside, &inside);
+    for end in [outside, &inside] {
+        let _ = end.shutdown(Shutdown::Both); // One of them may have gone.
+    }
+    ended
+}
+
+/// Passes bytes on in both directions, until one side has no more.
+fn pass_on(mut tls: ServerConnection, outside: &TcpStream, inside: &TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        while tls.wants_write() {
+            tls.write_tls(&mut &*outside)?;
+        }
+        let mut both = [PollFd::new(outside, PollFlags::IN), PollFd::new(inside, PollFlags::IN)];
+        rustix::event::poll(&mut both, None)?;
+        let [is_outside, is_inside] = both.map(|end| !end.revents().is_empty());
+        if is_outside {
+            if tls.read_tls(&mut &*outside)? == 0 {
+                return Ok(());
+            }
+            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let mut plain = vec![0; state.plaintext_bytes_to_read()];
+            tls.reader().read_exact(&mut plain)?;
+            (&*inside).write_all(&plain)?;
+        }
+        if is_inside {
+            let count = (&*inside).read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            tls.writer().write_all(&buffer[..count])?;
+        }
+    }
+}
