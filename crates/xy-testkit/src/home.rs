@@ -20,10 +20,10 @@ use crate::wait::{Sign, poll};
 use crate::wire::Wire;
 
 /// How long a state, or a daemon that serves, is waited for.
-const WAIT_WITHIN: Duration = Duration::from_secs(20);
+const WAIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a verb may take.
-const VERB_WITHIN: Duration = Duration::from_secs(30);
+const VERB_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a daemon that must answer at once may take.
 const PROMPTLY: Duration = Duration::from_secs(5);
