@@ -1,11 +1,10 @@
 //! One server, as clients meet it: whether it is there, what is known of it, and the calls
-//! that wait for it.
+//! that wait for it. `server/turn.rs` has clients take turns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use xy_config::settings::{Isolation, ServerSettings};
@@ -19,8 +18,9 @@ use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
 use crate::manifest::Remembered;
-use crate::turns;
 use crate::upstream::{Caller, Request, Upstream, Watch};
+
+mod turn;
 
 /// Calls that may wait for one server to come up, or for their turn.
 const MOST_WAITING: usize = 1000;
@@ -55,6 +55,8 @@ pub(crate) struct Server {
     asks: Cell<bool>,
     /// Whose waiting calls are let go just now.
     turn_of: Cell<Option<u64>>,
+    /// How many calls went in this turn though others waited.
+    urgent: Cell<usize>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
@@ -102,6 +104,7 @@ impl Server {
             was_waited_for: Cell::new(false),
             asks: Cell::new(asks),
             turn_of: Cell::new(None),
+            urgent: Cell::new(0),
             upstreams: RefCell::default(),
             down: RefCell::default(),
             waiting: RefCell::default(),
@@ -171,53 +174,6 @@ impl Server {
         }
     }
 
-    /// Whether it asks its clients questions, which it cannot address while they share it.
-    pub(crate) fn asks(&self) -> bool {
-        self.asks.get() && self.settings.borrow().isolation == Isolation::Shared
-    }
-
-    /// It has asked something; whether that is new.
-    pub(crate) fn has_asked(&self, by: &Rc<Upstream>) -> bool {
-        if by.key().holder != Holder::Shared || self.asks.replace(true) {
-            return false;
-        }
-        by.take_turns();
-        true
-    }
-
-    /// Lets those go whose turn it is.
-    pub(crate) fn release(self: &Rc<Self>) {
-        if !self.asks() || self.turn_of.get().is_some() {
-            return; // Whoever lets somebody go looks again afterwards.
-        }
-        while let Some(upstream) = self.upstream(Holder::Shared) {
-            let flight = upstream.flight();
-            let next = {
-                let waiting = self.waiting.borrow();
-                let shared = waiting.iter().filter(|it| it.holder == Holder::Shared);
-                turns::next(flight, shared.map(|it| it.client.number()))
-            };
-            let Some(client) = next else { return };
-            self.turn_of.set(Some(client));
-            let is_theirs =
-                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
-            for waited in self.take_those(is_theirs) {
-                waited.client.again(&waited.id, &waited.text, waited.stream);
-            }
-            self.turn_of.set(None);
-        }
-    }
-
-    /// Whether a client has to wait until those before it are done.
-    fn must_wait(&self, client: u64, upstream: &Upstream) -> bool {
-        let holder = upstream.key().holder;
-        if holder != Holder::Shared || !self.asks() || self.turn_of.get() == Some(client) {
-            return false;
-        }
-        let anybody_waits = self.waiting.borrow().iter().any(|it| it.holder == holder);
-        !turns::may_go(client, upstream.flight(), anybody_waits)
-    }
-
     /// An instance is over, unless a later one has taken its place.
     pub(crate) fn drop_upstream(&self, upstream: &Rc<Upstream>) {
         let mut all = self.upstreams.borrow_mut();
@@ -235,7 +191,7 @@ impl Server {
     ) -> Result<Went, CallError> {
         let holder = self.holder(client);
         if let Some(upstream) = self.upstream(holder) {
-            if !request.follow.is_of_task() && self.must_wait(client.number(), &upstream) {
+            if !request.follow.is_of_task() && self.must_wait(client, &upstream) {
                 return self.wait(client, holder, &request, stream);
             }
             let rules = self.settings.borrow().rules.calls;
@@ -339,23 +295,6 @@ impl Server {
     /// How many calls wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.borrow().len()
-    }
-
-    /// A call has waited as long as it may: why it was not sent.
-    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
-        let name = &self.name;
-        if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {limit:?}");
-            return CallError::new(ErrorKind::TimedOut, message)
-                .cause("the call was not sent")
-                .hint(format!("`xy status {name}` says what it is doing"));
-        }
-        let message = format!("`{name}` was busy with another client for {limit:?}");
-        CallError::new(ErrorKind::TimedOut, message)
-            .cause(
-                "it asks its clients questions, so it serves one at a time; the call was not sent",
-            )
-            .hint(format!("{ADVICE} in the file of `{name}`, or try again later"))
     }
 
     /// Why it cannot be asked.

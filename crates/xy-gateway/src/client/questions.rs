@@ -3,7 +3,7 @@
 //! A question goes to the client under an id of ours, and its token for progress is that id
 //! too: two servers may use the same. Both come back as the server wrote them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
 use xy_mcp::edit::Edits;
@@ -31,7 +31,7 @@ pub(super) struct Questions {
     asked: HashMap<u64, Asked>,
     last: u64,
     /// By what the client calls them.
-    tasks: BTreeMap<String, Task>,
+    tasks: HashMap<String, Task>,
 }
 
 /// Something that a server asks a client.
@@ -57,8 +57,10 @@ enum Kind {
 /// Something that a client does for a server, for a longer time.
 struct Task {
     by: Weak<Upstream>,
-    /// What its progress is told under, here and to the server.
-    token: Option<(u64, Box<str>)>,
+    /// What it was asked under, which is what its progress is told under too.
+    number: u64,
+    /// What its progress is told under to the server.
+    token: Option<Box<str>>,
 }
 
 fn is(by: &Weak<Upstream>, upstream: &Rc<Upstream>) -> bool {
@@ -161,7 +163,7 @@ impl Client {
         match (kind, outcome) {
             (Kind::AsTask, Outcome::Result(result)) => {
                 if let Some((task, _)) = tasks::begun(result) {
-                    self.begin_task(task, Task { by, token: token.map(|it| (number, it)) });
+                    self.begin_task(task, Task { by, number, token });
                 }
             }
             (Kind::Tasks, Outcome::Result(result)) => {
@@ -179,8 +181,10 @@ impl Client {
     fn begin_task(&self, id: String, task: Task) {
         let mut questions = self.questions.borrow_mut();
         questions.tasks.retain(|_, task| task.by.strong_count() > 0);
-        while questions.tasks.len() >= MOST_TASKS {
-            questions.tasks.pop_first();
+        if questions.tasks.len() >= MOST_TASKS {
+            let oldest = questions.tasks.iter().min_by_key(|(_, task)| task.number);
+            let oldest = oldest.map(|(id, _)| id.clone()).unwrap_or_default();
+            questions.tasks.remove(&oldest);
         }
         questions.tasks.insert(id, task);
     }
@@ -191,8 +195,8 @@ impl Client {
         let Ok(number) = part.parse::<u64>() else { return };
         let questions = self.questions.borrow();
         let by_task = |task: &Task| {
-            let (_, theirs) = task.token.as_ref().filter(|(ours, _)| *ours == number)?;
-            Some((task.by.upgrade()?, theirs.clone()))
+            let token = task.token.clone().filter(|_| task.number == number)?;
+            Some((task.by.upgrade()?, token))
         };
         let found = match questions.asked.get(&number) {
             Some(asked) => asked.by.upgrade().zip(asked.token.clone()),

@@ -209,8 +209,10 @@ impl Company for Hub {
             self.owners.borrow_mut().elicited(by.key(), client.number(), &elicitation);
         }
         by.touch(client.number());
-        if let Err(fault) = client.ask(by, id, line, to) {
-            by.send(&say::fault(id, &fault));
+        match client.ask(by, id, line, to) {
+            // Its waiting calls may be needed for an answer.
+            Ok(()) => self.is_over(by),
+            Err(fault) => by.send(&say::fault(id, &fault)),
         }
     }
 

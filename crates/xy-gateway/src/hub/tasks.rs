@@ -98,9 +98,15 @@ impl Hub {
 
     /// What servers can do with tasks, all of them together; `None` if none can.
     pub(super) fn task_capabilities(&self) -> Option<Value> {
-        let known = self.servers().into_iter().filter_map(|server| server.shown());
-        let all = known.filter_map(|known| {
-            let mut result: Value = serde_json::from_str(&known.introduction.result).ok()?;
+        let servers = self.servers().into_iter().filter(|server| server.is_shown());
+        let all = servers.filter_map(|server| {
+            // A living one has said so before its lists are known.
+            let living = server.all_upstreams().first().and_then(|it| it.introduction());
+            let result = match living {
+                Some(introduction) => introduction.result.clone(),
+                None => server.shown()?.introduction.result.clone(),
+            };
+            let mut result: Value = serde_json::from_str(&result).ok()?;
             let tasks = result.get_mut("capabilities")?.get_mut("tasks")?.take();
             tasks.is_object().then_some(tasks)
         });

@@ -1,6 +1,7 @@
 //! Clients of a server that asks questions, who take turns.
 
 use super::*;
+use crate::turns;
 
 /// A server that has asked something.
 async fn asker() -> Play {
@@ -119,6 +120,35 @@ async fn a_client_that_leaves_takes_what_waits_of_it_along() {
         assert_eq!(names(&play.calls()), ["b1"]);
         assert_eq!((play.server.waiting(), play.upstream.open_calls()), (0, 1));
         assert!(a.heard().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_call_to_answer_a_question_though_others_wait() {
+    here(async {
+        let play = asker().await;
+        let (a, b) = (play.client(&json!({ "sampling": {} })), play.client(&json!({})));
+        a.call("a1");
+        b.call("b1");
+        a.call("a2");
+        let (outer, _) = play.calls()[0];
+        play.ask("q", "sampling/createMessage");
+        let question = a.heard().remove(0);
+        assert_eq!(names(&play.calls()), ["a2"], "it may be what the answer needs");
+        for number in 0..20 {
+            a.call(&format!("nested {number}"));
+        }
+        let nested = play.calls();
+        assert_eq!(nested.len(), turns::MOST_URGENT - 1, "not for ever");
+        a.say(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": {} }));
+        play.answer(outer);
+        assert_eq!(names(&play.calls()), [""; 0]);
+        a.cancel("a2");
+        for (ours, _) in nested {
+            play.answer(ours);
+        }
+        assert_eq!(names(&play.calls()), ["b1"]);
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! A shared server that asks questions: its clients take turns, and nobody waits for ever.
 
 use serde_json::{Value, json};
-use xy_testkit::{Home, McpClient};
+use xy_testkit::{Daemon, Home, McpClient};
 
 use crate::stage::{
     capable, diary_file, heard_of, home, linger, local, metrics, nothing_is_open, ready, serve,
@@ -24,14 +24,19 @@ fn text(answer: &Value) -> &str {
 /// A home with a server that has asked somebody something.
 #[track_caller]
 fn home_of_asker() -> Home {
+    home_and_daemon().0
+}
+
+#[track_caller]
+fn home_and_daemon() -> (Home, Daemon) {
     let home = home();
     serve_noting(&home, "a", &[]);
-    home.daemon();
+    let daemon = home.daemon();
     ready(&home, &["a"]);
     let first = capable(&home);
     yes(&first, "Ada");
     first.call_text("a__ask_elicitation", json!({}));
-    home
+    (home, daemon)
 }
 
 fn waiting(home: &Home) -> String {
@@ -150,7 +155,7 @@ fn those_who_wait_go_on_with_the_next_life_of_the_server() {
 
 #[test]
 fn that_it_asks_is_told_and_remembered() {
-    let home = home_of_asker();
+    let (home, daemon) = home_and_daemon();
     let advice = "isolation \"client\"";
     let told = |home: &Home| ask(home, "status", json!({ "name": "a" }))["warnings"].to_string();
     assert!(told(&home).contains("isolation"), "{}", told(&home));
@@ -163,10 +168,36 @@ fn that_it_asks_is_told_and_remembered() {
         std::fs::read_to_string(file).is_ok_and(|text| text.contains("\"asks\":true"))
     });
     ask(&home, "shutdown", Value::Null);
-    home.wait_until("the daemon has ended", || !home.socket().exists());
+    daemon.wait();
     home.daemon();
     home.wait_until("it is remembered", || told(&home).contains("isolation"));
     assert!(told(&home).contains("isolation"), "{}", told(&home));
+    home.finish();
+}
+
+#[test]
+fn it_is_known_of_a_server_that_another_daemon_takes_over() {
+    let home = home();
+    serve_noting(&home, "a", &[]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let client = crate::stage::bridged(&home);
+    client.call_text("a__echo", json!({ "message": "x" }));
+    client.call("a__ask_elicitation", json!({}));
+    home.wait_until("it is written down", || {
+        let file = home.root().join("state/xy/manifests/a.json");
+        std::fs::read_to_string(file).is_ok_and(|text| text.contains("\"asks\":true"))
+    });
+    daemon.kill9();
+    home.daemon();
+    let (busy, other) = (local(&home), local(&home));
+    busy.start_call("a__never", json!({}));
+    home.wait_until("it is there", || heard_of(&home, "a", "tools/call").len() == 3);
+    let theirs = other.start_call("a__echo", json!({ "message": "theirs" }));
+    until_so_many_wait(&home, "1");
+    drop(busy);
+    assert_eq!(text(&other.wait_answer(theirs)), "theirs");
+    drop(client);
     home.finish();
 }
 
@@ -184,6 +215,21 @@ fn a_server_that_never_asked_is_shared_at_the_same_time() {
     assert_eq!(other.call_text("a__echo", json!({ "message": "x" })), "x");
     linger();
     assert_eq!(ask(&home, "status", json!({ "name": "a" }))["warnings"], Value::Null);
+    home.finish();
+}
+
+#[test]
+fn a_client_may_call_the_server_to_answer_it_though_others_wait() {
+    let home = home_of_asker();
+    let (one, other) = (capable(&home), local(&home));
+    let asking = one.start_call("a__ask_elicitation", json!({}));
+    let question = one.wait_question();
+    let theirs = other.start_call("a__echo", json!({ "message": "theirs" }));
+    until_so_many_wait(&home, "1");
+    assert_eq!(one.call_text("a__echo", json!({ "message": "for the answer" })), "for the answer");
+    one.answer(&question, Ok(json!({ "action": "decline" })));
+    assert!(text(&one.wait_answer(asking)).contains("decline"));
+    assert_eq!(text(&other.wait_answer(theirs)), "theirs");
     home.finish();
 }
 

@@ -44,10 +44,10 @@ struct Tally {
     strange: u64,
 }
 
-fn live(home: &Home, name: &'static str, tool: &str, seed: u64) -> Tally {
-    let (client, wrong) = (stranger(home), Wrong::default());
-    client.initialize_with(&capabilities());
-    listen(&client, name, &wrong);
+/// What one client does, by whichever door it came in.
+fn live(client: &McpClient, name: &'static str, tool: &str, seed: u64) -> Tally {
+    let wrong = Wrong::default();
+    listen(client, name, &wrong);
     let uri = format!("test://of/{name}");
     let server = tool.split("__").next().unwrap();
     let outside = format!("xy://{server}/{uri}");
@@ -118,9 +118,20 @@ fn all_talk(isolation: &str) -> (Home, Vec<Tally>) {
     let seeds = ["ada", "grace"].map(|name| (name, chance.below(u64::MAX)));
     let tallies = thread::scope(|scope| {
         let (home, mut lives) = (&home, Vec::new());
-        for (name, seed) in seeds {
-            lives.push(scope.spawn(move || live(home, name, "a__chatter", seed)));
-        }
+        let [(ada, first), (grace, second)] = seeds;
+        lives.push(scope.spawn(move || {
+            let client = stranger(home);
+            client.initialize_with(&capabilities());
+            live(&client, ada, "a__chatter", first)
+        }));
+        lives.push(scope.spawn(move || {
+            let client = home.mcp_http("/mcp");
+            client.initialize_with(&capabilities());
+            assert_eq!(client.open_stream(), 200);
+            let tally = live(&client, grace, "a__chatter", second);
+            client.close();
+            tally
+        }));
         lives.into_iter().map(|life| life.join().unwrap()).collect()
     });
     nothing_is_open(&home);

@@ -59,6 +59,20 @@ fn what_is_completed_later_is_told_to_whoever_was_asked() {
 }
 
 #[test]
+fn a_client_over_http_hears_of_it_too() {
+    let home = home_of_talker();
+    let (one, other) = (home.mcp_http("/mcp"), browsing(&home));
+    one.initialize_with(&json!({ "elicitation": { "url": {} } }));
+    one.answer_with(|_| Some(Ok(json!({ "action": "accept" }))));
+    assert_eq!(one.open_stream(), 200);
+    elicit(&one, "mine");
+    complete(&other, "mine");
+    assert_eq!(one.wait_notification(COMPLETE)["params"]["elicitationId"], "mine");
+    assert_eq!(told(&other, COMPLETE), 0);
+    home.finish();
+}
+
+#[test]
 fn an_error_that_asks_for_it_first_has_an_owner_too() {
     let home = home_of_talker();
     let (one, other) = (browsing(&home), browsing(&home));

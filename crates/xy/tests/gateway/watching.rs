@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use xy_testkit::McpClient;
 
 use crate::stage::{
-    code, heard_of, home_of_two, linger, local, local_of, told, web, who, who_at_last, words,
+    bridged, code, heard_of, home, home_of_two, linger, local, local_of, ready, serve, told, web,
+    who, who_at_last, words,
 };
 use crate::support::{running, running_after, signal};
 
@@ -75,6 +76,31 @@ fn what_is_watched_is_watched_again_after_a_restart() {
     client.call_text("b__bump", json!({}));
     assert_eq!(client.wait_notification(UPDATED)["params"]["uri"], COUNTER);
     assert_eq!(plain.wait_notification(UPDATED)["params"]["uri"], "test://counter");
+    home.finish();
+}
+
+#[test]
+fn what_is_watched_is_watched_when_another_daemon_has_taken_over() {
+    let home = home();
+    serve(&home, "a", &[]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let client = bridged(&home);
+    done(&client, "resources/subscribe", json!({ "uri": COUNTER }));
+    let before = who(&client, "a__who");
+    daemon.kill9();
+    home.daemon();
+    let after = who_at_last(&home, &client, "a__who");
+    assert_eq!(after["pid"], before["pid"]);
+    client.call_text("a__bump", json!({}));
+    let updated = client.wait_notification(UPDATED);
+    assert_eq!(updated["params"]["uri"], COUNTER);
+    // Nobody else hears of it.
+    let stranger = local(&home);
+    client.call_text("a__bump", json!({}));
+    client.wait_notification(UPDATED);
+    assert_eq!(stranger.notifications(), [Value::Null; 0]);
+    drop(client);
     home.finish();
 }
 

@@ -1,0 +1,100 @@
+//! Has the clients of a server that asks questions take turns. `turns.rs` says whose it is.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use xy_config::settings::Isolation;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::instance::Holder;
+
+use super::{ADVICE, Server, Waiting};
+use crate::client::Client;
+use crate::turns::{self, Flight};
+use crate::upstream::Upstream;
+
+impl Server {
+    /// Whether it asks its clients questions, which it cannot address while they share it.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks.get() && self.settings.borrow().isolation == Isolation::Shared
+    }
+
+    /// It has asked something; whether that is new.
+    pub(crate) fn has_asked(&self, by: &Rc<Upstream>) -> bool {
+        if by.key().holder != Holder::Shared || self.asks.replace(true) {
+            return false;
+        }
+        by.take_turns();
+        true
+    }
+
+    /// Lets those go whose turn it is.
+    pub(crate) fn release(self: &Rc<Self>) {
+        if !self.asks() || self.turn_of.get().is_some() {
+            return; // Whoever lets somebody go looks again afterwards.
+        }
+        while let Some(upstream) = self.upstream(Holder::Shared) {
+            let flight = upstream.flight();
+            let waiting = self.waiting_for_turn();
+            let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
+            let asked: Vec<u64> = asked.map(|it| it.number()).collect();
+            let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
+            let next = turns::next(flight, &numbers, |client| asked.contains(&client));
+            let Some(client) = next else { return };
+            self.turn_of.set(Some(client));
+            let is_theirs =
+                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
+            let theirs = self.take_those(is_theirs);
+            let is_new = flight == Flight::Nobody;
+            self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
+            for waited in theirs {
+                waited.client.again(&waited.id, &waited.text, waited.stream);
+            }
+            self.turn_of.set(None);
+        }
+    }
+
+    /// Whether a client has to wait until those before it are done.
+    pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
+        let is_shared = upstream.key().holder == Holder::Shared;
+        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.number()) {
+            return false;
+        }
+        let waiting = self.waiting_for_turn();
+        let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
+        let is_urgent = self.is_urgent(client, upstream);
+        let goes = turns::may_go(client.number(), upstream.flight(), &numbers, is_urgent);
+        if goes {
+            self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });
+        }
+        !goes
+    }
+
+    /// Whether the server waits for this client, which may have to call it for an answer.
+    fn is_urgent(&self, client: &Client, upstream: &Rc<Upstream>) -> bool {
+        self.urgent.get() < turns::MOST_URGENT && client.is_asked_by(upstream)
+    }
+
+    /// The clients of the calls that wait for their turn, the oldest first.
+    fn waiting_for_turn(&self) -> Vec<Rc<Client>> {
+        let waiting = self.waiting.borrow();
+        let shared = waiting.iter().filter(|it| it.holder == Holder::Shared);
+        shared.map(|it| it.client.clone()).collect()
+    }
+
+    /// A call has waited as long as it may: why it was not sent.
+    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
+        let name = &self.name;
+        if self.upstream(waited.holder).is_none() {
+            let message = format!("`{name}` did not come up within {limit:?}");
+            return CallError::new(ErrorKind::TimedOut, message)
+                .cause("the call was not sent")
+                .hint(format!("`xy status {name}` says what it is doing"));
+        }
+        let message = format!("`{name}` was busy with another client for {limit:?}");
+        CallError::new(ErrorKind::TimedOut, message)
+            .cause(
+                "it asks its clients questions, so it serves one at a time; the call was not sent",
+            )
+            .hint(format!("{ADVICE} in the file of `{name}`, or try again later"))
+    }
+}
