@@ -164,12 +164,14 @@ impl Door {
             Heard::Asked => {}
         }
         // While it waits, this holds as little as possible.
-        drop((session, message));
+        drop(session);
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.mailbox()));
+            pulse.waits(Rc::clone(lease.mailbox()), message);
+        } else {
+            drop(message);
         }
         let first = lease.mailbox().first().await;
-        pulse.waits_no_more();
+        pulse.waits_no_more(first == First::Events);
         match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
             First::Events => Ok(reply::events(EventStream::new(lease))),

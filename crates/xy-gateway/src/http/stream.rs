@@ -20,8 +20,14 @@ use super::postbox::Lease;
 use super::room::Room;
 use super::tape::{Evicted, Spare, Tape};
 use crate::front::StreamNo;
+use crate::say;
 
 const KEEP_ALIVE: &[u8] = b": still here\n\n";
+
+/// There will be no answer to a call, and nobody knows how far it came.
+const NO_ANSWER_CODE: i64 = -32010;
+const NO_ANSWER: &str = "outcome unknown: the session ended before there was an answer; check \
+                         what was done before calling again";
 
 /// What a stream is for, and what may be said on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +62,9 @@ struct Mail {
     connection: Option<u32>,
     last_connection: u32,
     /// Since when there is none.
-    apart_since: Instant,
+    apart_since: Option<Instant>,
+    /// What the request is called that is answered here, as it was written.
+    request: Option<Box<str>>,
     reader: Option<Waker>,
 }
 
@@ -124,7 +132,8 @@ impl Mailbox {
             end: None,
             connection: Some(0),
             last_connection: 0,
-            apart_since: Instant::now(),
+            apart_since: None,
+            request: None,
             reader: None,
         };
         Self { stream, manner, mail: RefCell::new(mail), room }
@@ -148,9 +157,19 @@ impl Mailbox {
         }
     }
 
+    /// What is answered here: were there to be no answer, that could be said.
+    pub(super) fn answers(&self, request: &str) {
+        self.mail.borrow_mut().request = Some(request.into());
+    }
+
     /// Sends this before anything else.
     pub(super) fn say_first(&self, bytes: &[u8]) {
         self.mail.borrow_mut().prelude.extend_from_slice(bytes);
+    }
+
+    /// Says before anything else how much could not be kept for it.
+    pub(super) fn say_missed(&self, missed: u64) {
+        self.mail.borrow_mut().say_missed(missed);
     }
 
     /// Puts what comes before the answer.
@@ -189,9 +208,17 @@ impl Mailbox {
         self.mail.borrow_mut().finish(End::Cancelled);
     }
 
-    /// The session has ended.
+    /// The session has ended. Who was told that an answer comes is told that none does.
     pub(super) fn session_over(&self) {
-        self.mail.borrow_mut().finish(End::SessionOver);
+        self.change(|mail| {
+            if let Some(request) = mail.request.take()
+                && mail.begun
+                && mail.end.is_none()
+            {
+                mail.push(&say::error(&request, NO_ANSWER_CODE, NO_ANSWER), true);
+            }
+            mail.finish(End::SessionOver);
+        });
     }
 
     /// The client goes on after `place`, on a new connection; an older one is left. `None` if
@@ -205,9 +232,7 @@ impl Mailbox {
             }
             mail.prelude.clear();
             mail.prime(self.manner);
-            if missed > 0 {
-                mail.prelude.extend_from_slice(&gap(missed));
-            }
+            mail.say_missed(missed);
             mail.leave();
             mail.last_connection += 1;
             mail.connection = Some(mail.last_connection);
@@ -257,11 +282,10 @@ impl Mailbox {
         });
     }
 
-    /// Whether it has had no connection since `then`, and nothing new.
-    pub(super) fn is_forsaken(&self, then: Instant) -> bool {
+    /// Since when it has had neither a connection nor anything new; `None` while it has.
+    pub(super) fn forsaken_since(&self) -> Option<Instant> {
         let mail = self.mail.borrow();
-        let since = mail.end.map_or(mail.apart_since, |(_, at)| at.max(mail.apart_since));
-        mail.connection.is_none() && since < then
+        mail.end.map(|(_, at)| at).max(mail.apart_since).filter(|_| mail.connection.is_none())
     }
 
     /// Whether everything that was said was sent.
@@ -354,6 +378,12 @@ impl Mail {
         }
     }
 
+    fn say_missed(&mut self, missed: u64) {
+        if missed > 0 {
+            self.prelude.extend_from_slice(&gap(missed));
+        }
+    }
+
     /// Tells a client that understands it from where it can go on.
     fn prime(&mut self, manner: Manner) {
         if manner.polls
@@ -387,7 +417,7 @@ impl Mail {
 
     fn leave(&mut self) {
         self.connection = None;
-        self.apart_since = Instant::now();
+        self.apart_since = Some(Instant::now());
         self.wake();
     }
 
@@ -583,6 +613,22 @@ mod tests {
         answered.put_answer(b"1").unwrap();
         answered.session_over();
         assert_eq!(first(&answered), Some(First::Answer(Bytes::from_static(b"1"))));
+    }
+
+    #[test]
+    fn who_was_told_that_an_answer_comes_is_told_that_none_does() {
+        let begun = mailbox(PLAIN);
+        begun.answers("\"x\"");
+        begun.begin();
+        begun.session_over();
+        let Poll::Ready(Some(heard)) = events(&begun) else { panic!("it hears more") };
+        assert!(heard.contains(r#""id":"x","error":{"code":-32010"#), "{heard}");
+        assert_eq!(events(&begun), Poll::Ready(None));
+
+        let silent = mailbox(PLAIN);
+        silent.answers("1");
+        silent.session_over();
+        assert_eq!(first(&silent), Some(First::SessionOver));
     }
 
     #[test]
