@@ -34,6 +34,7 @@ mod event;
 mod guard;
 mod limits;
 mod listen;
+mod mailbox;
 mod postbox;
 mod refused;
 mod reply;

@@ -26,7 +26,7 @@ use super::limits::{
     BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, OPEN_AFTER,
     WRITE_WITHIN,
 };
-use super::stream::Mailbox;
+use super::mailbox::Mailbox;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

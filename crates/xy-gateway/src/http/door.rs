@@ -16,11 +16,12 @@ use super::connection::Pulse;
 use super::counts::Counts;
 use super::event::{self, EventId};
 use super::guard::{self, Guest};
+use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
 use super::session::{Session, Sessions, Way};
-use super::stream::{EventStream, First};
+use super::stream::EventStream;
 use super::{HttpRules, HttpStatus};
 use crate::front::{Front, Heard, Outlet as _, To};
 

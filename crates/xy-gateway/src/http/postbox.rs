@@ -21,10 +21,10 @@ use xy_mcp::envelope::{self, Message};
 use super::counts::{Counts, Stored};
 use super::event::{EventId, StreamId};
 use super::limits::{APART_MAX, FETCH_WITHIN, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, SENT_KNOWN_FOR};
+use super::mailbox::{Mailbox, Manner, NotTaken, Resumed, Taken};
 use super::refused::Refused;
 use super::room::Room;
 use super::session::Session;
-use super::stream::{Mailbox, Manner, NotTaken, Resumed, Taken};
 use super::tape::{Evicted, Spare};
 use crate::front::{Outlet, StreamNo, To};
 
@@ -229,7 +229,7 @@ impl Postbox {
         // ask for, since the client was told no name of theirs: a question may be among them.
         if was == Was::Listener || !mailbox.is_resumable() {
             for message in mailbox.take_unsent() {
-                self.put_anyone(&message);
+                self.put_elsewhere(&message);
             }
         }
         if mailbox.is_resumable() {
@@ -301,8 +301,16 @@ impl Postbox {
         match outcome {
             // It may be a question: a client that reads JSON only, or has hung up on its call,
             // can be told elsewhere, or the server would wait for ever.
-            None | Some((Err(_), _)) => self.put_anyone(message),
+            None | Some((Err(_), _)) => self.put_elsewhere(message),
             Some((outcome, call)) => self.note(outcome, &call),
+        }
+    }
+
+    /// Puts what cannot be said on its own stream. An answer is for that one, and no other.
+    fn put_elsewhere(&self, message: &[u8]) {
+        match envelope::parse(message) {
+            Ok(Message::Answer { .. }) => self.counts.lost("no-reader"),
+            _ => self.put_anyone(message),
         }
     }
 
@@ -334,12 +342,7 @@ impl Postbox {
     fn keep(&self, message: &[u8]) {
         let mut streams = self.streams.borrow_mut();
         let bytes = streams.kept_bytes + message.len();
-        let is_answer = matches!(envelope::parse(message), Ok(Message::Answer { .. }));
         let has_room = streams.kept.len() < KEPT_MESSAGES_MAX && bytes <= KEPT_BYTES_MAX;
-        // An answer is for the stream of its request, and for no other.
-        if is_answer {
-            return self.counts.lost("no-reader");
-        }
         if !has_room || self.room.is_over() {
             streams.unkept += 1;
             return self.counts.lost("nobody-listens");

@@ -315,14 +315,15 @@ struct Play {
     words: u64,
     /// What was said on each stream, by number; `None` is to anyone.
     said: Vec<(Option<usize>, u64)>,
-    heard_by_anyone: Vec<u64>,
+    /// What was heard by whoever listened, and of which stream it was.
+    elsewhere: Vec<(Option<usize>, u64)>,
 }
 
 impl Play {
     fn word(&mut self, stream: Option<usize>, size: usize) -> String {
         self.words += 1;
         self.said.push((stream, self.words));
-        let of = stream.map_or("anyone".to_owned(), |stream| stream.to_string());
+        let of = stream.map_or(String::new(), |stream| stream.to_string());
         format!("{of}:{}:{}", self.words, "x".repeat(size * 1024))
     }
 
@@ -378,8 +379,12 @@ impl Play {
         seen.answered = is_answer;
         let stream = seen.mailbox.stream();
         let word = self.word(Some(at), size);
-        let to = if is_answer { To::Answer(stream) } else { To::During(stream) };
-        self.postbox.put(word.as_bytes(), to);
+        if is_answer {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{word}"}}"#);
+            self.postbox.put(answer.as_bytes(), To::Answer(stream));
+        } else {
+            self.postbox.put(word.as_bytes(), To::During(stream));
+        }
     }
 
     fn send(&mut self, at: usize, unread: usize) {
@@ -389,7 +394,7 @@ impl Play {
         let events: Vec<&str> = all.split_terminator("\n\n").collect();
         let read = events.len().saturating_sub(unread);
         for event in &events[..read] {
-            hear(seen, at, event, &mut self.heard_by_anyone);
+            hear(seen, at, event, &mut self.elsewhere);
         }
         if read < events.len() {
             seen.connection = None; // Lost on the way, which the door does not know.
@@ -408,7 +413,7 @@ impl Play {
 }
 
 /// One event, as a client reads it.
-fn hear(seen: &mut Seen, at: usize, event: &str, by_anyone: &mut Vec<u64>) {
+fn hear(seen: &mut Seen, at: usize, event: &str, elsewhere: &mut Vec<(Option<usize>, u64)>) {
     if let Some(name) = event.strip_prefix("id: ") {
         let name = EventId::parse(name.lines().next().unwrap().as_bytes()).unwrap();
         assert_eq!(name.of.stream, seen.mailbox.stream(), "it is of no other stream");
@@ -422,13 +427,15 @@ fn hear(seen: &mut Seen, at: usize, event: &str, by_anyone: &mut Vec<u64>) {
     if data.contains("error") {
         return seen.heard.push(u64::MAX); // Its answer, lost and said to be.
     }
-    let mut parts = data.split(':');
-    let (of, word) = (parts.next().unwrap(), parts.next().unwrap().parse().unwrap());
-    if of == "anyone" {
-        by_anyone.push(word);
-    } else {
-        assert_eq!(of, at.to_string(), "it is of no other stream");
+    let answer = data.split_once(r#""result":""#);
+    let mut parts = answer.map_or(data, |(_, word)| word).split(':');
+    let (of, word) = (parts.next().unwrap().parse().ok(), parts.next().unwrap().parse().unwrap());
+    if seen.is_call {
+        assert_eq!(of, Some(at), "it is of no other stream");
         seen.heard.push(word);
+    } else {
+        assert_eq!(answer, None, "an answer is for its own stream only");
+        elsewhere.push((of, word));
     }
 }
 
@@ -441,7 +448,7 @@ proptest! {
     fn nothing_is_lost_or_heard_twice_or_elsewhere(play in prop::collection::vec(happens(), 0..150)) {
         let postbox = postbox();
         let mut world = Play {
-            postbox, streams: Vec::new(), words: 0, said: Vec::new(), heard_by_anyone: Vec::new(),
+            postbox, streams: Vec::new(), words: 0, said: Vec::new(), elsewhere: Vec::new(),
         };
         for happens in &play {
             world.happens(happens);
@@ -460,10 +467,14 @@ proptest! {
             let is_told = seen.missed > 0 || seen.heard.contains(&u64::MAX);
             prop_assert!(all_heard || is_told, "{said:?} {:?}", seen.heard);
         }
-        let mut anyone = world.heard_by_anyone.clone();
-        anyone.sort_unstable();
-        anyone.dedup();
-        prop_assert_eq!(anyone.len(), world.heard_by_anyone.len(), "nothing is heard twice");
+        for (of, _) in &world.elsewhere {
+            // Only of a stream that nobody can come back to.
+            prop_assert!(of.is_none_or(|of| world.streams[of].place.is_none()));
+        }
+        let mut once = world.elsewhere.clone();
+        once.sort_unstable();
+        once.dedup();
+        prop_assert_eq!(once.len(), world.elsewhere.len(), "nothing is heard twice");
         let Play { postbox, streams, .. } = world;
         postbox.end();
         drop(streams);
