@@ -1,14 +1,17 @@
-//! The HTTP door: Streamable HTTP as MCP had it from 2025-03-26 to 2025-11-25, on loopback.
+//! The HTTP door: Streamable HTTP as MCP had it from 2025-03-26 to 2025-11-25, and the pair of
+//! 2024 that came before it, on loopback.
 //!
 //! Everything is on one thread and belongs to one task set. The way of a call: a POST is read
 //! whole and given to the client's conversation; the answer is put into the mailbox of that
-//! POST, and goes out as JSON in one write. Only if something is to be said before the answer
-//! does it become an event stream.
+//! POST, and goes out as JSON in one write. Only if something is to be said before the answer,
+//! or it takes a while, does it become an event stream: its events are held on a tape, so that
+//! a client that loses the connection can go on where it was.
 //!
 //! ```text
 //!  connection ── door ──┬── ask      pure: what does this head ask for (route, guard)
 //!  (time limits)        ├── session ── conversation ──► the gateway
 //!                       └── stream  ◄── postbox ◄─────── what clients shall hear
+//!                             └── tape  pure: what was sent, what can be sent again (room)
 //! ```
 
 use std::future::Future;
@@ -31,6 +34,7 @@ mod event;
 mod guard;
 mod limits;
 mod listen;
+mod mailbox;
 mod postbox;
 mod refused;
 mod reply;
@@ -43,7 +47,7 @@ mod token;
 
 use door::Door;
 pub use guard::{Auth, Token};
-use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN};
+use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
 pub use token::read_or_make_token;
@@ -111,11 +115,17 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
     drop(listener); // Nobody new may think that somebody is here.
     door.sessions().end_listeners();
     closing.send_replace(true);
-    let finish = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(FINISH_WITHIN, finish).await;
+    finish(&mut connections, FINISH_WITHIN).await;
+    door.sessions().end_all(); // Who still waits is told so.
+    finish(&mut connections, LAST_WORD_WITHIN).await;
     connections.shutdown().await;
-    door.sessions().end_all();
     door.counts().connections.set(0);
+}
+
+/// Waits for all connections to end, but not for ever.
+async fn finish(connections: &mut JoinSet<()>, limit: Duration) {
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(limit, all).await;
 }
 
 /// A connection ends without a word, unless something of ours is broken.

@@ -19,13 +19,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
+use xy_mcp::envelope::{self, Message};
 
 use super::door::Door;
 use super::limits::{
     BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, OPEN_AFTER,
     WRITE_WITHIN,
 };
-use super::stream::Mailbox;
+use super::mailbox::Mailbox;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,23 @@ enum Due {
     Word,
 }
 
+/// A call about which nothing was said yet.
+#[derive(Debug)]
+struct Silent {
+    speaks_at: Instant,
+    mailbox: Rc<Mailbox>,
+    /// The message. It is looked into only once the call is a slow one, and not held longer.
+    call: Bytes,
+}
+
+impl Silent {
+    fn name_request(&self) {
+        if let Ok(Message::Request { id, .. }) = envelope::parse(&self.call) {
+            self.mailbox.answers(id);
+        }
+    }
+}
+
 /// What is known of a connection, to whoever works for it.
 #[derive(Debug)]
 pub(super) struct Pulse {
@@ -69,7 +87,7 @@ pub(super) struct Pulse {
     /// Since when nothing of what we write is taken.
     stuck: Cell<Option<Instant>>,
     /// A call whose client waits for the first word, and when it shall hear one.
-    silent: RefCell<Option<(Instant, Rc<Mailbox>)>>,
+    silent: RefCell<Option<Silent>>,
     /// Whether the connection shall end with what it is answered now.
     leaves: Cell<bool>,
     /// A body that nobody wants, and how much of it may still come.
@@ -105,13 +123,18 @@ impl Pulse {
 
     /// The client waits for the first word about a call: unless there is one soon, it becomes
     /// events.
-    pub(super) fn waits(&self, mailbox: Rc<Mailbox>) {
-        *self.silent.borrow_mut() = Some((Instant::now() + OPEN_AFTER, mailbox));
+    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, call: Bytes) {
+        let speaks_at = Instant::now() + OPEN_AFTER;
+        *self.silent.borrow_mut() = Some(Silent { speaks_at, mailbox, call });
     }
 
-    /// There is a first word.
-    pub(super) fn waits_no_more(&self) {
-        *self.silent.borrow_mut() = None;
+    /// There is a first word; if it is not the answer, the call goes on as events.
+    pub(super) fn waits_no_more(&self, goes_on: bool) {
+        if let Some(silent) = self.silent.borrow_mut().take()
+            && goes_on
+        {
+            silent.name_request();
+        }
     }
 
     /// The client shall use another connection after this answer.
@@ -120,8 +143,9 @@ impl Pulse {
     }
 
     fn break_silence(&self) {
-        if let Some((_, mailbox)) = self.silent.borrow_mut().take() {
-            mailbox.begin();
+        if let Some(silent) = self.silent.borrow_mut().take() {
+            silent.name_request();
+            silent.mailbox.begin();
         }
     }
 
@@ -182,7 +206,7 @@ impl Pulse {
     fn deadline(&self) -> Option<(Instant, Due)> {
         let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, Due::End("slow-reader")));
         let doing = self.doing.get().deadline().map(|(at, fault)| (at, Due::End(fault)));
-        let silent = self.silent.borrow().as_ref().map(|(at, _)| (*at, Due::Word));
+        let silent = self.silent.borrow().as_ref().map(|silent| (silent.speaks_at, Due::Word));
         [doing, stuck, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }

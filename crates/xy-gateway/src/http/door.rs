@@ -16,11 +16,12 @@ use super::connection::Pulse;
 use super::counts::Counts;
 use super::event::{self, EventId};
 use super::guard::{self, Guest};
+use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
 use super::session::{Session, Sessions, Way};
-use super::stream::{EventStream, First};
+use super::stream::EventStream;
 use super::{HttpRules, HttpStatus};
 use crate::front::{Front, Heard, Outlet as _, To};
 
@@ -164,12 +165,14 @@ impl Door {
             Heard::Asked => {}
         }
         // While it waits, this holds as little as possible.
-        drop((session, message));
+        drop(session);
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.mailbox()));
+            pulse.waits(Rc::clone(lease.mailbox()), message);
+        } else {
+            drop(message);
         }
         let first = lease.mailbox().first().await;
-        pulse.waits_no_more();
+        pulse.waits_no_more(first == First::Events);
         match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
             First::Events => Ok(reply::events(EventStream::new(lease))),

@@ -33,14 +33,19 @@ pub(super) const STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The same of all sessions. A session that needs room when there is none makes it itself.
 pub(super) const STORED_EVENTS_ALL_MAX: usize = 50_000;
-pub(super) const STORED_BYTES_ALL_MAX: usize = 64 * 1024 * 1024;
+pub(super) const STORED_BYTES_ALL_MAX: usize = 32 * 1024 * 1024;
 
 /// Streams of one session that have no connection and may be taken up again.
 pub(super) const APART_MAX: usize = 128;
 
-/// How long an event is held, and a stream that has ended is known. Whoever was cut off by a
-/// network comes back within seconds; a machine that was asleep begins a new session.
-pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// How long what was never sent is held for a client to fetch, and a stream without a
+/// connection is known at all. Whoever was cut off by a network comes back within seconds; a
+/// machine that was asleep for long begins a new session.
+pub(super) const FETCH_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// How long a stream is held of which everything was sent: only its last words can have been
+/// lost on their way, and a client that waits for them comes back at once.
+pub(super) const SENT_KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// A call that takes longer becomes an event stream, if the client asks for that: then it can
 /// be taken up again, and is kept alive by comments. What is answered sooner is plain JSON.
@@ -70,7 +75,10 @@ pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 pub(super) const DISCARD_MAX: usize = 64 * 1024 * 1024;
 
 /// How long calls under way may take once the door closes.
-pub(super) const FINISH_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const FINISH_WITHIN: Duration = Duration::from_secs(4);
+
+/// How long it may take after that to tell those who still wait that there will be no answer.
+pub(super) const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
 
 /// The wait after a failed accept: descriptors come back when somebody closes some.
 pub(super) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(200);

@@ -20,11 +20,11 @@ use xy_mcp::envelope::{self, Message};
 
 use super::counts::{Counts, Stored};
 use super::event::{EventId, StreamId};
-use super::limits::{APART_MAX, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, RESUME_WITHIN};
+use super::limits::{APART_MAX, FETCH_WITHIN, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, SENT_KNOWN_FOR};
+use super::mailbox::{Mailbox, Manner, NotTaken, Resumed, Taken};
 use super::refused::Refused;
 use super::room::Room;
 use super::session::Session;
-use super::stream::{Mailbox, Manner, NotTaken, Resumed, Taken};
 use super::tape::{Evicted, Spare};
 use crate::front::{Outlet, StreamNo, To};
 
@@ -48,6 +48,8 @@ struct Streams {
     /// What came while nobody listened.
     kept: VecDeque<Bytes>,
     kept_bytes: usize,
+    /// How many more came for which there was no room.
+    unkept: u64,
     /// The oldest first.
     apart: VecDeque<Apart>,
     /// Where everything is said, in the older transport.
@@ -65,6 +67,21 @@ struct Apart {
 enum Was {
     Call,
     Listener,
+}
+
+impl Apart {
+    /// Whether it is still to be answered.
+    fn waits(&self) -> bool {
+        self.was == Was::Call && self.mailbox.is_open()
+    }
+
+    /// Whether nobody will come back to it any more.
+    fn is_too_old(&self, now: Instant) -> bool {
+        let is_done = !self.mailbox.is_open() && self.mailbox.is_all_sent();
+        let limit = if is_done { SENT_KNOWN_FOR } else { FETCH_WITHIN };
+        let since = self.mailbox.forsaken_since();
+        !self.waits() && since.is_some_and(|since| now.saturating_duration_since(since) > limit)
+    }
 }
 
 /// What comes of taking up a stream again.
@@ -189,15 +206,15 @@ impl Postbox {
 
     /// Forgets what is too old to be asked for.
     pub(super) fn sweep(&self, now: Instant) {
-        let Some(then) = now.checked_sub(RESUME_WITHIN) else { return };
         let mut streams = self.streams.borrow_mut();
-        for mailbox in streams.all() {
-            mailbox.forget_before(then);
+        if let Some(then) = now.checked_sub(FETCH_WITHIN) {
+            for mailbox in streams.all() {
+                mailbox.forget_before(then);
+            }
         }
-        streams.apart.retain(|Apart { mailbox, was }| {
-            let waits = *was == Was::Call && mailbox.is_open();
-            let forgotten = !waits && mailbox.is_forsaken(then);
-            if forgotten && !mailbox.is_all_sent() {
+        streams.apart.retain(|apart| {
+            let forgotten = apart.is_too_old(now);
+            if forgotten && !apart.mailbox.is_all_sent() {
                 self.counts.lost("not-fetched");
             }
             !forgotten
@@ -212,7 +229,7 @@ impl Postbox {
         // ask for, since the client was told no name of theirs: a question may be among them.
         if was == Was::Listener || !mailbox.is_resumable() {
             for message in mailbox.take_unsent() {
-                self.put_anyone(&message);
+                self.put_elsewhere(&message);
             }
         }
         if mailbox.is_resumable() {
@@ -235,6 +252,7 @@ impl Postbox {
         let kept = std::mem::take(&mut streams.kept);
         let bytes = std::mem::take(&mut streams.kept_bytes);
         self.room.changes(Stored { events: kept.len(), bytes }, Stored::default());
+        mailbox.say_missed(std::mem::take(&mut streams.unkept));
         streams.listeners.push(Rc::clone(mailbox));
         drop(streams);
         for message in kept {
@@ -245,10 +263,9 @@ impl Postbox {
     /// Holds a stream without a connection, if need be instead of another.
     fn set_apart(&self, streams: &mut Streams, mailbox: Rc<Mailbox>, was: Was) {
         if streams.apart.len() >= APART_MAX {
-            let waits = |it: &Apart| it.was == Was::Call && it.mailbox.is_open();
-            let at = streams.apart.iter().position(|it| !waits(it)).unwrap_or(0);
+            let at = streams.apart.iter().position(|it| !it.waits()).unwrap_or(0);
             let forgotten = streams.apart.remove(at);
-            if forgotten.is_some_and(|it| waits(&it) || !it.mailbox.is_all_sent()) {
+            if forgotten.is_some_and(|it| it.waits() || !it.mailbox.is_all_sent()) {
                 self.counts.lost("not-fetched");
             }
         }
@@ -284,8 +301,16 @@ impl Postbox {
         match outcome {
             // It may be a question: a client that reads JSON only, or has hung up on its call,
             // can be told elsewhere, or the server would wait for ever.
-            None | Some((Err(_), _)) => self.put_anyone(message),
+            None | Some((Err(_), _)) => self.put_elsewhere(message),
             Some((outcome, call)) => self.note(outcome, &call),
+        }
+    }
+
+    /// Puts what cannot be said on its own stream. An answer is for that one, and no other.
+    fn put_elsewhere(&self, message: &[u8]) {
+        match envelope::parse(message) {
+            Ok(Message::Answer { .. }) => self.counts.lost("no-reader"),
+            _ => self.put_anyone(message),
         }
     }
 
@@ -317,12 +342,10 @@ impl Postbox {
     fn keep(&self, message: &[u8]) {
         let mut streams = self.streams.borrow_mut();
         let bytes = streams.kept_bytes + message.len();
-        let is_answer = matches!(envelope::parse(message), Ok(Message::Answer { .. }));
         let has_room = streams.kept.len() < KEPT_MESSAGES_MAX && bytes <= KEPT_BYTES_MAX;
-        // An answer is for the stream of its request, and for no other.
-        if is_answer || !has_room || self.room.is_over() {
-            self.counts.lost(if is_answer { "no-reader" } else { "nobody-listens" });
-            return;
+        if !has_room || self.room.is_over() {
+            streams.unkept += 1;
+            return self.counts.lost("nobody-listens");
         }
         streams.kept.push_back(Bytes::copy_from_slice(message));
         streams.kept_bytes = bytes;
@@ -434,251 +457,4 @@ impl Drop for Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
-    use super::*;
-
-    const TAG: u32 = 9;
-
-    fn postbox() -> Postbox {
-        Postbox::new(TAG, Room::for_session(&Room::for_all()), Rc::default())
-    }
-
-    const POLLS: Manner = Manner { events: true, polls: true };
-    const PLAIN: Manner = Manner { events: true, polls: false };
-    const JSON: Manner = Manner { events: false, polls: false };
-
-    fn lost(postbox: &Postbox) -> bool {
-        let mut out = String::new();
-        let now = super::super::counts::Gauges::default();
-        postbox.counts.write(&mut out, now);
-        out.contains("xy_http_lost_messages_total{")
-    }
-
-    /// What was put on a stream and is not sent.
-    fn unsent(mailbox: &Mailbox) -> usize {
-        mailbox.take_unsent().count()
-    }
-
-    /// A stream's connection takes what there is, and breaks.
-    fn cut(postbox: &Postbox, mailbox: &Rc<Mailbox>, connection: u32) {
-        mailbox.take_all(connection);
-        assert!(mailbox.detach(connection));
-        postbox.close(mailbox);
-    }
-
-    fn id(mailbox: &Mailbox, place: u64) -> EventId {
-        EventId { of: StreamId { tag: TAG, stream: mailbox.stream() }, place }
-    }
-
-    /// What a stream says once it is taken up again after `place`.
-    fn take_up(postbox: &Postbox, mailbox: &Mailbox, place: u64) -> (String, u32) {
-        match postbox.take_up(id(mailbox, place), 9).unwrap() {
-            TakenUp::On(mailbox, connection) => (mailbox.take_all(connection), connection),
-            TakenUp::Over => panic!("it goes on"),
-        }
-    }
-
-    #[test]
-    fn what_belongs_to_no_call_goes_to_exactly_one_listener() {
-        let postbox = postbox();
-        let (older, newer) = (postbox.open_listener(true), postbox.open_listener(true));
-        postbox.put(b"1", To::Anyone);
-        assert_eq!((unsent(&older), unsent(&newer)), (0, 1));
-    }
-
-    #[test]
-    fn what_nobody_hears_is_kept_for_the_next_who_listens_up_to_a_bound() {
-        let postbox = postbox();
-        for _ in 0..KEPT_MESSAGES_MAX {
-            postbox.put(b"1", To::Anyone);
-        }
-        assert!(!lost(&postbox));
-        assert_eq!(postbox.room.taken().events, KEPT_MESSAGES_MAX);
-        postbox.put(b"2", To::Anyone);
-        assert!(lost(&postbox));
-        assert_eq!(unsent(&postbox.open_listener(true)), KEPT_MESSAGES_MAX);
-        assert_eq!(unsent(&postbox.open_listener(false)), 0);
-        assert_eq!(postbox.room.taken(), Stored::default());
-    }
-
-    #[test]
-    fn a_large_message_is_not_kept() {
-        let postbox = postbox();
-        postbox.put(&vec![b'1'; KEPT_BYTES_MAX + 1], To::Anyone);
-        assert!(lost(&postbox));
-        assert_eq!(unsent(&postbox.open_listener(true)), 0);
-    }
-
-    #[test]
-    fn what_a_listener_left_unread_goes_to_the_next() {
-        let postbox = postbox();
-        let first = postbox.open_listener(true);
-        postbox.put(b"1", To::Anyone);
-        first.detach(0);
-        postbox.close(&first);
-        postbox.put(b"2", To::Anyone);
-        assert_eq!(unsent(&postbox.open_listener(true)), 2);
-    }
-
-    #[test]
-    fn a_listener_that_comes_back_hears_what_it_missed_and_what_was_kept() {
-        let postbox = postbox();
-        let listener = postbox.open_listener(true);
-        postbox.put(b"1", To::Anyone);
-        postbox.put(b"2", To::Anyone);
-        cut(&postbox, &listener, 0);
-        postbox.put(b"3", To::Anyone);
-        let (heard, _) = take_up(&postbox, &listener, 1);
-        assert!(!heard.contains("data: 1\n"), "{heard}");
-        assert!(heard.contains("data: 2\n") && heard.contains("data: 3\n"), "{heard}");
-        postbox.put(b"4", To::Anyone);
-        assert_eq!(unsent(&listener), 1);
-    }
-
-    #[test]
-    fn a_call_that_was_cut_off_is_taken_up_with_all_that_was_said_and_its_answer() {
-        let postbox = postbox();
-        let (call, other) = (postbox.open_call(POLLS), postbox.open_call(POLLS));
-        postbox.put(b"1", To::During(1));
-        postbox.put(b"other", To::During(2));
-        cut(&postbox, &call, 0);
-        assert_eq!((postbox.open(), postbox.apart()), (1, 1));
-        postbox.put(b"2", To::During(1));
-        let (heard, connection) = take_up(&postbox, &call, 0);
-        assert!(heard.contains("data: 1\n") && heard.contains("data: 2\n"), "{heard}");
-        assert!(!heard.contains("other"));
-        cut(&postbox, &call, connection);
-        postbox.put(b"3", To::Answer(1));
-        let (heard, connection) = take_up(&postbox, &call, 2);
-        assert!(heard.ends_with("data: 3\n\n"), "{heard}");
-        assert!(!heard.contains("data: 2\n"), "{heard}");
-        cut(&postbox, &call, connection);
-        assert!(matches!(postbox.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
-        assert!(matches!(postbox.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
-        assert!(!lost(&postbox));
-        assert_eq!(unsent(&other), 1);
-    }
-
-    #[test]
-    fn no_other_id_opens_anything() {
-        let postbox = postbox();
-        let call = postbox.open_call(POLLS);
-        postbox.put(b"1", To::During(1));
-        cut(&postbox, &call, 0);
-        let foreign = EventId { of: StreamId { tag: TAG + 1, stream: 1 }, place: 0 };
-        let forged = EventId { of: StreamId { tag: TAG, stream: 2 }, place: 0 };
-        for id in [foreign, forged, id(&call, 2)] {
-            assert_eq!(postbox.take_up(id, 9).unwrap_err(), Refused::UnknownEvent, "{id}");
-        }
-        assert_eq!(postbox.take_up(id(&call, 0), 0).unwrap_err(), Refused::TooManyStreams(0));
-        assert_eq!(postbox.apart(), 1);
-    }
-
-    #[test]
-    fn the_answer_to_a_call_that_nobody_can_take_up_is_dropped() {
-        let postbox = postbox();
-        let call = postbox.open_call(POLLS);
-        call.detach(0);
-        postbox.close(&call);
-        postbox.put(b"1", To::Answer(1));
-        postbox.put(b"", To::Nobody(1));
-        assert!(lost(&postbox));
-        assert_eq!((postbox.open(), postbox.apart()), (0, 0));
-        assert_eq!(unsent(&postbox.open_listener(true)), 0);
-        assert_eq!(postbox.take_up(id(&call, 0), 9).unwrap_err(), Refused::EventGone);
-    }
-
-    #[test]
-    fn what_comes_before_the_answer_of_such_a_call_goes_to_whoever_listens() {
-        let postbox = postbox();
-        let call = postbox.open_call(PLAIN);
-        postbox.put(b"0", To::During(1)); // Put, and never sent.
-        call.detach(0);
-        postbox.close(&call);
-        postbox.put(b"1", To::During(1));
-        let answer = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-        postbox.put(answer, To::During(1)); // Of several that were asked at once.
-        assert!(lost(&postbox), "no answer is heard elsewhere");
-        let listener = postbox.open_listener(true);
-        postbox.put(b"2", To::During(1));
-        assert_eq!(unsent(&listener), 3);
-    }
-
-    #[test]
-    fn what_comes_before_the_answer_goes_to_a_listener_if_the_call_wants_json_only() {
-        let postbox = postbox();
-        let listener = postbox.open_listener(true);
-        postbox.open_call(JSON);
-        postbox.put(b"1", To::During(2));
-        assert_eq!(unsent(&listener), 1);
-    }
-
-    #[test]
-    fn there_is_room_for_so_many_events_and_the_rest_is_said_to_be_lost() {
-        let postbox = postbox();
-        let call = postbox.open_call(POLLS);
-        call.begin();
-        cut(&postbox, &call, 0);
-        for _ in 0..STORED_EVENTS_MAX + 10 {
-            postbox.put(b"1", To::During(1));
-        }
-        assert_eq!(postbox.room.taken().events, STORED_EVENTS_MAX);
-        assert!(lost(&postbox));
-        let (heard, _) = take_up(&postbox, &call, 0);
-        assert!(heard.contains("10 messages of this stream could not be kept"));
-        assert_eq!(heard.matches("data: 1\n").count(), STORED_EVENTS_MAX);
-    }
-
-    #[test]
-    fn an_answer_that_is_too_large_to_be_held_becomes_an_error() {
-        let postbox = postbox();
-        let call = postbox.open_call(POLLS);
-        call.begin();
-        cut(&postbox, &call, 0);
-        let text = "x".repeat(STORED_BYTES_MAX);
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":7,"result":"{text}"}}"#);
-        postbox.put(answer.as_bytes(), To::Answer(1));
-        assert!(postbox.room.taken().bytes < 1000);
-        let (heard, _) = take_up(&postbox, &call, 0);
-        assert!(heard.contains(r#""id":7,"error":{"code":-32010"#), "{heard}");
-    }
-
-    #[test]
-    fn so_many_streams_are_held_and_those_that_are_waited_for_longest() {
-        let postbox = postbox();
-        let call = postbox.open_call(POLLS);
-        call.begin();
-        cut(&postbox, &call, 0);
-        for _ in 0..2 * APART_MAX {
-            let listener = postbox.open_listener(true);
-            cut(&postbox, &listener, 0);
-        }
-        assert_eq!(postbox.apart(), APART_MAX);
-        postbox.put(b"1", To::Answer(1));
-        assert!(take_up(&postbox, &call, 0).0.contains("data: 1\n"));
-        assert!(!lost(&postbox));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn in_time_everything_is_forgotten_but_what_is_still_to_be_answered() {
-        let postbox = postbox();
-        let (answered, waits) = (postbox.open_call(POLLS), postbox.open_call(POLLS));
-        for call in [&answered, &waits] {
-            call.begin();
-            cut(&postbox, call, 0);
-        }
-        postbox.put(b"1", To::Answer(1));
-        tokio::time::advance(2 * RESUME_WITHIN).await;
-        postbox.sweep(Instant::now());
-        assert!(lost(&postbox), "nobody has fetched it");
-        assert_eq!(postbox.take_up(id(&answered, 0), 9).unwrap_err(), Refused::EventGone);
-        drop(answered);
-        assert_eq!((postbox.apart(), postbox.room.taken().events), (1, 0));
-        postbox.put(b"2", To::Answer(2));
-        assert!(take_up(&postbox, &waits, 0).0.contains("data: 2\n"));
-        postbox.end();
-        drop(waits);
-        assert_eq!(postbox.room.taken(), Stored::default());
-    }
-}
+mod tests;

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::counts::{Counts, Gauges};
 use super::event::EventId;
 use super::guard::{Guest, Who};
+use super::mailbox::Manner;
 use super::postbox::{Lease, Postbox, TakenUp};
 use super::refused::Refused;
 use super::room::Room;
 use super::route::Place;
-use super::stream::Manner;
 use crate::era;
 use crate::front::{Conversation, Entry, Front, View};
 

@@ -139,10 +139,14 @@ impl Tape {
         Some(piece)
     }
 
-    /// The name of the place up to which everything was sent, which the client is told.
-    pub(super) fn name_of_sent(&mut self) -> Option<EventId> {
-        self.is_known |= self.id.is_some();
+    /// The name of the place up to which everything was sent.
+    pub(super) fn name_of_sent(&self) -> Option<EventId> {
         self.name(self.sent)
+    }
+
+    /// The client was told that name.
+    pub(super) fn is_told(&mut self) {
+        self.is_known |= self.id.is_some();
     }
 
     /// Goes back to `place`, up to which a client has heard everything: how many events after
@@ -293,14 +297,14 @@ mod tests {
         let mut tape = tape();
         tape.push(b"a", false, now());
         assert_eq!(tape.go_back(0), None, "nothing was named yet");
-        tape.name_of_sent();
+        tape.is_told();
         assert_eq!((tape.go_back(1), tape.go_back(0)), (None, Some(0)));
     }
 
     #[test]
     fn an_answer_is_replaced_and_not_forgotten() {
         let mut tape = tape();
-        tape.name_of_sent();
+        tape.is_told();
         tape.push(b"1", false, now());
         let answer = format!(r#"{{"jsonrpc":"2.0","id":"x","result":"{}"}}"#, "y".repeat(9000));
         tape.push(answer.as_bytes(), true, now());
@@ -408,7 +412,7 @@ mod tests {
         #[test]
         fn nothing_is_lost_or_heard_twice(play in prop::collection::vec(happens(), 0..60)) {
             let mut tape = tape();
-            tape.name_of_sent();
+            tape.is_told();
             let (mut reader, mut said) = (Reader::default(), 0_u64);
             for happens in play {
                 match happens {

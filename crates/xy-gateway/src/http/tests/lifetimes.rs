@@ -182,6 +182,7 @@ async fn a_door_that_closes_does_not_wait_for_ever() {
         world.meanwhile(async move {
             tokio::time::sleep(Duration::from_millis(10)).await;
             jump(super::super::limits::FINISH_WITHIN).await;
+            client.answer().await; // That there is none.
             assert!(client.is_closed().await);
         });
     })

@@ -173,6 +173,7 @@ async fn a_door_that_closes_ends_a_stream_unless_something_is_under_way() {
             drop(conversation);
             assert_eq!(busy.event().await.as_deref(), Some("1"));
             jump(FINISH_WITHIN).await;
+            assert_eq!(busy.event().await, None);
             assert!(busy.is_closed().await);
         });
     })

@@ -1,7 +1,8 @@
 //! Streams that break, and are taken up again.
 
 use super::super::limits::{
-    APART_MAX, CROWDED_FROM, KEEP_ALIVE_EVERY, OPEN_AFTER, RESUME_WITHIN, STORED_BYTES_MAX,
+    APART_MAX, CROWDED_FROM, FETCH_WITHIN, FINISH_WITHIN, KEEP_ALIVE_EVERY, OPEN_AFTER,
+    SENT_KNOWN_FOR, STORED_BYTES_MAX,
 };
 use super::*;
 use crate::fake::FakeConversation;
@@ -344,13 +345,31 @@ async fn what_nobody_fetches_is_forgotten_in_time_and_that_is_said() {
         let (first, stream, after) = begun_call(world, &id).await;
         cut(world, first).await;
         say(&world.front.newest(), &["2"], To::Answer(stream));
-        jump(RESUME_WITHIN * 2).await;
+        jump(FETCH_WITHIN * 2).await;
         world.wait_until(|| world.apart() == 0).await;
         assert_eq!(world.stored(), Stored::default());
         let gone = world.client().await.ask(&Request::resume(&id, &after)).await;
         assert_eq!(gone.status, 410);
         assert!(gone.message().contains("is lost"), "{gone:?}");
         assert!(world.metrics().contains("reason=\"not-fetched\"} 1"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_sent_whole_is_not_held_for_long() {
+    at_the_door(HttpRules { idle: Duration::MAX, ..rules() }, async |world| {
+        let (_client, id) = world.session().await;
+        let (mut first, stream, after) = begun_call(world, &id).await;
+        say(&world.front.newest(), &["2"], To::Answer(stream));
+        assert_eq!(first.event().await.as_deref(), Some("2"));
+        assert_eq!(first.event().await, None);
+        world.wait_until(|| world.apart() == 1).await;
+        jump(SENT_KNOWN_FOR).await;
+        jump(SENT_KNOWN_FOR).await;
+        world.wait_until(|| world.stored() == Stored::default()).await;
+        assert_eq!(first.ask(&Request::resume(&id, &after)).await.status, 410);
+        assert!(!world.metrics().contains("xy_http_lost_messages_total{"));
     })
     .await;
 }
@@ -475,6 +494,26 @@ async fn silent_streams_are_let_go_when_there_are_too_many_connections() {
         let mut last = world.client().await;
         last.send(Request::resume(&id, &after).text().as_bytes()).await;
         assert_eq!(last.answer().await.events(), ["2", "3"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_door_that_closes_tells_those_who_wait_that_there_will_be_no_answer() {
+    at_the_door(rules(), async |world| {
+        let (_client, id) = world.session().await;
+        let (mut told, _, _) = begun_call(world, &id).await;
+        let (mut silent, _) = waiting_call(world, &id).await;
+        world.meanwhile(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            jump(FINISH_WITHIN).await;
+            let event = told.event().await.unwrap();
+            assert!(event.contains(r#""id":100,"error":{"code":-32010"#), "{event}");
+            assert_eq!(told.event().await, None);
+            assert!(told.is_closed().await);
+            assert!([200, 404].contains(&silent.answer().await.status));
+            assert!(silent.is_closed().await);
+        });
     })
     .await;
 }
