@@ -138,7 +138,7 @@ fn sequence(one: &[&Text], other: &[&Text]) -> Vec<(String, String, String)> {
         match left.iter().position(|it| kind(it) == kind(message)) {
             Some(at) => all.extend(differences(&kind(message), message, left.remove(at))),
             None => {
-                all.push((format!("{}#missing", kind(message)), message.to_string(), nothing()))
+                all.push((format!("{}#missing", kind(message)), message.to_string(), nothing()));
             }
         }
     }
