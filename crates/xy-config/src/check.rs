@@ -13,6 +13,7 @@ mod limits;
 mod problems;
 mod program;
 mod read;
+mod remote;
 mod rules;
 mod values;
 mod words;
@@ -288,18 +289,19 @@ impl Checker<'_> {
         if let Some(port) = &fields.port {
             problems.extend(self.claim_port(port));
         }
-        let command_line = fields.command.as_ref().map_or(1, |command| command.at.line());
+        let says_what = [fields.command.as_ref(), fields.url.as_ref()].into_iter().flatten().next();
+        let command_line = says_what.map_or(1, |what| what.at.line());
         let fields = fields.or(&self.defaults);
         let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
-        let process = joining.process();
+        let kind = joining.kind();
         let isolation = joining.isolation();
         let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };
-        let (Some(name), Some(process), false) = (name, process, problems.has_errors()) else {
+        let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
         };
         let source =
             Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
-        let server = ServerSettings { name: name.clone(), source, process, rules, isolation };
+        let server = ServerSettings { name: name.clone(), source, kind, rules, isolation };
         self.loaded.settings.servers.insert(name, Arc::new(server));
     }
 

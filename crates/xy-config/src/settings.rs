@@ -1,6 +1,7 @@
 //! What the rest of xy sees of the files: valid by construction.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,8 +71,9 @@ pub struct ServerSettings {
     pub name: ServerName,
     /// Where that is written.
     pub source: Source,
-    /// What the process is: a change here needs a new process.
-    pub process: ProcessSettings,
+    /// What it is: a change here needs a new life.
+    #[serde(flatten)]
+    pub kind: ServerKind,
     /// The rules it lives by: a change here applies to the living one.
     pub rules: Rules,
     /// Who shares an instance of it: a change here ends the old instances. What was stored
@@ -80,8 +82,52 @@ pub struct ServerSettings {
     pub isolation: Isolation,
 }
 
+/// What a server is. Stored under its name, beside the other settings: older versions knew
+/// only processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerKind {
+    /// A process of this machine.
+    Process(ProcessSettings),
+    /// It lives somewhere else.
+    Remote(RemoteSettings),
+}
+
+/// Where a server lives that is not of this machine, or that somebody else looks after.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteSettings {
+    /// `http://…` or `https://…`, with a path. Its query may hold a key.
+    pub url: String,
+    /// Sent with every request. Values may be secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Whether it speaks the older HTTP+SSE pair; else Streamable HTTP.
+    pub is_older: bool,
+}
+
+impl RemoteSettings {
+    /// The URL as it may be shown to anybody.
+    pub fn shown_url(&self) -> &str {
+        without_query(&self.url)
+    }
+}
+
+impl fmt::Debug for RemoteSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSettings")
+            .field("url", &self.shown_url())
+            .field("headers", &self.headers.keys())
+            .field("is_older", &self.is_older)
+            .finish()
+    }
+}
+
+/// A URL without its query, in which keys are kept at times.
+pub fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
+}
+
 /// Where a server listens for MCP over HTTP.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// `http://…` or `https://…`, the path included.
     pub url: String,
@@ -93,10 +139,57 @@ pub struct Endpoint {
     pub is_remote: bool,
 }
 
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("url", &without_query(&self.url))
+            .field("headers", &self.headers.keys())
+            .field("is_older", &self.is_older)
+            .field("is_remote", &self.is_remote)
+            .finish()
+    }
+}
+
 impl ServerSettings {
+    /// The process it is, unless it lives somewhere else.
+    pub fn process(&self) -> Option<&ProcessSettings> {
+        match &self.kind {
+            ServerKind::Process(process) => Some(process),
+            ServerKind::Remote(_) => None,
+        }
+    }
+
+    /// Where it lives, unless it is a process of this machine.
+    pub fn remote(&self) -> Option<&RemoteSettings> {
+        match &self.kind {
+            ServerKind::Process(_) => None,
+            ServerKind::Remote(remote) => Some(remote),
+        }
+    }
+
+    /// How it speaks MCP.
+    pub fn transport(&self) -> Transport {
+        match &self.kind {
+            ServerKind::Process(process) => process.transport,
+            ServerKind::Remote(RemoteSettings { is_older: true, .. }) => Transport::Sse,
+            ServerKind::Remote(_) => Transport::Http,
+        }
+    }
+
+    /// The port of this machine that is its own.
+    pub fn port(&self) -> Option<u16> {
+        self.process().and_then(|process| process.port)
+    }
+
     /// Where it listens, unless it speaks over its stdin and stdout.
     pub fn endpoint(&self) -> Option<Endpoint> {
-        let process = &self.process;
+        let process = match &self.kind {
+            ServerKind::Process(process) => process,
+            ServerKind::Remote(remote) => {
+                let RemoteSettings { url, headers, is_older } = remote.clone();
+                return Some(Endpoint { url, headers, is_older, is_remote: true });
+            }
+        };
         let is_older = match process.transport {
             Transport::Stdio => return None,
             Transport::Http => false,
@@ -128,7 +221,7 @@ pub enum Isolation {
 pub struct Source {
     /// The file.
     pub file: PathBuf,
-    /// The line of its `command`, from 1.
+    /// The line that says what it is, from 1: that of its `command` or its `url`.
     pub command_line: u32,
     /// The file has since been changed, and cannot be used as it is now.
     #[serde(default)]
@@ -154,7 +247,7 @@ pub struct ProcessSettings {
     pub transport: Transport,
     /// Where an http or sse server listens.
     pub port: Option<u16>,
-    /// The endpoint of an http server.
+    /// The path of its endpoint; `/mcp`, or `/sse` for the older pair, if absent.
     pub path: Option<String>,
     /// What it may use. What was stored by a version that knew no limits has none.
     #[serde(default)]
@@ -299,6 +392,10 @@ impl Default for ReadyRules {
         Self { probe: Probe::Mcp, within: Duration::from_secs(10) }
     }
 }
+
+/// How a server that lives somewhere else is tried again: nothing of it is counted, so its
+/// delays may grow longer than those of a process.
+pub const REMOTE_BACKOFF_MAX: Duration = Duration::from_mins(1);
 
 /// How readiness is found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -3,6 +3,9 @@
 //! Spans count bytes, places count characters: a span becomes a place only when
 //! somebody is going to read it.
 
+mod hidden;
+
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,6 +31,8 @@ pub(crate) struct SourceFile {
     pub(crate) shown: String,
     pub(crate) text: String,
     line_starts: Vec<usize>,
+    /// What may be a secret, and is not shown.
+    hidden: Vec<Range<usize>>,
 }
 
 impl SourceFile {
@@ -39,6 +44,24 @@ impl SourceFile {
             shown: shown.to_owned(),
             text: text.to_owned(),
             line_starts,
+            hidden: hidden::hidden(text),
+        })
+    }
+
+    /// The characters of a range, as they may be shown to anybody.
+    fn shown_chars(&self, range: Range<usize>) -> impl Iterator<Item = char> {
+        let mut hidden = self.hidden.iter().skip_while({
+            let start = range.start;
+            move |it| it.end <= start
+        });
+        let mut next = hidden.next();
+        self.text[range.clone()].char_indices().map(move |(at, character)| {
+            let at = range.start + at;
+            while next.is_some_and(|it| it.end <= at) {
+                next = hidden.next();
+            }
+            let is_hidden = next.is_some_and(|it| it.contains(&at));
+            if is_hidden && !matches!(character, '"' | ' ') { '*' } else { character }
         })
     }
 
@@ -87,10 +110,10 @@ impl At {
         let (index, line_start, line_end) = file.line_of(start);
         let start = start.min(line_end);
         let end = file.floor(self.span.end).clamp(start, line_end);
-        let before: Vec<char> = file.text[line_start..start].chars().collect();
-        let marked: Vec<char> = file.text[start..end].chars().collect();
+        let before: Vec<char> = file.shown_chars(line_start..start).collect();
+        let marked: Vec<char> = file.shown_chars(start..end).collect();
         let (line_text, text_column, length) =
-            quote_line(&before, &marked, file.text[end..line_end].chars());
+            quote_line(&before, &marked, file.shown_chars(end..line_end));
         Place {
             file: file.shown.clone(),
             line: number(index + 1),

@@ -6,45 +6,69 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What is said of a server that is to come.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What is said of a server that is to come. What is absent is not written; what fits
+/// nothing else is written all the same, for whoever judges it.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct NewServer {
     /// Its program.
-    pub command: String,
+    pub command: Option<String>,
     /// Its arguments.
     pub args: Vec<String>,
+    /// Where it is found, if it lives somewhere else.
+    pub url: Option<String>,
+    /// What is sent with every request to it.
+    pub headers: BTreeMap<String, String>,
+    /// How it speaks, as a file names it.
+    pub transport: Option<String>,
     /// Its variables.
     pub env: BTreeMap<String, String>,
     /// Where it runs.
     pub working_dir: Option<String>,
     /// Its restart policy, as a file names it.
-    pub policy: String,
+    pub policy: Option<String>,
     /// Its grace, as a file gives it.
-    pub grace: String,
+    pub grace: Option<String>,
+    /// How long it may take to be ready, as a file gives it.
+    pub ready_within: Option<String>,
 }
 
 impl NewServer {
-    /// The file of it. It speaks over stdin and stdout, whatever `defaults` say.
+    /// The file of it.
     pub fn to_kdl(&self) -> String {
-        let words = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>();
-        let mut lines = vec![format!("command {}", quoted(&self.command))];
+        let mut lines = Vec::new();
+        lines.extend(field("command", self.command.as_ref()));
+        lines.extend(field("url", self.url.as_ref()));
         if !self.args.is_empty() {
-            lines.push(format!("args {}", words(&self.args).join(" ")));
+            let words: Vec<_> = self.args.iter().map(|word| quoted(word)).collect();
+            lines.push(format!("args {}", words.join(" ")));
         }
-        lines.push("transport \"stdio\"".to_owned());
-        if !self.env.is_empty() {
-            let variable = |(name, value): (&String, &String)| {
-                format!("    {} {}", quoted(name), quoted(value))
-            };
-            lines.push("env {".to_owned());
-            lines.extend(self.env.iter().map(variable));
-            lines.push("}".to_owned());
-        }
-        lines.extend(self.working_dir.iter().map(|it| format!("working-dir {}", quoted(it))));
-        lines.push(format!("restart {{ policy {} }}", quoted(&self.policy)));
-        lines.push(format!("stop {{ grace {} }}", quoted(&self.grace)));
+        lines.extend(field("transport", self.transport.as_ref()));
+        lines.extend(block("headers", &self.headers));
+        lines.extend(block("env", &self.env));
+        lines.extend(field("working-dir", self.working_dir.as_ref()));
+        lines.extend(rule("restart", field("policy", self.policy.as_ref())));
+        lines.extend(rule("stop", field("grace", self.grace.as_ref())));
+        lines.extend(rule("ready", field("within", self.ready_within.as_ref())));
         lines.join("\n") + "\n"
     }
+}
+
+fn field(name: &str, value: Option<&String>) -> Option<String> {
+    value.map(|value| format!("{name} {}", quoted(value)))
+}
+
+fn rule(name: &str, field: Option<String>) -> Option<String> {
+    field.map(|field| format!("{name} {{ {field} }}"))
+}
+
+fn block(name: &str, fields: &BTreeMap<String, String>) -> Vec<String> {
+    if fields.is_empty() {
+        return Vec::new();
+    }
+    let field =
+        |(name, value): (&String, &String)| format!("    {} {}", quoted(name), quoted(value));
+    let first = std::iter::once(format!("{name} {{"));
+    first.chain(fields.iter().map(field)).chain(["}".to_owned()]).collect()
 }
 
 /// A text as KDL writes it: on one line, and nothing in it that a reader could not see.
@@ -87,7 +111,8 @@ mod tests {
 
     fn some() -> NewServer {
         NewServer {
-            command: "npx".into(),
+            command: Some("npx".into()),
+            transport: Some("stdio".into()),
             args: vec![
                 "-y".into(),
                 "a \"b\" \\ c".into(),
@@ -96,8 +121,10 @@ mod tests {
             ],
             env: [("A B".into(), "c".into())].into(),
             working_dir: Some("/srv/x".into()),
-            policy: "never".into(),
-            grace: "5s".into(),
+            policy: Some("never".into()),
+            grace: Some("5s".into()),
+            ready_within: Some("1m".into()),
+            ..NewServer::default()
         }
     }
 
@@ -113,7 +140,26 @@ mod tests {
         working-dir "/srv/x"
         restart { policy "never" }
         stop { grace "5s" }
+        ready { within "1m" }
         "#);
+    }
+
+    #[test]
+    fn one_elsewhere_is_plain_to_read_too() {
+        let new = NewServer {
+            url: Some("https://a/b".into()),
+            transport: Some("sse".into()),
+            headers: [("Authorization".into(), "Bearer \"x\"".into())].into(),
+            ..NewServer::default()
+        };
+        insta::assert_snapshot!(new.to_kdl(), @r#"
+        url "https://a/b"
+        transport "sse"
+        headers {
+            "Authorization" "Bearer \"x\""
+        }
+        "#);
+        assert!(check_text("a.kdl", &new.to_kdl()).is_valid());
     }
 
     proptest! {
@@ -129,7 +175,7 @@ mod tests {
             };
             let loaded = check_text("a.kdl", &new.to_kdl());
             prop_assert!(loaded.is_valid(), "{:?}", loaded.problems);
-            let process = &loaded.settings.servers["a"].process;
+            let process = &loaded.settings.servers["a"].process().unwrap();
             prop_assert_eq!(&process.args, &args);
             prop_assert_eq!(&process.env["A"], &value);
         }

@@ -13,7 +13,7 @@ use xy_gateway::Desk;
 use xy_gateway::http::ListenState;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
+use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::reload::ServerMap;
@@ -97,6 +97,11 @@ impl Daemon {
     pub(crate) fn desk(&self) -> Result<&Desk, CallError> {
         let not_yet = || CallError::new(ErrorKind::NotRunning, "the gateway is not there yet");
         self.desk.get().ok_or_else(|| not_yet().hint("try again in a moment"))
+    }
+
+    /// Adds what the gateway knows that could be better about a server.
+    pub(crate) fn advise(&self, entry: &mut ServerEntry) {
+        entry.warnings.extend(self.desk.get().and_then(|desk| desk.advice(&entry.name)));
     }
 
     /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.

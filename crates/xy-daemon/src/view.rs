@@ -57,6 +57,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restart_count: life.tally.restart_count,
         last_exit: snapshot.last_exit.map(last_exit),
         wanted: life.wanted,
+        health: if life.is_unreachable() { Health::Unreachable } else { Health::Unknown },
         restarts_total: life.tally.restarts_total,
         reason: Some(life.reason.to_string()),
         next: next_step(&life.state, now),
@@ -72,13 +73,14 @@ fn unborn(member: &Member) -> ServerEntry {
         name: settings.name.clone(),
         state: ServerState::Stopped,
         pid: None,
-        port: settings.process.port,
+        port: settings.port(),
+        url: settings.remote().map(|remote| remote.shown_url().to_owned()),
         uptime_secs: None,
         restart_count: 0,
         last_exit: None,
         wanted: member.wanted,
         health: Health::Unknown,
-        transport: settings.process.transport,
+        transport: settings.transport(),
         restarts_total: 0,
         reason: Some(match member.wanted {
             Wanted::Up => "no client uses it now".to_owned(),
@@ -130,7 +132,7 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
 }
 
 /// One server in full.
-pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
+pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus {
     let entry = entry(member);
     let told_of = telling_one(member);
     let transitions = told_of.map(|instance| instance.now().transitions).unwrap_or_default();
@@ -138,7 +140,9 @@ pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
         (ServerState::Failed | ServerState::Restarting, Some(instance)) => last_stderr(instance),
         _ => Vec::new(),
     };
-    let process = &member.settings.process;
+    let process = member.settings.process();
+    let words = process.map(|it| std::iter::once(&it.command).chain(&it.args));
+    let limits = process.map(|it| it.limits).unwrap_or_default();
     let confined = told_of.and_then(|instance| instance.now().confined);
     ServerStatus {
         entry,
@@ -152,11 +156,11 @@ pub(crate) fn status(member: &Member, log_file: String) -> ServerStatus {
             })
             .collect(),
         last_stderr,
-        command: std::iter::once(&process.command).chain(&process.args).cloned().collect(),
+        command: words.into_iter().flatten().cloned().collect(),
         config_file: member.settings.source.file.display().to_string(),
         log_file,
         containment: confined.as_ref().map(|it| confine::containment(it.containment)),
-        limits: confine::limits(confined.as_ref(), process.limits),
+        limits: confine::limits(confined.as_ref(), limits),
         instances: member.instances.values().map(instance_entry).collect(),
     }
 }

@@ -1,16 +1,17 @@
 //! One client's conversation: what it has said, what it waits for, what it is told.
 //!
-//! `client/ask.rs` decides what each of its requests means.
+//! `client/ask.rs` decides what each of its requests means, `client/questions.rs` keeps what
+//! servers ask it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
 use tokio::task::AbortHandle;
-use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
 
+use crate::capabilities::Capabilities;
 use crate::catalog::Kind;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, StreamNo, To};
@@ -22,6 +23,9 @@ use crate::server::Server;
 use crate::upstream::Upstream;
 
 pub(crate) mod ask;
+mod questions;
+
+use questions::Questions;
 
 /// Requests that one client may have open.
 const MOST_OPEN: usize = 1000;
@@ -44,8 +48,7 @@ pub(crate) struct Client {
     /// How many answers are still to come on a stream that holds several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
     /// What servers ask it, by the id it is asked under.
-    asked: RefCell<HashMap<u64, Asked>>,
-    next_asked: Cell<u64>,
+    questions: RefCell<Questions>,
     level: Cell<Option<Level>>,
     /// What tells the lists it was shown from others.
     shown: [Cell<Option<u64>>; 4],
@@ -70,24 +73,6 @@ pub(crate) enum Open {
     Here(AbortHandle),
 }
 
-/// Something that a server asks a client.
-struct Asked {
-    by: Weak<Upstream>,
-    /// The server's own id, as it was written.
-    id: Box<str>,
-    /// Its token for the progress of that, as it was written.
-    token: Option<Box<str>>,
-}
-
-impl Asked {
-    fn is_by(&self, upstream: &Rc<Upstream>) -> bool {
-        std::ptr::eq(self.by.as_ptr(), Rc::as_ptr(upstream))
-    }
-}
-
-/// How many questions of servers one client may have open.
-const MOST_ASKED: usize = 100;
-
 impl Client {
     pub(crate) fn new(number: u64, entry: Entry, hub: Rc<Hub>, outlet: Rc<dyn Outlet>) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
@@ -99,8 +84,7 @@ impl Client {
             greeted: RefCell::default(),
             open: RefCell::default(),
             batches: RefCell::default(),
-            asked: RefCell::default(),
-            next_asked: Cell::new(1),
+            questions: RefCell::default(),
             level: Cell::new(None),
             shown: Default::default(),
             is_closed: Cell::new(false),
@@ -137,13 +121,12 @@ impl Client {
         self.shown[kind.index()].set(Some(print));
     }
 
-    /// Whether it said that it can do `what`: a key of its capabilities.
-    pub(crate) fn can(&self, what: &str) -> bool {
+    /// What it said that it can do.
+    pub(crate) fn capabilities(&self) -> Capabilities {
         let greeted = self.greeted.borrow();
-        let Some(greeted) = &*greeted else { return false };
-        let read: Result<serde_json::Map<String, serde_json::Value>, _> =
-            serde_json::from_str(&greeted.capabilities);
-        read.is_ok_and(|capabilities| capabilities.contains_key(what))
+        greeted
+            .as_ref()
+            .map_or_else(Capabilities::default, |it| Capabilities::read(&it.capabilities))
     }
 
     /// How many of its requests are open.
@@ -192,67 +175,6 @@ impl Client {
         }
     }
 
-    /// A server asks it something; `line` is all of it.
-    pub(crate) fn ask(
-        &self,
-        by: &Rc<Upstream>,
-        id: &str,
-        line: &[u8],
-        stream: Option<StreamNo>,
-    ) -> Result<(), CallError> {
-        if self.asked.borrow().len() >= MOST_ASKED {
-            return Err(say::invalid("the client has too many questions open"));
-        }
-        let Ok(Message::Request { id: part, params, .. }) = envelope::parse(line) else {
-            return Ok(());
-        };
-        let number = self.next_asked.replace(self.next_asked.get() + 1);
-        let token = Params::read(params).own_token().map(Into::into);
-        let asked = Asked { by: Rc::downgrade(by), id: id.into(), token };
-        self.asked.borrow_mut().insert(number, asked);
-        let number = number.to_string();
-        let mut edits = Edits::of(line);
-        edits.replace(part, number);
-        self.tell(&edits.to_vec(), stream.map_or(To::Anyone, To::During));
-        Ok(())
-    }
-
-    /// A server takes back what it asked.
-    pub(crate) fn unask(&self, by: &Rc<Upstream>, theirs: &str, line: &[u8]) {
-        let mut asked = self.asked.borrow_mut();
-        let is_it = |one: &Asked| &*one.id == theirs && one.is_by(by);
-        let Some(number) = asked.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number)
-        else {
-            return;
-        };
-        asked.remove(&number);
-        let Ok(Message::Notification { params, .. }) = envelope::parse(line) else { return };
-        let Some(part) = Params::read(params).request_id() else { return };
-        let mut edits = Edits::of(line);
-        edits.replace(part, number.to_string());
-        self.tell(&edits.to_vec(), To::Anyone);
-    }
-
-    /// A server is gone, and what it asked is of no use any more.
-    pub(crate) fn unask_all(&self, by: &Rc<Upstream>) {
-        let mut asked = self.asked.borrow_mut();
-        let theirs: Vec<u64> =
-            asked.iter().filter(|(_, one)| one.is_by(by)).map(|(number, _)| *number).collect();
-        for number in theirs {
-            asked.remove(&number);
-            let message = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"the server has ended"}}}}"#
-            );
-            self.tell(message.as_bytes(), To::Anyone);
-        }
-    }
-
-    /// Who asked the client something under this token for its progress.
-    fn asker_of(&self, token: &str) -> Option<Rc<Upstream>> {
-        let asked = self.asked.borrow();
-        asked.values().find(|one| one.token.as_deref() == Some(token))?.by.upgrade()
-    }
-
     fn me(&self) -> Rc<Self> {
         self.me.upgrade().expect("whoever calls a client holds it")
     }
@@ -266,8 +188,8 @@ impl Client {
                 self.hear_notification(&method, params, text, stream);
                 Heard::Taken
             }
-            Ok(Message::Answer { id, .. }) => {
-                self.hear_answer(id, text);
+            Ok(Message::Answer { id, outcome }) => {
+                self.hear_answer(id, outcome, text);
                 Heard::Taken
             }
             Err(Malformed::Batch) if self.has_batches() => self.hear_batch(text, stream),
@@ -360,26 +282,24 @@ impl Client {
     fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8], stream: StreamNo) {
         match method {
             "notifications/cancelled" => {
-                if let Some(id) = Params::read(params).request_id() {
-                    self.cancel(id);
+                let params = Params::read(params);
+                if let Some(id) = params.request_id() {
+                    let reason = params.reason();
+                    self.cancel(id, reason.as_deref().unwrap_or("the client cancelled it"));
                 }
             }
             "notifications/initialized" => {}
-            "notifications/progress" => {
-                // Of what a server has asked the client.
-                let token = Params::read(params).token();
-                if let Some(upstream) = token.and_then(|token| self.asker_of(token)) {
-                    upstream.send(text);
-                }
-            }
+            // Of what a server has asked the client.
+            "notifications/progress" => self.progressed(params, text),
+            "notifications/tasks/status" => self.task_changed(params, text),
             _ => self.pass_notification(method, text, stream),
         }
     }
 
     /// It does not want to know any more.
-    fn cancel(&self, id: &str) {
+    fn cancel(&self, id: &str, reason: &str) {
         let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
-        Self::give_up(open, "the client cancelled it");
+        Self::give_up(open, reason);
         if self.is_last_of(stream) {
             self.tell(&[], To::Nobody(stream));
         }
@@ -388,20 +308,11 @@ impl Client {
     fn give_up(open: Open, reason: &str) {
         match open {
             Open::Sent { upstream, ours } => upstream.cancel(ours, reason),
-            Open::Waiting { server, ticket } => drop(server.take_waiting(ticket)),
+            Open::Waiting { server, ticket } => {
+                drop(server.take_waiting(ticket));
+                server.release(); // Somebody may have waited behind it.
+            }
             Open::Here(task) => task.abort(),
-        }
-    }
-
-    /// It answers what a server asked.
-    fn hear_answer(&self, id: Option<&str>, text: &[u8]) {
-        let Some(id) = id else { return };
-        let asked = id.parse().ok().and_then(|number: u64| self.asked.borrow_mut().remove(&number));
-        let Some(Asked { by, id: theirs, .. }) = asked else { return };
-        if let Some(upstream) = by.upgrade() {
-            let mut edits = Edits::of(text);
-            edits.replace(id, &*theirs);
-            upstream.send(&edits.to_vec());
         }
     }
 }
@@ -435,15 +346,13 @@ impl Conversation for Client {
             return;
         }
         let open = std::mem::take(&mut *self.open.borrow_mut());
-        for (open, _) in open.into_values() {
+        let mut open: Vec<Open> = open.into_values().map(|(open, _)| open).collect();
+        // First what waits: its turn may come when the rest is given up.
+        open.sort_by_key(|open| !matches!(open, Open::Waiting { .. }));
+        for open in open {
             Self::give_up(open, "the client is gone");
         }
-        let asked = std::mem::take(&mut *self.asked.borrow_mut());
-        for Asked { by, id, .. } in asked.into_values() {
-            if let Some(upstream) = by.upgrade() {
-                upstream.send(&say::error(&id, -32603, "the client is gone"));
-            }
-        }
+        self.answer_no_more();
         self.hub.left(self);
     }
 }

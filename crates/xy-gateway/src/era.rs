@@ -25,6 +25,12 @@ pub fn has_batches(version: &str) -> bool {
     version == "2025-03-26"
 }
 
+/// Whether a revision's clients know an event without data, and come back to a stream that was
+/// closed before its answer.
+pub fn has_polling(version: &str) -> bool {
+    version >= "2025-11-25" // Revisions are dates.
+}
+
 /// What a server said of itself when it was greeted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Introduction {
@@ -111,6 +117,11 @@ mod tests {
         assert_eq!(offered("2024-11-05"), "2024-11-05");
         assert_eq!(offered("2099-01-01"), LATEST);
         assert_eq!(offered(""), LATEST);
+    }
+
+    #[test]
+    fn only_the_latest_revisions_poll() {
+        assert_eq!(VERSIONS.map(has_polling), [false, false, false, true]);
     }
 
     #[test]

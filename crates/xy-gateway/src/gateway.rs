@@ -1,7 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{ServerState, Transport, Wanted};
+use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
 use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
 use xy_supervisor::speak::{Line, Speak};
@@ -28,7 +28,7 @@ use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
-use crate::server::Standing;
+use crate::server::{ADVICE, Standing};
 use crate::{desk, life, local};
 
 /// Lines that wait to be taken up; there is one per life of a server.
@@ -37,8 +37,9 @@ const LINES: usize = 1024;
 /// Questions that wait to be taken up.
 const QUESTIONS: usize = 64;
 
-/// For manifests. Only one: what is remembered of a server last is what stays.
-const BLOCKING_THREADS: usize = 1;
+/// For manifests, and for the names of hosts: one that is not found for a long time must not
+/// keep others waiting.
+const BLOCKING_THREADS: usize = 8;
 
 /// What speaks with servers, for whoever starts them.
 pub fn speaker() -> (Arc<Speaker>, Lines) {
@@ -96,6 +97,7 @@ pub enum End {
 pub struct Gateway {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
+    asking: watch::Receiver<BTreeSet<ServerName>>,
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -106,20 +108,25 @@ impl Gateway {
         let (end, ended) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (state, listening) = watch::channel(None);
+        let (tell_asking, asking) = watch::channel(BTreeSet::new());
         let runtime = runtime::Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()?;
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, asked, state, ended));
+            local.block_on(&runtime, run(parts, asked, (state, tell_asking), ended));
         })?;
-        Ok(Self { questions, listening, end: Some(end), thread: Some(thread) })
+        Ok(Self { questions, listening, asking, end: Some(end), thread: Some(thread) })
     }
 
     /// What people at the control socket can ask.
     pub fn desk(&self) -> Desk {
-        Desk { questions: self.questions.clone(), listening: self.listening.clone() }
+        Desk {
+            questions: self.questions.clone(),
+            listening: self.listening.clone(),
+            asking: self.asking.clone(),
+        }
     }
 
     /// Resolves when it is known whether clients can come in over HTTP, if they are meant to.
@@ -146,6 +153,7 @@ impl Gateway {
 pub struct Desk {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
+    asking: watch::Receiver<BTreeSet<ServerName>>,
 }
 
 /// Any request to one server.
@@ -167,6 +175,13 @@ impl Desk {
     /// Whether clients can come in over HTTP; `None` if they are not meant to.
     pub fn listening(&self) -> Option<ListenState> {
         self.listening.borrow().clone()
+    }
+
+    /// What could be better about how a server is configured, as its clients meet it.
+    pub fn advice(&self, server: &ServerName) -> Option<String> {
+        self.asking.borrow().contains(server).then(|| {
+            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
+        })
     }
 
     /// The tools of one server, or of all that are there.
@@ -204,11 +219,11 @@ impl Desk {
 async fn run(
     parts: Parts,
     asked: mpsc::Receiver<Question>,
-    state: watch::Sender<Option<ListenState>>,
+    (state, asking): (watch::Sender<Option<ListenState>>, watch::Sender<BTreeSet<ServerName>>),
     ended: oneshot::Receiver<End>,
 ) {
     let Parts { lines: Lines(lines), local, http, manifests_dir, control, roster, changes } = parts;
-    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client());
+    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client(), asking);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -304,7 +319,7 @@ async fn watch_servers(
 fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     for member in roster.values() {
         let server = hub.server_of(&member.settings);
-        *server.settings.borrow_mut() = member.settings.clone();
+        server.configure(member.settings.clone());
         hub.stand(&server, standing(member));
         for (waited, fault) in server.set_down(down_for_clients(member)) {
             waited.client.failed(&waited.id, waited.stream, &fault);
@@ -317,13 +332,11 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
             hub.remove(&server);
         }
     }
+    hub.tell_asking();
 }
 
 /// Whether a server is there, or will be.
 fn standing(member: &Member) -> Standing {
-    if member.settings.process.transport != Transport::Stdio {
-        return Standing::Down("servers behind HTTP are not served yet".to_owned());
-    }
     // Those for single clients come when they are called.
     let shared = match member.settings.isolation {
         Isolation::Shared => member.instances.values().next(),

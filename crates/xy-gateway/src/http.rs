@@ -27,15 +27,18 @@ mod ask;
 mod connection;
 mod counts;
 mod door;
+mod event;
 mod guard;
 mod limits;
 mod listen;
 mod postbox;
 mod refused;
 mod reply;
+mod room;
 mod route;
 mod session;
 mod stream;
+mod tape;
 mod token;
 
 use door::Door;

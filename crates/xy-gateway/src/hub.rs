@@ -2,16 +2,17 @@
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
 //! `lists.rs` answers what there is, `attribution.rs` decides whom a server's words are for,
-//! `status.rs` counts.
+//! `tasks.rs` finds tasks, `status.rs` counts.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
@@ -24,6 +25,7 @@ use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
+use crate::owners::Owners;
 use crate::say;
 use crate::server::{Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
@@ -32,6 +34,7 @@ use crate::upstream::{Question, Upstream};
 mod attribution;
 mod lists;
 mod status;
+mod tasks;
 
 pub(crate) use lists::no_resource;
 
@@ -51,12 +54,16 @@ pub(crate) struct Hub {
     clients: RefCell<HashMap<u64, Rc<Client>>>,
     next_client: Cell<u64>,
     subscriptions: RefCell<Subscriptions>,
+    /// Whose the ids are that servers give out.
+    owners: RefCell<Owners>,
     /// Counts what clients could want to know: a server came or went, or is known better.
     revision: watch::Sender<u64>,
     /// Whether clients will soon be told of changed lists.
     is_telling: Cell<bool>,
     /// What servers were last told to log.
     level: Cell<Option<Level>>,
+    /// The servers whose clients take turns.
+    asking: watch::Sender<BTreeSet<ServerName>>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -66,6 +73,7 @@ impl Hub {
         manifests: Manifests,
         control: Arc<dyn Control>,
         first_client: u64,
+        asking: watch::Sender<BTreeSet<ServerName>>,
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -73,9 +81,11 @@ impl Hub {
             clients: RefCell::default(),
             next_client: Cell::new(first_client),
             subscriptions: RefCell::default(),
+            owners: RefCell::default(),
             revision: watch::Sender::new(0),
             is_telling: Cell::new(false),
             level: Cell::new(None),
+            asking,
             manifests,
             control,
         })
@@ -109,6 +119,18 @@ impl Hub {
     /// There is news.
     pub(crate) fn tell_news(&self) {
         self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Lets it be known which servers ask questions.
+    pub(crate) fn tell_asking(&self) {
+        let servers = self.servers();
+        let asking: BTreeSet<ServerName> =
+            servers.iter().filter(|it| it.asks()).map(|it| it.name.clone()).collect();
+        self.asking.send_if_modified(|told| {
+            let is_new = *told != asking;
+            *told = asking;
+            is_new
+        });
     }
 
     /// The server with these settings, with what is remembered of it if it is new here.
@@ -248,8 +270,12 @@ impl Hub {
     pub(crate) fn opened(&self, upstream: &Rc<Upstream>) {
         let Some(server) = self.server(upstream.key().server.as_str()) else { return };
         let holder = upstream.key().holder;
-        for waited in server.take_all_waiting(Some(holder)) {
-            waited.client.again(&waited.id, &waited.text, waited.stream);
+        if server.asks() {
+            server.release();
+        } else {
+            for waited in server.take_all_waiting(Some(holder)) {
+                waited.client.again(&waited.id, &waited.text, waited.stream);
+            }
         }
         match self.level.get() {
             Some(level) => tell_level(upstream, level),
@@ -295,6 +321,7 @@ impl Hub {
                 let_be(upstream.ask("resources/unsubscribe", Some(&params)));
             }
         }
+        self.owners.borrow_mut().left(number, Instant::now());
         for server in self.servers() {
             if server.holder(client) == Holder::Client(number) {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
@@ -303,9 +330,10 @@ impl Hub {
         self.tune();
     }
 
-    /// A life of a server is over.
-    pub(crate) fn over(&self, server: &Rc<Server>, upstream: &Rc<Upstream>) {
+    /// A life of a server is over, like this.
+    pub(crate) fn over(&self, server: &Rc<Server>, upstream: &Rc<Upstream>, why: &str) {
         server.drop_upstream(upstream);
+        self.owners.borrow_mut().lost(upstream.key(), why);
         for client in self.clients() {
             client.unask_all(upstream);
         }

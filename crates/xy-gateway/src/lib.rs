@@ -4,6 +4,7 @@
 //! socket into a server's pipe, and back, without a lock, a channel or another task in
 //! between, and its inside stays the text it was.
 
+mod capabilities;
 mod catalog;
 mod client;
 pub mod control;
@@ -21,11 +22,16 @@ mod local;
 mod manifest;
 pub mod metrics;
 mod names;
+mod owners;
 mod params;
+#[cfg(test)]
+mod play;
 mod say;
 mod server;
 mod subscriptions;
+mod tasks;
 mod tools;
+mod turns;
 mod upstream;
 
 pub use desk::Tool;

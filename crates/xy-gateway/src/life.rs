@@ -20,7 +20,10 @@ use crate::era::Introduction;
 use crate::hub::Hub;
 use crate::server::Server;
 use crate::upstream::greet::Note;
+use crate::upstream::pipes::Pipes;
 use crate::upstream::{Upstream, result_of};
+
+mod web;
 
 /// How long a server has to answer a list before it is shown without it.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
@@ -46,11 +49,15 @@ const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// Pages of one list.
 const MOST_PAGES: usize = 1000;
 
-/// What a shared server is told that its clients can do. Not roots: they are one client's.
-const SHARED_CAPABILITIES: &str = r#"{"sampling":{},"elicitation":{}}"#;
-
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
+    match line.way {
+        Way::Pipes { .. } => live_at_pipes(hub, line).await,
+        Way::Endpoint => web::live(hub, line).await,
+    }
+}
+
+async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, way, before, said, mut told, .. } = line;
     let Way::Pipes { stdin, stdout } = way else { return };
     let server = hub.server_of(&settings);
@@ -59,17 +66,21 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
         Some(Before { note, unread }) => (Note::read(&note), unread),
         None => (Note::default(), Vec::new()),
     };
-    let upstream = Upstream::new(key, said, note.first_id, is_adopted, hub.clone());
-    let (stdin, stdout) = match pipes(stdin, stdout) {
+    let (stdin, stdout) = match open(stdin, stdout) {
         Ok(pipes) => pipes,
         Err(problem) => {
-            return upstream.say(Said::Unfit(format!("its pipes cannot be used: {problem}"))).await;
+            let unfit = Said::Unfit(format!("its pipes cannot be used: {problem}"));
+            let _ = said.send(unfit).await; // Whoever drove it may be gone.
+            return;
         }
     };
+    let stdin = Rc::new(stdin);
+    let pipes = Pipes::new(&stdin, said.clone());
+    let upstream = Upstream::new(key, said, note.first_id, is_adopted, pipes.clone(), hub.clone());
     server.add(&upstream);
     let (ended, at_end) = oneshot::channel();
     let tasks = [
-        tokio::task::spawn_local(read(upstream.clone(), stdout, ended)),
+        tokio::task::spawn_local(read(upstream.clone(), pipes.clone(), stdout, ended)),
         tokio::task::spawn_local(learn(
             hub.clone(),
             server.clone(),
@@ -78,10 +89,8 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
             note,
         )),
     ];
-    let stdin = Rc::new(stdin);
-    upstream.speak_to(&stdin);
-    let writer = tokio::task::spawn_local(write(upstream.clone(), stdin));
-    upstream.take(&unread);
+    let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
+    pipes.take(&upstream, &unread);
     upstream.tell_strays().await;
     let (why, reply) = loop {
         match told.recv().await {
@@ -104,32 +113,37 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
     let Some(reply) = reply else {
         writer.abort();
         upstream.close(&why);
-        return hub.over(&server, &upstream);
+        return hub.over(&server, &upstream, &why);
     };
     upstream.take_no_more();
-    let _ = timeout(FINISH_WITHIN, whole_messages(&upstream)).await; // Or it is torn.
+    let _ = timeout(FINISH_WITHIN, whole_messages(&pipes)).await; // Or it is torn.
     writer.abort();
     let _ = writer.await; // Its pipe is closed before anybody hears that it is.
     upstream.tell_strays().await;
-    let _ = reply.send(upstream.take_partial()); // Whoever asked may have gone.
+    let _ = reply.send(pipes.take_partial()); // Whoever asked may have gone.
     upstream.leave();
-    hub.over(&server, &upstream);
+    hub.over(&server, &upstream, "another daemon took over");
 }
 
 /// Resolves once no message is written in part.
-async fn whole_messages(upstream: &Upstream) {
-    while upstream.is_amid_writing() {
+async fn whole_messages(pipes: &Pipes) {
+    while pipes.is_amid_writing() {
         sleep(LOOK_AGAIN).await;
     }
 }
 
-fn pipes(stdin: OwnedFd, stdout: OwnedFd) -> std::io::Result<(pipe::Sender, pipe::Receiver)> {
+fn open(stdin: OwnedFd, stdout: OwnedFd) -> std::io::Result<(pipe::Sender, pipe::Receiver)> {
     Ok((pipe::Sender::from_owned_fd(stdin)?, pipe::Receiver::from_owned_fd(stdout)?))
 }
 
 /// Hears a server until it closes its stdout; one that lives on without it cannot answer.
-async fn read(upstream: Rc<Upstream>, stdout: pipe::Receiver, ended: oneshot::Sender<()>) {
-    if let Err(problem) = upstream.clone().read_all(stdout).await {
+async fn read(
+    upstream: Rc<Upstream>,
+    pipes: Rc<Pipes>,
+    stdout: pipe::Receiver,
+    ended: oneshot::Sender<()>,
+) {
+    if let Err(problem) = pipes.read_all(&upstream, stdout).await {
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
     let _ = ended.send(()); // Nobody may wait for it.
@@ -139,9 +153,9 @@ async fn read(upstream: Rc<Upstream>, stdout: pipe::Receiver, ended: oneshot::Se
 }
 
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
-async fn write(upstream: Rc<Upstream>, stdin: Rc<pipe::Sender>) {
+async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>) {
     tokio::select! {
-        _ = upstream.clone().write_all(stdin.clone()) => {} // It only ends if it cannot go on.
+        _ = pipes.write_all(&stdin) => {} // It only ends if it cannot go on.
         // Also if there is nothing to write: what was written may never have been read.
         _ = stdin.ready(Interest::ERROR) => {}
     }
@@ -167,16 +181,27 @@ async fn learn(
     };
     upstream.say(Said::Ready).await;
     hub.opened(&upstream);
+    learn_lists(&hub, &server, &settings, &upstream, &introduction).await;
+}
+
+/// Learns what a server offers, again whenever that may have changed.
+async fn learn_lists(
+    hub: &Hub,
+    server: &Rc<Server>,
+    settings: &Arc<ServerSettings>,
+    upstream: &Rc<Upstream>,
+    introduction: &Rc<Introduction>,
+) {
     let mut lists = Lists::default();
     while !upstream.is_closed() {
-        let is_whole = ask_all(&upstream, &introduction, &mut lists).await;
+        let is_whole = ask_all(upstream, introduction, &mut lists).await;
         if upstream.is_closed() {
             return; // What it could not answer any more says nothing of what it offers.
         }
-        let known = Known::new(server.name.as_str(), (*introduction).clone(), lists.clone());
-        let known = hub.learn(&server, &upstream, known);
+        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
+        let known = hub.learn(server, upstream, known);
         if is_whole {
-            hub.manifests.remember(&settings, &known).await;
+            hub.manifests.remember(settings, &known, server.asks()).await;
             upstream.until_lists_change().await;
         } else {
             let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
@@ -193,7 +218,7 @@ fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
     };
     let greeted = client.and_then(|client| client.greeted());
     match upstream.key().holder {
-        Holder::Shared => SHARED_CAPABILITIES.to_owned(),
+        Holder::Shared => crate::capabilities::SHARED.to_owned(),
         Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
     }
 }

@@ -20,7 +20,8 @@ use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
 use crate::say;
-use crate::upstream::wire::{MAX_LINE, READ_BYTES, with_scratch};
+use crate::upstream::pipes::{READ_BYTES, with_scratch};
+use crate::upstream::wire::MAX_MESSAGE;
 
 /// A client that has so much unread is not reading.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
@@ -226,7 +227,7 @@ async fn converse(
     let Some(conversation) = conversation else {
         return timeout(LAST_WORDS_WITHIN, lines.write(&writer)).await.unwrap_or(Ok(()));
     };
-    let mut splitter = LineSplitter::new(MAX_LINE);
+    let mut splitter = LineSplitter::new(MAX_MESSAGE);
     take(&*conversation, &mut splitter, &ahead, &lines);
     drop(ahead);
     let ended = tokio::select! {
@@ -332,7 +333,7 @@ fn take(
                 }
             }
             Line::TooLong(_) => {
-                let problem = format!("the message is longer than {} MiB", MAX_LINE >> 20);
+                let problem = format!("the message is longer than {} MiB", MAX_MESSAGE >> 20);
                 lines.push(&say::error("null", -32600, &problem));
             }
         }

@@ -3,18 +3,20 @@
 //! A manifest is of one configuration: a server that is started otherwise is another one.
 //! It is never trusted for more than what to show: the living server has the last word.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{ServerKind, ServerSettings};
 use xy_protocol::server::ServerName;
 
+use crate::capabilities;
 use crate::catalog::{Item, Kind, Known, Lists};
 use crate::era::Introduction;
 
@@ -27,6 +29,10 @@ const MOST_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Manifests {
     folder: PathBuf,
+    /// How many were written, and for each server the last of them: what was known first must
+    /// not be written last.
+    written: Arc<Mutex<HashMap<PathBuf, u64>>>,
+    next: Arc<AtomicU64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,16 +40,26 @@ struct Manifest {
     format: u32,
     key: String,
     introduction: Introduction,
+    /// Whether it has asked its clients something.
+    #[serde(default)]
+    asks: bool,
     lists: BTreeMap<String, Vec<Box<RawValue>>>,
+}
+
+/// What is remembered of a server.
+pub(crate) struct Remembered {
+    pub(crate) known: Known,
+    /// It asks its clients questions.
+    pub(crate) asks: bool,
 }
 
 impl Manifests {
     pub(crate) fn in_folder(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, written: Arc::default(), next: Arc::default() }
     }
 
     /// What is remembered of a server that is started like this.
-    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Known> {
+    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
         let size = std::fs::metadata(&file).ok()?.len();
         let text = (size <= MOST_BYTES).then(|| std::fs::read_to_string(&file))?.ok()?;
@@ -55,14 +71,21 @@ impl Manifests {
             }
         };
         let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
-        is_of_it.then(|| manifest.known(&settings.name))
+        let asks = manifest.asks;
+        is_of_it.then(|| Remembered { known: manifest.known(&settings.name), asks })
     }
 
     /// Remembers a server; a failure only costs time later.
-    pub(crate) async fn remember(&self, settings: &Arc<ServerSettings>, known: &Known) {
+    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, asks: bool) {
         let file = self.file(&settings.name);
-        let manifest = Manifest::of(settings, known);
+        let manifest = Manifest { asks, ..Manifest::of(settings, known) };
+        let (number, latest) = (self.next.fetch_add(1, Ordering::Relaxed), self.written.clone());
         let written = tokio::task::spawn_blocking(move || {
+            let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+            if latest.get(&file).is_some_and(|latest| *latest > number) {
+                return;
+            }
+            latest.insert(file.clone(), number);
             let text = serde_json::to_string(&manifest).unwrap_or_default();
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;
@@ -107,6 +130,7 @@ impl Manifest {
             format: FORMAT,
             key: key(settings),
             introduction: known.introduction.clone(),
+            asks: false,
             lists: Kind::ALL.into_iter().map(raw).collect(),
         }
     }
@@ -124,8 +148,12 @@ impl Manifest {
 /// Tells one way to start a server from another. What it is told that clients can do is a
 /// function of its isolation.
 fn key(settings: &ServerSettings) -> String {
-    let process = serde_json::to_string(&settings.process).unwrap_or_default();
-    let text = format!("{process} {:?}", settings.isolation);
+    let what = match &settings.kind {
+        ServerKind::Process(process) => serde_json::to_string(process),
+        ServerKind::Remote(remote) => serde_json::to_string(remote),
+    };
+    let (what, isolation) = (what.unwrap_or_default(), settings.isolation);
+    let text = format!("{what} {isolation:?} {}", capabilities::SHARED);
     let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -166,7 +194,7 @@ mod tests {
                 is_outdated: false,
                 added: false,
             },
-            process: ProcessSettings {
+            kind: ServerKind::Process(ProcessSettings {
                 command: command.to_owned(),
                 args: Vec::new(),
                 env: BTreeMap::new(),
@@ -175,7 +203,7 @@ mod tests {
                 port: None,
                 path: None,
                 limits: Limits::default(),
-            },
+            }),
             rules: Rules::default(),
             isolation: Isolation::Shared,
         }
@@ -190,7 +218,7 @@ mod tests {
     }
 
     async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
-        manifests.remember(&Arc::new(settings.clone()), known).await;
+        manifests.remember(settings, known, true).await;
     }
 
     #[tokio::test]
@@ -201,10 +229,11 @@ mod tests {
         let tools = r#"[{"z":1.50,"name":"a.b","x":123456789012345678901234567890}]"#;
         remember(&manifests, &settings("a"), &known(tools)).await;
         let read = manifests.read(&settings("a")).unwrap();
-        assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
-        assert_eq!(read.introduction, known(tools).introduction);
+        assert_eq!(format!("[{}]", read.known.lists.of(Kind::Tools)[0].raw), tools);
+        assert_eq!(read.known.introduction, known(tools).introduction);
+        assert!(read.asks);
         remember(&manifests, &settings("a"), &known("[]")).await;
-        assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
+        assert_eq!(manifests.read(&settings("a")).unwrap().known.lists.of(Kind::Tools), []);
     }
 
     #[tokio::test]

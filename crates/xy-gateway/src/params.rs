@@ -29,6 +29,12 @@ pub(crate) struct Params<'t> {
     version: Option<&'t RawValue>,
     #[serde(borrow, default)]
     capabilities: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    task: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "taskId")]
+    task_id: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    reason: Option<&'t RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<&'t RawValue>,
 }
@@ -112,6 +118,21 @@ impl<'t> Params<'t> {
     /// `capabilities`, as they are written.
     pub(crate) fn capabilities(&self) -> Option<&'t str> {
         self.capabilities.map(RawValue::get)
+    }
+
+    /// Whether it is to be done as a task.
+    pub(crate) fn is_task(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// `taskId`, as a text.
+    pub(crate) fn task_id(&self) -> Option<String> {
+        self.task_id.and_then(|it| text_of(it.get())).map(Into::into)
+    }
+
+    /// `reason`, as a text.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.reason.and_then(|it| text_of(it.get())).map(Into::into)
     }
 
     /// `_meta.progressToken` of a request, as it is written.

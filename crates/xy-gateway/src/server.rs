@@ -5,9 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use xy_config::settings::{Isolation, ServerSettings};
+use xy_mcp::envelope::text_of;
+use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
@@ -15,13 +18,18 @@ use xy_supervisor::instance::Holder;
 use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
-use crate::upstream::{Caller, Request, Upstream};
+use crate::manifest::Remembered;
+use crate::turns;
+use crate::upstream::{Caller, Request, Upstream, Watch};
 
-/// Calls that may wait for one server to come up.
+/// Calls that may wait for one server to come up, or for their turn.
 const MOST_WAITING: usize = 1000;
 
 /// The same, in bytes.
 const MOST_WAITING_BYTES: usize = 64 * 1024 * 1024;
+
+/// What helps where clients wait for each other.
+pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
 
 /// Whether a server is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +51,10 @@ pub(crate) struct Server {
     pub(crate) is_removed: Cell<bool>,
     /// Somebody has waited for what it offers, in vain.
     pub(crate) was_waited_for: Cell<bool>,
+    /// It asks its clients questions: those who share it take turns.
+    asks: Cell<bool>,
+    /// Whose waiting calls are let go just now.
+    turn_of: Cell<Option<u64>>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
@@ -79,14 +91,17 @@ pub(crate) enum Went {
 }
 
 impl Server {
-    pub(crate) fn new(settings: Arc<ServerSettings>, known: Option<Known>) -> Rc<Self> {
+    pub(crate) fn new(settings: Arc<ServerSettings>, remembered: Option<Remembered>) -> Rc<Self> {
+        let asks = remembered.as_ref().is_some_and(|it| it.asks);
         Rc::new(Self {
             name: settings.name.clone(),
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
-            known: RefCell::new(known.map(Rc::new)),
+            known: RefCell::new(remembered.map(|it| Rc::new(it.known))),
             is_removed: Cell::new(false),
             was_waited_for: Cell::new(false),
+            asks: Cell::new(asks),
+            turn_of: Cell::new(None),
             upstreams: RefCell::default(),
             down: RefCell::default(),
             waiting: RefCell::default(),
@@ -142,7 +157,65 @@ impl Server {
 
     /// An instance has begun to live.
     pub(crate) fn add(&self, upstream: &Rc<Upstream>) {
+        if self.asks.get() {
+            upstream.take_turns();
+        }
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
+    }
+
+    /// It is configured like this now. What runs another program may ask nobody anything.
+    pub(crate) fn configure(&self, settings: Arc<ServerSettings>) {
+        let before = self.settings.replace(settings);
+        if before.kind != self.settings.borrow().kind {
+            self.asks.set(false);
+        }
+    }
+
+    /// Whether it asks its clients questions, which it cannot address while they share it.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks.get() && self.settings.borrow().isolation == Isolation::Shared
+    }
+
+    /// It has asked something; whether that is new.
+    pub(crate) fn has_asked(&self, by: &Rc<Upstream>) -> bool {
+        if by.key().holder != Holder::Shared || self.asks.replace(true) {
+            return false;
+        }
+        by.take_turns();
+        true
+    }
+
+    /// Lets those go whose turn it is.
+    pub(crate) fn release(self: &Rc<Self>) {
+        if !self.asks() || self.turn_of.get().is_some() {
+            return; // Whoever lets somebody go looks again afterwards.
+        }
+        while let Some(upstream) = self.upstream(Holder::Shared) {
+            let flight = upstream.flight();
+            let next = {
+                let waiting = self.waiting.borrow();
+                let shared = waiting.iter().filter(|it| it.holder == Holder::Shared);
+                turns::next(flight, shared.map(|it| it.client.number()))
+            };
+            let Some(client) = next else { return };
+            self.turn_of.set(Some(client));
+            let is_theirs =
+                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
+            for waited in self.take_those(is_theirs) {
+                waited.client.again(&waited.id, &waited.text, waited.stream);
+            }
+            self.turn_of.set(None);
+        }
+    }
+
+    /// Whether a client has to wait until those before it are done.
+    fn must_wait(&self, client: u64, upstream: &Upstream) -> bool {
+        let holder = upstream.key().holder;
+        if holder != Holder::Shared || !self.asks() || self.turn_of.get() == Some(client) {
+            return false;
+        }
+        let anybody_waits = self.waiting.borrow().iter().any(|it| it.holder == holder);
+        !turns::may_go(client, upstream.flight(), anybody_waits)
     }
 
     /// An instance is over, unless a later one has taken its place.
@@ -157,18 +230,32 @@ impl Server {
     pub(crate) fn call(
         self: &Rc<Self>,
         client: &Rc<Client>,
-        request: Request<'_>,
+        mut request: Request<'_>,
         stream: StreamNo,
     ) -> Result<Went, CallError> {
         let holder = self.holder(client);
         if let Some(upstream) = self.upstream(holder) {
+            if !request.follow.is_of_task() && self.must_wait(client.number(), &upstream) {
+                return self.wait(client, holder, &request, stream);
+            }
+            let rules = self.settings.borrow().rules.calls;
+            request.watch = Watch::begin(rules, || {
+                let (method, about) = request.what;
+                let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
+                format!("`{}{}`", quoted(method), about.unwrap_or_default())
+            });
+            let is_watched = request.watch.is_some();
             let caller = Caller::Client {
                 client: client.clone(),
                 id: request.id.into(),
                 stream,
                 token: request.token.map(Into::into),
+                follow: request.follow.clone(),
             };
             let ours = upstream.forward(request, caller)?;
+            if is_watched {
+                upstream.keep_watch();
+            }
             return Ok(Went::Sent(Open::Sent { upstream, ours }));
         }
         if let Standing::Down(why) = &*self.standing.borrow() {
@@ -224,16 +311,15 @@ impl Server {
 
     /// Takes all out that wait for an instance, in order.
     pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<Waiting> {
+        self.take_those(|it| holder.is_none_or(|holder| holder == it.holder))
+    }
+
+    fn take_those(&self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let all = std::mem::take(&mut *self.waiting.borrow_mut());
-        let is_meant = |it: &Waiting| holder.is_none_or(|holder| holder == it.holder);
-        let (taken, left): (Vec<_>, VecDeque<_>) = {
-            let mut taken = Vec::new();
-            let mut left = VecDeque::new();
-            for one in all {
-                if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
-            }
-            (taken, left)
-        };
+        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
+        for one in all {
+            if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
+        }
         *self.waiting.borrow_mut() = left;
         taken
     }
@@ -253,6 +339,23 @@ impl Server {
     /// How many calls wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.borrow().len()
+    }
+
+    /// A call has waited as long as it may: why it was not sent.
+    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
+        let name = &self.name;
+        if self.upstream(waited.holder).is_none() {
+            let message = format!("`{name}` did not come up within {limit:?}");
+            return CallError::new(ErrorKind::TimedOut, message)
+                .cause("the call was not sent")
+                .hint(format!("`xy status {name}` says what it is doing"));
+        }
+        let message = format!("`{name}` was busy with another client for {limit:?}");
+        CallError::new(ErrorKind::TimedOut, message)
+            .cause(
+                "it asks its clients questions, so it serves one at a time; the call was not sent",
+            )
+            .hint(format!("{ADVICE} in the file of `{name}`, or try again later"))
     }
 
     /// Why it cannot be asked.

@@ -184,7 +184,6 @@ mod tests {
         };
         for (arguments, why) in [
             ("{}", "missing field `name`"),
-            (r#"{"name":"a"}"#, "missing field `command`"),
             (r#"{"name":"a","command":7}"#, "expected a string"),
             (r#"{"name":"a","command":"x","args":"y"}"#, "expected a sequence"),
             (r#"{"name":"a","command":"x","env":{"A":1}}"#, "expected a string"),

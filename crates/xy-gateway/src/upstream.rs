@@ -3,19 +3,17 @@
 //!
 //! A call is appended to one buffer and remembered under an id of ours; its answer goes
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
-//! `wire.rs` moves the bytes, `greet.rs` says hello.
+//! What moves the bytes is behind `wire.rs`; `greet.rs` says hello.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
-use xy_ipc::framing::LineSplitter;
-use xy_mcp::edit::Edits;
-use xy_mcp::envelope::{self, Malformed, Message};
+use xy_mcp::edit::{Edits, append_on_one_line};
+use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_mcp::head::id_in;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -29,14 +27,19 @@ use crate::front::{StreamNo, To};
 use crate::params::Params;
 
 mod caller;
+mod flight;
 pub(crate) mod greet;
 mod ids;
 mod outgoing;
+mod patience;
+pub(crate) mod pipes;
+pub(crate) mod web;
 pub(crate) mod wire;
 
-pub(crate) use caller::{Caller, Question};
+pub(crate) use caller::{Caller, Follow, Question};
 use ids::Ids;
-use outgoing::Outgoing;
+pub(crate) use patience::Watch;
+use wire::{MAX_MESSAGE, Wire};
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -51,23 +54,45 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
     /// It told something that belongs to no call by itself.
-    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]);
-    /// It asks something.
-    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]);
+    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
+    /// It asks something, under this id of its own.
+    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+    /// It has answered a client with an error, or something that is to be followed. Answers
+    /// a part of that which is to be another.
+    fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)>;
+    /// It told of progress that is of no call: the token is ours, and stands there as `part`.
+    fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
+    /// A call of a client is over, of a server where clients take turns.
+    fn is_over(&self, by: &Rc<Upstream>);
+}
+
+/// Something that a server says of its own accord.
+pub(crate) struct Told<'t> {
+    pub(crate) method: &'t str,
+    pub(crate) params: Option<&'t str>,
+    /// All of it.
+    pub(crate) line: &'t [u8],
+    /// The call that it is about, if the way it came tells.
+    pub(crate) during: Option<u64>,
+}
+
+/// What a server has answered a client.
+pub(crate) struct Answer<'t> {
+    pub(crate) client: &'t Rc<Client>,
+    /// Our id of the call.
+    pub(crate) ours: u64,
+    /// The client's token for its progress.
+    pub(crate) token: Option<&'t str>,
+    pub(crate) follow: &'t Follow,
+    pub(crate) outcome: Outcome<'t>,
 }
 
 /// One living server.
 pub(crate) struct Upstream {
     key: InstanceKey,
-    out: RefCell<Outgoing>,
-    /// There is something to write.
-    flush: Notify,
-    /// Where it is written, while it can be spoken to.
-    stdin: RefCell<Option<Rc<pipe::Sender>>>,
+    wire: Rc<dyn Wire>,
     calls: RefCell<HashMap<u64, Call>>,
     ids: RefCell<Ids>,
-    /// What the server says, cut into lines.
-    lines: RefCell<LineSplitter>,
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
@@ -81,10 +106,12 @@ pub(crate) struct Upstream {
     known: RefCell<Option<Rc<Known>>>,
     /// Until then it may speak to clients of another daemon.
     strange_until: Option<Instant>,
-    /// Whether something is being written that can be torn, or may be written only in its turn.
-    is_writing: Cell<bool>,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
+    /// Somebody is to hear when a call is over.
+    takes_turns: Cell<bool>,
+    /// Somebody looks after calls that take too long.
+    is_watched: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -101,8 +128,10 @@ enum Stage {
 /// A request that is not answered.
 struct Call {
     caller: Caller,
-    /// The place in all that is written where it begins.
-    begins: u64,
+    /// By which one can tell whether it was written.
+    place: u64,
+    /// How long it may take.
+    watch: Option<Box<Watch>>,
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -115,6 +144,12 @@ pub(crate) struct Request<'t> {
     pub(crate) token: Option<&'t str>,
     /// What stands in it for a name or URI, and what it is there.
     pub(crate) renamed: Option<(&'t str, String)>,
+    /// What is asked, for people: its method, and what that is about.
+    pub(crate) what: (&'t str, Option<&'t str>),
+    /// How its answer is looked at.
+    pub(crate) follow: Follow,
+    /// How long it may take.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl Upstream {
@@ -124,16 +159,14 @@ impl Upstream {
         said: mpsc::Sender<Said>,
         first_id: u64,
         is_adopted: bool,
+        wire: Rc<dyn Wire>,
         company: Rc<dyn Company>,
     ) -> Rc<Self> {
         Rc::new(Self {
             key,
-            out: RefCell::default(),
-            flush: Notify::new(),
-            stdin: RefCell::default(),
+            wire,
             calls: RefCell::default(),
             ids: RefCell::new(Ids::from(first_id)),
-            lines: RefCell::new(LineSplitter::new(wire::MAX_LINE)),
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
@@ -142,8 +175,9 @@ impl Upstream {
             is_tuned: Cell::new(false),
             known: RefCell::default(),
             strange_until: is_adopted.then(|| Instant::now() + ECHO),
-            is_writing: Cell::new(false),
             scratch: RefCell::default(),
+            takes_turns: Cell::new(false),
+            is_watched: Cell::new(false),
         })
     }
 
@@ -171,19 +205,18 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let number = ours.to_string();
-        let begins = self.out.borrow_mut().append(|out| {
-            let mut edits = Edits::of(request.text);
-            edits.replace(request.id, number.as_str());
-            if let Some(token) = request.token {
-                edits.replace(token, number.as_str());
-            }
-            if let Some((part, new)) = request.renamed {
-                edits.replace(part, new);
-            }
-            edits.append_to(out);
-        });
-        self.calls.borrow_mut().insert(ours, Call { caller, begins });
-        self.flush_soon();
+        let mut edits = Edits::of(request.text);
+        edits.replace(request.id, number.as_str());
+        if let Some(token) = request.token {
+            edits.replace(token, number.as_str());
+        }
+        if let Some((part, new)) = request.renamed {
+            edits.replace(part, new);
+        }
+        let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
+        let watch = request.watch;
+        self.calls.borrow_mut().insert(ours, Call { caller, place, watch });
+        self.wire.flush(self.calls.borrow().len() == 1);
         Ok(ours)
     }
 
@@ -193,105 +226,92 @@ impl Upstream {
         method: &str,
         params: Option<&str>,
     ) -> Result<Question, CallError> {
+        self.ask_as(method, params, Caller::Own)
+    }
+
+    fn ask_as(
+        self: &Rc<Self>,
+        method: &str,
+        params: Option<&str>,
+        caller: fn(oneshot::Sender<caller::Answered>) -> Caller,
+    ) -> Result<Question, CallError> {
         self.check_room()?;
         let ours = self.new_id();
-        let begins = self.out.borrow_mut().append(|out| {
-            let text = match params {
-                Some(params) => format!(
-                    r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#
-                ),
-                None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
-            };
-            xy_mcp::edit::append_on_one_line(out, text.as_bytes());
-        });
+        let text = match params {
+            Some(params) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#)
+            }
+            None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
+        };
+        let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
+        let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        self.calls.borrow_mut().insert(ours, Call { caller: Caller::Own(answer), begins });
-        self.flush.notify_one();
+        let call = Call { caller: caller(answer), place, watch: None };
+        self.calls.borrow_mut().insert(ours, call);
+        self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
     }
 
-    /// The same, for a method that somebody else has named.
+    /// The same, for somebody else who has named the method.
     pub(crate) fn ask_any(
         self: &Rc<Self>,
         method: &str,
         params: Option<&str>,
     ) -> Result<Question, CallError> {
         let method = crate::names::quoted(method);
-        self.ask(&method[1..method.len() - 1], params)
+        self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)
     }
 
     /// Sends a message that wants no answer.
     pub(crate) fn send(&self, message: &[u8]) {
-        if matches!(*self.stage.borrow(), Stage::Closed) || self.out.borrow().len() > MOST_BYTES {
+        if matches!(*self.stage.borrow(), Stage::Closed) || self.wire.waiting() > MOST_BYTES {
             return;
         }
-        self.out.borrow_mut().append(|out| xy_mcp::edit::append_on_one_line(out, message));
-        self.flush.notify_one();
+        self.wire.put(None, &mut |out| append_on_one_line(out, message));
+        self.wire.flush(false);
     }
 
     /// Gives up a call, and tells the server so.
-    pub(crate) fn cancel(&self, ours: u64, reason: &str) {
-        let mut calls = self.calls.borrow_mut();
-        let Some(call) = calls.get_mut(&ours) else { return };
-        if matches!(call.caller, Caller::Nobody(_) | Caller::Unheard) {
+    pub(crate) fn cancel(self: &Rc<Self>, ours: u64, reason: &str) {
+        if self.give_up(ours).is_none() {
             return;
         }
-        call.caller = Caller::Nobody(Instant::now());
-        drop(calls);
+        self.wire.given_up(ours);
         let reason = crate::names::quoted(reason);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
         );
         self.send(message.as_bytes());
+        self.call_is_over();
     }
 
-    /// Forgets calls that were given up so long ago that nothing said now can be about them.
-    fn forget_given_up(&self) {
-        let is_recent = |since: &Instant| since.elapsed() < ECHO;
-        self.calls.borrow_mut().retain(|_, call| match &call.caller {
-            Caller::Nobody(since) => is_recent(since),
-            Caller::Client { .. } | Caller::Own(_) | Caller::Unheard => true,
-        });
-    }
-
-    /// The client that everything in flight belongs to, and where it asked last; `None` if
-    /// nothing is in flight, or something of somebody else too.
-    pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
-        if self.strange_until.is_some_and(|until| Instant::now() < until) {
-            return None;
+    /// The client that made this call and waits for it, and where.
+    pub(crate) fn client_of(&self, ours: u64) -> Option<(Rc<Client>, StreamNo)> {
+        match &self.calls.borrow().get(&ours)?.caller {
+            Caller::Client { client, stream, .. } => Some((client.clone(), *stream)),
+            _ => None,
         }
-        self.forget_given_up();
-        let calls = self.calls.borrow();
-        let mut youngest: Option<(u64, &Rc<Client>, StreamNo)> = None;
-        for (ours, call) in calls.iter() {
-            let (client, stream) = match &call.caller {
-                Caller::Client { client, stream, .. } => (client, *stream),
-                Caller::Nobody(_) => return None,
-                Caller::Own(_) | Caller::Unheard => continue,
-            };
-            match youngest {
-                Some((_, other, _)) if !Rc::ptr_eq(other, client) => return None,
-                Some((latest, _, _)) if latest > *ours => {}
-                _ => youngest = Some((*ours, client, stream)),
-            }
-        }
-        youngest.map(|(_, client, stream)| (client.clone(), stream))
     }
 
-    /// Takes one line that the server has said.
-    fn hear(self: &Rc<Self>, line: &[u8]) {
+    /// Takes one message that the server has said; `during` is the call it was said about, if
+    /// that is known.
+    pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         match envelope::parse(line) {
-            Ok(Message::Answer { id: Some(id), .. }) => self.answered(id, line),
+            Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);
             }
             Ok(Message::Notification { method, params }) => {
-                self.company.told(self, &method, params, line);
+                let method = &*method;
+                self.company.told(self, &Told { method, params, line, during });
             }
             Ok(Message::Request { id, method, .. }) if method == "ping" => {
                 self.send(&crate::say::result(id, "{}"));
             }
-            Ok(Message::Request { id, method, .. }) => self.company.asked(self, id, &method, line),
+            Ok(Message::Request { id, method, params }) => {
+                let method = &*method;
+                self.company.asked(self, id, &Told { method, params, line, during });
+            }
             Err(Malformed::NotAMessage { id: Some(id), reason }) => {
                 self.stray(line);
                 self.answered_badly(&id, &reason);
@@ -301,49 +321,68 @@ impl Upstream {
         }
     }
 
-    fn answered(&self, id: &str, line: &[u8]) {
-        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
+    fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
+        let ours: Option<u64> = id.parse().ok();
+        let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
         match call.map(|call| call.caller) {
-            Some(Caller::Client { client, id: theirs, stream, .. }) => {
-                let mut scratch = self.scratch.borrow_mut();
-                scratch.clear();
+            Some(Caller::Client { client, id: theirs, stream, token, follow }) => {
                 let mut edits = Edits::of(line);
                 edits.replace(id, &*theirs);
+                if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
+                    let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
+                    let answer = Answer { client: &client, ours, token, follow: &follow, outcome };
+                    if let Some((part, new)) = self.company.answers(self, &answer) {
+                        edits.replace(part, new);
+                    }
+                }
+                let mut scratch = self.scratch.borrow_mut();
+                scratch.clear();
                 edits.append_to(&mut scratch);
                 client.answered(&theirs, stream, &scratch);
-                scratch.shrink_to(wire::READ_BYTES);
+                scratch.shrink_to(pipes::READ_BYTES);
+                drop(scratch);
+                self.call_is_over();
             }
-            Some(Caller::Own(answer)) => {
+            Some(Caller::Own(answer) | Caller::Visitor(answer)) => {
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }
-            Some(Caller::Nobody(_) | Caller::Unheard) => {}
+            Some(nobody @ Caller::Nobody { .. }) => {
+                if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
+                    self.answered_nobody(ours, &nobody, result);
+                }
+            }
+            Some(Caller::Unheard) => {}
             // A call of an earlier daemon, or one that is answered twice.
             None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
         }
     }
 
     /// What was to be an answer is none: whoever waits for it need not wait any longer.
-    fn answered_badly(&self, id: &str, reason: &str) {
+    fn answered_badly(self: &Rc<Self>, id: &str, reason: &str) {
         let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
         if let Some(call) = call {
             let message =
                 format!("`{}` answered with something that is no answer", self.key.server);
             call.caller.fail(&CallError::new(ErrorKind::Internal, message).cause(reason));
+            self.call_is_over();
         }
     }
 
-    fn progressed(&self, params: Option<&str>, line: &[u8]) {
-        let Some(ours) = Params::read(params).token() else { return self.stray(line) };
+    fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
+        let Some(part) = Params::read(params).token() else { return self.stray(line) };
+        let Ok(ours) = part.parse::<u64>() else { return };
         let calls = self.calls.borrow();
-        let call = ours.parse().ok().and_then(|ours: u64| calls.get(&ours));
-        if let Some(Call {
-            caller: Caller::Client { client, stream, token: Some(token), .. },
-            ..
-        }) = call
-        {
+        let Some(call) = calls.get(&ours) else {
+            drop(calls);
+            return self.company.progressed(self, ours, part, line);
+        };
+        if let Some(watch) = &call.watch {
+            watch.touch();
+        }
+        if let Caller::Client { client, stream, token: Some(token), .. } = &call.caller {
             let mut edits = Edits::of(line);
-            edits.replace(ours, &**token);
+            edits.replace(part, &**token);
             client.tell(&edits.to_vec(), To::During(*stream));
         }
         // Progress of what has been answered or cancelled is of no use to anybody.
@@ -376,19 +415,31 @@ impl Upstream {
 
     /// A line that is too long for a message, of which this is the beginning; whoever waits
     /// for it is told.
-    fn too_long(&self, head: &[u8]) {
-        let limit = wire::MAX_LINE >> 20;
+    fn too_long(self: &Rc<Self>, head: &[u8]) {
+        let limit = MAX_MESSAGE >> 20;
         self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
         let named = id_in(head).and_then(|id| id.parse().ok());
         // Some servers write the id last; then it is known only if one call is open.
         let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
         let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
-        let Some(call) = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours)) else {
-            return;
-        };
-        let message = format!("the answer of `{}` is longer than {limit} MiB", self.key.server);
+        if let Some(ours) = ours {
+            self.fail_too_long(ours);
+        }
+    }
+
+    /// The same, where it is known whose answer it would be.
+    fn too_long_for(self: &Rc<Self>, ours: u64, head: &[u8]) {
+        let named = id_in(head).and_then(|id| id.parse().ok());
+        let limit = MAX_MESSAGE >> 20;
+        self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
+        self.fail_too_long(named.unwrap_or(ours));
+    }
+
+    fn fail_too_long(self: &Rc<Self>, ours: u64) {
+        let (server, limit) = (&self.key.server, MAX_MESSAGE >> 20);
+        let message = format!("the answer of `{server}` is longer than {limit} MiB");
         let fault = CallError::new(ErrorKind::Internal, message);
-        call.caller.fail(&fault.cause("xy does not pass on such answers"));
+        self.fail(ours, &fault.cause("xy does not pass on such answers"));
     }
 
     /// Whether it has been told what to log, by this daemon or an earlier one.
@@ -426,7 +477,7 @@ impl Upstream {
     /// From now on nothing can be asked; what has been asked may still be answered.
     pub(crate) fn take_no_more(&self) {
         self.stage.replace(Stage::Closed);
-        self.stdin.take();
+        self.wire.close();
     }
 
     /// Whether nothing can be asked any more.
@@ -434,21 +485,58 @@ impl Upstream {
         matches!(*self.stage.borrow(), Stage::Closed)
     }
 
-    /// It can be spoken to there.
-    pub(crate) fn speak_to(&self, stdin: &Rc<pipe::Sender>) {
-        *self.stdin.borrow_mut() = Some(stdin.clone());
+    /// The server has to be greeted again before it can be asked.
+    pub(crate) fn begin_anew(&self) {
+        let mut stage = self.stage.borrow_mut();
+        if !matches!(*stage, Stage::Closed) {
+            *stage = Stage::Greeted;
+        }
+    }
+
+    /// Whether somebody waits for the answer to a call.
+    fn is_open(&self, ours: u64) -> bool {
+        self.calls.borrow().get(&ours).is_some_and(|call| call.caller.is_there())
+    }
+
+    /// Whether a call has not been answered, whoever waits for it.
+    fn is_known(&self, ours: u64) -> bool {
+        self.calls.borrow().contains_key(&ours)
+    }
+
+    /// A call gets no answer, for this reason.
+    fn fail(self: &Rc<Self>, ours: u64, fault: &CallError) {
+        let call = self.calls.borrow_mut().remove(&ours);
+        if let Some(call) = call {
+            call.caller.fail(fault);
+            self.call_is_over();
+        }
+    }
+
+    /// A call gets no answer: `why` says how it came.
+    fn lose(self: &Rc<Self>, ours: u64, is_written: bool, why: &str) {
+        self.fail(ours, &self.lost(is_written, why));
+    }
+
+    /// What was an answer to a call is none.
+    fn fail_badly(self: &Rc<Self>, ours: u64, reason: &str) {
+        self.answered_badly(&ours.to_string(), reason);
+    }
+
+    /// All calls get no answer: `why` says how it came.
+    pub(crate) fn lose_all(&self, why: &str) {
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
+        let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
+        calls.sort_unstable_by_key(|(ours, _)| *ours);
+        for (_, Call { caller, place, .. }) in calls {
+            caller.fail(&self.lost(self.wire.is_written(place), why));
+        }
+        self.wire.hang_up();
     }
 
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
     pub(crate) fn close(&self, why: &str) {
         self.take_no_more();
-        let written = self.out.borrow().written();
-        let calls = std::mem::take(&mut *self.calls.borrow_mut());
-        let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
-        calls.sort_unstable_by_key(|(ours, _)| *ours);
-        for (_, Call { caller, begins }) in calls {
-            caller.fail(&self.lost(begins < written, why));
-        }
+        self.lose_all(why);
     }
 
     /// Another daemon goes on with the server. Nobody is answered here: clients are hung up on,
@@ -461,6 +549,7 @@ impl Upstream {
                 caller => caller.fail(&self.lost(true, "another daemon took over")),
             }
         }
+        self.wire.hang_up();
     }
 
     fn lost(&self, is_written: bool, why: &str) -> CallError {
@@ -495,7 +584,7 @@ impl Upstream {
         if self.calls.borrow().len() >= MOST_CALLS {
             return Err(full(format!("{MOST_CALLS} are open")));
         }
-        if self.out.borrow().len() > MOST_BYTES {
+        if self.wire.waiting() > MOST_BYTES {
             return Err(full("it does not read what it is sent".to_owned()));
         }
         Ok(())
@@ -529,7 +618,8 @@ impl Upstream {
     fn note(&self) -> (Said, u64) {
         let first_id = self.ids.borrow().to_record();
         let introduction = self.introduction().map(|it| (*it).clone());
-        let note = greet::Note { first_id, introduction, is_tuned: self.is_tuned.get() };
+        let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
+        let note = greet::Note { first_id, introduction, is_tuned, session };
         (Said::Note(note.to_text()), first_id)
     }
 }

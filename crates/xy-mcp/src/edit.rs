@@ -33,7 +33,7 @@ impl<'t> Edits<'t> {
 
     /// Appends the edited text to `out`, on one line: a line break between the parts of a
     /// JSON text is only space.
-    pub fn append_to(mut self, out: &mut Vec<u8>) {
+    pub fn append_to(&mut self, out: &mut Vec<u8>) {
         self.parts.sort_by_key(|(begins, ends, _)| (*begins, *ends));
         let mut done = 0;
         for (begins, ends, new) in &self.parts {
@@ -45,7 +45,7 @@ impl<'t> Edits<'t> {
     }
 
     /// The edited text.
-    pub fn to_vec(self) -> Vec<u8> {
+    pub fn to_vec(mut self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 32);
         self.append_to(&mut out);
         out

@@ -7,3 +7,4 @@
 pub mod edit;
 pub mod envelope;
 pub mod head;
+pub mod sse;

@@ -4,6 +4,7 @@
 //! handler. Answers may gain fields, never lose them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -99,7 +100,7 @@ impl Request {
             "stop" => read_params(params).and_then(Select::checked).map(Self::Stop),
             "restart" => read_params(params).and_then(Select::checked).map(Self::Restart),
             "reload" => read_params(params).and_then(Reload::checked).map(Self::Reload),
-            "add" => read_params(params).map(Self::Add),
+            "add" => read_params(params).and_then(Add::checked).map(Self::Add),
             "remove" => read_params(params).map(Self::Remove),
             "logs" => read_params(params).map(Self::Logs),
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
@@ -273,14 +274,15 @@ impl Reload {
     }
 }
 
-/// A server to begin. Its words are judged as those of a file are.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A server to begin: a `command` or a `url`. Its words are judged as those of a file are.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
     /// Its name.
     pub name: String,
-    /// Its program.
-    pub command: String,
+    /// Its program; absent if it has a `url`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub command: Option<String>,
     /// Its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub args: Vec<String>,
@@ -290,6 +292,15 @@ pub struct Add {
     /// The folder it runs in; the daemon's own if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cwd: Option<String>,
+    /// Where it is, if it lives somewhere else.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub url: Option<String>,
+    /// Sent with every request to its `url`. Values may be secrets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub headers: BTreeMap<String, String>,
+    /// How to speak with its `url`: `http`, which it is if absent, or `sse`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub transport: Option<String>,
     /// Whether to write a file for it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
@@ -299,6 +310,34 @@ pub struct Add {
     /// How long it may take to end by itself; `5s` if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub grace: Option<String>,
+    /// How long it may take to be ready; `10s` if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ready_within: Option<String>,
+}
+
+impl Add {
+    /// The same, if it says what the server is.
+    pub fn checked(self) -> Result<Self, CallError> {
+        match (&self.command, &self.url) {
+            (None, None) | (Some(_), Some(_)) => {
+                Err(CallError::invalid_params("give either `command` or `url`"))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+impl fmt::Debug for Add {
+    /// What is sent to it, and what it is told in its environment, may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Add")
+            .field("name", &self.name)
+            .field("command", &self.command)
+            .field("url", &self.url.as_deref().map(|url| url.split('?').next()))
+            .field("headers", &self.headers.keys())
+            .field("env", &self.env.keys())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A server to end and forget.
@@ -357,6 +396,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sent_in_confidence_is_not_in_a_log() {
+        let add = Add {
+            url: Some("https://a/b?key=s3cret".into()),
+            headers: [("A".into(), "s3cret".into())].into(),
+            env: [("B".into(), "s3cret".into())].into(),
+            ..Add::default()
+        };
+        assert!(!format!("{:?}", Request::Add(add)).contains("s3cret"));
+    }
+
+    #[test]
     fn every_request_survives_the_wire() {
         let requests = [
             Request::List,
@@ -367,13 +417,15 @@ mod tests {
             Request::Reload(Reload { name: None, dry_run: true }),
             Request::Add(Add {
                 name: "a".into(),
-                command: "npx".into(),
+                command: Some("npx".into()),
                 args: vec!["-y".into()],
                 env: [("A".into(), "b".into())].into(),
                 cwd: Some("/srv".into()),
                 persist: true,
                 restart_policy: Some("always".into()),
                 grace: Some("1s".into()),
+                ready_within: Some("1m".into()),
+                ..Add::default()
             }),
             Request::Remove(Remove { name: "a".into(), persist: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
@@ -413,7 +465,7 @@ mod tests {
         stop {"all":true}
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
-        add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s"}
+        add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s","ready_within":"1m"}
         remove {"name":"a","persist":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
@@ -431,6 +483,23 @@ mod tests {
     }
 
     #[test]
+    fn a_server_somewhere_else_survives_the_wire() {
+        let add = Request::Add(Add {
+            name: "a".into(),
+            url: Some("https://a/b".into()),
+            headers: [("A".into(), "b".into())].into(),
+            transport: Some("sse".into()),
+            ..Add::default()
+        });
+        let params = add.params().unwrap();
+        assert_eq!(
+            params.get(),
+            r#"{"name":"a","url":"https://a/b","headers":{"A":"b"},"transport":"sse"}"#
+        );
+        assert_eq!(Request::parse("add", Some(&params)).unwrap(), add);
+    }
+
+    #[test]
     fn params_that_do_not_fit_are_refused_with_the_reason() {
         let asks = [
             ("list", r#"{"name":"a"}"#),
@@ -441,6 +510,7 @@ mod tests {
             ("start", r#"{"name":"a","all":true}"#),
             ("reload", r#"{"name":"a","dry_run":true}"#),
             ("add", r#"{"name":"a"}"#),
+            ("add", r#"{"name":"a","command":"x","url":"http://a"}"#),
             ("logs", r#"{"name":"a","tail":-1}"#),
             ("call", r#"{"name":"a__b","arguments":[1]}"#),
             ("request", r#"{"server":"a","method":"ping","params":7}"#),
@@ -462,7 +532,8 @@ mod tests {
         start {} -> -32602 give either `name` or `all: true`
         start {"name":"a","all":true} -> -32602 give either `name` or `all: true`
         reload {"name":"a","dry_run":true} -> -32602 `dry_run` is for all servers, not for one
-        add {"name":"a"} -> -32602 the params do not fit the method: missing field `command` at line 1 column 12
+        add {"name":"a"} -> -32602 give either `command` or `url`
+        add {"name":"a","command":"x","url":"http://a"} -> -32602 give either `command` or `url`
         logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
         call {"name":"a__b","arguments":[1]} -> -32602 `arguments` is not an object
         request {"server":"a","method":"ping","params":7} -> -32602 `params` of the request is not an object

@@ -188,9 +188,9 @@ pub enum Health {
 pub enum Transport {
     /// Over its stdin and stdout.
     Stdio,
-    /// Streamable HTTP on `port`.
+    /// Streamable HTTP, on `port` or at `url`.
     Http,
-    /// The older HTTP+SSE pair on `port`.
+    /// The older HTTP+SSE pair, on `port` or at `url`.
     Sse,
 }
 
@@ -320,8 +320,11 @@ pub struct ServerEntry {
     /// The leader of its processes, while there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
-    /// The port its file declares; null for stdio servers.
+    /// The port its file declares; null for stdio servers, and for those somewhere else.
     pub port: Option<u16>,
+    /// Where it is, if it lives somewhere else; without the query, which may hold a key.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub url: Option<String>,
     /// Seconds since it became ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uptime_secs: Option<u64>,
@@ -373,12 +376,13 @@ pub struct ServerStatus {
     /// The last lines of its stderr, when it has failed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub last_stderr: Vec<String>,
-    /// The program and its arguments.
+    /// The program and its arguments; empty if it lives somewhere else.
     pub command: Vec<String>,
     /// The file that configures it.
     pub config_file: String,
-    /// Where its output is kept.
-    pub log_file: String,
+    /// Where its output is kept; null if it lives somewhere else.
+    #[serde(default)]
+    pub log_file: Option<String>,
     /// What finds all its processes, while it lives.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub containment: Option<Containment>,

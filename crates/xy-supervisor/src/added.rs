@@ -79,7 +79,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::fake::settings;
+    use crate::fake::{remote, settings};
 
     fn some() -> AddedServers {
         let mut one = settings("one");
@@ -104,6 +104,24 @@ mod tests {
         let file = folder.path().join("added.json");
         fs::write(&file, include_str!("added/fixtures/format-1.json")).unwrap();
         assert_eq!(AddedServers::read(&file).unwrap(), (some(), None));
+    }
+
+    /// What this version keeps that earlier ones did not know.
+    fn newer() -> AddedServers {
+        let mut far = remote("far");
+        far.source.added = true;
+        far.rules.calls.idle = Some(std::time::Duration::from_mins(5));
+        AddedServers { servers: [(far.name.clone(), Arc::new(far))].into() }
+    }
+
+    #[test]
+    fn a_server_somewhere_else_is_kept_and_read_as_this_version_wrote_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("added.json");
+        newer().write(&file).unwrap();
+        let fixture = include_str!("added/fixtures/format-1-remote.json");
+        assert_eq!(fs::read_to_string(&file).unwrap(), fixture);
+        assert_eq!(AddedServers::read(&file).unwrap(), (newer(), None));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, ServerSettings, Source};
+use xy_config::settings::{
+    Isolation, Limits, ProcessSettings, RemoteSettings, Rules, ServerKind, ServerSettings, Source,
+};
 use xy_protocol::server::{ServerName, Transport};
 use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
 
@@ -34,7 +36,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             is_outdated: false,
             added: false,
         },
-        process: ProcessSettings {
+        kind: ServerKind::Process(ProcessSettings {
             command: "/bin/true".into(),
             args: Vec::new(),
             env: [].into(),
@@ -43,10 +45,30 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
             port: None,
             path: None,
             limits: Limits::default(),
-        },
+        }),
         rules: steady(),
         isolation: Isolation::Shared,
     }
+}
+
+/// What its process is, to be changed.
+pub(crate) fn process_of(settings: &mut ServerSettings) -> &mut ProcessSettings {
+    match &mut settings.kind {
+        ServerKind::Process(process) => process,
+        ServerKind::Remote(_) => panic!("it has no process"),
+    }
+}
+
+/// A server that lives somewhere else.
+pub(crate) fn remote(name: &str) -> ServerSettings {
+    let kind = ServerKind::Remote(RemoteSettings {
+        url: "https://example.com/mcp?key=s3cret".into(),
+        headers: [("Authorization".into(), "Bearer s3cret".into())].into(),
+        is_older: false,
+    });
+    let mut settings = ServerSettings { kind, ..settings(name) };
+    settings.rules.restart.backoff_max = xy_config::settings::REMOTE_BACKOFF_MAX;
+    settings
 }
 
 /// What a shim says of a server that has run for 50 s, and of which a note is 10 s old.

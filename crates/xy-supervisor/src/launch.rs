@@ -1,14 +1,14 @@
 //! The seam behind which an instance is started, heard of and ended.
 //!
 //! A launcher answers at once and reports through [`News`]; nothing here blocks the
-//! task that asks. One [`Instance`] is one life: its last news is `LaunchFailed` or
-//! `Exited`, and after it nothing of that life is left.
+//! task that asks. One [`Instance`] is one life: after its last news nothing of that life is
+//! left here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{ServerKind, ServerSettings};
 pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
 
 use crate::instance::InstanceKey;
@@ -21,6 +21,7 @@ mod fault;
 mod limits;
 mod orphans;
 pub mod process;
+pub mod remote;
 mod shim_link;
 mod shim_process;
 
@@ -35,6 +36,24 @@ const ASKS: usize = 16;
 pub trait Launch: Send + Sync + 'static {
     /// Begins a life; what becomes of it is told by its news.
     fn launch(&self, order: LaunchOrder) -> Instance;
+}
+
+/// Begins each life as what its server is.
+#[derive(Debug)]
+pub struct EveryLauncher {
+    /// For processes of this machine.
+    pub processes: Arc<process::ProcessLauncher>,
+    /// For those that live somewhere else.
+    pub remotes: remote::RemoteLauncher,
+}
+
+impl Launch for EveryLauncher {
+    fn launch(&self, order: LaunchOrder) -> Instance {
+        match order.settings.kind {
+            ServerKind::Process(_) => self.processes.launch(order),
+            ServerKind::Remote(_) => self.remotes.launch(order),
+        }
+    }
 }
 
 /// What to start.
@@ -62,6 +81,13 @@ pub enum News {
     Ready,
     /// Whoever speaks with it says that it cannot be spoken with, and why.
     Unfit(String),
+    /// It lives somewhere else and does not answer, for this reason. The last news.
+    Unreachable(String),
+    /// It refuses to be spoken with, for this reason, and nobody here can end it. The last news.
+    Hopeless(String),
+    /// As was asked nobody speaks with it any more; it may live on somewhere else. The last
+    /// news.
+    Closed,
     /// It could not be started. The last news.
     LaunchFailed(LaunchFault),
     /// It is gone, and all it wrote has been kept. The last news.

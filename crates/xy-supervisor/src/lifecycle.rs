@@ -19,11 +19,14 @@
 //! stopping ◄── stop ── (any)           └──────► stopped
 //!    └── then: start again, count a failure, or retire for good
 //! ```
+//!
+//! One that lives somewhere else cannot die here. If it does not answer it is *unreachable*:
+//! it goes to `backoff` by delays of its own, and nothing is counted.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use xy_config::settings::{RestartPolicy, Rules};
+use xy_config::settings::{RestartPolicy, RestartRules, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
 pub(crate) mod note;
@@ -89,6 +92,8 @@ pub enum AfterStop {
     StartAgain,
     /// What comes after a crash: it never became ready, or cannot be spoken with.
     CountFailure,
+    /// Another try to reach it, after a while.
+    TryAgain,
     /// Nothing, for ever.
     Retire,
 }
@@ -138,6 +143,8 @@ pub struct Tally {
     in_a_row: u32,
     /// Unexpected exits of the last [`WINDOW`], at most one more than the limit.
     recent_exits: VecDeque<Instant>,
+    /// How often in a row one that lives somewhere else could not be reached.
+    unreached: u32,
 }
 
 impl Tally {
@@ -176,6 +183,15 @@ impl Life {
         Self::new(wanted).enters(State::Stopping { overdue_at: None, then }, Reason::Predecessor)
     }
 
+    /// Whether it lives somewhere else, and the last try to reach it came to nothing.
+    pub fn is_unreachable(&self) -> bool {
+        match self.state {
+            State::Starting { .. } | State::Backoff { .. } => self.tally.unreached > 0,
+            State::Stopping { then, .. } => then == AfterStop::TryAgain,
+            State::Stopped | State::Running { .. } | State::Failed | State::Retired => false,
+        }
+    }
+
     fn enters(self, state: State, reason: Reason) -> Self {
         Self { state, reason, ..self }
     }
@@ -202,6 +218,12 @@ pub enum Event {
     Ready,
     /// It cannot be spoken with, for this reason.
     Unfit(String),
+    /// It lives somewhere else and does not answer, for this reason. Nobody speaks with it
+    /// any more.
+    Unreachable(String),
+    /// It refuses to be spoken with, for this reason, until somebody changes something. Nobody
+    /// speaks with it any more.
+    Hopeless(String),
     /// It is gone.
     Exited(Exit),
     /// A daemon was killed while it was speaking with it, in the middle of a message.
@@ -221,22 +243,25 @@ pub enum Effect {
     Kill,
 }
 
-/// What a decision may depend on besides the state: the time, and a number drawn at random.
+/// What a decision may depend on besides the state: the time, a number drawn at random, and
+/// where the server lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// The time.
     pub now: Instant,
     /// Decides the jitter: 0 for none of it, 255 for all.
     pub chance: u8,
+    /// Whether it lives somewhere else.
+    pub is_remote: bool,
 }
 
 /// Decides what one event means to an instance.
 #[expect(clippy::too_many_lines, reason = "it is one flat table")]
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
-    use AfterStop::{CountFailure, Retire, StartAgain, StayDown};
+    use AfterStop::{CountFailure, Retire, StartAgain, StayDown, TryAgain};
     use Event::{
-        DeadlineReached, Exited, LaunchFailed, ProcessChanged, Ready, RestartRequested,
-        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn, Unfit,
+        DeadlineReached, Exited, Hopeless, LaunchFailed, ProcessChanged, Ready, RestartRequested,
+        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn, Unfit, Unreachable,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -296,7 +321,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             stop(life, StartAgain, Reason::SettingsChanged, rules, now)
         }
         // Its end is no longer a failure of the settings it is judged by.
-        (Stopping { overdue_at, then: CountFailure }, ProcessChanged) => {
+        (Stopping { overdue_at, then: CountFailure | TryAgain }, ProcessChanged) => {
             let state = Stopping { overdue_at, then: StartAgain };
             (life.enters(state, Reason::SettingsChanged), None)
         }
@@ -304,6 +329,28 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         // Half a message cannot be taken back. It is our fault, so nothing is counted.
         (Starting { .. } | Running { .. }, Torn) => {
             stop(life, StartAgain, Reason::Torn, rules, now)
+        }
+
+        // What becomes of one that lives somewhere else.
+        (Starting { .. }, DeadlineReached) if moment.is_remote => {
+            let why = format!("no answer within {:?}", rules.ready.within);
+            stop(life, TryAgain, Reason::Unreachable(why), rules, now)
+        }
+        (Starting { .. } | Running { .. }, Unreachable(why)) => {
+            (after_silence(life, why, rules, moment), None)
+        }
+        (Starting { .. } | Running { .. }, Hopeless(why)) => {
+            (life.enters(Failed, Reason::Unfit(why)), None)
+        }
+        (Starting { .. } | Running { .. }, Exited(_)) if moment.is_remote => {
+            (after_silence(life, "nobody speaks with it any more".to_owned(), rules, moment), None)
+        }
+        (Starting { .. }, LaunchFailed(fault)) if moment.is_remote && !fault.permanent => {
+            (after_silence(life, fault.message, rules, moment), None)
+        }
+        (Backoff { .. }, DeadlineReached) if moment.is_remote => {
+            let attempt = life.tally.unreached.saturating_add(1);
+            launch(life, Reason::TriedAgain { attempt }, rules, now)
         }
 
         // What becomes of a life.
@@ -336,31 +383,37 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Backoff { .. }, DeadlineReached) => launch_again(life, rules, now),
 
         // The end of a stop. Why one is counted has to be known until then.
-        (Stopping { overdue_at: Some(_), then: CountFailure }, DeadlineReached) => {
-            let state = Stopping { overdue_at: None, then: CountFailure };
-            (Life { state, ..life }, Some(Effect::Kill))
-        }
+        (
+            Stopping { overdue_at: Some(_), then: then @ (CountFailure | TryAgain) },
+            DeadlineReached,
+        ) => (Life { state: Stopping { overdue_at: None, then }, ..life }, Some(Effect::Kill)),
         (Stopping { then, .. }, DeadlineReached) => (
             life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
             Some(Effect::Kill),
         ),
-        (Stopping { then, .. }, Exited(_) | LaunchFailed(_)) => match then {
-            StayDown => (life.enters(Stopped, Reason::StopDone), None),
-            Retire => (life.enters(Retired, Reason::StopDone), None),
-            StartAgain if life.reason == Reason::SettingsChanged => {
-                launch_afresh(life, Reason::SettingsChanged, rules, now)
+        (Stopping { then, .. }, Exited(_) | LaunchFailed(_) | Unreachable(_) | Hopeless(_)) => {
+            match then {
+                StayDown => (life.enters(Stopped, Reason::StopDone), None),
+                Retire => (life.enters(Retired, Reason::StopDone), None),
+                StartAgain if life.reason == Reason::SettingsChanged => {
+                    launch_afresh(life, Reason::SettingsChanged, rules, now)
+                }
+                StartAgain if life.reason == Reason::Torn => launch(life, Reason::Torn, rules, now),
+                StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
+                CountFailure => {
+                    let what = match &life.reason {
+                        Reason::Unfit(_) => life.reason.clone(),
+                        _ => Reason::NeverReady { within: rules.ready.within },
+                    };
+                    let end = End { what, clean: false, lived: Lived::NOT };
+                    (after_end(life, end, rules, moment), None)
+                }
+                TryAgain => {
+                    let why = life.reason.to_string();
+                    (after_silence(life, why, rules, moment), None)
+                }
             }
-            StartAgain if life.reason == Reason::Torn => launch(life, Reason::Torn, rules, now),
-            StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
-            CountFailure => {
-                let what = match &life.reason {
-                    Reason::Unfit(_) => life.reason.clone(),
-                    _ => Reason::NeverReady { within: rules.ready.within },
-                };
-                let end = End { what, clean: false, lived: Lived::NOT };
-                (after_end(life, end, rules, moment), None)
-            }
-        },
+        }
 
         // The rest asks for what is already so, or is news that came too late.
         (
@@ -466,6 +519,24 @@ fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
     life.enters(State::Backoff { retry_at: moment.now + delay }, *last)
 }
 
+/// When to try again to reach one that lives somewhere else. A while of being ready ends the
+/// row of delays that grow.
+fn after_silence(mut life: Life, why: String, rules: &Rules, moment: Moment) -> Life {
+    let ready = match life.state {
+        State::Running { ready_at, .. } => moment.now - ready_at,
+        _ => Duration::ZERO,
+    };
+    let unreached = &mut life.tally.unreached;
+    if ready >= rules.restart.reset_after {
+        *unreached = 0;
+    }
+    let restart = &rules.restart;
+    let initial = restart.backoff_initial.max(SHORT_LIFE_DELAY);
+    let delay = grown(initial, *unreached, restart, moment.chance).max(SHORT_LIFE_DELAY);
+    *unreached = unreached.saturating_add(1);
+    life.enters(State::Backoff { retry_at: moment.now + delay }, Reason::Unreachable(why))
+}
+
 /// A row ends with a life that was ready for long enough.
 fn after_uptime(mut life: Life, ready: Duration, rules: &Rules) -> Life {
     if ready >= rules.restart.reset_after {
@@ -490,7 +561,11 @@ fn delay_after(in_a_row: u32, lived: Duration, rules: &Rules, chance: u8) -> Dur
     if restart.backoff_initial.is_zero() {
         return if lived >= SHORT_LIFE { Duration::ZERO } else { SHORT_LIFE_DELAY };
     }
-    let doubled = 2u32.checked_pow(in_a_row).and_then(|by| restart.backoff_initial.checked_mul(by));
+    grown(restart.backoff_initial, in_a_row, restart, chance)
+}
+
+fn grown(initial: Duration, times: u32, restart: &RestartRules, chance: u8) -> Duration {
+    let doubled = 2u32.checked_pow(times).and_then(|by| initial.checked_mul(by));
     let delay = doubled.unwrap_or(restart.backoff_max).min(restart.backoff_max);
     let jitter = if restart.jitter { delay / 4 * u32::from(chance) / 255 } else { Duration::ZERO };
     (delay + jitter).min(restart.backoff_max)

@@ -49,7 +49,7 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
 
 /// Whether its instances cannot go on: they are other processes, or live for somebody else.
 fn is_another(before: &ServerSettings, now: &ServerSettings) -> bool {
-    before.process != now.process || before.isolation != now.isolation
+    before.kind != now.kind || before.isolation != now.isolation
 }
 
 /// Whether its file could not be used for a while, or there was none.
@@ -62,10 +62,10 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use xy_config::settings::{Isolation, RestartPolicy};
+    use xy_config::settings::{Isolation, RemoteSettings, RestartPolicy, ServerKind};
 
     use super::*;
-    use crate::fake::settings;
+    use crate::fake::{process_of, remote, settings};
 
     fn map(servers: &[ServerSettings]) -> ServerMap {
         servers.iter().map(|one| (one.name.clone(), Arc::new(one.clone()))).collect()
@@ -86,7 +86,7 @@ mod tests {
             with("rules", |it| {
                 it.rules.restart.policy = RestartPolicy::Always;
             }),
-            with("args", |it| it.process.args = vec!["--other".into()]),
+            with("args", |it| process_of(it).args = vec!["--other".into()]),
         ]);
         insta::assert_debug_snapshot!(diff(&old, &new), @r#"
         Plan {
@@ -123,20 +123,40 @@ mod tests {
     fn every_field_that_shapes_the_process_restarts_it() {
         let old = map(&[settings("a")]);
         let changes: [fn(&mut ServerSettings); 10] = [
-            |it| it.process.command = "/other".into(),
-            |it| it.process.args.push("x".into()),
-            |it| it.process.env = [("A".into(), "b".into())].into(),
-            |it| it.process.working_dir = Some("/".into()),
-            |it| it.process.port = Some(1),
-            |it| it.process.path = Some("/mcp".into()),
-            |it| it.process.transport = xy_protocol::server::Transport::Sse,
-            |it| it.process.limits.nofile = Some(1),
-            |it| it.process.limits.memory = Some(1 << 20),
-            |it| it.process.limits.pids = Some(1),
+            |it| process_of(it).command = "/other".into(),
+            |it| process_of(it).args.push("x".into()),
+            |it| process_of(it).env = [("A".into(), "b".into())].into(),
+            |it| process_of(it).working_dir = Some("/".into()),
+            |it| process_of(it).port = Some(1),
+            |it| process_of(it).path = Some("/mcp".into()),
+            |it| process_of(it).transport = xy_protocol::server::Transport::Sse,
+            |it| process_of(it).limits.nofile = Some(1),
+            |it| process_of(it).limits.memory = Some(1 << 20),
+            |it| process_of(it).limits.pids = Some(1),
         ];
         for change in changes {
             assert_eq!(diff(&old, &map(&[with("a", change)])).restarted.len(), 1);
         }
+    }
+
+    #[test]
+    fn every_field_that_says_where_one_lives_restarts_it() {
+        let old = map(&[remote("a")]);
+        let changes: [fn(&mut RemoteSettings); 3] = [
+            |it| it.url = "https://example.com/other".into(),
+            |it| it.headers = [].into(),
+            |it| it.is_older = true,
+        ];
+        for change in changes {
+            let mut now = remote("a");
+            let ServerKind::Remote(remote) = &mut now.kind else { panic!("it is remote") };
+            change(remote);
+            assert_eq!(diff(&old, &map(&[now])).restarted.len(), 1);
+        }
+        assert_eq!(diff(&old, &map(&[settings("a")])).restarted.len(), 1, "it moves here");
+        let mut calls = remote("a");
+        calls.rules.calls.idle = Some(Duration::from_secs(1));
+        assert_eq!(diff(&old, &map(&[calls])).updated.len(), 1);
     }
 
     #[test]
@@ -166,7 +186,7 @@ mod tests {
     fn any_map() -> impl Strategy<Value = ServerMap> {
         let one = (0..6u8, 0..3u8, 0..3u8).prop_map(|(name, args, attempts)| {
             with(&format!("s{name}"), |it| {
-                it.process.args = vec![args.to_string()];
+                process_of(it).args = vec![args.to_string()];
                 it.rules.restart.max_attempts = u32::from(attempts);
             })
         });

@@ -15,6 +15,20 @@ mod listener;
 
 pub use listener::Listener;
 
+/// So much said is kept until it is heard; then the speaker waits.
+pub(crate) const SAID: usize = 16;
+
+/// A speaker is told to close, to let go and that it is over, once each at most.
+pub(crate) const TOLD: usize = 4;
+
+/// The longest reason, in characters.
+const LONGEST_WHY: usize = 500;
+
+/// A reason as it is kept: one line, and not for ever.
+pub(crate) fn plain_why(why: &str) -> String {
+    why.lines().next().unwrap_or_default().chars().take(LONGEST_WHY).collect()
+}
+
 /// Speaks with servers.
 pub trait Speak: Send + Sync + 'static {
     /// A life that has begun. Must not block. Dropping the line hangs up: then nobody reads

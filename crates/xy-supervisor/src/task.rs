@@ -206,11 +206,23 @@ impl Task {
                 self.publish();
                 self.is_ready_by_itself().then_some(Event::Ready)
             }
-            News::Ready => (self.probe() == Probe::Mcp).then_some(Event::Ready),
+            News::Ready => (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready),
             News::Unfit(why) => Some(Event::Unfit(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
                 Some(Event::LaunchFailed(fault))
+            }
+            News::Unreachable(why) => {
+                self.instance = None;
+                Some(Event::Unreachable(why))
+            }
+            News::Hopeless(why) => {
+                self.instance = None;
+                Some(Event::Hopeless(why))
+            }
+            News::Closed => {
+                self.instance = None;
+                Some(Event::Exited(Exit::UNSEEN))
             }
             News::Exited(exit) => {
                 self.instance = None;
@@ -258,13 +270,18 @@ impl Task {
         self.now.settings.rules.ready.probe
     }
 
+    fn is_remote(&self) -> bool {
+        self.now.settings.remote().is_some()
+    }
+
     /// Whether it runs, and nothing else is waited for.
     fn is_ready_by_itself(&self) -> bool {
         self.now.pid.is_some() && self.probe() == Probe::Process
     }
 
     fn handle(&mut self, event: Event) {
-        let moment = Moment { now: Instant::now().into_std(), chance: draw() };
+        let (now, is_remote) = (Instant::now().into_std(), self.is_remote());
+        let moment = Moment { now, chance: draw(), is_remote };
         let before = self.now.life.clone();
         let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, moment);
         self.now.life = life;

@@ -13,9 +13,10 @@ pub(crate) fn command(program: &Path, args: &[&str]) -> String {
     format!("{command}args {}\n", args.join(" "))
 }
 
-/// A server file that says when the server is ready: once it runs, if it did not say.
+/// A server file that says when the server is ready: once it runs, if it did not say. One
+/// that lives somewhere else has no process that could run.
 pub(crate) fn ready_once_it_runs(file: &str) -> String {
-    if file.contains("ready {") {
+    if file.contains("ready {") || file.starts_with("url ") {
         return file.to_owned();
     }
     let newline = if file.ends_with('\n') { "" } else { "\n" };

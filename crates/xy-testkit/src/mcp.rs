@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use self::http::McpHttp;
+pub use self::http::{McpHttp, McpOlder};
 use self::inbox::{Inbox, Sort};
 pub use self::lines::{McpSocket, McpStdio};
 pub use self::web::HttpAnswer;

@@ -3,6 +3,8 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
+#[path = "gateway/asking.rs"]
+mod asking;
 #[path = "gateway/attribution.rs"]
 mod attribution;
 #[path = "gateway/bad_clients.rs"]
@@ -13,6 +15,8 @@ mod bad_servers;
 mod bounds;
 #[path = "rounds/chance.rs"]
 mod chance;
+#[path = "gateway/chatter.rs"]
+mod chatter;
 #[path = "gateway/deaths.rs"]
 mod deaths;
 #[path = "gateway/fidelity.rs"]
@@ -23,9 +27,19 @@ mod isolated;
 mod lists;
 #[path = "gateway/mortal_servers.rs"]
 mod mortal_servers;
+#[path = "gateway/older.rs"]
+mod older;
+#[path = "gateway/owners.rs"]
+mod owners;
+#[path = "gateway/remote.rs"]
+mod remote;
+#[path = "gateway/resume.rs"]
+mod resume;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;
+#[path = "gateway/tasks.rs"]
+mod tasks;
 #[path = "gateway/transparent.rs"]
 mod transparent;
 #[path = "gateway/watching.rs"]

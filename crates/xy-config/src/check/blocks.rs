@@ -1,4 +1,4 @@
-//! The blocks of rules: `restart`, `stop`, `ready`, `health`.
+//! The blocks of rules: `restart`, `stop`, `ready`, `calls`, `health`.
 
 use std::time::Duration;
 
@@ -50,11 +50,15 @@ const HEALTH_PROBES: [(&str, HealthProbe); 5] = [
     ("mcp", HealthProbe::On),
 ];
 
+const CALLS_WORDS: [Word; 2] = [word("idle", r#"idle "5m""#), word("within", r#"within "1h""#)];
+
 const SENSELESS_TIMEOUT: Zero = Zero::Senseless("nothing could answer in no time");
 
 /// What a `restart` block says.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RestartFields {
+    /// The places of fields that say how often a process may die.
+    pub(super) about_deaths: Vec<(&'static str, At)>,
     pub(super) policy: Option<Spanned<RestartPolicy>>,
     pub(super) backoff_initial: Option<Spanned<Duration>>,
     pub(super) backoff_max: Option<Spanned<Duration>>,
@@ -79,6 +83,7 @@ impl RestartFields {
             reset_after: self.reset_after.or(other.reset_after),
             jitter: self.jitter.or(other.jitter),
             delays_are_broken: self.delays_are_broken,
+            about_deaths: self.about_deaths,
         }
     }
 }
@@ -95,6 +100,21 @@ impl ReadyFields {
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self { probe: self.probe.or(other.probe), within: self.within.or(other.within) }
+    }
+}
+
+/// What a `calls` block says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CallFields {
+    pub(super) idle: Option<Spanned<Duration>>,
+    pub(super) within: Option<Spanned<Duration>>,
+}
+
+impl CallFields {
+    /// These rules, and what `defaults` say where these say nothing.
+    pub(super) fn or(self, defaults: &Self) -> Self {
+        let other = defaults.clone();
+        Self { idle: self.idle.or(other.idle), within: self.within.or(other.within) }
     }
 }
 
@@ -125,6 +145,9 @@ pub(super) fn restart(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Re
     let mut fields = RestartFields::default();
     let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &RESTART_WORDS, Some("restart")) {
+        if !matches!(word.name, "backoff-initial" | "backoff-max" | "jitter") {
+            fields.about_deaths.push((word.name, reader.at(node.name_span)));
+        }
         match word.name {
             "policy" => fields.policy = reader.choice(node, word, "restart policy", &POLICIES),
             "backoff-initial" => {
@@ -194,6 +217,20 @@ fn ready_probe(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Sp
         reader.unavailable(probe.at.span, &format!("`probe {written}`"), instead);
     }
     Some(Spanned { value: probe.value?, at: probe.at })
+}
+
+pub(super) fn calls(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> CallFields {
+    let mut fields = CallFields::default();
+    let Some(children) = reader.block(node, word) else { return fields };
+    for (node, word) in reader.known(children, &CALLS_WORDS, Some("calls")) {
+        let zero = Zero::Senseless("every call would be over at once; leave it out for no limit");
+        let limit = reader.duration(node, word, zero);
+        match word.name {
+            "idle" => fields.idle = limit,
+            _ => fields.within = limit,
+        }
+    }
+    fields
 }
 
 pub(super) fn health(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> HealthFields {

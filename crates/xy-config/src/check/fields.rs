@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use xy_protocol::server::Transport;
 
-use super::blocks::{self, HealthFields, ReadyFields, RestartFields};
+use super::blocks::{self, CallFields, HealthFields, ReadyFields, RestartFields};
 use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
-use super::{environment, later};
+use super::{environment, later, remote};
 use crate::raw::RawNode;
 use crate::settings::Isolation;
 use crate::source::At;
 
 /// Every field of a server file.
-pub(super) const SERVER_WORDS: [Word; 18] = [
+pub(super) const SERVER_WORDS: [Word; 19] = [
     word("command", r#"command "npx""#),
     word("args", r#"args "-y" "some-server""#),
     word("transport", r#"transport "stdio""#),
@@ -31,6 +31,7 @@ pub(super) const SERVER_WORDS: [Word; 18] = [
     word("restart", r#"restart { policy "always" }"#),
     word("stop", r#"stop { grace "10s" }"#),
     word("ready", r#"ready { within "10s" }"#),
+    word("calls", r#"calls { idle "5m" }"#),
     word("health", r#"health { probe "off" }"#),
     word("isolation", r#"isolation "shared""#),
     word("share-key", r#"share-key "x""#),
@@ -41,7 +42,7 @@ pub(super) const SERVER_WORDS: [Word; 18] = [
     word("url", r#"url "https://example.com/mcp""#),
 ];
 /// A field that goes with `url` only.
-const HEADERS: Word = word("headers", r#"headers { Accept-Language "en" }"#);
+const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"#);
 
 /// Fields that say what one server is, so no default can.
 const OWN_FIELDS: [&str; 6] = ["command", "args", "port", "container", "url", "headers"];
@@ -68,9 +69,14 @@ pub(super) struct Fields {
     pub(super) restart: RestartFields,
     pub(super) grace: Option<Spanned<Duration>>,
     pub(super) ready: ReadyFields,
+    pub(super) calls: CallFields,
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
+    pub(super) url: Option<Spanned<String>>,
+    pub(super) headers: BTreeMap<String, String>,
+    /// Where each field is that this file itself gives, `defaults` aside.
+    pub(super) own: Vec<(&'static str, At)>,
     /// Fields that are given but wrong: no rule should complain that they are missing.
     broken: HashSet<&'static str>,
 }
@@ -83,6 +89,7 @@ impl Fields {
         let inside = (scope == Scope::Defaults).then_some("defaults");
         for (node, word) in reader.known(nodes, &words, inside) {
             let errors_before = reader.problems.errors();
+            fields.own.push((word.name, reader.at(node.name_span)));
             if scope == Scope::Defaults && OWN_FIELDS.contains(&word.name) {
                 let message = format!("`{}` makes no sense in `defaults`", word.name);
                 let problem = reader.error(node.name_span, message);
@@ -116,6 +123,9 @@ impl Fields {
             "ready" => self.ready = blocks::ready(reader, node, word),
             "health" => self.health = blocks::health(reader, node, word),
             "limits" => self.limits = limits::read(reader, node, word),
+            "calls" => self.calls = blocks::calls(reader, node, word),
+            "url" => self.url = remote::url(reader, node, word),
+            "headers" => self.headers = remote::headers(reader, node, word),
             "isolation" => {
                 self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
             }
@@ -139,6 +149,7 @@ impl Fields {
             restart: self.restart.or(&defaults.restart),
             grace: self.grace.or_else(|| defaults.grace.clone()),
             ready: self.ready.or(&defaults.ready),
+            calls: self.calls.or(&defaults.calls),
             health: self.health.or(&defaults.health),
             limits: self.limits.or(&defaults.limits),
             isolation: self.isolation.or_else(|| defaults.isolation.clone()),

@@ -9,7 +9,6 @@ use super::read::{Reader, Spanned};
 use super::values::Zero;
 use super::words::{Word, word};
 use crate::raw::{RawNode, Value};
-use crate::report::{Problem, quote};
 
 const CONTAINER_WORDS: [Word; 10] = [
     word("image", r#"image "ghcr.io/x/y:1""#),
@@ -30,9 +29,7 @@ const PARK_WORDS: [Word; 3] = [
     word("bytes", r#"bytes "64MiB""#),
 ];
 
-const HEADER: Word = word("a header", r#"Accept-Language "en""#);
-
-const PROCESSES_ONLY: &str = "only servers with a `command` can be run now";
+const NO_CONTAINERS: &str = "only servers with a `command` or a `url` can be used now";
 
 /// Fields of a server file of which some or all values have to wait.
 pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
@@ -51,11 +48,7 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
                 reader.duration(node, word, zero);
             });
         }
-        "container" => {
-            refuse(reader, node, word, PROCESSES_ONLY, |reader| container(reader, node, word));
-        }
-        "url" => refuse(reader, node, word, PROCESSES_ONLY, |reader| url(reader, node, word)),
-        _ => refuse(reader, node, word, PROCESSES_ONLY, |reader| headers(reader, node, word)),
+        _ => refuse(reader, node, word, NO_CONTAINERS, |reader| container(reader, node, word)),
     }
 }
 
@@ -143,22 +136,6 @@ fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
     if !enough {
         let problem = reader.error(value.span, "`cpus` must be a number above 0");
         reader.report(problem.suggest("for example `cpus 1.5`"));
-    }
-}
-
-fn url(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(url) = reader.filled_text(node, word) else { return };
-    let host = ["http://", "https://"].iter().find_map(|scheme| url.value.strip_prefix(scheme));
-    if host.is_none_or(|host| host.is_empty() || host.starts_with('/')) {
-        let problem = Problem::error(&url.at, format!("{} is not a URL", quote(&url.value)));
-        reader.report(problem.suggest("it starts with `https://` or `http://` and names a host"));
-    }
-}
-
-fn headers(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(children) = reader.block(node, word) else { return };
-    for header in reader.once(children) {
-        reader.filled_text(header, HEADER);
     }
 }
 

@@ -6,16 +6,28 @@ use std::time::Duration;
 use xy_protocol::server::Transport;
 
 use super::Surroundings;
-use super::blocks::{HealthProbe, ReadyFields, RestartFields};
+use super::blocks::{CallFields, HealthProbe, ReadyFields, RestartFields};
 use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
 use crate::report::{Kind, Problem};
 use crate::settings::{
-    Isolation, Probe, ProcessSettings, ReadyRules, RestartPolicy, RestartRules, Rules, StopRules,
+    CallRules, Isolation, Probe, ProcessSettings, REMOTE_BACKOFF_MAX, ReadyRules, RemoteSettings,
+    RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
 };
 use crate::source::{At, SourceFile};
+
+/// What makes no sense for a server that lives somewhere else, and what to do instead.
+const NOT_ELSEWHERE: [(&str, &str); 7] = [
+    ("args", "remove it: nothing is started here"),
+    ("port", "write the port in the `url`"),
+    ("path", "write the path in the `url`"),
+    ("env", "remove it: nothing is started here; what it has to know is sent in `headers`"),
+    ("working-dir", "remove it: nothing is started here"),
+    ("limits", "remove it: nothing of it runs here that could be limited"),
+    ("stop", "remove it: nothing here can end it"),
+];
 
 /// A server while its fields are being joined.
 pub(super) struct Joining<'a> {
@@ -26,9 +38,51 @@ pub(super) struct Joining<'a> {
 }
 
 impl Joining<'_> {
-    /// What the process is; `None` if that cannot be told.
-    pub(super) fn process(&mut self) -> Option<ProcessSettings> {
+    /// What it is; `None` if that cannot be told.
+    pub(super) fn kind(&mut self) -> Option<ServerKind> {
         self.check_kind();
+        if self.is_remote() {
+            return self.remote().map(ServerKind::Remote);
+        }
+        let has_url = self.fields.kinds.iter().any(|(name, _)| *name == "url");
+        let headers = self.fields.own.iter().find(|(name, _)| *name == "headers");
+        if let Some((_, at)) = headers.filter(|_| !has_url) {
+            let problem = Problem::error(at, "only a server with a `url` has `headers`");
+            self.problems.push(problem.suggest("remove them, or give the `url` they are sent to"));
+        }
+        self.process().map(ServerKind::Process)
+    }
+
+    /// Whether it lives somewhere else, by all that its file says.
+    fn is_remote(&self) -> bool {
+        matches!(self.fields.kinds.as_slice(), [("url", _)])
+    }
+
+    fn remote(&mut self) -> Option<RemoteSettings> {
+        for (name, at) in &self.fields.own {
+            let Some((_, instead)) = NOT_ELSEWHERE.iter().find(|(it, _)| it == name) else {
+                continue;
+            };
+            let message = format!("a server with a `url` has no `{name}`");
+            self.problems.push(Problem::error(at, message).suggest(*instead));
+        }
+        // A transport among the defaults is meant for those servers that can have it.
+        let transport = self.fields.transport.as_ref().map(|it| it.value);
+        if let Some(Spanned { value: Transport::Stdio, at }) = &self.fields.transport
+            && at.file.shown == self.file.shown
+        {
+            let message = "a server with a `url` cannot be spoken with over `stdio`";
+            let problem = Problem::error(at, message);
+            self.problems.push(problem.suggest("use `\"http\"` or `\"sse\"`, or leave it out"));
+        }
+        Some(RemoteSettings {
+            url: self.fields.url.take()?.value,
+            headers: std::mem::take(&mut self.fields.headers),
+            is_older: transport == Some(Transport::Sse),
+        })
+    }
+
+    fn process(&mut self) -> Option<ProcessSettings> {
         let transport = self.transport();
         let path = self.path(transport);
         let command = self.command();
@@ -57,36 +111,78 @@ impl Joining<'_> {
     /// The rules it lives by.
     pub(super) fn rules(&mut self) -> Rules {
         check_health(&self.fields, self.problems);
-        let restart = restart_rules(&self.fields.restart);
-        check_restart(&self.fields.restart, &restart, self.problems);
+        let restart = self.restart();
         let ready = self.ready();
-        let mut rules = Rules { restart, ready, ..Rules::default() };
+        let calls = self.calls();
+        let mut rules = Rules { restart, ready, calls, ..Rules::default() };
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
         rules
     }
 
-    /// When it is ready. Only those that speak over stdio are spoken with yet.
+    /// How it is tried again. One that lives somewhere else cannot die here: it is tried until
+    /// it answers, and what `defaults` say of deaths and of the longest delay is for processes.
+    fn restart(&mut self) -> RestartRules {
+        let fields = &self.fields.restart;
+        let mut rules = restart_rules(fields);
+        if !self.is_remote() {
+            check_restart(fields, &rules, self.problems);
+            return rules;
+        }
+        for (name, at) in &fields.about_deaths {
+            let message = format!("a server with a `url` has no `{name}`");
+            let instead = "remove it: one that does not answer is tried again until it does";
+            self.problems.push(Problem::error(at, message).suggest(instead));
+        }
+        let is_own = |at: &At| at.file.shown == self.file.shown;
+        if !fields.backoff_max.as_ref().is_some_and(|it| is_own(&it.at)) {
+            rules.backoff_max = REMOTE_BACKOFF_MAX.max(rules.backoff_initial);
+        }
+        let ours = RestartRules::default();
+        let rules = RestartRules {
+            backoff_initial: rules.backoff_initial,
+            backoff_max: rules.backoff_max,
+            jitter: rules.jitter,
+            ..ours
+        };
+        check_restart(fields, &rules, self.problems);
+        rules
+    }
+
+    /// When it is ready.
     fn ready(&mut self) -> ReadyRules {
         let ReadyFields { probe, within } = &self.fields.ready;
         let ours = ReadyRules::default();
         let within = said(within.as_ref(), ours.within);
-        let transport = self.settled_transport();
-        if transport == Transport::Stdio {
+        if !self.is_remote() {
             return ReadyRules { probe: said(probe.as_ref(), ours.probe), within };
         }
         // A probe among the defaults is meant for those servers that can have it.
-        if let Some(Spanned { value: Probe::Mcp, at }) = probe
+        if let Some(Spanned { value: Probe::Process, at }) = probe
             && at.file.shown == self.file.shown
         {
-            let word = transport.as_str();
-            let message =
-                format!("`probe \"mcp\"` of a server with transport `{word}` cannot be done yet");
-            let problem = Problem::error(at, message).kind(Kind::Unavailable);
-            self.problems.push(problem.suggest("use `\"process\"`, or leave `probe` out"));
+            let message = "a server with a `url` has no process here that could be looked at";
+            let problem = Problem::error(at, message);
+            self.problems.push(problem.suggest("use `\"mcp\"`, or leave `probe` out"));
         }
-        ReadyRules { probe: Probe::Process, within }
+        ReadyRules { probe: Probe::Mcp, within }
+    }
+
+    /// How long its calls may take.
+    fn calls(&mut self) -> CallRules {
+        let CallFields { idle, within } = &self.fields.calls;
+        if let (Some(idle), Some(within)) = (idle, within)
+            && idle.value > within.value
+        {
+            let message = "`idle` is longer than `within`, so it is of no use";
+            let problem = Problem::warning(&idle.at, message).label("never reached");
+            self.problems.push(problem.related(&within.at, "a call is over by then"));
+        }
+        CallRules {
+            idle: idle.as_ref().map(|it| it.value),
+            within: within.as_ref().map(|it| it.value),
+        }
     }
 
     /// What it speaks over, by what its file says or by what follows from it.
@@ -104,8 +200,9 @@ impl Joining<'_> {
             [] => {
                 let message = "nothing says what this server is";
                 let problem = Problem::in_file(&self.file.shown, message);
-                self.problems
-                    .push(problem.suggest("add a `command`, for example `command \"npx\"`"));
+                self.problems.push(
+                    problem.suggest("add a `command`, for example `command \"npx\"`, or a `url`"),
+                );
             }
             [_] => {}
             [(first, first_at), rest @ ..] => {
@@ -151,7 +248,7 @@ impl Joining<'_> {
 
     fn path(&mut self, transport: Transport) -> Option<String> {
         let path = self.fields.path.take()?;
-        if transport == Transport::Http {
+        if transport != Transport::Stdio {
             return Some(path.value);
         }
         // A `path` among the defaults is meant for those servers that can have one.

@@ -6,7 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, Isolation, Limits, Probe, ReadyRules, RestartPolicy, RestartRules, Rules,
+    Auth, GatewaySettings, Isolation, Limits, Probe, ReadyRules, RemoteSettings, RestartPolicy,
+    RestartRules, Rules,
 };
 
 /// A machine with a few programs in `/bin` and one folder.
@@ -108,6 +109,7 @@ restart {
 }
 stop { grace "500ms" }
 ready { probe "process"; within "20s" }
+calls { idle "5m"; within "1h" }
 health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
 isolation "client"
 start "eager"
@@ -152,6 +154,7 @@ start lazy
 idle-stop 10
 limits { nofile 0; memory "lots"; pids 200 }
 container { volumes 1; cpus -1 }
+calls { idle "0s"; whithin 5 }
 url "example.com"
 headers
 (u8)stop
@@ -161,8 +164,8 @@ frobnicate { a; b }
 #[test]
 fn a_command_is_enough() {
     let server = only("command \"npx\"");
-    assert_eq!(server.process.command, "npx");
-    assert_eq!(server.process.transport, Transport::Stdio);
+    assert_eq!(server.process().unwrap().command, "npx");
+    assert_eq!(server.process().unwrap().transport, Transport::Stdio);
     assert_eq!(server.rules, Rules::default());
     assert_eq!(server.source.command_line, 1);
     assert_eq!(server.source.file, Path::new("/home/ann/.config/xy/servers/a.kdl"));
@@ -175,21 +178,9 @@ fn a_server_is_ready_by_what_it_speaks_over_unless_its_file_says_how() {
     assert_eq!(probe("ready { within \"20s\" }"), Probe::Mcp);
     assert_eq!(probe("ready { probe \"mcp\" }"), Probe::Mcp);
     assert_eq!(probe("ready { probe \"process\" }"), Probe::Process);
-    // Nobody speaks with these yet.
-    assert_eq!(probe("port 8421"), Probe::Process);
-    assert_eq!(probe("transport \"sse\"; port 8421"), Probe::Process);
-}
-
-#[test]
-fn a_server_that_nobody_can_speak_with_yet_cannot_be_ready_by_its_answer() {
-    let server = "command \"npx\"\nport 8421\nready { probe \"mcp\" }\n";
-    insta::assert_snapshot!(told(&[("a.kdl", server)]), @r#"
-    error: `probe "mcp"` of a server with transport `http` cannot be done yet
-     --> servers/a.kdl:3:15
-      |
-    3 | ready { probe "mcp" }
-      |               ^^^^^ use `"process"`, or leave `probe` out
-    "#);
+    assert_eq!(probe("port 8421"), Probe::Mcp);
+    assert_eq!(probe("transport \"sse\"; port 8421"), Probe::Mcp);
+    assert_eq!(probe("port 8421; ready { probe \"process\" }"), Probe::Process);
 }
 
 #[test]
@@ -202,7 +193,8 @@ fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
     let mcp = "defaults { ready { probe \"mcp\"; within \"3s\" } }";
     let process = "defaults { ready { probe \"process\" } }";
     let http = ready(mcp, "command \"npx\"\nport 8421");
-    assert_eq!(http, ReadyRules { probe: Probe::Process, within: Duration::from_secs(3) });
+    assert_eq!(http, ReadyRules { probe: Probe::Mcp, within: Duration::from_secs(3) });
+    assert_eq!(ready(process, "url \"https://a/\"").probe, Probe::Mcp, "it has no process");
     assert_eq!(ready(process, "command \"npx\"").probe, Probe::Process);
     assert_eq!(ready(process, "command \"npx\"\nready { probe \"mcp\" }").probe, Probe::Mcp);
 }
@@ -226,7 +218,6 @@ share-key "x"
 start "lazy"
 idle-stop "10m"
 container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
-headers { Accept-Language "en" }
 "#;
     let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
     let daemon = r#"
@@ -349,14 +340,14 @@ fn transport_port_and_path_have_to_fit() {
         ("transport \"sse\"", None),
         ("transport \"stdio\"; port 1", None),
         ("path \"/mcp\"", None),
-        ("transport \"sse\"; port 1; path \"/mcp\"", None),
+        ("transport \"sse\"; port 1; path \"/mcp\"", Some(Transport::Sse)),
         ("port 1; path \"/a?b\"", None),
     ];
     let mut reports = Vec::new();
     for (fields, transport) in table {
         let loaded = check_files(&[("a.kdl", &format!("command \"npx\"; {fields}"))]);
         let server = loaded.settings.servers.get("a");
-        assert_eq!(server.map(|server| server.process.transport), transport, "{fields}");
+        assert_eq!(server.map(|server| server.process().unwrap().transport), transport, "{fields}");
         reports.extend(loaded.problems.iter().map(ToString::to_string));
     }
     insta::assert_snapshot!(reports.join("\n"));
@@ -381,7 +372,7 @@ fn a_program_that_cannot_be_found_is_a_warning() {
     for (text, command) in commands {
         let loaded = check_files(&[("a.kdl", text)]);
         assert!(loaded.is_valid(), "{text}");
-        assert_eq!(loaded.settings.servers["a"].process.command, command);
+        assert_eq!(loaded.settings.servers["a"].process().unwrap().command, command);
         reports.push(rendered(&loaded));
     }
     insta::assert_snapshot!(reports.join("\n"));
@@ -433,13 +424,13 @@ fn defaults_fill_what_a_file_leaves_out_leaf_by_leaf() {
         RestartRules { policy: RestartPolicy::Never, max_attempts: 9, ..RestartRules::default() }
     );
     assert_eq!(a.rules.stop.grace.as_secs(), 3);
-    assert_eq!(a.process.env["A"], "own");
-    assert_eq!(a.process.env["B"], "default");
-    assert_eq!(a.process.path, None, "a stdio server has none");
+    assert_eq!(a.process().unwrap().env["A"], "own");
+    assert_eq!(a.process().unwrap().env["B"], "default");
+    assert_eq!(a.process().unwrap().path, None, "a stdio server has none");
     let b = &loaded.settings.servers["b"];
     assert_eq!(b.rules.restart.policy, RestartPolicy::Always);
     assert_eq!(b.rules.stop.grace.as_secs(), 4);
-    assert_eq!(b.process.path.as_deref(), Some("/mcp"));
+    assert_eq!(b.process().unwrap().path.as_deref(), Some("/mcp"));
 }
 
 #[test]
@@ -450,7 +441,7 @@ fn limits_are_joined_with_the_defaults_one_by_one() {
         ("b.kdl", "command \"npx\""),
     ]);
     assert_eq!(rendered(&loaded), "");
-    let limits = |name| loaded.settings.servers[name].process.limits;
+    let limits = |name| loaded.settings.servers[name].process().unwrap().limits;
     let own = Limits { nofile: Some(1000), memory: Some(64 << 20), pids: Some(20) };
     assert_eq!(limits("a"), own);
     assert_eq!(limits("b"), Limits { nofile: Some(1000), memory: Some(1 << 30), pids: None });
@@ -488,7 +479,7 @@ fn settings_can_be_stored_and_read_again_also_those_of_older_versions() {
     older["source"].as_object_mut().unwrap().remove("added");
     older.as_object_mut().unwrap().remove("isolation");
     let read = serde_json::from_value::<ServerSettings>(older).unwrap();
-    assert_eq!(read.process.limits, Limits::default());
+    assert_eq!(read.process().unwrap().limits, Limits::default());
     assert_eq!((read.isolation, read.source.added), (Isolation::Shared, false));
 }
 
@@ -565,7 +556,7 @@ fn assert_invariants(loaded: &Loaded) {
     }
     for (name, server) in &loaded.settings.servers {
         assert_eq!(name, &server.name);
-        let process = &server.process;
+        let process = server.process().unwrap();
         assert!(!process.command.is_empty());
         assert!(!process.command.contains('/') || process.command.starts_with('/'));
         assert_eq!(process.port.is_some(), process.transport != Transport::Stdio);
@@ -629,5 +620,143 @@ proptest! {
         fields in prop::collection::vec(prop::sample::select(FULL.lines().collect::<Vec<_>>()), 0..12)
     ) {
         assert_invariants(&check_text("a.kdl", &fields.join("\n")));
+    }
+}
+
+// Servers that live somewhere else.
+
+#[test]
+fn a_url_is_enough() {
+    let server = only("// hello\nurl \"https://example.com\"");
+    assert_eq!(
+        server.remote().unwrap(),
+        &RemoteSettings { url: "https://example.com/".into(), headers: [].into(), is_older: false }
+    );
+    assert_eq!((server.transport(), server.port()), (Transport::Http, None));
+    assert_eq!(server.source.command_line, 2);
+    assert_eq!(server.rules.restart.backoff_max, Duration::from_mins(1));
+    assert_eq!(server.rules.ready, ReadyRules::default());
+}
+
+#[test]
+fn all_that_can_be_said_of_one_elsewhere_is_read() {
+    let server = only(
+        r#"
+url "https://example.com:8443/mcp?key=1"
+headers { Authorization "Bearer s3cret"; x-y "z" }
+transport "sse"
+restart { backoff-initial "2s"; backoff-max "10s"; jitter #false }
+ready { probe "mcp"; within "20s" }
+calls { idle "5m" }
+isolation "client"
+"#,
+    );
+    let endpoint = server.endpoint().unwrap();
+    assert_eq!(endpoint.url, "https://example.com:8443/mcp?key=1");
+    assert_eq!(endpoint.headers["Authorization"], "Bearer s3cret");
+    assert_eq!((endpoint.is_older, endpoint.is_remote), (true, true));
+    assert_eq!(server.rules.restart.backoff_initial, Duration::from_secs(2));
+    assert_eq!(server.rules.restart.backoff_max, Duration::from_secs(10));
+    assert_eq!(server.rules.calls.idle, Some(Duration::from_mins(5)));
+    assert_eq!(server.isolation, Isolation::Client);
+    for said in [format!("{server:?}"), format!("{endpoint:?}")] {
+        assert!(!said.contains("s3cret") && !said.contains("key=1"), "{said}");
+        assert!(said.contains("Authorization") && said.contains("8443/mcp"), "{said}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_for_one_elsewhere_is_told_at_once() {
+    let server = r#"url "https://example.com/mcp"
+args "-y"
+transport "stdio"
+port 8421
+path "/mcp"
+env { A "b" }
+working-dir "/srv/x"
+restart { policy "always"; max-retries-per-minute 1; max-attempts 2; reset-after "1s"; jitter #true }
+stop { grace "1s" }
+ready { probe "process" }
+limits { nofile 10 }
+"#;
+    insta::assert_snapshot!(told(&[("a.kdl", server)]));
+}
+
+#[test]
+fn what_is_wrong_with_urls_and_headers_is_told_without_their_secrets() {
+    let servers = [
+        ("a.kdl", r#"url "https://me:s3cret@example.com/mcp""#),
+        ("b.kdl", r#"url "https://example.com/?key=s3cret#here"; port 1"#),
+        ("c.kdl", r#"url "wss://example.com/?key=s3cret""#),
+        (
+            "d.kdl",
+            r#"url "http://a"
+headers {
+    Authorization "s3cret\n"
+    X-A "s3cret "
+    x-a "s3cret"
+    "Bearer s3cret"
+    "X Y" "s3cret"
+    X-C "s3cret" "s3cret"
+    X-D ""
+    Content-Length "s3cret"
+    Mcp-Session-Id "s3cret"
+    X-E 53
+    X-F x="s3cret"
+}
+"#,
+        ),
+        ("e.kdl", "url \"http://a\"\nheaders Authorization=\"s3cret\""),
+        ("f.kdl", "url \"http://a\"\nheaders { A \"s3cret }"),
+        ("g.kdl", "command \"npx\"\nheaders { A \"s3cret\" }"),
+        ("h.kdl", "command \"npx\"\nurl \"http://a/?s3cret\""),
+    ];
+    let told = told(&servers);
+    assert!(!told.contains("s3cret"), "{told}");
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn defaults_are_for_those_that_can_have_them() {
+    let defaults = r#"defaults {
+    transport "stdio"
+    path "/x"
+    env { A "b" }
+    working-dir "/srv/x"
+    restart { policy "never"; backoff-max "5s"; max-attempts 1 }
+    stop { grace "1s" }
+    limits { nofile 10 }
+    calls { within "1h" }
+}"#;
+    let loaded = check_files(&[("xy.kdl", defaults), ("a.kdl", "url \"http://a/b\"")]);
+    assert_eq!(rendered(&loaded), "");
+    let server = &loaded.settings.servers["a"];
+    assert_eq!(server.transport(), Transport::Http);
+    assert_eq!(server.rules.calls.within, Some(Duration::from_hours(1)));
+    let expected = RestartRules { backoff_max: Duration::from_mins(1), ..RestartRules::default() };
+    assert_eq!(server.rules.restart, expected);
+}
+
+#[test]
+fn an_endpoint_has_the_usual_path_unless_its_file_says_another() {
+    let url = |more: &str| only(&format!("command \"npx\"\n{more}")).endpoint().map(|it| it.url);
+    assert_eq!(url(""), None);
+    assert_eq!(url("port 1").unwrap(), "http://127.0.0.1:1/mcp");
+    assert_eq!(url("transport \"sse\"; port 1").unwrap(), "http://127.0.0.1:1/sse");
+    assert_eq!(url("transport \"sse\"; port 1; path \"/x\"").unwrap(), "http://127.0.0.1:1/x");
+}
+
+#[test]
+fn a_limit_for_silence_that_is_never_reached_is_odd() {
+    let server = "command \"npx\"\ncalls { idle \"2h\"; within \"1h\" }";
+    insta::assert_snapshot!(told(&[("a.kdl", server)]));
+}
+
+#[test]
+fn settings_survive_being_stored() {
+    for text in [FULL, "url \"https://a/b?c\"\nheaders { A \"b\" }", "command \"npx\""] {
+        let server = only(text);
+        let stored = serde_json::to_string(&server).unwrap();
+        assert_eq!(serde_json::from_str::<ServerSettings>(&stored).unwrap(), server);
     }
 }

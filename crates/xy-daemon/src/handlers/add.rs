@@ -32,6 +32,25 @@ pub(super) async fn handle(daemon: &Arc<Daemon>, ask: Add) -> Result<Added, Call
         .map_err(|cause| CallError::new(ErrorKind::Internal, "it was not added").cause(cause))?
 }
 
+/// What its file would say. One with a program speaks over stdin and stdout, whatever
+/// `defaults` say; of one that lives somewhere else there is nothing to restart or to end.
+fn new_server(ask: Add) -> NewServer {
+    let is_process = ask.url.is_none();
+    let usual = |word: &str| is_process.then(|| word.to_owned());
+    NewServer {
+        transport: ask.transport.or_else(|| usual("stdio")),
+        policy: ask.restart_policy.or_else(|| usual(POLICY)),
+        grace: ask.grace.or_else(|| usual(GRACE)),
+        ready_within: ask.ready_within,
+        command: ask.command,
+        args: ask.args,
+        url: ask.url,
+        headers: ask.headers,
+        env: ask.env,
+        working_dir: ask.cwd,
+    }
+}
+
 /// A server that is being added.
 struct Adding<'a> {
     daemon: &'a Daemon,
@@ -45,19 +64,13 @@ impl<'a> Adding<'a> {
     fn new(daemon: &'a Daemon, ask: Add) -> Result<Self, CallError> {
         let name =
             ServerName::new(&ask.name).map_err(|why| CallError::invalid_params(why.to_string()))?;
+        let ask = ask.checked()?; // xy's own tools ask without the wire.
         let path = daemon.paths.servers_dir.join(format!("{name}.kdl"));
-        let new = NewServer {
-            command: ask.command,
-            args: ask.args,
-            env: ask.env,
-            working_dir: ask.cwd,
-            policy: ask.restart_policy.unwrap_or_else(|| POLICY.to_owned()),
-            grace: ask.grace.unwrap_or_else(|| GRACE.to_owned()),
-        };
+        let persist = ask.persist;
         // Reports must not name a file that there is not.
-        let shown = if ask.persist { daemon.paths.shown(&path) } else { format!("added {name}") };
-        let text = FileText { path, shown, text: new.to_kdl() };
-        Ok(Self { daemon, name, text, persist: ask.persist })
+        let shown = if persist { daemon.paths.shown(&path) } else { format!("added {name}") };
+        let text = FileText { path, shown, text: new_server(ask).to_kdl() };
+        Ok(Self { daemon, name, text, persist })
     }
 
     async fn run(self) -> Result<Added, CallError> {

@@ -97,6 +97,11 @@ pub(super) fn did_not_start(settled: &Settled) -> CallError {
         _ => ErrorKind::SpawnFailed,
     };
     let name = &settled.name;
+    if let Reason::Unreachable(_) = reason {
+        return CallError::new(kind, format!("server `{name}` could not be reached"))
+            .cause(reason)
+            .hint(format!("it is tried again by itself: `xy status {name}` shows when"));
+    }
     let hint = reason
         .hint()
         .map_or_else(|| format!("`xy logs {name}` shows what it said"), ToOwned::to_owned);

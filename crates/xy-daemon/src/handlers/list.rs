@@ -6,5 +6,10 @@ use crate::daemon::Daemon;
 use crate::view;
 
 pub(super) fn handle(daemon: &Daemon) -> Listed {
-    daemon.fleet.roster().values().map(view::entry).collect()
+    let roster = daemon.fleet.roster();
+    let mut all: Listed = roster.values().map(view::entry).collect();
+    for entry in &mut all {
+        daemon.advise(entry);
+    }
+    all
 }

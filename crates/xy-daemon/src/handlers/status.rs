@@ -10,6 +10,11 @@ use crate::view;
 
 pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let member = daemon.find(&ask.name)?;
+    // What one says that lives somewhere else is kept in memory only.
+    let has_file = member.settings.remote().is_none();
     let log_file = log_file(&daemon.paths.logs_dir, &member.settings.name);
-    Ok(view::status(&member, log_file.display().to_string()))
+    let log_file = has_file.then(|| log_file.display().to_string());
+    let mut status = view::status(&member, log_file);
+    daemon.advise(&mut status.entry);
+    Ok(status)
 }

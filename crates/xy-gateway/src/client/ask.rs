@@ -21,7 +21,7 @@ use crate::say;
 use crate::server::{Server, Went};
 use crate::subscriptions::Watcher;
 use crate::tools;
-use crate::upstream;
+use crate::upstream::{self, Follow};
 
 /// How long an answer waits for servers of which nothing is known yet.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
@@ -64,6 +64,9 @@ impl Client {
 
     /// A request that had to wait is looked at again.
     pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
+        if self.is_closed.get() {
+            return;
+        }
         self.open.borrow_mut().remove(id);
         let _ = self.hear_one(text, stream); // It was a request before.
     }
@@ -95,6 +98,10 @@ impl Client {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
+        if is_of_task(request.method) {
+            let id = request.params.task_id();
+            self.hub.check_task(self, &server, id.as_deref().unwrap_or_default())?;
+        }
         let uri = request.params.uri().and_then(text_of);
         self.pass(request, &server, uri.as_deref(), None)
     }
@@ -115,6 +122,16 @@ impl Client {
                 Some(Reference::Uri(uri)) => self.by_uri(request, Some(uri)),
                 None => Err(say::invalid("`ref` names neither a prompt nor a template")),
             },
+            // They are all on one page.
+            "tasks/list" if request.params.cursor().is_some() => {
+                Err(say::invalid("there is no such `cursor`"))
+            }
+            "tasks/list" => Ok(self.list_tasks(request)),
+            method if is_of_task(method) => {
+                let id = request.params.task_id();
+                let server = self.hub.server_of_task(self, id.as_deref().unwrap_or_default())?;
+                self.send_on(request, &server, None)
+            }
             method => Err(CallError::new(
                 ErrorKind::MethodNotFound,
                 format!("there is no method `{}`", shortened(method)),
@@ -197,7 +214,13 @@ impl Client {
             id: request.id,
             token: request.params.own_token(),
             renamed,
+            what: (request.method, request.params.name().or(request.params.uri())),
+            follow: follow(request),
+            watch: None,
         };
+        if outgoing.follow == Follow::NewTask {
+            self.hub.check_room_for_task(self)?;
+        }
         match server.call(&self.me(), outgoing, request.stream)? {
             Went::Sent(open) => Ok(Verdict::Under(open)),
             Went::Waits { open, ticket, is_first } => {
@@ -313,6 +336,16 @@ impl Client {
         Verdict::Under(Open::Here(task.abort_handle()))
     }
 
+    /// The tasks of this client, of all servers.
+    fn list_tasks(&self, request: &Request<'_>) -> Verdict {
+        let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
+        let task = tokio::task::spawn_local(async move {
+            let result = client.hub.list_tasks(&client).await;
+            client.answered(&id, stream, &say::result(&id, &result));
+        });
+        Verdict::Under(Open::Here(task.abort_handle()))
+    }
+
     fn own_tool(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
         if !self.entry.may_manage {
             return Err(CallError::new(
@@ -358,13 +391,25 @@ impl Client {
 /// A call has waited long enough.
 fn give_up_waiting(server: &Rc<Server>, ticket: u64) {
     if let Some(waited) = server.take_waiting(ticket) {
-        let fault = CallError::new(
-            ErrorKind::TimedOut,
-            format!("`{}` did not come up within {CALL_PATIENCE:?}", server.name),
-        )
-        .cause("the call was not sent")
-        .hint(format!("`xy status {}` says what it is doing", server.name));
+        let fault = server.too_late(&waited, CALL_PATIENCE);
         waited.client.failed(&waited.id, waited.stream, &fault);
+        server.release(); // Somebody may have waited behind it.
+    }
+}
+
+/// Whether a request names a task.
+fn is_of_task(method: &str) -> bool {
+    matches!(method, "tasks/get" | "tasks/result" | "tasks/cancel")
+}
+
+/// How the answer to a request is to be looked at.
+fn follow(request: &Request<'_>) -> Follow {
+    match request.method {
+        "tasks/get" | "tasks/cancel" => Follow::Task,
+        "tasks/result" => Follow::Outcome(request.params.task_id().unwrap_or_default().into()),
+        "tasks/list" => Follow::Tasks,
+        _ if request.params.is_task() => Follow::NewTask,
+        _ => Follow::Nothing,
     }
 }
 

@@ -5,6 +5,7 @@ use hyper::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName}
 use hyper::http::request::Parts;
 
 use super::HttpRules;
+use super::event::EventId;
 use super::guard::{self, Guest};
 use super::refused::Refused;
 use super::route::{self, Place, Route};
@@ -13,6 +14,7 @@ use crate::era;
 
 /// The header that says which session it is.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// What a request asks for.
@@ -30,8 +32,14 @@ pub(super) enum Ask<'h> {
     Post { place: Place<'h>, guest: Guest<'h>, session: Option<SessionId>, accepts: Accepts },
     /// To hear what belongs to no call.
     Listen { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+    /// To go on hearing a stream, after an event of it.
+    Resume { place: Place<'h>, guest: Guest<'h>, session: SessionId, after: EventId },
     /// The end of a session.
     End { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+    /// A session over the older transport.
+    Older { place: Place<'h>, guest: Guest<'h> },
+    /// A message over the older transport.
+    Message { guest: Guest<'h>, session: SessionId },
 }
 
 /// What a client can read as an answer.
@@ -39,6 +47,8 @@ pub(super) enum Ask<'h> {
 pub(super) struct Accepts {
     pub(super) json: bool,
     pub(super) events: bool,
+    /// Whether it says so of events by name, and not only that it reads everything.
+    pub(super) names_events: bool,
 }
 
 /// What the head of a request asks for, or why it is not served.
@@ -57,6 +67,8 @@ pub(super) fn read<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>,
         Route::Ready => Ok(Ask::Ready),
         Route::Metrics => guard::identify(&head.headers, &rules.auth).map(|_| Ask::Metrics),
         Route::Mcp(place) => read_mcp(head, place, rules),
+        Route::Older(place) => read_older(head, place, rules),
+        Route::Messages => read_message(head, rules),
     }
 }
 
@@ -81,11 +93,47 @@ fn read_mcp<'h>(
         return Err(Refused::AcceptEvents);
     }
     let session = session(&head.headers)?.ok_or(Refused::NoSession)?;
-    Ok(if head.method == Method::GET {
-        Ask::Listen { place, guest, session }
-    } else {
-        Ask::End { place, guest, session }
+    if head.method == Method::DELETE {
+        return Ok(Ask::End { place, guest, session });
+    }
+    Ok(match last_event(&head.headers)? {
+        Some(after) => Ask::Resume { place, guest, session, after },
+        None => Ask::Listen { place, guest, session },
     })
+}
+
+fn read_older<'h>(
+    head: &'h Parts,
+    place: Place<'h>,
+    rules: &'h HttpRules,
+) -> Result<Ask<'h>, Refused> {
+    let guest = guard::identify(&head.headers, &rules.auth)?;
+    guest.may_see(place)?;
+    check_version(&head.headers)?;
+    if !accepts(&head.headers).events {
+        return Err(Refused::AcceptEvents);
+    }
+    Ok(Ask::Older { place, guest })
+}
+
+fn read_message<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>, Refused> {
+    let guest = guard::identify(&head.headers, &rules.auth)?;
+    check_version(&head.headers)?;
+    check_content(&head.headers, rules.body_max_bytes)?;
+    let pairs = head.uri.query().unwrap_or_default().split('&');
+    let id = pairs.into_iter().find_map(|pair| pair.strip_prefix("session="));
+    let id = id.ok_or(Refused::NoOlderSession)?;
+    let session = SessionId::parse(id.as_bytes()).ok_or(Refused::UnknownSession)?;
+    Ok(Ask::Message { guest, session })
+}
+
+/// After which event a stream shall go on. What cannot be a name of ours was never sent.
+fn last_event(headers: &HeaderMap) -> Result<Option<EventId>, Refused> {
+    match headers.get(LAST_EVENT) {
+        None => Ok(None),
+        Some(id) if id.is_empty() => Ok(None), // So says a client that has heard of none.
+        Some(id) => EventId::parse(id.as_bytes()).map(Some).ok_or(Refused::UnknownEvent),
+    }
 }
 
 /// Without the header it is what was agreed on.
@@ -115,14 +163,15 @@ fn check_content(headers: &HeaderMap, max: usize) -> Result<(), Refused> {
 fn accepts(headers: &HeaderMap) -> Accepts {
     let mut values = headers.get_all(ACCEPT).iter().peekable();
     if values.peek().is_none() {
-        return Accepts { json: true, events: true };
+        return Accepts { json: true, events: true, names_events: false };
     }
-    let mut accepts = Accepts { json: false, events: false };
+    let mut accepts = Accepts { json: false, events: false, names_events: false };
     for range in values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')) {
         let kind = media_type(range);
         let is = |name: &[u8]| kind.eq_ignore_ascii_case(name);
         accepts.json |= is(b"*/*") || is(b"application/*") || is(b"application/json");
-        accepts.events |= is(b"*/*") || is(b"text/*") || is(b"text/event-stream");
+        accepts.names_events |= is(b"text/event-stream");
+        accepts.events |= is(b"*/*") || is(b"text/*") || accepts.names_events;
     }
     accepts
 }
@@ -187,10 +236,13 @@ mod tests {
             Ok(Ask::Ready) => "ready".to_owned(),
             Ok(Ask::Metrics) => "metrics".to_owned(),
             Ok(Ask::Preflight) => "preflight".to_owned(),
-            Ok(Ask::Post { session, accepts: Accepts { json, events }, .. }) => {
+            Ok(Ask::Post { session, accepts: Accepts { json, events, .. }, .. }) => {
                 format!("post {} {json} {events}", session.is_some())
             }
             Ok(Ask::Listen { .. }) => "listen".to_owned(),
+            Ok(Ask::Resume { after, .. }) => format!("resume {after}"),
+            Ok(Ask::Older { place, .. }) => format!("older {place:?}"),
+            Ok(Ask::Message { .. }) => "message".to_owned(),
             Ok(Ask::End { .. }) => "end".to_owned(),
             Err(refused) => format!("{} {}", refused.status().as_u16(), refused.reason()),
         }
@@ -227,6 +279,24 @@ mod tests {
             ("GET /mcp", &[], "listen"),
             ("GET /mcp", &[("accept", "application/json")], "406 accept"),
             ("GET /mcp", &[("mcp-session-id", "")], "400 no-session"),
+            ("GET /mcp", &[("last-event-id", "00000001-2-3")], "resume 00000001-2-3"),
+            ("GET /mcp", &[("last-event-id", "1-2-3")], "400 unknown-event"),
+            ("GET /sse", &[], "older Profile(\"default\")"),
+            ("GET /sse/s/a", &[], "older Server(\"a\")"),
+            ("GET /sse", &[("accept", "application/json")], "406 accept"),
+            ("GET /sse", &[("authorization", "")], "401 no-token"),
+            ("GET /sse", &[("host", "evil.example")], "403 host"),
+            ("GET /sse", &[("origin", "http://evil.example")], "403 origin"),
+            ("POST /sse", &[], "405 method"),
+            ("POST /messages?session=0123456789abcdef0123456789abcdef", &[], "message"),
+            ("POST /messages?a=b&session=0123456789abcdef0123456789abcdef", &[], "message"),
+            ("POST /messages?session=0", &[], "404 unknown-session"),
+            ("POST /messages", &[], "400 no-session"),
+            ("POST /messages", &[("authorization", "")], "401 no-token"),
+            ("POST /messages", &[("host", "evil.example")], "403 host"),
+            ("POST /messages", &[("content-type", "")], "415 content-type"),
+            ("POST /messages", &[("content-length", "101")], "413 body-too-large"),
+            ("GET /messages", &[], "405 method"),
             ("DELETE /mcp/p/a", &[], "end"),
             ("DELETE /mcp/s/a", &[("mcp-session-id", "")], "400 no-session"),
             ("OPTIONS /mcp", &[("authorization", "")], "preflight"),

@@ -22,8 +22,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::door::Door;
 use super::limits::{
-    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, WRITE_WITHIN,
+    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, OPEN_AFTER,
+    WRITE_WITHIN,
 };
+use super::stream::Mailbox;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +53,25 @@ impl Doing {
     }
 }
 
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The end of the connection, and the word among the metrics for why.
+    End(&'static str),
+    /// A first word to a client that waits.
+    Word,
+}
+
 /// What is known of a connection, to whoever works for it.
 #[derive(Debug)]
 pub(super) struct Pulse {
     doing: Cell<Doing>,
     /// Since when nothing of what we write is taken.
     stuck: Cell<Option<Instant>>,
+    /// A call whose client waits for the first word, and when it shall hear one.
+    silent: RefCell<Option<(Instant, Rc<Mailbox>)>>,
+    /// Whether the connection shall end with what it is answered now.
+    leaves: Cell<bool>,
     /// A body that nobody wants, and how much of it may still come.
     unwanted: RefCell<Option<(Incoming, usize)>>,
 }
@@ -65,7 +80,13 @@ impl Pulse {
     fn new() -> Self {
         // Who connects is expected to say something soon.
         let doing = Cell::new(Doing::Head { since: Instant::now() });
-        Self { doing, stuck: Cell::new(None), unwanted: RefCell::new(None) }
+        Self {
+            doing,
+            stuck: Cell::new(None),
+            silent: RefCell::new(None),
+            leaves: Cell::new(false),
+            unwanted: RefCell::new(None),
+        }
     }
 
     /// A request has come; if it has a body, that is still to be read.
@@ -80,6 +101,28 @@ impl Pulse {
     /// The request has been read whole.
     pub(super) fn read_whole(&self) {
         self.doing.set(Doing::Answering { next_has_begun: false });
+    }
+
+    /// The client waits for the first word about a call: unless there is one soon, it becomes
+    /// events.
+    pub(super) fn waits(&self, mailbox: Rc<Mailbox>) {
+        *self.silent.borrow_mut() = Some((Instant::now() + OPEN_AFTER, mailbox));
+    }
+
+    /// There is a first word.
+    pub(super) fn waits_no_more(&self) {
+        *self.silent.borrow_mut() = None;
+    }
+
+    /// The client shall use another connection after this answer.
+    pub(super) fn leave(&self) {
+        self.leaves.set(true);
+    }
+
+    fn break_silence(&self) {
+        if let Some((_, mailbox)) = self.silent.borrow_mut().take() {
+            mailbox.begin();
+        }
     }
 
     /// The answer is written, or on its way.
@@ -136,9 +179,11 @@ impl Pulse {
     }
 
     /// When whatever is due first has taken too long, and what that is.
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, "slow-reader"));
-        [self.doing.get().deadline(), stuck].into_iter().flatten().min()
+    fn deadline(&self) -> Option<(Instant, Due)> {
+        let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, Due::End("slow-reader")));
+        let doing = self.doing.get().deadline().map(|(at, fault)| (at, Due::End(fault)));
+        let silent = self.silent.borrow().as_ref().map(|(at, _)| (*at, Due::Word));
+        [doing, stuck, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
@@ -158,12 +203,17 @@ pub(super) async fn run(stream: TcpStream, door: Rc<Door>, mut closes: watch::Re
     let mut leaving = false;
     let mut timer = Timer::default();
     let outcome = std::future::poll_fn(|context| {
-        if !leaving && closing.as_mut().poll(context).is_ready() {
-            leaving = true;
-            talk.as_mut().graceful_shutdown();
-        }
-        if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
-            return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+        loop {
+            if !leaving && (pulse.leaves.get() || closing.as_mut().poll(context).is_ready()) {
+                leaving = true;
+                talk.as_mut().graceful_shutdown();
+            }
+            if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
+                return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+            }
+            if leaving || !pulse.leaves.get() {
+                break; // What was said meanwhile does not end it.
+            }
         }
         pulse.poll_discard(context);
         timer.poll(context, &pulse).map(Err)
@@ -193,7 +243,7 @@ struct Timer {
 }
 
 impl Timer {
-    /// Ready with what took too long.
+    /// Ready with what took too long. What else is due is done.
     fn poll(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<&'static str> {
         loop {
             let deadline = pulse.deadline();
@@ -206,7 +256,10 @@ impl Timer {
             }
             self.is_set = false;
             match deadline {
-                Some((at, what)) if at <= Instant::now() => return Poll::Ready(what),
+                Some((at, due)) if at <= Instant::now() => match due {
+                    Due::End(fault) => return Poll::Ready(fault),
+                    Due::Word => pulse.break_silence(),
+                },
                 _ => {} // It was set for something that has come to pass in time.
             }
         }

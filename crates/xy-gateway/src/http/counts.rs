@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use super::limits::CROWDED_FROM;
 use crate::metrics::{self, Kind};
 
 /// The counters of one door.
@@ -18,10 +19,21 @@ pub(super) struct Counts {
 }
 
 /// What there is at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Gauges {
     pub(super) sessions: usize,
     pub(super) streams: usize,
+    /// Streams without a connection.
+    pub(super) apart: usize,
+    /// Events that are held for clients.
+    pub(super) stored: Stored,
+}
+
+/// How much is held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) events: usize,
+    pub(super) bytes: usize,
 }
 
 impl Counts {
@@ -45,12 +57,20 @@ impl Counts {
         *self.cut.borrow_mut().entry(reason).or_default() += 1;
     }
 
+    /// Whether so many are connected that those who only wait should come back later.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.connections.get() >= CROWDED_FROM
+    }
+
     /// Writes all of it.
     pub(super) fn write(&self, out: &mut String, now: Gauges) {
         let gauges = [
             ("xy_http_connections", "open connections", self.connections.get()),
             ("xy_http_sessions", "open sessions", now.sessions),
             ("xy_http_streams", "open calls and streams", now.streams),
+            ("xy_http_streams_apart", "streams that wait to be taken up again", now.apart),
+            ("xy_http_stored_events", "events held for clients", now.stored.events),
+            ("xy_http_stored_bytes", "bytes of events held for clients", now.stored.bytes),
         ];
         for (name, help, value) in gauges {
             metrics::single(out, name, Kind::Gauge, help, value);

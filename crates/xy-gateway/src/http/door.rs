@@ -14,14 +14,15 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
 use super::counts::Counts;
+use super::event::{self, EventId};
 use super::guard::{self, Guest};
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
-use super::session::{Session, SessionId, Sessions};
-use super::stream::{EventStream, Events, First};
+use super::session::{Session, Sessions, Way};
+use super::stream::{EventStream, First};
 use super::{HttpRules, HttpStatus};
-use crate::front::{Front, Heard};
+use crate::front::{Front, Heard, Outlet as _, To};
 
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
@@ -100,13 +101,24 @@ impl Door {
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place)?;
                 let message = collect(body, self.rules.body_max_bytes, pulse).await?;
-                self.hear(session, message, accepts).await
+                self.hear(session, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
                 let message = collect(body, self.rules.body_max_bytes, pulse).await?;
                 self.initialize(&message, &guest, place, accepts).await
             }
-            Ask::Listen { place, guest, session } => self.listen(session, &guest, place),
+            Ask::Listen { place, guest, session } => {
+                self.listen(&self.sessions.find(session, &guest, place)?)
+            }
+            Ask::Resume { place, guest, session, after } => {
+                self.resume(&self.sessions.find(session, &guest, place)?, after)
+            }
+            Ask::Older { place, guest } => self.open_older(&guest, place),
+            Ask::Message { guest, session } => {
+                let session = self.sessions.find_older(session, &guest)?;
+                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                hear_older(&session, &message)
+            }
             Ask::End { place, guest, session } => {
                 let session = self.sessions.find(session, &guest, place)?;
                 // Whoever ends its session wants no answers any more. To hear of its end then
@@ -139,12 +151,13 @@ impl Door {
         session: Rc<Session>,
         message: Bytes,
         accepts: Accepts,
+        pulse: &Pulse,
     ) -> Result<Reply, Refused> {
         if session.is_over() {
             return Err(Refused::UnknownSession); // It ended while the body came.
         }
         self.check_room(&session, &message)?;
-        let lease = self.sessions.open_call(&session, accepts.events);
+        let lease = Sessions::open_call(&session, accepts.events);
         match session.conversation().hear(&message, lease.stream()) {
             Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
@@ -152,7 +165,12 @@ impl Door {
         }
         // While it waits, this holds as little as possible.
         drop((session, message));
-        match lease.mailbox().first().await {
+        if accepts.names_events {
+            pulse.waits(Rc::clone(lease.mailbox()));
+        }
+        let first = lease.mailbox().first().await;
+        pulse.waits_no_more();
+        match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
             First::Events => Ok(reply::events(EventStream::new(lease))),
             First::Nothing => Ok(reply::whole_events(Bytes::new())),
@@ -183,9 +201,9 @@ impl Door {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
             _ => return Err(Refused::NoSession),
         }
-        let opening = self.sessions.open(guest, place)?;
+        let opening = self.sessions.open(guest, place, Way::Streamable)?;
         // Whether there is a session is known from its answer, so that must come first.
-        let lease = self.sessions.open_call(opening.session(), false);
+        let lease = Sessions::open_call(opening.session(), false);
         match opening.session().conversation().hear(message, lease.stream()) {
             Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
@@ -202,15 +220,53 @@ impl Door {
         Ok(reply)
     }
 
-    fn listen(&self, id: SessionId, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
-        let session = self.sessions.find(id, guest, place)?;
+    fn listen(&self, session: &Rc<Session>) -> Result<Reply, Refused> {
         let max = self.rules.streams_per_session_max;
         if session.postbox().open() >= max {
             return Err(Refused::TooManyStreams(max));
         }
-        let lease = self.sessions.open_listener(&session);
+        Ok(reply::events(EventStream::new(Sessions::open_listener(session))))
+    }
+
+    /// Goes on with a stream. That there is nothing more to hear is a status by which clients
+    /// of event streams know not to come back.
+    fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
+        let lease = Sessions::take_up(session, after, self.rules.streams_per_session_max)?;
+        Ok(match lease {
+            Some(lease) => reply::events(EventStream::new(lease)),
+            None => reply::nothing(StatusCode::NO_CONTENT),
+        })
+    }
+
+    /// A session over the older transport, which ends with this very answer.
+    fn open_older(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
+        let opening = self.sessions.open(guest, place, Way::Older)?;
+        let lease = Sessions::open_only(opening.session());
+        let id = opening.admit();
+        lease.mailbox().say_first(&event::endpoint(&format!("/messages?session={id}")));
         Ok(reply::events(EventStream::new(lease)))
     }
+}
+
+/// A message over the older transport: what is said about it is said on the stream.
+fn hear_older(session: &Session, message: &[u8]) -> Result<Reply, Refused> {
+    if session.is_over() {
+        return Err(Refused::UnknownSession); // It ended while the body came.
+    }
+    match session.conversation().hear(message, 0) {
+        Heard::Taken | Heard::Asked => {}
+        // Whoever waits for an answer waits for it there.
+        Heard::Refused(error) if names_request(&error) => {
+            session.postbox().put(&error, To::Answer(0));
+        }
+        Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
+    }
+    Ok(reply::nothing(StatusCode::ACCEPTED))
+}
+
+/// Whether an error says which request it answers.
+fn names_request(error: &[u8]) -> bool {
+    matches!(envelope::parse(error), Ok(Message::Answer { id: Some(id), .. }) if id != "null")
 }
 
 /// An answer before which nothing was said, as the client can read it.
@@ -218,7 +274,7 @@ fn whole(answer: Bytes, accepts: Accepts) -> Reply {
     if accepts.json {
         reply::json(StatusCode::OK, answer)
     } else {
-        reply::whole_events(Events::single(&answer))
+        reply::whole_events(event::framed(None, &answer).0)
     }
 }
 

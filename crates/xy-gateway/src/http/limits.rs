@@ -25,6 +25,36 @@ pub(super) const CONNECTIONS_MAX: usize = 1024;
 /// again may be on its way in the connection's own buffer.
 pub(super) const STREAM_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Events of one session that are held to be sent again, should their stream break.
+pub(super) const STORED_EVENTS_MAX: usize = 1000;
+
+/// How large they may be together.
+pub(super) const STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The same of all sessions. A session that needs room when there is none makes it itself.
+pub(super) const STORED_EVENTS_ALL_MAX: usize = 50_000;
+pub(super) const STORED_BYTES_ALL_MAX: usize = 64 * 1024 * 1024;
+
+/// Streams of one session that have no connection and may be taken up again.
+pub(super) const APART_MAX: usize = 128;
+
+/// How long an event is held, and a stream that has ended is known. Whoever was cut off by a
+/// network comes back within seconds; a machine that was asleep begins a new session.
+pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// A call that takes longer becomes an event stream, if the client asks for that: then it can
+/// be taken up again, and is kept alive by comments. What is answered sooner is plain JSON.
+pub(super) const OPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a client shall wait before it takes up a stream again.
+pub(super) const RETRY_MS: u64 = 1000;
+
+/// The same while there are too many connections.
+pub(super) const RETRY_CROWDED_MS: u64 = 5000;
+
+/// With so many connections, silent streams of clients that can come back are let go.
+pub(super) const CROWDED_FROM: usize = CONNECTIONS_MAX / 4 * 3;
+
 /// Messages kept for the next stream that listens: what a client misses while it reconnects.
 pub(super) const KEPT_MESSAGES_MAX: usize = 256;
 

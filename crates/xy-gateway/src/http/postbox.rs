@@ -1,162 +1,390 @@
 //! Where a session's messages go: to the call they belong to, or to whoever listens.
 //!
+//! A stream that has a connection is among the calls or the listeners. One that has lost it,
+//! or has ended, is *apart*: it can be taken up again as long as there is room for it.
+//!
+//! ```text
+//!  call ──────┬─ connection lost, or all is said ──► apart ── too old, too many ──► forgotten
+//!  listener ──┘ ◄──────── taken up again ──────────────┘
+//! ```
+//!
 //! Knows nothing of the conversation behind it, so that the two do not hold each other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::counts::Counts;
-use super::limits::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
+use hyper::body::Bytes;
+use tokio::time::Instant;
+use xy_mcp::envelope::{self, Message};
+
+use super::counts::{Counts, Stored};
+use super::event::{EventId, StreamId};
+use super::limits::{APART_MAX, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, RESUME_WITHIN};
+use super::refused::Refused;
+use super::room::Room;
 use super::session::Session;
-use super::stream::{Events, Mailbox, NotTaken};
+use super::stream::{Mailbox, Manner, NotTaken, Resumed, Taken};
+use super::tape::{Evicted, Spare};
 use crate::front::{Outlet, StreamNo, To};
 
-/// All streams of one session that are open.
+/// All streams of one session.
 #[derive(Debug)]
 pub(super) struct Postbox {
-    /// Calls under way. So few that looking at each is the quickest way to find one.
-    calls: RefCell<Vec<(StreamNo, Rc<Mailbox>)>>,
-    listeners: RefCell<Listeners>,
+    streams: RefCell<Streams>,
+    last_stream: Cell<StreamNo>,
+    /// What is in the names of its events, and of no other session's.
+    tag: u32,
+    room: Rc<Room>,
     counts: Rc<Counts>,
 }
 
 #[derive(Debug, Default)]
-struct Listeners {
+struct Streams {
+    /// Calls under way. So few that looking at each is the quickest way to find one.
+    calls: Vec<Rc<Mailbox>>,
     /// The newest last: if one is dead without our knowing, it is an older one.
-    open: Vec<(StreamNo, Rc<Mailbox>)>,
+    listeners: Vec<Rc<Mailbox>>,
     /// What came while nobody listened.
-    kept: Events,
+    kept: VecDeque<Bytes>,
+    kept_bytes: usize,
+    /// The oldest first.
+    apart: VecDeque<Apart>,
+    /// Where everything is said, in the older transport.
+    only: Option<Rc<Mailbox>>,
+}
+
+/// A stream without a connection.
+#[derive(Debug)]
+struct Apart {
+    mailbox: Rc<Mailbox>,
+    was: Was,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Was {
+    Call,
+    Listener,
+}
+
+/// What comes of taking up a stream again.
+#[derive(Debug)]
+pub(super) enum TakenUp {
+    /// The client has heard everything.
+    Over,
+    /// It goes on.
+    On(Rc<Mailbox>, u32),
 }
 
 impl Postbox {
-    pub(super) fn new(counts: Rc<Counts>) -> Self {
-        Self { calls: RefCell::default(), listeners: RefCell::default(), counts }
+    pub(super) fn new(tag: u32, room: Rc<Room>, counts: Rc<Counts>) -> Self {
+        let streams = RefCell::default();
+        Self { streams, last_stream: Cell::new(0), tag, room, counts }
     }
 
-    /// How many streams are open.
+    /// How many streams have a connection.
     pub(super) fn open(&self) -> usize {
-        self.calls.borrow().len() + self.listeners.borrow().open.len()
+        let streams = self.streams.borrow();
+        streams.calls.len() + streams.listeners.len() + usize::from(streams.only.is_some())
+    }
+
+    /// How many have none.
+    pub(super) fn apart(&self) -> usize {
+        self.streams.borrow().apart.len()
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Opens the stream of a call.
-    pub(super) fn open_call(&self, stream: StreamNo, streams: bool) -> Rc<Mailbox> {
-        let mailbox = Rc::new(Mailbox::new(streams));
-        self.calls.borrow_mut().push((stream, Rc::clone(&mailbox)));
+    pub(super) fn open_call(&self, manner: Manner) -> Rc<Mailbox> {
+        let mailbox = self.mailbox(manner);
+        self.streams.borrow_mut().calls.push(Rc::clone(&mailbox));
         mailbox
     }
 
     /// Opens a stream for what belongs to no call, beginning with what was kept.
-    pub(super) fn open_listener(&self, stream: StreamNo) -> Rc<Mailbox> {
-        let mut listeners = self.listeners.borrow_mut();
-        let mailbox = Rc::new(Mailbox::listening(std::mem::take(&mut listeners.kept)));
-        listeners.open.push((stream, Rc::clone(&mailbox)));
+    pub(super) fn open_listener(&self, polls: bool) -> Rc<Mailbox> {
+        let mailbox = self.mailbox(Manner { events: true, polls });
+        mailbox.begin();
+        self.listen(&mailbox);
         mailbox
+    }
+
+    /// Opens the stream on which everything is said.
+    pub(super) fn open_only(&self) -> Rc<Mailbox> {
+        let manner = Manner { events: true, polls: false };
+        let mailbox = Rc::new(Mailbox::new(0, None, manner, Rc::clone(&self.room)));
+        mailbox.begin();
+        self.streams.borrow_mut().only = Some(Rc::clone(&mailbox));
+        mailbox
+    }
+
+    /// Takes up a stream again, after an event of it. A connection that it may still have is
+    /// left: if one of the two is dead without our knowing, it is the older. No more than `max`
+    /// are open then.
+    pub(super) fn take_up(&self, id: EventId, max: usize) -> Result<TakenUp, Refused> {
+        if id.of.tag != self.tag || !(1..=self.last_stream.get()).contains(&id.of.stream) {
+            return Err(Refused::UnknownEvent);
+        }
+        let Some((mailbox, was)) = self.streams.borrow().find(id.of.stream) else {
+            return Err(Refused::EventGone);
+        };
+        let is_apart = self.streams.borrow().is_apart(id.of.stream);
+        if is_apart && self.open() >= max {
+            return Err(Refused::TooManyStreams(max));
+        }
+        let resumed = mailbox.resume(id.place).ok_or(Refused::UnknownEvent)?;
+        let mut streams = self.streams.borrow_mut();
+        streams.remove(id.of.stream);
+        match resumed {
+            Resumed::Over => {
+                self.set_apart(&mut streams, mailbox, was);
+                Ok(TakenUp::Over)
+            }
+            Resumed::On(connection) => {
+                match was {
+                    Was::Call => streams.calls.push(Rc::clone(&mailbox)),
+                    Was::Listener => {
+                        drop(streams);
+                        self.listen(&mailbox);
+                    }
+                }
+                Ok(TakenUp::On(mailbox, connection))
+            }
+        }
     }
 
     /// Ends the streams that listen; calls may still be answered.
     pub(super) fn end_listeners(&self) {
-        for (_, mailbox) in self.listeners.borrow_mut().open.drain(..) {
+        for mailbox in self.streams.borrow_mut().listeners.drain(..) {
             mailbox.session_over();
+        }
+    }
+
+    /// Ends the stream on which everything is said.
+    pub(super) fn end_only(&self) {
+        if let Some(only) = &self.streams.borrow().only {
+            only.session_over();
         }
     }
 
     /// Nobody wants to know any more what was called for.
     pub(super) fn cancel_calls(&self) {
-        for (_, mailbox) in self.calls.borrow().iter() {
+        for mailbox in &self.streams.borrow().calls {
             mailbox.cancel();
         }
     }
 
-    /// The session has ended: so do all its streams.
+    /// The session has ended: so do all its streams, and nothing is held for them.
     pub(super) fn end(&self) {
-        for (_, mailbox) in self.calls.borrow_mut().drain(..) {
+        let streams = std::mem::take(&mut *self.streams.borrow_mut());
+        let kept = Stored { events: streams.kept.len(), bytes: streams.kept_bytes };
+        self.room.changes(kept, Stored::default());
+        for mailbox in streams.calls.iter().chain(&streams.listeners).chain(&streams.only) {
             mailbox.session_over();
         }
-        self.end_listeners();
-        self.listeners.borrow_mut().kept = Events::default();
     }
 
-    /// A stream has no reader any more.
-    fn close(&self, stream: StreamNo) {
-        let mut calls = self.calls.borrow_mut();
-        if let Some(at) = place_of(&calls, stream) {
-            calls.swap_remove(at);
-            return;
+    /// Forgets what is too old to be asked for.
+    pub(super) fn sweep(&self, now: Instant) {
+        let Some(then) = now.checked_sub(RESUME_WITHIN) else { return };
+        let mut streams = self.streams.borrow_mut();
+        for mailbox in streams.all() {
+            mailbox.forget_before(then);
         }
-        let mut listeners = self.listeners.borrow_mut();
-        if let Some(at) = place_of(&listeners.open, stream) {
-            let (_, mailbox) = listeners.open.remove(at);
-            let unread = mailbox.take_events();
-            self.keep(&mut listeners, unread);
+        streams.apart.retain(|Apart { mailbox, was }| {
+            let waits = *was == Was::Call && mailbox.is_open();
+            let forgotten = !waits && mailbox.is_forsaken(then);
+            if forgotten && !mailbox.is_all_sent() {
+                self.counts.lost("not-fetched");
+            }
+            !forgotten
+        });
+    }
+
+    /// A stream has no connection any more.
+    pub(super) fn close(&self, mailbox: &Rc<Mailbox>) {
+        let removed = self.streams.borrow_mut().remove(mailbox.stream());
+        let Some((mailbox, was)) = removed else { return };
+        // A listener's words are for whoever listens next, and so are those that nobody can
+        // ask for, since the client was told no name of theirs: a question may be among them.
+        if was == Was::Listener || !mailbox.is_resumable() {
+            for message in mailbox.take_unsent() {
+                self.put_anyone(&message);
+            }
+        }
+        if mailbox.is_resumable() {
+            let mut streams = self.streams.borrow_mut();
+            self.set_apart(&mut streams, mailbox, was);
+            self.make_room(&streams);
         }
     }
 
-    fn call(&self, stream: StreamNo) -> Option<Rc<Mailbox>> {
-        let calls = self.calls.borrow();
-        place_of(&calls, stream).map(|at| Rc::clone(&calls[at].1))
+    fn mailbox(&self, manner: Manner) -> Rc<Mailbox> {
+        let stream = self.last_stream.get() + 1; // 0 is where everything comes in.
+        self.last_stream.set(stream);
+        let id = StreamId { tag: self.tag, stream };
+        Rc::new(Mailbox::new(stream, Some(id), manner, Rc::clone(&self.room)))
+    }
+
+    /// From now on this stream hears what belongs to no call.
+    fn listen(&self, mailbox: &Rc<Mailbox>) {
+        let mut streams = self.streams.borrow_mut();
+        let kept = std::mem::take(&mut streams.kept);
+        let bytes = std::mem::take(&mut streams.kept_bytes);
+        self.room.changes(Stored { events: kept.len(), bytes }, Stored::default());
+        streams.listeners.push(Rc::clone(mailbox));
+        drop(streams);
+        for message in kept {
+            self.put_anyone(&message);
+        }
+    }
+
+    /// Holds a stream without a connection, if need be instead of another.
+    fn set_apart(&self, streams: &mut Streams, mailbox: Rc<Mailbox>, was: Was) {
+        if streams.apart.len() >= APART_MAX {
+            let waits = |it: &Apart| it.was == Was::Call && it.mailbox.is_open();
+            let at = streams.apart.iter().position(|it| !waits(it)).unwrap_or(0);
+            let forgotten = streams.apart.remove(at);
+            if forgotten.is_some_and(|it| waits(&it) || !it.mailbox.is_all_sent()) {
+                self.counts.lost("not-fetched");
+            }
+        }
+        streams.apart.push_back(Apart { mailbox, was });
+    }
+
+    /// Forgets events until the rest has room: first what was sent once.
+    fn make_room(&self, streams: &Streams) {
+        while self.room.is_over() {
+            let evict = |spare| streams.all().find_map(|mailbox| mailbox.evict(spare));
+            match evict(Spare::Sent).or_else(|| evict(Spare::All)) {
+                Some(Evicted::Sent) => {}
+                Some(Evicted::Unsent) => self.counts.lost("not-kept"),
+                None => return, // What is left waits for a connection, which has its own bound.
+            }
+        }
+    }
+
+    fn put_answer(&self, message: &[u8], stream: StreamNo) {
+        let found = self.streams.borrow().find(stream);
+        match found {
+            Some((call, _)) => {
+                let outcome = call.put_answer(message);
+                self.note(outcome, &call);
+            }
+            None => self.counts.lost("no-reader"),
+        }
     }
 
     fn put_during(&self, message: &[u8], stream: StreamNo) {
-        let outcome = self.call(stream).map_or(Err(NotTaken::Ended), |it| it.put_event(message));
+        let found = self.streams.borrow().find(stream);
+        let outcome = found.map(|(call, _)| (call.put_event(message), call));
         match outcome {
             // It may be a question: a client that reads JSON only, or has hung up on its call,
             // can be told elsewhere, or the server would wait for ever.
-            Err(NotTaken::NoEvents | NotTaken::Ended) => self.put_anyone(message),
-            outcome => self.note(outcome),
+            None | Some((Err(_), _)) => self.put_anyone(message),
+            Some((outcome, call)) => self.note(outcome, &call),
         }
     }
 
     fn put_anyone(&self, message: &[u8]) {
-        let mut listeners = self.listeners.borrow_mut();
-        while let Some((_, newest)) = listeners.open.last() {
+        loop {
+            let newest = self.streams.borrow().listeners.last().cloned();
+            let Some(newest) = newest else { return self.keep(message) };
             let outcome = newest.put_event(message);
             if outcome.is_ok() {
-                return;
+                return self.note(outcome, &newest);
             }
-            listeners.open.pop(); // Its reader sees the end of it.
-            if outcome == Err(NotTaken::TooSlow) {
+            self.streams.borrow_mut().listeners.pop(); // Its reader sees the end of it.
+        }
+    }
+
+    fn put_only(&self, message: &[u8], only: &Mailbox) {
+        match only.put_event(message) {
+            Ok(Taken::Fits) => {}
+            Ok(Taken::TooSlow) => {
                 self.counts.cut("slow-reader");
+                only.session_over();
+                drop(only.take_unsent()); // Its connection may take a while to end.
             }
-        }
-        let mut event = Events::default();
-        event.push(message);
-        self.keep(&mut listeners, event);
-    }
-
-    fn keep(&self, listeners: &mut Listeners, events: Events) {
-        let count = listeners.kept.len() + events.len();
-        let bytes = listeners.kept.bytes() + events.bytes();
-        if count <= KEPT_MESSAGES_MAX && bytes <= KEPT_BYTES_MAX {
-            listeners.kept.append(events);
-        } else {
-            self.counts.lost("nobody-listens");
+            Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
         }
     }
 
-    fn note(&self, outcome: Result<(), NotTaken>) {
+    /// Keeps a message for whoever listens next.
+    fn keep(&self, message: &[u8]) {
+        let mut streams = self.streams.borrow_mut();
+        let bytes = streams.kept_bytes + message.len();
+        let is_answer = matches!(envelope::parse(message), Ok(Message::Answer { .. }));
+        let has_room = streams.kept.len() < KEPT_MESSAGES_MAX && bytes <= KEPT_BYTES_MAX;
+        // An answer is for the stream of its request, and for no other.
+        if is_answer || !has_room || self.room.is_over() {
+            self.counts.lost(if is_answer { "no-reader" } else { "nobody-listens" });
+            return;
+        }
+        streams.kept.push_back(Bytes::copy_from_slice(message));
+        streams.kept_bytes = bytes;
+        self.room.changes(Stored::default(), Stored { events: 1, bytes: message.len() });
+    }
+
+    fn note(&self, outcome: Result<Taken, NotTaken>, mailbox: &Rc<Mailbox>) {
         match outcome {
-            Ok(()) => {}
-            Err(NotTaken::TooSlow) => self.counts.cut("slow-reader"),
+            Ok(Taken::Fits) => self.make_room(&self.streams.borrow()),
+            Ok(Taken::TooSlow) => {
+                self.counts.cut("slow-reader");
+                self.close(mailbox);
+            }
             Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
         }
     }
 }
 
-fn place_of(open: &[(StreamNo, Rc<Mailbox>)], stream: StreamNo) -> Option<usize> {
-    open.iter().position(|(number, _)| *number == stream)
+impl Streams {
+    /// All of them, those that are forgotten first at the beginning.
+    fn all(&self) -> impl Iterator<Item = &Rc<Mailbox>> {
+        let apart = self.apart.iter().map(|it| &it.mailbox);
+        apart.chain(&self.calls).chain(&self.listeners)
+    }
+
+    fn find(&self, stream: StreamNo) -> Option<(Rc<Mailbox>, Was)> {
+        let calls = self.calls.iter().map(|it| (it, Was::Call));
+        let apart = self.apart.iter().map(|it| (&it.mailbox, it.was));
+        let listeners = self.listeners.iter().map(|it| (it, Was::Listener));
+        let mut all = calls.chain(apart).chain(listeners);
+        all.find(|(it, _)| it.stream() == stream).map(|(it, was)| (Rc::clone(it), was))
+    }
+
+    fn is_apart(&self, stream: StreamNo) -> bool {
+        self.apart.iter().any(|it| it.mailbox.stream() == stream)
+    }
+
+    fn remove(&mut self, stream: StreamNo) -> Option<(Rc<Mailbox>, Was)> {
+        let is_it = |it: &Rc<Mailbox>| it.stream() == stream;
+        if let Some(at) = self.calls.iter().position(is_it) {
+            return Some((self.calls.swap_remove(at), Was::Call));
+        }
+        if let Some(at) = self.listeners.iter().position(is_it) {
+            return Some((self.listeners.remove(at), Was::Listener));
+        }
+        let at = self.apart.iter().position(|it| is_it(&it.mailbox))?;
+        self.apart.remove(at).map(|it| (it.mailbox, it.was))
+    }
 }
 
 impl Outlet for Postbox {
     fn put(&self, message: &[u8], to: To) {
-        match to {
-            To::Answer(stream) => match self.call(stream) {
-                Some(call) => self.note(call.put_answer(message)),
-                None => self.counts.lost("no-reader"),
-            },
-            To::During(stream) => self.put_during(message, stream),
-            To::Anyone => self.put_anyone(message),
-            To::Nobody(stream) => {
-                if let Some(call) = self.call(stream) {
+        let only = self.streams.borrow().only.clone();
+        match (to, only) {
+            (To::Nobody(_), Some(_)) => {}
+            (_, Some(only)) => self.put_only(message, &only),
+            (To::Answer(stream), None) => self.put_answer(message, stream),
+            (To::During(stream), None) => self.put_during(message, stream),
+            (To::Anyone, None) => self.put_anyone(message),
+            (To::Nobody(stream), None) => {
+                let found = self.streams.borrow().find(stream);
+                if let Some((call, _)) = found {
                     call.cancel();
                 }
             }
@@ -164,55 +392,99 @@ impl Outlet for Postbox {
     }
 }
 
-/// A stream that is open as long as this is held.
+/// A stream that has a connection as long as this is held.
 #[derive(Debug)]
 pub(super) struct Lease {
     session: Rc<Session>,
-    stream: StreamNo,
     mailbox: Rc<Mailbox>,
+    connection: u32,
 }
 
 impl Lease {
-    pub(super) fn new(session: Rc<Session>, stream: StreamNo, mailbox: Rc<Mailbox>) -> Self {
-        Self { session, stream, mailbox }
+    pub(super) fn new(session: Rc<Session>, mailbox: Rc<Mailbox>, connection: u32) -> Self {
+        Self { session, mailbox, connection }
     }
 
     pub(super) fn stream(&self) -> StreamNo {
-        self.stream
+        self.mailbox.stream()
     }
 
-    pub(super) fn mailbox(&self) -> &Mailbox {
+    pub(super) fn mailbox(&self) -> &Rc<Mailbox> {
         &self.mailbox
+    }
+
+    /// Which of the stream's connections it is; 0 is the first.
+    pub(super) fn connection(&self) -> u32 {
+        self.connection
+    }
+
+    /// Whether those who only wait should come back later.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.session.postbox().counts().is_crowded()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.session.postbox().close(self.stream);
-        self.session.touch();
+        if self.mailbox.detach(self.connection) {
+            self.session.postbox().close(&self.mailbox);
+        }
+        self.session.lost_stream();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
     use super::*;
 
+    const TAG: u32 = 9;
+
     fn postbox() -> Postbox {
-        Postbox::new(Rc::default())
+        Postbox::new(TAG, Room::for_session(&Room::for_all()), Rc::default())
     }
+
+    const POLLS: Manner = Manner { events: true, polls: true };
+    const PLAIN: Manner = Manner { events: true, polls: false };
+    const JSON: Manner = Manner { events: false, polls: false };
 
     fn lost(postbox: &Postbox) -> bool {
         let mut out = String::new();
-        postbox.counts.write(&mut out, super::super::counts::Gauges { sessions: 0, streams: 0 });
+        let now = super::super::counts::Gauges::default();
+        postbox.counts.write(&mut out, now);
         out.contains("xy_http_lost_messages_total{")
+    }
+
+    /// What was put on a stream and is not sent.
+    fn unsent(mailbox: &Mailbox) -> usize {
+        mailbox.take_unsent().count()
+    }
+
+    /// A stream's connection takes what there is, and breaks.
+    fn cut(postbox: &Postbox, mailbox: &Rc<Mailbox>, connection: u32) {
+        mailbox.take_all(connection);
+        assert!(mailbox.detach(connection));
+        postbox.close(mailbox);
+    }
+
+    fn id(mailbox: &Mailbox, place: u64) -> EventId {
+        EventId { of: StreamId { tag: TAG, stream: mailbox.stream() }, place }
+    }
+
+    /// What a stream says once it is taken up again after `place`.
+    fn take_up(postbox: &Postbox, mailbox: &Mailbox, place: u64) -> (String, u32) {
+        match postbox.take_up(id(mailbox, place), 9).unwrap() {
+            TakenUp::On(mailbox, connection) => (mailbox.take_all(connection), connection),
+            TakenUp::Over => panic!("it goes on"),
+        }
     }
 
     #[test]
     fn what_belongs_to_no_call_goes_to_exactly_one_listener() {
         let postbox = postbox();
-        let (older, newer) = (postbox.open_listener(1), postbox.open_listener(2));
+        let (older, newer) = (postbox.open_listener(true), postbox.open_listener(true));
         postbox.put(b"1", To::Anyone);
-        assert_eq!((older.take_events().len(), newer.take_events().len()), (0, 1));
+        assert_eq!((unsent(&older), unsent(&newer)), (0, 1));
     }
 
     #[test]
@@ -222,60 +494,191 @@ mod tests {
             postbox.put(b"1", To::Anyone);
         }
         assert!(!lost(&postbox));
+        assert_eq!(postbox.room.taken().events, KEPT_MESSAGES_MAX);
         postbox.put(b"2", To::Anyone);
         assert!(lost(&postbox));
-        assert_eq!(postbox.open_listener(1).take_events().len(), KEPT_MESSAGES_MAX);
-        assert_eq!(postbox.open_listener(2).take_events().len(), 0);
+        assert_eq!(unsent(&postbox.open_listener(true)), KEPT_MESSAGES_MAX);
+        assert_eq!(unsent(&postbox.open_listener(false)), 0);
+        assert_eq!(postbox.room.taken(), Stored::default());
     }
 
     #[test]
     fn a_large_message_is_not_kept() {
         let postbox = postbox();
-        postbox.put(&vec![b'1'; KEPT_BYTES_MAX], To::Anyone);
+        postbox.put(&vec![b'1'; KEPT_BYTES_MAX + 1], To::Anyone);
         assert!(lost(&postbox));
-        assert_eq!(postbox.open_listener(1).take_events().len(), 0);
+        assert_eq!(unsent(&postbox.open_listener(true)), 0);
     }
 
     #[test]
     fn what_a_listener_left_unread_goes_to_the_next() {
         let postbox = postbox();
-        postbox.open_listener(1);
+        let first = postbox.open_listener(true);
         postbox.put(b"1", To::Anyone);
-        postbox.close(1);
+        first.detach(0);
+        postbox.close(&first);
         postbox.put(b"2", To::Anyone);
-        assert_eq!(postbox.open_listener(2).take_events().len(), 2);
+        assert_eq!(unsent(&postbox.open_listener(true)), 2);
     }
 
     #[test]
-    fn the_answer_to_a_call_that_is_gone_is_dropped() {
+    fn a_listener_that_comes_back_hears_what_it_missed_and_what_was_kept() {
         let postbox = postbox();
-        postbox.open_call(1, true);
-        postbox.close(1);
+        let listener = postbox.open_listener(true);
+        postbox.put(b"1", To::Anyone);
+        postbox.put(b"2", To::Anyone);
+        cut(&postbox, &listener, 0);
+        postbox.put(b"3", To::Anyone);
+        let (heard, _) = take_up(&postbox, &listener, 1);
+        assert!(!heard.contains("data: 1\n"), "{heard}");
+        assert!(heard.contains("data: 2\n") && heard.contains("data: 3\n"), "{heard}");
+        postbox.put(b"4", To::Anyone);
+        assert_eq!(unsent(&listener), 1);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_is_taken_up_with_all_that_was_said_and_its_answer() {
+        let postbox = postbox();
+        let (call, other) = (postbox.open_call(POLLS), postbox.open_call(POLLS));
+        postbox.put(b"1", To::During(1));
+        postbox.put(b"other", To::During(2));
+        cut(&postbox, &call, 0);
+        assert_eq!((postbox.open(), postbox.apart()), (1, 1));
+        postbox.put(b"2", To::During(1));
+        let (heard, connection) = take_up(&postbox, &call, 0);
+        assert!(heard.contains("data: 1\n") && heard.contains("data: 2\n"), "{heard}");
+        assert!(!heard.contains("other"));
+        cut(&postbox, &call, connection);
+        postbox.put(b"3", To::Answer(1));
+        let (heard, connection) = take_up(&postbox, &call, 2);
+        assert!(heard.ends_with("data: 3\n\n"), "{heard}");
+        assert!(!heard.contains("data: 2\n"), "{heard}");
+        cut(&postbox, &call, connection);
+        assert!(matches!(postbox.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
+        assert!(matches!(postbox.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
+        assert!(!lost(&postbox));
+        assert_eq!(unsent(&other), 1);
+    }
+
+    #[test]
+    fn no_other_id_opens_anything() {
+        let postbox = postbox();
+        let call = postbox.open_call(POLLS);
+        postbox.put(b"1", To::During(1));
+        cut(&postbox, &call, 0);
+        let foreign = EventId { of: StreamId { tag: TAG + 1, stream: 1 }, place: 0 };
+        let forged = EventId { of: StreamId { tag: TAG, stream: 2 }, place: 0 };
+        for id in [foreign, forged, id(&call, 2)] {
+            assert_eq!(postbox.take_up(id, 9).unwrap_err(), Refused::UnknownEvent, "{id}");
+        }
+        assert_eq!(postbox.take_up(id(&call, 0), 0).unwrap_err(), Refused::TooManyStreams(0));
+        assert_eq!(postbox.apart(), 1);
+    }
+
+    #[test]
+    fn the_answer_to_a_call_that_nobody_can_take_up_is_dropped() {
+        let postbox = postbox();
+        let call = postbox.open_call(POLLS);
+        call.detach(0);
+        postbox.close(&call);
         postbox.put(b"1", To::Answer(1));
         postbox.put(b"", To::Nobody(1));
         assert!(lost(&postbox));
-        assert_eq!(postbox.open(), 0);
-        assert_eq!(postbox.open_listener(2).take_events().len(), 0);
+        assert_eq!((postbox.open(), postbox.apart()), (0, 0));
+        assert_eq!(unsent(&postbox.open_listener(true)), 0);
+        assert_eq!(postbox.take_up(id(&call, 0), 9).unwrap_err(), Refused::EventGone);
     }
 
     #[test]
-    fn what_comes_before_the_answer_of_a_call_that_is_gone_goes_to_whoever_listens() {
+    fn what_comes_before_the_answer_of_such_a_call_goes_to_whoever_listens() {
         let postbox = postbox();
-        postbox.open_call(1, true);
-        postbox.close(1);
+        let call = postbox.open_call(PLAIN);
+        postbox.put(b"0", To::During(1)); // Put, and never sent.
+        call.detach(0);
+        postbox.close(&call);
         postbox.put(b"1", To::During(1));
-        let listener = postbox.open_listener(2);
+        let answer = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        postbox.put(answer, To::During(1)); // Of several that were asked at once.
+        assert!(lost(&postbox), "no answer is heard elsewhere");
+        let listener = postbox.open_listener(true);
         postbox.put(b"2", To::During(1));
-        assert_eq!(listener.take_events().len(), 2);
-        assert!(!lost(&postbox));
+        assert_eq!(unsent(&listener), 3);
     }
 
     #[test]
     fn what_comes_before_the_answer_goes_to_a_listener_if_the_call_wants_json_only() {
         let postbox = postbox();
-        let listener = postbox.open_listener(1);
-        postbox.open_call(2, false);
+        let listener = postbox.open_listener(true);
+        postbox.open_call(JSON);
         postbox.put(b"1", To::During(2));
-        assert_eq!(listener.take_events().len(), 1);
+        assert_eq!(unsent(&listener), 1);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_events_and_the_rest_is_said_to_be_lost() {
+        let postbox = postbox();
+        let call = postbox.open_call(POLLS);
+        call.begin();
+        cut(&postbox, &call, 0);
+        for _ in 0..STORED_EVENTS_MAX + 10 {
+            postbox.put(b"1", To::During(1));
+        }
+        assert_eq!(postbox.room.taken().events, STORED_EVENTS_MAX);
+        assert!(lost(&postbox));
+        let (heard, _) = take_up(&postbox, &call, 0);
+        assert!(heard.contains("10 messages of this stream could not be kept"));
+        assert_eq!(heard.matches("data: 1\n").count(), STORED_EVENTS_MAX);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_to_be_held_becomes_an_error() {
+        let postbox = postbox();
+        let call = postbox.open_call(POLLS);
+        call.begin();
+        cut(&postbox, &call, 0);
+        let text = "x".repeat(STORED_BYTES_MAX);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":7,"result":"{text}"}}"#);
+        postbox.put(answer.as_bytes(), To::Answer(1));
+        assert!(postbox.room.taken().bytes < 1000);
+        let (heard, _) = take_up(&postbox, &call, 0);
+        assert!(heard.contains(r#""id":7,"error":{"code":-32010"#), "{heard}");
+    }
+
+    #[test]
+    fn so_many_streams_are_held_and_those_that_are_waited_for_longest() {
+        let postbox = postbox();
+        let call = postbox.open_call(POLLS);
+        call.begin();
+        cut(&postbox, &call, 0);
+        for _ in 0..2 * APART_MAX {
+            let listener = postbox.open_listener(true);
+            cut(&postbox, &listener, 0);
+        }
+        assert_eq!(postbox.apart(), APART_MAX);
+        postbox.put(b"1", To::Answer(1));
+        assert!(take_up(&postbox, &call, 0).0.contains("data: 1\n"));
+        assert!(!lost(&postbox));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_time_everything_is_forgotten_but_what_is_still_to_be_answered() {
+        let postbox = postbox();
+        let (answered, waits) = (postbox.open_call(POLLS), postbox.open_call(POLLS));
+        for call in [&answered, &waits] {
+            call.begin();
+            cut(&postbox, call, 0);
+        }
+        postbox.put(b"1", To::Answer(1));
+        tokio::time::advance(2 * RESUME_WITHIN).await;
+        postbox.sweep(Instant::now());
+        assert!(lost(&postbox), "nobody has fetched it");
+        assert_eq!(postbox.take_up(id(&answered, 0), 9).unwrap_err(), Refused::EventGone);
+        drop(answered);
+        assert_eq!((postbox.apart(), postbox.room.taken().events), (1, 0));
+        postbox.put(b"2", To::Answer(2));
+        assert!(take_up(&postbox, &waits, 0).0.contains("data: 2\n"));
+        postbox.end();
+        drop(waits);
+        assert_eq!(postbox.room.taken(), Stored::default());
     }
 }

@@ -10,8 +10,8 @@ use crate::front::Refusal;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "there is nothing here: try `/mcp`, `/mcp/p/<profile>`, `/mcp/s/<server>`, `/healthz`, \
-         `/readyz` or `/metrics`"
+        "there is nothing here: try `/mcp`, `/mcp/p/<profile>`, `/mcp/s/<server>`, the same with \
+         `/sse` for clients of 2024, `/healthz`, `/readyz` or `/metrics`"
     )]
     NoSuchPath,
     #[error("this method is not answered here, only {allow}")]
@@ -55,6 +55,21 @@ pub(super) enum Refused {
     UnknownSession,
     #[error("the session ended before there was an answer: begin a new one with `initialize`")]
     SessionEnded,
+    #[error(
+        "there is no `session` in the address: open `/sse`, and post to the address that its \
+         first event names"
+    )]
+    NoOlderSession,
+    #[error(
+        "`Last-Event-ID` is of no event that this session was sent: leave it out to hear what is \
+         new"
+    )]
+    UnknownEvent,
+    #[error(
+        "the stream of this `Last-Event-ID` is not kept any more: leave it out to hear what is \
+         new; what was said there, and the answer to its call, is lost"
+    )]
+    EventGone,
     #[error("{0} sessions are open, which is the most there may be: try again later")]
     TooManySessions(usize),
     #[error("{0} calls and streams of this session are open, which is the most there may be")]
@@ -81,7 +96,10 @@ impl Refused {
             R::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             R::Accept | R::AcceptEvents => StatusCode::NOT_ACCEPTABLE,
             R::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            R::BodyBroken | R::Version(_) | R::NoSession => StatusCode::BAD_REQUEST,
+            R::BodyBroken | R::Version(_) | R::NoSession | R::NoOlderSession | R::UnknownEvent => {
+                StatusCode::BAD_REQUEST
+            }
+            R::EventGone => StatusCode::GONE,
             R::TooManyStreams(_) => StatusCode::TOO_MANY_REQUESTS,
             R::TooManySessions(_)
             | R::TooManyConnections(_)
@@ -105,7 +123,9 @@ impl Refused {
             Self::BodyTooLarge { .. } => "body-too-large",
             Self::BodyBroken => "body-broken",
             Self::Version(_) => "version",
-            Self::NoSession => "no-session",
+            Self::NoSession | Self::NoOlderSession => "no-session",
+            Self::UnknownEvent => "unknown-event",
+            Self::EventGone => "event-gone",
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
@@ -179,6 +199,9 @@ mod tests {
             (Refused::BodyTooLarge { max: 1 }, 413, None),
             (Refused::NoSession, 400, None),
             (Refused::UnknownSession, 404, None),
+            (Refused::NoOlderSession, 400, None),
+            (Refused::UnknownEvent, 400, None),
+            (Refused::EventGone, 410, None),
             (Refused::TooManySessions(1), 503, Some(("retry-after", "5"))),
             (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
             (Refused::Front(Refusal::NoServer(String::new())), 404, None),

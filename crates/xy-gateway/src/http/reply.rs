@@ -62,11 +62,18 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.get_mut().content {
+        let Self { content, answers } = self.get_mut();
+        match content {
             Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Content::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Content::Events(events) => {
-                events.poll_next(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+                let next = events.poll_next(context);
+                if events.lets_go()
+                    && let Some(pulse) = answers
+                {
+                    pulse.leave(); // To go on with the same connection would win nothing.
+                }
+                next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
         }
     }

@@ -10,6 +10,10 @@ use crate::hub::DEFAULT_PROFILE;
 pub(super) enum Route<'p> {
     /// A conversation with what is shown there.
     Mcp(Place<'p>),
+    /// The same over the older transport: the stream of it.
+    Older(Place<'p>),
+    /// Where messages of the older transport are posted to.
+    Messages,
     /// Whether there is anybody.
     Health,
     /// Whether everything is up.
@@ -47,24 +51,35 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     let path = path.strip_suffix('/').unwrap_or(path);
     match path {
         "/mcp" => return Some(Route::Mcp(Place::Profile(DEFAULT_PROFILE))),
+        "/sse" => return Some(Route::Older(Place::Profile(DEFAULT_PROFILE))),
+        "/messages" => return Some(Route::Messages),
         "/healthz" => return Some(Route::Health),
         "/readyz" => return Some(Route::Ready),
         "/metrics" => return Some(Route::Metrics),
         _ => {}
     }
-    let place = match path.strip_prefix("/mcp/")?.split_once('/')? {
+    if let Some(rest) = path.strip_prefix("/mcp/") {
+        return place(rest).map(Route::Mcp);
+    }
+    place(path.strip_prefix("/sse/")?).map(Route::Older)
+}
+
+fn place(path: &str) -> Option<Place<'_>> {
+    let place = match path.split_once('/')? {
         ("p", name) => Place::Profile(name),
         ("s", name) => Place::Server(name),
         _ => return None,
     };
     let (Place::Profile(name) | Place::Server(name)) = place;
-    (!name.is_empty() && !name.contains('/')).then_some(Route::Mcp(place))
+    (!name.is_empty() && !name.contains('/')).then_some(place)
 }
 
 /// The methods a route answers, as the `Allow` header lists them.
 pub(super) fn allowed(route: Route<'_>) -> &'static str {
     match route {
         Route::Mcp(_) => "GET, POST, DELETE, OPTIONS",
+        Route::Older(_) => "GET, OPTIONS",
+        Route::Messages => "POST, OPTIONS",
         Route::Health | Route::Ready | Route::Metrics => "GET, HEAD, OPTIONS",
     }
 }
@@ -75,6 +90,8 @@ pub(super) fn answers(route: Route<'_>, method: &Method) -> bool {
         Route::Mcp(_) => {
             matches!(*method, Method::POST | Method::GET | Method::DELETE | Method::OPTIONS)
         }
+        Route::Older(_) => matches!(*method, Method::GET | Method::OPTIONS),
+        Route::Messages => matches!(*method, Method::POST | Method::OPTIONS),
         Route::Health | Route::Ready | Route::Metrics => {
             matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
         }
@@ -96,6 +113,12 @@ mod tests {
             ("/mcp/p/work/", profile("work")),
             ("/mcp/s/git", server("git")),
             ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has that name, and none is found.
+            ("/sse", Some(Route::Older(Place::Profile("default")))),
+            ("/sse/p/work", Some(Route::Older(Place::Profile("work")))),
+            ("/sse/s/git/", Some(Route::Older(Place::Server("git")))),
+            ("/sse/git", None),
+            ("/messages", Some(Route::Messages)),
+            ("/messages/p/work", None),
             ("/healthz", Some(Route::Health)),
             ("/readyz", Some(Route::Ready)),
             ("/metrics", Some(Route::Metrics)),
@@ -125,7 +148,9 @@ mod tests {
 
     #[test]
     fn the_methods_that_are_listed_are_answered_and_no_others() {
-        let routes = [Route::Mcp(Place::Profile("a")), Route::Health, Route::Ready, Route::Metrics];
+        let place = Place::Profile("a");
+        let conversations = [Route::Mcp(place), Route::Older(place), Route::Messages];
+        let routes = conversations.into_iter().chain([Route::Health, Route::Ready, Route::Metrics]);
         for route in routes {
             for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "X"] {
                 let listed = allowed(route).split(", ").any(|listed| listed == method);

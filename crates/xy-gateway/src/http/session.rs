@@ -3,23 +3,30 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
+use super::event::EventId;
 use super::guard::{Guest, Who};
-use super::postbox::{Lease, Postbox};
+use super::postbox::{Lease, Postbox, TakenUp};
 use super::refused::Refused;
+use super::room::Room;
 use super::route::Place;
-use crate::front::{Conversation, Entry, Front, StreamNo, View};
+use super::stream::Manner;
+use crate::era;
+use crate::front::{Conversation, Entry, Front, View};
 
 /// A session that is idle for so long makes room for others when there is none.
 const FORSAKEN_AFTER: Duration = Duration::from_secs(60);
 
-/// However long a session may be idle, this often one looks.
-const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// However long a session may be idle, this often one looks, also at what is too old to be
+/// held for a stream.
+const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+
+type ById = RefCell<HashMap<SessionId, Rc<Session>>>;
 
 /// What a client shows to go on with its session: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,9 +62,20 @@ impl fmt::Debug for SessionId {
     }
 }
 
+/// Which transport a session is spoken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Streamable HTTP: streams come and go.
+    Streamable,
+    /// The older pair: everything is said on one stream, and ends with it.
+    Older,
+}
+
 /// One client's session.
 pub(super) struct Session {
     id: SessionId,
+    way: Way,
+    among: Weak<ById>,
     view: View,
     who: Who,
     conversation: Rc<dyn Conversation>,
@@ -89,6 +107,22 @@ impl Session {
         self.over.get()
     }
 
+    /// Whether its client comes back to a stream that is closed before its answer.
+    pub(super) fn polls(&self) -> bool {
+        self.conversation.version().is_some_and(era::has_polling)
+    }
+
+    /// A stream of it has lost its connection.
+    pub(super) fn lost_stream(&self) {
+        self.touch();
+        if self.way == Way::Older {
+            if let Some(among) = self.among.upgrade() {
+                among.borrow_mut().remove(&self.id);
+            }
+            self.end();
+        }
+    }
+
     /// It was used just now.
     pub(super) fn touch(&self) {
         self.used_at.set(Instant::now());
@@ -103,7 +137,7 @@ impl Session {
     }
 
     fn belongs_to(&self, guest: &Guest<'_>, place: Place<'_>) -> bool {
-        self.who == guest.who && place.is(&self.view)
+        self.way == Way::Streamable && self.who == guest.who && place.is(&self.view)
     }
 
     /// Ends it, once.
@@ -117,10 +151,11 @@ impl Session {
 
 /// All sessions.
 pub(super) struct Sessions {
-    by_id: RefCell<HashMap<SessionId, Rc<Session>>>,
+    by_id: Rc<ById>,
     /// Sessions that have begun and whose `initialize` is not answered yet.
     opening: Cell<usize>,
-    last_stream: Cell<StreamNo>,
+    /// What all of them hold for their clients.
+    room: Rc<Room>,
     front: Rc<dyn Front>,
     counts: Rc<Counts>,
     max: usize,
@@ -129,9 +164,9 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, max: usize) -> Self {
         Self {
-            by_id: RefCell::default(),
+            by_id: Rc::default(),
             opening: Cell::new(0),
-            last_stream: Cell::new(0),
+            room: Room::for_all(),
             front,
             counts,
             max,
@@ -154,16 +189,24 @@ impl Sessions {
     }
 
     /// Begins a session, which is not to be found before it is [admitted](Opening::admit).
-    pub(super) fn open(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Opening<'_>, Refused> {
+    pub(super) fn open(
+        &self,
+        guest: &Guest<'_>,
+        place: Place<'_>,
+        way: Way,
+    ) -> Result<Opening<'_>, Refused> {
         if self.by_id.borrow().len() + self.opening.get() >= self.max && !self.make_room() {
             return Err(Refused::TooManySessions(self.max));
         }
         let id = SessionId::random()?;
-        let postbox = Rc::new(Postbox::new(Rc::clone(&self.counts)));
+        let room = Room::for_session(&self.room);
+        let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
         let entry = Entry { view: place.to_view(), may_manage: guest.may_manage };
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
             id,
+            way,
+            among: Rc::downgrade(&self.by_id),
             view: place.to_view(),
             who: guest.who,
             conversation,
@@ -187,6 +230,17 @@ impl Sessions {
         session.inspect(|session| session.touch()).cloned().ok_or(Refused::UnknownSession)
     }
 
+    /// The session with this id that is spoken over the older pair, if it is this guest's.
+    pub(super) fn find_older(
+        &self,
+        id: SessionId,
+        guest: &Guest<'_>,
+    ) -> Result<Rc<Session>, Refused> {
+        let sessions = self.by_id.borrow();
+        let is_it = |session: &&Rc<Session>| session.way == Way::Older && session.who == guest.who;
+        sessions.get(&id).filter(is_it).cloned().ok_or(Refused::UnknownSession)
+    }
+
     /// Ends a session.
     pub(super) fn end(&self, session: &Session) {
         self.by_id.borrow_mut().remove(&session.id);
@@ -199,6 +253,7 @@ impl Sessions {
         let mut next = now + idle.min(SWEEP_AT_LEAST_EVERY);
         let mut expired = Vec::new();
         for session in self.by_id.borrow().values() {
+            session.postbox.sweep(now);
             match session.expires_at(idle) {
                 Some(at) if at <= now => expired.push(Rc::clone(session)),
                 Some(at) => next = next.min(at),
@@ -212,10 +267,13 @@ impl Sessions {
         next
     }
 
-    /// Ends all streams that only listen.
+    /// Ends all streams that only listen. Those of the older pair do if nothing is under way.
     pub(super) fn end_listeners(&self) {
         for session in self.by_id.borrow().values() {
             session.postbox.end_listeners();
+            if !session.conversation.is_busy() {
+                session.postbox.end_only();
+            }
         }
     }
 
@@ -230,7 +288,8 @@ impl Sessions {
     pub(super) fn gauges(&self) -> Gauges {
         let sessions = self.by_id.borrow();
         let streams = sessions.values().map(|session| session.postbox.open()).sum();
-        Gauges { sessions: sessions.len(), streams }
+        let apart = sessions.values().map(|session| session.postbox.apart()).sum();
+        Gauges { sessions: sessions.len(), streams, apart, stored: self.room.taken() }
     }
 
     /// How many sessions have begun and are not admitted yet.
@@ -240,24 +299,45 @@ impl Sessions {
     }
 
     /// Opens the stream of a call.
-    pub(super) fn open_call(&self, session: &Rc<Session>, streams: bool) -> Lease {
-        let stream = self.next_stream();
-        let mailbox = session.postbox.open_call(stream, streams);
-        Lease::new(Rc::clone(session), stream, mailbox)
+    pub(super) fn open_call(session: &Rc<Session>, events: bool) -> Lease {
+        let manner = Manner { events, polls: events && session.polls() };
+        let mailbox = session.postbox.open_call(manner);
+        Lease::new(Rc::clone(session), mailbox, 0)
     }
 
     /// Opens a stream that listens.
-    pub(super) fn open_listener(&self, session: &Rc<Session>) -> Lease {
-        let stream = self.next_stream();
-        let mailbox = session.postbox.open_listener(stream);
-        Lease::new(Rc::clone(session), stream, mailbox)
+    pub(super) fn open_listener(session: &Rc<Session>) -> Lease {
+        let mailbox = session.postbox.open_listener(session.polls());
+        Lease::new(Rc::clone(session), mailbox, 0)
     }
 
-    /// Numbers begin at 1 and are used once: 0 is the local door's.
-    fn next_stream(&self) -> StreamNo {
-        self.last_stream.set(self.last_stream.get() + 1);
-        self.last_stream.get()
+    /// Opens the only stream of the older pair.
+    pub(super) fn open_only(session: &Rc<Session>) -> Lease {
+        let mailbox = session.postbox.open_only();
+        Lease::new(Rc::clone(session), mailbox, 0)
     }
+
+    /// Takes up a stream again after an event of it, unless more than `max` are open; `None`
+    /// if nothing more is said there.
+    pub(super) fn take_up(
+        session: &Rc<Session>,
+        after: EventId,
+        max: usize,
+    ) -> Result<Option<Lease>, Refused> {
+        Ok(match session.postbox.take_up(after, max)? {
+            TakenUp::Over => None,
+            TakenUp::On(mailbox, connection) => {
+                Some(Lease::new(Rc::clone(session), mailbox, connection))
+            }
+        })
+    }
+}
+
+/// What tells the events of a session from those of others. It is no secret.
+fn random_tag() -> Result<u32, Refused> {
+    let mut bits = [0; 4];
+    getrandom::fill(&mut bits).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
+    Ok(u32::from_ne_bytes(bits))
 }
 
 /// A session whose `initialize` is not answered yet. Unless it is admitted it ends with this,

@@ -1,91 +1,62 @@
 //! What waits for one client on one stream, and how it gets there.
 //!
-//! A [`Mailbox`] is filled by the gateway and emptied by the connection, on one thread. It
-//! holds an answer as plain JSON as long as nothing came before it, and else events, already
-//! as they go over the wire, so that all that has gathered goes out at once.
-//!
-//! Events have no ids. Whoever adds them, so that a client may take up a broken stream again,
-//! gives each its id in [`Events::push`] and keeps them in the session.
+//! A [`Mailbox`] is filled by the gateway and emptied by a connection, on one thread. It holds
+//! an answer as plain JSON as long as nothing came before it, and else events on a [`Tape`].
+//! It may outlive its connection, and be given another one; only the newest one is served.
 
 use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use hyper::body::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
-use xy_mcp::edit::append_on_one_line;
 
-use super::limits::{KEEP_ALIVE_EVERY, STREAM_BYTES_MAX};
+use super::counts::Stored;
+use super::event::{self, StreamId};
+use super::limits::{KEEP_ALIVE_EVERY, RETRY_CROWDED_MS, RETRY_MS, STREAM_BYTES_MAX};
 use super::postbox::Lease;
+use super::room::Room;
+use super::tape::{Evicted, Spare, Tape};
+use crate::front::StreamNo;
 
-const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
-const AFTER_DATA: &[u8] = b"\n\n";
 const KEEP_ALIVE: &[u8] = b": still here\n\n";
 
-/// Messages as events, one after the other.
-#[derive(Debug, Default)]
-pub(super) struct Events {
-    bytes: Vec<u8>,
-    count: usize,
-}
-
-impl Events {
-    /// Adds one message. A line break between the parts of its JSON, which a server may have
-    /// written, would end the event's data.
-    pub(super) fn push(&mut self, message: &[u8]) {
-        self.bytes.reserve(BEFORE_DATA.len() + message.len() + AFTER_DATA.len());
-        self.bytes.extend_from_slice(BEFORE_DATA);
-        append_on_one_line(&mut self.bytes, message);
-        self.bytes.extend_from_slice(AFTER_DATA);
-        self.count += 1;
-    }
-
-    /// One message as an event of its own.
-    pub(super) fn single(message: &[u8]) -> Bytes {
-        let mut events = Self::default();
-        events.push(message);
-        events.bytes.into()
-    }
-
-    /// Adds all that is in `later`.
-    pub(super) fn append(&mut self, later: Self) {
-        if self.count == 0 {
-            *self = later;
-        } else {
-            self.bytes.extend_from_slice(&later.bytes);
-            self.count += later.count;
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
+/// What a stream is for, and what may be said on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// Whether events may come before the answer.
+    pub(super) events: bool,
+    /// Whether the client knows events without data, and comes back to a stream that was
+    /// closed before its answer.
+    pub(super) polls: bool,
 }
 
 /// What waits for the reader of one stream.
 #[derive(Debug)]
 pub(super) struct Mailbox {
+    stream: StreamNo,
+    manner: Manner,
     mail: RefCell<Mail>,
+    room: Rc<Room>,
 }
 
 #[derive(Debug)]
 struct Mail {
-    /// Whether events may come before the answer.
-    streams: bool,
-    /// Whether one has.
+    /// Whether it has become events.
     begun: bool,
-    events: Events,
+    /// What is sent before anything else to the connection that is there now.
+    prelude: Vec<u8>,
+    tape: Tape,
     /// The answer, if nothing came before it.
     answer: Option<Bytes>,
-    end: Option<End>,
+    end: Option<(End, Instant)>,
+    /// Which of the connections that it had one after the other is served, if any.
+    connection: Option<u32>,
+    last_connection: u32,
+    /// Since when there is none.
+    apart_since: Instant,
     reader: Option<Waker>,
 }
 
@@ -94,7 +65,6 @@ struct Mail {
 enum End {
     Answered,
     Cancelled,
-    TooSlow,
     SessionOver,
 }
 
@@ -118,56 +88,100 @@ pub(super) enum NotTaken {
     NoEvents,
     /// Nothing more is said here.
     Ended,
-    /// Too much waits already: from now on nothing more is said here.
+}
+
+/// What became of a message that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is sent when the reader is ready for it.
+    Fits,
+    /// So much waits already that the reader is left.
     TooSlow,
 }
 
+/// What comes of taking up a stream again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Resumed {
+    /// There is nothing more to hear.
+    Over,
+    /// It goes on, on this connection.
+    On(u32),
+}
+
 impl Mailbox {
-    /// Of a stream on which events may come before the answer, or may not.
-    pub(super) fn new(streams: bool) -> Self {
-        Self {
-            mail: RefCell::new(Mail {
-                streams,
-                begun: false,
-                events: Events::default(),
-                answer: None,
-                end: None,
-                reader: None,
-            }),
+    /// Of a stream that has a connection. Without a name its events cannot be sent twice.
+    pub(super) fn new(
+        stream: StreamNo,
+        id: Option<StreamId>,
+        manner: Manner,
+        room: Rc<Room>,
+    ) -> Self {
+        let mail = Mail {
+            begun: false,
+            prelude: Vec::new(),
+            tape: Tape::new(id),
+            answer: None,
+            end: None,
+            connection: Some(0),
+            last_connection: 0,
+            apart_since: Instant::now(),
+            reader: None,
+        };
+        Self { stream, manner, mail: RefCell::new(mail), room }
+    }
+
+    pub(super) fn stream(&self) -> StreamNo {
+        self.stream
+    }
+
+    pub(super) fn polls(&self) -> bool {
+        self.manner.polls
+    }
+
+    /// Makes it events, whether there are any yet or not. A client that can come back is told
+    /// from where.
+    pub(super) fn begin(&self) {
+        let mut mail = self.mail.borrow_mut();
+        if self.manner.events && mail.end.is_none() {
+            mail.begin(self.manner);
+            mail.wake();
         }
     }
 
-    /// Of a stream that is events only, with what was kept for it.
-    pub(super) fn listening(kept: Events) -> Self {
-        let mailbox = Self::new(true);
-        mailbox.mail.borrow_mut().begun = true;
-        mailbox.mail.borrow_mut().events = kept;
-        mailbox
+    /// Sends this before anything else.
+    pub(super) fn say_first(&self, bytes: &[u8]) {
+        self.mail.borrow_mut().prelude.extend_from_slice(bytes);
     }
 
     /// Puts what comes before the answer.
-    pub(super) fn put_event(&self, message: &[u8]) -> Result<(), NotTaken> {
-        let mut mail = self.mail.borrow_mut();
-        if !mail.streams && mail.end.is_none() {
-            return Err(NotTaken::NoEvents);
-        }
-        mail.push(message)?;
-        mail.begun = true;
-        Ok(())
+    pub(super) fn put_event(&self, message: &[u8]) -> Result<Taken, NotTaken> {
+        self.change(|mail| {
+            if mail.end.is_some() {
+                return Err(NotTaken::Ended);
+            }
+            if !self.manner.events {
+                return Err(NotTaken::NoEvents);
+            }
+            mail.begin(self.manner);
+            Ok(mail.push(message, false))
+        })
     }
 
     /// Puts the answer.
-    pub(super) fn put_answer(&self, message: &[u8]) -> Result<(), NotTaken> {
-        let mut mail = self.mail.borrow_mut();
-        if mail.begun {
-            mail.push(message)?;
-        } else if mail.end.is_some() {
-            return Err(NotTaken::Ended);
-        } else {
-            mail.answer = Some(Bytes::copy_from_slice(message));
-        }
-        mail.finish(End::Answered);
-        Ok(())
+    pub(super) fn put_answer(&self, message: &[u8]) -> Result<Taken, NotTaken> {
+        self.change(|mail| {
+            if mail.end.is_some() {
+                return Err(NotTaken::Ended);
+            }
+            let taken = if mail.begun {
+                mail.push(message, true)
+            } else {
+                mail.answer = Some(Bytes::copy_from_slice(message));
+                Taken::Fits
+            };
+            mail.finish(End::Answered);
+            Ok(taken)
+        })
     }
 
     /// There will be no answer.
@@ -180,14 +194,84 @@ impl Mailbox {
         self.mail.borrow_mut().finish(End::SessionOver);
     }
 
+    /// The client goes on after `place`, on a new connection; an older one is left. `None` if
+    /// it was never told that place.
+    pub(super) fn resume(&self, place: u64) -> Option<Resumed> {
+        self.change(|mail| {
+            let missed = mail.tape.go_back(place)?;
+            if mail.end.is_some() && mail.tape.is_last(place) {
+                mail.leave();
+                return Some(Resumed::Over);
+            }
+            mail.prelude.clear();
+            mail.prime(self.manner);
+            if missed > 0 {
+                mail.prelude.extend_from_slice(&gap(missed));
+            }
+            mail.leave();
+            mail.last_connection += 1;
+            mail.connection = Some(mail.last_connection);
+            Some(Resumed::On(mail.last_connection))
+        })
+    }
+
+    /// A connection has ended; whether it was the one that is served.
+    pub(super) fn detach(&self, connection: u32) -> bool {
+        let mut mail = self.mail.borrow_mut();
+        let is_served = mail.connection == Some(connection);
+        if is_served {
+            mail.leave();
+        }
+        is_served
+    }
+
+    /// Whether a client may come back to it.
+    pub(super) fn is_resumable(&self) -> bool {
+        let mail = self.mail.borrow();
+        mail.tape.is_known() && mail.end.is_none_or(|(end, _)| end != End::SessionOver)
+    }
+
+    /// Whether an answer to it is still to come.
+    pub(super) fn is_open(&self) -> bool {
+        self.mail.borrow().end.is_none()
+    }
+
+    /// Takes what was never sent, to say it elsewhere.
+    pub(super) fn take_unsent(&self) -> impl Iterator<Item = Bytes> + use<> {
+        self.change(|mail| mail.tape.take_unsent())
+    }
+
+    /// Forgets an event to make room. What waits for a connection that is there stays.
+    pub(super) fn evict(&self, spare: Spare) -> Option<Evicted> {
+        self.change(|mail| match mail.connection {
+            Some(_) if spare == Spare::All => None,
+            _ => mail.tape.evict(spare),
+        })
+    }
+
+    /// Forgets what was said before `then`.
+    pub(super) fn forget_before(&self, then: Instant) {
+        self.change(|mail| {
+            let spare = if mail.connection.is_some() { Spare::Sent } else { Spare::All };
+            mail.tape.forget_before(then, spare);
+        });
+    }
+
+    /// Whether it has had no connection since `then`, and nothing new.
+    pub(super) fn is_forsaken(&self, then: Instant) -> bool {
+        let mail = self.mail.borrow();
+        let since = mail.end.map_or(mail.apart_since, |(_, at)| at.max(mail.apart_since));
+        mail.connection.is_none() && since < then
+    }
+
+    /// Whether everything that was said was sent.
+    pub(super) fn is_all_sent(&self) -> bool {
+        self.mail.borrow().tape.is_all_sent()
+    }
+
     /// Waits for what comes first.
     pub(super) async fn first(&self) -> First {
         std::future::poll_fn(|context| self.poll_first(context)).await
-    }
-
-    /// Takes what nobody will read here any more.
-    pub(super) fn take_events(&self) -> Events {
-        std::mem::take(&mut self.mail.borrow_mut().events)
     }
 
     fn poll_first(&self, context: &Context<'_>) -> Poll<First> {
@@ -196,46 +280,119 @@ impl Mailbox {
             return Poll::Ready(First::Answer(answer));
         }
         match mail.end {
-            Some(End::SessionOver) if !mail.begun => Poll::Ready(First::SessionOver),
-            Some(End::Cancelled) if !mail.begun => Poll::Ready(First::Nothing),
+            Some((End::SessionOver, _)) if !mail.begun => Poll::Ready(First::SessionOver),
+            Some((End::Cancelled, _)) if !mail.begun => Poll::Ready(First::Nothing),
             Some(_) => Poll::Ready(First::Events),
             None if mail.begun => Poll::Ready(First::Events),
             None => mail.wait(context),
         }
     }
 
-    /// The events that have gathered; `None` once there will be no more.
-    fn poll_events(&self, context: &Context<'_>) -> Poll<Option<Bytes>> {
-        let mut mail = self.mail.borrow_mut();
-        if !mail.events.is_empty() {
-            return Poll::Ready(Some(std::mem::take(&mut mail.events).bytes.into()));
-        }
-        if mail.end.is_some() { Poll::Ready(None) } else { mail.wait(context) }
+    /// The events that have gathered; `None` once there will be no more here.
+    fn poll_events(&self, connection: u32, context: &Context<'_>) -> Poll<Option<Bytes>> {
+        self.change(|mail| {
+            if mail.connection != Some(connection) {
+                return Poll::Ready(None);
+            }
+            if let Some(piece) = mail.send() {
+                return Poll::Ready(Some(piece));
+            }
+            if mail.end.is_some() { Poll::Ready(None) } else { mail.wait(context) }
+        })
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&self, connection: u32) -> bool {
         let mail = self.mail.borrow();
-        mail.events.is_empty() && mail.end.is_some()
+        mail.connection != Some(connection)
+            || mail.end.is_some() && mail.prelude.is_empty() && mail.tape.is_all_sent()
+    }
+
+    /// Everything that is sent to a connection until it would wait, or the end.
+    #[cfg(test)]
+    pub(super) fn take_all(&self, connection: u32) -> String {
+        let mut all = String::new();
+        let context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(piece)) = self.poll_events(connection, &context) {
+            all += std::str::from_utf8(&piece).unwrap();
+        }
+        all
+    }
+
+    /// Changes it, and says how much room it takes then.
+    fn change<T>(&self, change: impl FnOnce(&mut Mail) -> T) -> T {
+        let mut mail = self.mail.borrow_mut();
+        let before = mail.stored();
+        let outcome = change(&mut mail);
+        self.room.changes(before, mail.stored());
+        outcome
     }
 }
 
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.room.changes(self.mail.get_mut().stored(), Stored::default());
+    }
+}
+
+/// What a client is told that missed something.
+fn gap(missed: u64) -> Bytes {
+    let notice = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"warning","logger":"xy","data":"{missed} messages of this stream could not be kept for so long, and are lost"}}}}"#
+    );
+    event::framed(None, notice.as_bytes()).0
+}
+
 impl Mail {
-    fn push(&mut self, message: &[u8]) -> Result<(), NotTaken> {
-        if self.end.is_some() {
-            return Err(NotTaken::Ended);
+    fn stored(&self) -> Stored {
+        Stored { events: self.tape.len(), bytes: self.tape.bytes() }
+    }
+
+    fn begin(&mut self, manner: Manner) {
+        if !self.begun {
+            self.begun = true;
+            self.prime(manner);
         }
-        if !self.events.is_empty() && self.events.bytes() + message.len() > STREAM_BYTES_MAX {
-            self.events = Events::default();
-            self.finish(End::TooSlow);
-            return Err(NotTaken::TooSlow);
+    }
+
+    /// Tells a client that understands it from where it can go on.
+    fn prime(&mut self, manner: Manner) {
+        if manner.polls
+            && let Some(id) = self.tape.name_of_sent()
+        {
+            self.prelude.extend_from_slice(&event::priming(id, RETRY_MS));
         }
-        self.events.push(message);
+    }
+
+    fn push(&mut self, message: &[u8], is_answer: bool) -> Taken {
+        let waiting = self.tape.unsent_bytes();
+        self.tape.push(message, is_answer, Instant::now());
+        if self.connection.is_some() && waiting > 0 && waiting + message.len() > STREAM_BYTES_MAX {
+            self.leave();
+            return Taken::TooSlow;
+        }
         self.wake();
-        Ok(())
+        Taken::Fits
+    }
+
+    /// Everything that waits, in one piece.
+    fn send(&mut self) -> Option<Bytes> {
+        let events = self.tape.send();
+        if self.prelude.is_empty() {
+            return events;
+        }
+        let mut piece = std::mem::take(&mut self.prelude);
+        piece.extend_from_slice(&events.unwrap_or_default());
+        Some(piece.into())
+    }
+
+    fn leave(&mut self) {
+        self.connection = None;
+        self.apart_since = Instant::now();
+        self.wake();
     }
 
     fn finish(&mut self, end: End) {
-        self.end.get_or_insert(end);
+        self.end.get_or_insert_with(|| (end, Instant::now()));
         self.wake();
     }
 
@@ -260,37 +417,71 @@ pub(super) struct EventStream {
     lease: Lease,
     /// When a comment is due; made when there is a first silence.
     quiet: Option<Pin<Box<Sleep>>>,
+    lets_go: bool,
 }
 
 impl EventStream {
     pub(super) fn new(lease: Lease) -> Self {
-        Self { lease, quiet: None }
+        Self { lease, quiet: None, lets_go: false }
     }
 
     /// What is to be sent next; `None` at the end.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let due = || Instant::now() + KEEP_ALIVE_EVERY;
-        if let Poll::Ready(events) = self.lease.mailbox().poll_events(context) {
+        if self.lets_go {
+            return Poll::Ready(None);
+        }
+        let connection = self.lease.connection();
+        if let Poll::Ready(events) = self.lease.mailbox().poll_events(connection, context) {
             if let Some(quiet) = &mut self.quiet {
-                quiet.as_mut().reset(due());
+                quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
             }
             return Poll::Ready(events);
         }
-        let quiet = self.quiet.get_or_insert_with(|| Box::pin(sleep_until(due())));
+        let patience = self.patience();
+        let quiet =
+            self.quiet.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
         ready!(quiet.as_mut().poll(context));
-        quiet.as_mut().reset(due());
+        quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
+        if self.lease.is_crowded() && self.lease.mailbox().polls() {
+            self.lets_go = true;
+            return Poll::Ready(Some(event::retry(RETRY_CROWDED_MS)));
+        }
         Poll::Ready(Some(Bytes::from_static(KEEP_ALIVE)))
+    }
+
+    /// How long the first silence may be. Who comes back when there are too many connections
+    /// is told what is new, and to come again.
+    fn patience(&self) -> Duration {
+        if self.lease.is_crowded() && self.lease.connection() > 0 {
+            Duration::ZERO
+        } else {
+            KEEP_ALIVE_EVERY
+        }
+    }
+
+    /// Whether the client shall come back over another connection.
+    pub(super) fn lets_go(&self) -> bool {
+        self.lets_go
     }
 
     /// Whether there is nothing more to send, now and later.
     pub(super) fn is_over(&self) -> bool {
-        self.lease.mailbox().is_over()
+        self.lets_go || self.lease.mailbox().is_over(self.lease.connection())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLAIN: Manner = Manner { events: true, polls: false };
+    const POLLS: Manner = Manner { events: true, polls: true };
+    const JSON: Manner = Manner { events: false, polls: false };
+
+    fn mailbox(manner: Manner) -> Mailbox {
+        let id = StreamId { tag: 0, stream: 1 };
+        Mailbox::new(1, Some(id), manner, Room::for_session(&Room::for_all()))
+    }
 
     fn first(mailbox: &Mailbox) -> Option<First> {
         match mailbox.poll_first(&Context::from_waker(Waker::noop())) {
@@ -299,45 +490,96 @@ mod tests {
         }
     }
 
-    fn events(mailbox: &Mailbox) -> Poll<Option<Bytes>> {
-        mailbox.poll_events(&Context::from_waker(Waker::noop()))
+    fn events_of(mailbox: &Mailbox, connection: u32) -> Poll<Option<String>> {
+        let events = mailbox.poll_events(connection, &Context::from_waker(Waker::noop()));
+        events.map(|it| it.map(|it| String::from_utf8(it.to_vec()).unwrap()))
+    }
+
+    fn events(mailbox: &Mailbox) -> Poll<Option<String>> {
+        events_of(mailbox, 0)
+    }
+
+    fn text(text: &str) -> Poll<Option<String>> {
+        Poll::Ready(Some(text.to_owned()))
     }
 
     #[test]
     fn an_answer_that_comes_first_is_plain() {
-        let mailbox = Mailbox::new(true);
+        let mailbox = mailbox(POLLS);
         assert_eq!(first(&mailbox), None);
         mailbox.put_answer(b"{}").unwrap();
         assert_eq!(first(&mailbox), Some(First::Answer(Bytes::from_static(b"{}"))));
+        assert!(!mailbox.is_resumable());
     }
 
     #[test]
     fn what_comes_before_the_answer_makes_both_events_in_one_piece() {
-        let mailbox = Mailbox::new(true);
+        let mailbox = mailbox(PLAIN);
         mailbox.put_event(b"1").unwrap();
         mailbox.put_answer(b"2").unwrap();
         assert_eq!(first(&mailbox), Some(First::Events));
-        let both = b"event: message\ndata: 1\n\nevent: message\ndata: 2\n\n";
-        assert_eq!(events(&mailbox), Poll::Ready(Some(Bytes::from_static(both))));
-        assert!(mailbox.is_over());
+        let both = "id: 00000000-1-1\nevent: message\ndata: 1\n\n\
+                    id: 00000000-1-2\nevent: message\ndata: 2\n\n";
+        assert_eq!(events(&mailbox), text(both));
+        assert!(mailbox.is_over(0));
         assert_eq!(events(&mailbox), Poll::Ready(None));
     }
 
     #[test]
-    fn line_breaks_in_a_message_do_not_break_its_event() {
-        let event = Events::single(b"{\r\n\"a\":\r1,\n\"b\":\"\\n\"}");
-        assert_eq!(event, "event: message\ndata: {  \"a\": 1, \"b\":\"\\n\"}\n\n");
+    fn who_can_come_back_is_told_from_where_before_anything_else() {
+        let mailbox = mailbox(POLLS);
+        mailbox.begin();
+        assert_eq!(first(&mailbox), Some(First::Events));
+        assert_eq!(events(&mailbox), text("id: 00000000-1-0\nretry: 1000\ndata: \n\n"));
+        mailbox.put_answer(b"1").unwrap();
+        assert_eq!(events(&mailbox), text("id: 00000000-1-1\nevent: message\ndata: 1\n\n"));
+        assert_eq!(events(&mailbox), Poll::Ready(None));
+
+        // The last piece was lost on its way.
+        assert_eq!(mailbox.resume(0), Some(Resumed::On(1)));
+        let again = "id: 00000000-1-0\nretry: 1000\ndata: \n\n\
+                     id: 00000000-1-1\nevent: message\ndata: 1\n\n";
+        assert_eq!(events(&mailbox), Poll::Ready(None), "the older connection is left");
+        assert_eq!(events_of(&mailbox, 1), text(again));
+        assert_eq!(mailbox.resume(1), Some(Resumed::Over));
+        assert_eq!(mailbox.resume(2), None);
+    }
+
+    #[test]
+    fn who_does_not_know_empty_events_gets_none() {
+        let mailbox = mailbox(PLAIN);
+        mailbox.begin();
+        assert_eq!(first(&mailbox), Some(First::Events));
+        assert_eq!(events(&mailbox), Poll::Pending);
+        assert!(!mailbox.is_resumable());
+    }
+
+    #[test]
+    fn who_missed_something_is_told_so() {
+        let mailbox = mailbox(POLLS);
+        mailbox.put_event(b"1").unwrap();
+        assert!(events(&mailbox).is_ready());
+        mailbox.put_event(b"2").unwrap();
+        mailbox.put_event(b"3").unwrap();
+        mailbox.detach(0);
+        for _ in 0..2 {
+            assert!(mailbox.evict(Spare::All).is_some());
+        }
+        assert_eq!(mailbox.resume(1), Some(Resumed::On(1)));
+        let Poll::Ready(Some(heard)) = events_of(&mailbox, 1) else { panic!("it hears more") };
+        assert!(heard.contains("1 messages of this stream could not be kept"), "{heard}");
+        assert!(heard.ends_with("data: 3\n\n"), "{heard}");
     }
 
     #[test]
     fn nothing_is_taken_after_the_end() {
-        let mailbox = Mailbox::new(true);
-        mailbox.cancel();
-        assert_eq!(mailbox.put_event(b"1"), Err(NotTaken::Ended));
-        assert_eq!(mailbox.put_answer(b"2"), Err(NotTaken::Ended));
-        assert_eq!(first(&mailbox), Some(First::Nothing));
+        let cancelled = mailbox(POLLS);
+        cancelled.cancel();
+        assert_eq!(cancelled.put_event(b"1"), Err(NotTaken::Ended));
+        assert_eq!(cancelled.put_answer(b"2"), Err(NotTaken::Ended));
+        assert_eq!(first(&cancelled), Some(First::Nothing));
 
-        let answered = Mailbox::new(true);
+        let answered = mailbox(POLLS);
         answered.put_answer(b"1").unwrap();
         answered.session_over();
         assert_eq!(first(&answered), Some(First::Answer(Bytes::from_static(b"1"))));
@@ -345,8 +587,10 @@ mod tests {
 
     #[test]
     fn a_stream_that_wants_no_events_still_gets_its_answer() {
-        let mailbox = Mailbox::new(false);
+        let mailbox = mailbox(JSON);
         assert_eq!(mailbox.put_event(b"1"), Err(NotTaken::NoEvents));
+        mailbox.begin();
+        assert_eq!(first(&mailbox), None);
         mailbox.put_answer(b"2").unwrap();
         assert_eq!(first(&mailbox), Some(First::Answer(Bytes::from_static(b"2"))));
     }
@@ -354,12 +598,29 @@ mod tests {
     #[test]
     fn a_reader_that_is_too_slow_is_left_but_one_message_may_be_of_any_size() {
         let large = vec![b'1'; STREAM_BYTES_MAX + 1];
-        let mailbox = Mailbox::new(true);
-        mailbox.put_event(&large).unwrap();
-        assert_eq!(mailbox.put_event(b"2"), Err(NotTaken::TooSlow));
-        assert_eq!(mailbox.put_answer(b"3"), Err(NotTaken::Ended));
-        assert_eq!(mailbox.mail.borrow().events.bytes(), 0);
-        assert_eq!(first(&mailbox), Some(First::Events));
+        let mailbox = mailbox(PLAIN);
+        assert_eq!(mailbox.put_event(&large), Ok(Taken::Fits));
+        assert_eq!(mailbox.put_event(b"2"), Ok(Taken::TooSlow));
         assert_eq!(events(&mailbox), Poll::Ready(None));
+        assert!(!mailbox.detach(0), "it was left already");
+    }
+
+    #[test]
+    fn what_waits_for_a_connection_that_is_there_is_not_given_up() {
+        let mailbox = mailbox(POLLS);
+        mailbox.put_event(b"1").unwrap();
+        assert_eq!((mailbox.evict(Spare::Sent), mailbox.evict(Spare::All)), (None, None));
+        assert!(events(&mailbox).is_ready());
+        assert_eq!(mailbox.evict(Spare::Sent), Some(Evicted::Sent));
+    }
+
+    #[test]
+    fn room_is_given_back() {
+        let room = Room::for_session(&Room::for_all());
+        let mailbox = Mailbox::new(1, None, POLLS, Rc::clone(&room));
+        mailbox.put_event(b"1").unwrap();
+        assert_eq!(room.taken().events, 1);
+        drop(mailbox);
+        assert_eq!(room.taken(), Stored::default());
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::counts::Gauges;
+use super::counts::{Gauges, Stored};
 use super::door::Door;
 use super::{Auth, HttpRules, HttpStatus, Token, serve_door};
 use crate::fake::FakeFront;
@@ -19,6 +19,8 @@ use client::{Client, Request};
 mod client;
 mod lifetimes;
 mod limits;
+mod older;
+mod resume;
 mod statuses;
 mod streams;
 
@@ -124,7 +126,7 @@ impl World {
     }
 
     fn gauges(&self) -> (usize, usize) {
-        let Gauges { sessions, streams } = self.door.sessions().gauges();
+        let Gauges { sessions, streams, .. } = self.door.sessions().gauges();
         (sessions, streams)
     }
 
@@ -142,6 +144,16 @@ impl World {
         .await;
     }
 
+    /// How many streams wait to be taken up again.
+    fn apart(&self) -> usize {
+        self.door.sessions().gauges().apart
+    }
+
+    /// How much is held for clients.
+    fn stored(&self) -> Stored {
+        self.door.sessions().gauges().stored
+    }
+
     fn metrics(&self) -> String {
         let mut out = String::new();
         self.door.counts().write(&mut out, self.door.sessions().gauges());
@@ -149,7 +161,7 @@ impl World {
     }
 
     fn assert_nothing_is_left(&self) {
-        assert_eq!(self.gauges(), (0, 0));
+        assert_eq!(self.door.sessions().gauges(), Gauges::default());
         assert_eq!(self.door.sessions().opening(), 0);
         assert_eq!(Rc::strong_count(&self.door), 1);
         for conversation in self.front.conversations() {

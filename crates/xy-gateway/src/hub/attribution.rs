@@ -1,36 +1,153 @@
 //! Whom the words of a server are for, when it does not say.
+//!
+//! A task that a message names has an owner, and so has an elicitation; what names neither
+//! belongs to the client whose calls alone are in flight. What belongs to nobody is for the
+//! log, or is refused.
 
 use std::rc::Rc;
 
+use tokio::time::Instant;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Outcome};
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Hub;
+use crate::capabilities::Wants;
 use crate::client::Client;
+use crate::era;
 use crate::front::To;
 use crate::level::Level;
 use crate::names;
+use crate::owners::NewTask;
 use crate::params::Params;
 use crate::say;
-use crate::upstream::{Company, Upstream};
+use crate::tasks::{self, Related};
+use crate::upstream::{Answer, Company, Follow, Told, Upstream};
+
+/// The error that says that a user has to go elsewhere first.
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+
+/// Somebody whom a message is for, and where they asked.
+type Addressee = (Rc<Client>, To);
 
 impl Hub {
-    /// Whom a message of a server belongs to, and where they asked.
-    fn addressee(&self, by: &Rc<Upstream>) -> Option<(Rc<Client>, To)> {
-        if let Holder::Client(number) = by.key().holder {
-            let client = self.clients.borrow().get(&number).cloned()?;
-            let to = by.only_client().map_or(To::Anyone, |(_, stream)| To::During(stream));
-            return Some((client, to));
+    /// Whom a message of a server belongs to; `during` is the call it is about, if the way it
+    /// came tells.
+    fn addressee(
+        &self,
+        by: &Rc<Upstream>,
+        params: Option<&str>,
+        during: Option<u64>,
+    ) -> Option<Addressee> {
+        if let Some(ours) = during {
+            // What was said where only one call is answered is about that call.
+            return by.client_of(ours).map(|(client, stream)| (client, To::During(stream)));
         }
-        by.only_client().map(|(client, stream)| (client, To::During(stream)))
+        if let Holder::Client(number) = by.key().holder {
+            return self.at(by, number);
+        }
+        match tasks::related(params) {
+            Some(Related::To(id)) => self.owner_of_task(by, &id),
+            Some(Related::Unreadable) => None,
+            None => {
+                let (client, stream) = by.only_client()?;
+                let (owners, now) = (self.owners.borrow(), Instant::now());
+                let is_clear = !owners.works_for_others(by.key(), client.number(), now);
+                is_clear.then_some((client, To::During(stream)))
+            }
+        }
+    }
+
+    /// A client, and where it has asked this server last.
+    fn at(&self, by: &Rc<Upstream>, number: u64) -> Option<Addressee> {
+        let client = self.client(number)?;
+        let to = by.stream_of(&client).map_or(To::Anyone, To::During);
+        Some((client, to))
+    }
+
+    /// Whose a task of a server is.
+    fn owner_of_task(&self, by: &Rc<Upstream>, id: &str) -> Option<Addressee> {
+        if let Holder::Client(number) = by.key().holder {
+            return self.at(by, number);
+        }
+        let owner = self.owners.borrow().owner_of_task(by.key(), id)?;
+        self.at(by, owner)
+    }
+
+    /// Whose an elicitation is that has been completed.
+    fn owner_of_elicitation(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Addressee> {
+        let id = Wants::read(params).elicitation()?;
+        let owner = self.owners.borrow_mut().completed(by.key(), &id);
+        match by.key().holder {
+            Holder::Client(number) => self.at(by, number),
+            Holder::Shared => self.at(by, owner?),
+        }
+    }
+
+    /// How a task is doing.
+    fn task_changed(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Addressee> {
+        let (id, is_over) = tasks::told(params?)?;
+        let addressee = self.owner_of_task(by, &id);
+        if is_over {
+            self.owners.borrow_mut().ended(by.key(), &id);
+        }
+        addressee
+    }
+
+    /// Whom a server may ask this, as its question stands.
+    fn asked_one(
+        &self,
+        by: &Rc<Upstream>,
+        method: &str,
+        params: Option<&str>,
+        during: Option<u64>,
+    ) -> Asking {
+        if !method.starts_with("tasks/") {
+            return self.addressee(by, params, during).ok_or((
+                -32603,
+                "it is not clear which client this is for: several share this server",
+            ));
+        }
+        let clients = match by.key().holder {
+            Holder::Client(number) => self.client(number).into_iter().collect(),
+            Holder::Shared => self.clients(),
+        };
+        let id = Params::read(params).task_id();
+        let found = match (method, id, by.key().holder) {
+            ("tasks/list", _, Holder::Client(_)) => clients.into_iter().next(),
+            ("tasks/list", _, Holder::Shared) => {
+                return Err((-32601, "several clients share this server: none lists its tasks"));
+            }
+            (_, Some(id), _) => clients.into_iter().find(|it| it.does_task(by, &id)),
+            (_, None, _) => None,
+        };
+        let client = found.ok_or((-32602, "Task not found"))?;
+        self.at(by, client.number()).ok_or((-32602, "Task not found"))
+    }
+
+    /// A shared server has asked something: from now on its clients take turns.
+    fn has_asked(&self, by: &Rc<Upstream>) {
+        let Some(server) = self.server(by.key().server.as_str()) else { return };
+        if !server.has_asked(by) {
+            return;
+        }
+        let known = server.known.borrow().clone();
+        if let Some(known) = known {
+            let (hub, settings) = (self.me(), server.settings.borrow().clone());
+            tokio::task::spawn_local(async move {
+                hub.manifests.remember(&settings, &known, true).await;
+            });
+        }
+        self.tell_asking();
     }
 
     fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
         let Some(written) = Params::read(params).uri() else { return };
-        let Some(uri) = xy_mcp::envelope::text_of(written) else { return };
+        let Some(uri) = envelope::text_of(written) else { return };
         let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
         for watcher in watchers {
             let Some(client) = self.client(watcher.client) else { continue };
-            let mut edits = xy_mcp::edit::Edits::of(line);
+            let mut edits = Edits::of(line);
             if watcher.by_outside_name {
                 let outside = names::uri_outside(by.server.as_str(), &uri);
                 edits.replace(written, names::quoted(&outside));
@@ -40,54 +157,132 @@ impl Hub {
     }
 }
 
+/// Whom a server may ask, or why nobody: a code and a sentence.
+type Asking = Result<Addressee, (i64, &'static str)>;
+
 impl Company for Hub {
-    fn told(&self, by: &Rc<Upstream>, method: &str, params: Option<&str>, line: &[u8]) {
-        match method {
+    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>) {
+        let Told { method, params, line, during } = *told;
+        let addressee = match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
-            | "notifications/resources/list_changed" => by.lists_changed(),
-            "notifications/resources/updated" => self.resource_updated(by.key(), params, line),
+            | "notifications/resources/list_changed" => return by.lists_changed(),
+            "notifications/resources/updated" => {
+                return self.resource_updated(by.key(), params, line);
+            }
             "notifications/cancelled" => {
                 if let Some(id) = Params::read(params).request_id() {
                     for client in self.clients() {
                         client.unask(by, id, line);
                     }
                 }
+                return;
             }
-            _ => match self.addressee(by) {
-                Some((client, to)) if wants(&client, method, params) => client.tell(line, to),
-                Some(_) => {}
-                None => by.stray(line),
-            },
+            "notifications/tasks/status" => self.task_changed(by, params),
+            "notifications/elicitation/complete" => self.owner_of_elicitation(by, params),
+            _ => self.addressee(by, params, during),
+        };
+        match addressee {
+            Some((client, to)) if wants(&client, method, params) => {
+                tell(by, &client, to, line);
+            }
+            Some(_) => {}
+            None => by.stray(line),
         }
     }
 
-    fn asked(&self, by: &Rc<Upstream>, id: &str, method: &str, line: &[u8]) {
-        let capability = match method {
-            "sampling/createMessage" => "sampling",
-            "elicitation/create" => "elicitation",
-            "roots/list" => "roots",
-            _ => "",
-        };
-        let refuse = |code, why: &str| by.send(&say::error(id, code, why));
-        let Some((client, to)) = self.addressee(by) else {
-            return refuse(
-                -32603,
-                "it is not clear which client this is for: several share this server",
-            );
-        };
-        // What we do not know the client may: it says itself if not.
-        if !capability.is_empty() && !client.can(capability) {
-            return refuse(-32601, "the client cannot do that");
+    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>) {
+        let Told { method, params, line, during } = *asked;
+        if during.is_none() {
+            self.has_asked(by);
         }
-        let stream = match to {
-            To::During(stream) => Some(stream),
-            _ => None,
+        let (client, to) = match self.asked_one(by, method, params, during) {
+            Ok(found) => found,
+            Err((code, why)) => return by.send(&say::error(id, code, why)),
         };
-        if let Err(fault) = client.ask(by, id, line, stream) {
+        let wants = Wants::read(params);
+        let is_old = client.greeted().is_none_or(|it| it.version != era::LATEST);
+        if let Err((code, why)) = client.capabilities().allow(method, &wants, is_old) {
+            return by.send(&say::error(id, code, why));
+        }
+        if let Some(elicitation) = wants.elicitation() {
+            self.owners.borrow_mut().elicited(by.key(), client.number(), &elicitation);
+        }
+        by.touch(client.number());
+        if let Err(fault) = client.ask(by, id, line, to) {
             by.send(&say::fault(id, &fault));
         }
     }
+
+    fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)> {
+        let mut owners = self.owners.borrow_mut();
+        let (key, client) = (by.key(), answer.client.number());
+        match (answer.follow, answer.outcome) {
+            (Follow::NewTask, Outcome::Result(result)) => {
+                let (id, life) = tasks::begun(result)?;
+                let token = answer.token.map(|token| (answer.ours, token.into()));
+                owners.begun(key, client, NewTask { id: &id, life, token }, Instant::now());
+            }
+            (Follow::Task, Outcome::Result(result)) => {
+                if let Some((id, true)) = tasks::told(result) {
+                    owners.ended(key, &id);
+                }
+            }
+            // Whether it failed or not, there is nothing more to come.
+            (Follow::Outcome(id), _) => owners.ended(key, id),
+            (Follow::Tasks, Outcome::Result(result)) if key.holder == Holder::Shared => {
+                return tasks::only(result, |id| owners.owner_of_task(key, id) == Some(client));
+            }
+            _ => {}
+        }
+        if let Outcome::Error(error) = answer.outcome {
+            for id in elicitations_in(error) {
+                owners.elicited(key, client, &id);
+            }
+        }
+        None
+    }
+
+    fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]) {
+        let owners = self.owners.borrow();
+        let found = owners.by_token(by.key(), token).map(|(it, token)| (it, token.to_owned()));
+        drop(owners);
+        let Some((number, token)) = found else { return };
+        if let Some((client, to)) = self.at(by, number) {
+            let mut edits = Edits::of(line);
+            edits.replace(part, token);
+            tell(by, &client, to, &edits.to_vec());
+        }
+    }
+
+    fn is_over(&self, by: &Rc<Upstream>) {
+        if let Some(server) = self.server(by.key().server.as_str()) {
+            server.release();
+        }
+    }
+}
+
+/// Has a server's message reach somebody.
+fn tell(by: &Rc<Upstream>, client: &Client, to: To, line: &[u8]) {
+    client.tell(line, to);
+    by.touch(client.number());
+}
+
+/// The elicitations that have to be completed before a request can be done, if an error
+/// names any.
+fn elicitations_in(error: &str) -> Vec<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        #[serde(default)]
+        code: i64,
+        #[serde(default)]
+        data: serde_json::Value,
+    }
+    let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
+        return Vec::new();
+    };
+    let all = data["elicitations"].as_array().into_iter().flatten();
+    all.filter_map(|it| it["elicitationId"].as_str()).map(str::to_owned).collect()
 }
 
 /// Whether a client wants to know something that belongs to it.
@@ -95,7 +290,7 @@ fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
     if method != "notifications/message" {
         return true;
     }
-    let word = Params::read(params).level().and_then(xy_mcp::envelope::text_of);
+    let word = Params::read(params).level().and_then(envelope::text_of);
     let level = word.and_then(|word| Level::read(&word));
     match (level, client.level()) {
         (Some(level), Some(least)) => level >= least,

@@ -7,6 +7,7 @@ use xy_protocol::error::CallError;
 use super::Hub;
 use crate::catalog::{self, Kind, Known};
 use crate::client::Client;
+use crate::era;
 use crate::names;
 use crate::say;
 use crate::server::{Server, Standing};
@@ -64,8 +65,10 @@ impl Hub {
     pub(crate) fn introduction(&self, version: &str) -> String {
         let ours = env!("CARGO_PKG_VERSION");
         let instructions = names::quoted(&self.instructions());
+        let tasks = self.task_capabilities().filter(|_| version == era::LATEST);
+        let tasks = tasks.map(|tasks| format!(r#","tasks":{tasks}"#)).unwrap_or_default();
         format!(
-            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
+            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}{tasks}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
         )
     }
 

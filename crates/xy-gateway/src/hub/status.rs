@@ -41,6 +41,13 @@ impl HttpStatus for Hub {
             "Resources that clients watch.",
             watched,
         );
+        metrics::single(
+            out,
+            "xy_ids_owned",
+            gauge,
+            "Tasks and elicitations of clients.",
+            self.owners.borrow().len(),
+        );
         let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
                 usize::from(!it.all_upstreams().is_empty())
@@ -53,7 +60,7 @@ impl HttpStatus for Hub {
             }),
             (
                 "xy_server_calls_waiting",
-                "Calls that wait for a server to come up.",
+                "Calls that wait for a server to come up, or for their turn.",
                 &Server::waiting,
             ),
         ];

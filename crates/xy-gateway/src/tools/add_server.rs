@@ -12,17 +12,24 @@ use super::{object, report};
 use crate::hub::Hub;
 
 /// What can be asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     name: String,
-    command: String,
+    #[serde(default)]
+    command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
     #[serde(default)]
     cwd: Option<String>,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    transport: Option<String>,
     #[serde(default)]
     persist: bool,
 }
@@ -35,7 +42,7 @@ pub(super) fn definition() -> Value {
             "type": "string",
             "description": "A name that no other server has, such as `my-dev-server`: letters, digits, `-` and single `_`",
         },
-        "command": { "type": "string", "description": "The program, such as `node`" },
+        "command": { "type": "string", "description": "The program, such as `node`; leave it out for a server with a `url`" },
         "args": texts("Its arguments, such as `./dist/index.js`"),
         "env": {
             "type": "object",
@@ -43,6 +50,20 @@ pub(super) fn definition() -> Value {
             "description": "Variables, over those that xy itself has",
         },
         "cwd": { "type": "string", "description": "The folder it runs in: an absolute path" },
+        "url": {
+            "type": "string",
+            "description": "Where a server is that already runs somewhere, such as `https://example.com/mcp`, instead of a `command`",
+        },
+        "headers": {
+            "type": "object",
+            "additionalProperties": { "type": "string" },
+            "description": "Sent with every request to the `url`, such as `Authorization`",
+        },
+        "transport": {
+            "type": "string",
+            "enum": ["http", "sse"],
+            "description": "How to speak with the `url`: `http` unless it only knows the older `sse`",
+        },
         "persist": {
             "type": "boolean",
             "description": "Whether to write a file for it, so that it is one of the configured servers",
@@ -50,16 +71,27 @@ pub(super) fn definition() -> Value {
     });
     json!({
         "title": "Add an MCP server",
-        "description": "Starts an MCP server that speaks over stdin and stdout, and offers its tools here as `<name>__<tool>`. Answers once it is ready, with the names of its tools; if it does not start, nothing is added. If it dies later, it is not started again: use `reload_server`.",
-        "inputSchema": object(input, &["name", "command"]),
+        "description": "Starts an MCP server that speaks over stdin and stdout (`command`), or uses one that runs somewhere else (`url`), and offers its tools here as `<name>__<tool>`. Answers once it is ready, with the names of its tools; if it does not start or cannot be reached, nothing is added. If one that was started dies later, it is not started again: use `reload_server`.",
+        "inputSchema": object(input, &["name"]),
         "outputSchema": report::brief_schema(),
         "annotations": { "readOnlyHint": false, "destructiveHint": false, "openWorldHint": true },
     })
 }
 
 pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
-    let Asked { name, command, args, env, cwd, persist } = asked;
-    let add = Add { name: name.clone(), command, args, env, cwd, persist, ..Add::default() };
+    let name = asked.name.clone();
+    let add = Add {
+        name: asked.name,
+        command: asked.command,
+        args: asked.args,
+        env: asked.env,
+        cwd: asked.cwd,
+        url: asked.url,
+        headers: asked.headers,
+        transport: asked.transport,
+        persist: asked.persist,
+        ..Add::default()
+    };
     hub.control.call(Request::Add(add)).await?;
     report::once_its_tools_are_known(hub, &name).await
 }

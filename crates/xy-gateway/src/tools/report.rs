@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use xy_config::settings::Isolation;
 use xy_protocol::control::{ByName, Request};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{ServerEntry, ServerState, ServerStatus, Wanted};
+use xy_protocol::server::{Health, ServerEntry, ServerState, ServerStatus, Wanted};
 use xy_supervisor::instance::Holder;
 
 use super::{name_schema, object};
@@ -81,10 +81,12 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
         "name": status.entry.name,
         "command": command,
         "args": args,
+        "url": status.entry.url,
         "status": word(&status.entry),
         "tools": tools,
         "pid": status.entry.pid,
         "uptime_seconds": status.entry.uptime_secs,
+        "warnings": status.entry.warnings,
     })
 }
 
@@ -94,12 +96,19 @@ pub(super) fn full_schema() -> Value {
         "name": name_schema(),
         "command": { "type": "string" },
         "args": { "type": "array", "items": { "type": "string" } },
+        "url": { "type": ["string", "null"], "description": "Where it is, if it lives somewhere else" },
         "status": status_schema(),
         "tools": tools_schema(),
         "pid": or_null("The leader of its processes"),
         "uptime_seconds": or_null("Since it became ready"),
+        "warnings": {
+            "type": "array",
+            "items": { "type": "string" },
+            "description": "What does not work as it should, and what helps",
+        },
     });
-    let required = ["name", "command", "args", "status", "tools", "pid", "uptime_seconds"];
+    let required =
+        ["name", "command", "args", "url", "status", "tools", "pid", "uptime_seconds", "warnings"];
     object(properties, &required)
 }
 
@@ -121,6 +130,8 @@ fn word(entry: &ServerEntry) -> &'static str {
     match (entry.state, entry.wanted) {
         (ServerState::Running, _) => "running",
         (ServerState::Starting, _) | (ServerState::Stopping, Wanted::Up) => "starting",
+        // One that lives somewhere else has not died for being out of reach.
+        (ServerState::Restarting, _) if entry.health == Health::Unreachable => "starting",
         (ServerState::Restarting | ServerState::Failed, _) => "crashed",
         // It lived and nobody stopped it: its policy leaves it as it is.
         (ServerState::Stopped, Wanted::Up) if entry.last_exit.is_some() => "crashed",
@@ -160,5 +171,8 @@ mod tests {
         ] {
             assert_eq!(word(&entry(state, wanted, has_lived)), expected, "{state} {wanted}");
         }
+        let silent =
+            ServerEntry { health: Health::Unreachable, ..entry("restarting", "up", false) };
+        assert_eq!(word(&silent), "starting");
     }
 }

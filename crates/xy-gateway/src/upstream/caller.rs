@@ -13,8 +13,8 @@ use crate::front::StreamNo;
 /// Who waits for an answer.
 pub(crate) enum Caller {
     /// Nobody any more, since then. The server may still work on it, and say something that
-    /// is meant for whoever asked.
-    Nobody(Instant),
+    /// is meant for whoever asked: this client, if it was one.
+    Nobody { since: Instant, client: Option<u64>, follow: Follow },
     /// A client.
     Client {
         /// Which.
@@ -25,18 +25,48 @@ pub(crate) enum Caller {
         stream: StreamNo,
         /// The client's own token for its progress, as it was written.
         token: Option<Box<str>>,
+        /// How the answer is looked at.
+        follow: Follow,
     },
     /// Nobody ever: it was asked for its effect.
     Unheard,
     /// Somebody here: the whole answer, as it was written.
-    Own(oneshot::Sender<Result<Box<str>, CallError>>),
+    Own(oneshot::Sender<Answered>),
+    /// The same, for a person who asks something at the control socket.
+    Visitor(oneshot::Sender<Answered>),
+}
+
+/// The whole answer, as it was written, or why there is none.
+pub(super) type Answered = Result<Box<str>, CallError>;
+
+/// How the answer to a call is looked at, before it is passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Follow {
+    /// Not at all.
+    Nothing,
+    /// It may be a new task.
+    NewTask,
+    /// It tells of a task.
+    Task,
+    /// It is what came of this task.
+    Outcome(Box<str>),
+    /// It lists tasks, some of which may be others'.
+    Tasks,
+}
+
+impl Follow {
+    /// Whether it is about a task that was begun before. What a server says about that names
+    /// the task, so clients need not take turns for it.
+    pub(crate) fn is_of_task(&self) -> bool {
+        matches!(self, Self::Task | Self::Outcome(_) | Self::Tasks)
+    }
 }
 
 /// A question of our own. Dropping it takes it back.
 pub(crate) struct Question {
     pub(super) upstream: Rc<Upstream>,
     pub(super) ours: u64,
-    pub(super) answered: oneshot::Receiver<Result<Box<str>, CallError>>,
+    pub(super) answered: oneshot::Receiver<Answered>,
 }
 
 impl Question {
@@ -65,13 +95,14 @@ impl Caller {
     pub(super) fn fail(self, fault: &CallError) {
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
-            Self::Own(answer) => drop(answer.send(Err(fault.clone()))), // The asker may have left.
-            Self::Nobody(_) | Self::Unheard => {}
+            // The asker may have left.
+            Self::Own(answer) | Self::Visitor(answer) => drop(answer.send(Err(fault.clone()))),
+            Self::Nobody { .. } | Self::Unheard => {}
         }
     }
 
     /// Whether anybody waits.
     pub(super) fn is_there(&self) -> bool {
-        matches!(self, Self::Client { .. } | Self::Own(_))
+        matches!(self, Self::Client { .. } | Self::Own(_) | Self::Visitor(_))
     }
 }

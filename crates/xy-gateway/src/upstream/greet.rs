@@ -12,6 +12,9 @@ use crate::era::{self, Introduction};
 /// No daemon has come so far by counting.
 const FAR_AWAY: u64 = 1 << 40;
 
+/// The second half of a greeting.
+pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
 /// What the speaker of a later daemon has to know of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
@@ -22,6 +25,9 @@ pub(crate) struct Note {
     /// Whether it was told what to log.
     #[serde(default)]
     pub(crate) is_tuned: bool,
+    /// What the server calls the session, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<String>,
 }
 
 impl Note {
@@ -50,15 +56,23 @@ impl Upstream {
         self: &Rc<Self>,
         capabilities: &str,
     ) -> Result<Rc<Introduction>, String> {
+        let introduction = self.introduce(capabilities).await?;
+        self.send(INITIALIZED);
+        Ok(self.open(introduction).await)
+    }
+
+    /// The first half of a greeting: who are you? The second is [`INITIALIZED`].
+    pub(crate) async fn introduce(
+        self: &Rc<Self>,
+        capabilities: &str,
+    ) -> Result<Introduction, String> {
         self.leave_note_surely().await;
         let greeting = era::greeting(capabilities);
         let asked = self.ask("initialize", Some(&greeting)).map_err(|fault| fault.to_string())?;
         let answer = asked.answer().await.map_err(|fault| fault.to_string())?;
         let result =
             result_of(&answer).map_err(|error| format!("it refused `initialize`: {error}"))?;
-        let introduction = Introduction::read(result)?;
-        self.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        Ok(self.open(introduction).await)
+        Introduction::read(result)
     }
 
     /// Goes on with a server that an earlier daemon has greeted.
@@ -72,7 +86,7 @@ impl Upstream {
     }
 
     /// The server can be asked from now on.
-    async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
+    pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
         self.stage.replace(Stage::Open(introduction.clone()));
         self.leave_note_surely().await;
@@ -93,10 +107,11 @@ mod tests {
     fn a_note_comes_back_as_it_was_and_an_older_one_is_read() {
         let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
         let introduction = Introduction::read(result).ok();
-        let note = Note { first_id: 7, introduction, is_tuned: true };
+        let session = Some("s".to_owned());
+        let note = Note { first_id: 7, introduction, is_tuned: true, session };
         assert_eq!(Note::read(&note.to_text()), note);
-        let older = note.to_text().replace(r#","is_tuned":true"#, "");
-        assert_eq!(Note::read(&older), Note { is_tuned: false, ..note });
+        let older = note.to_text().replace(r#","is_tuned":true,"session":"s""#, "");
+        assert_eq!(Note::read(&older), Note { is_tuned: false, session: None, ..note });
     }
 
     #[test]

@@ -1,184 +1,35 @@
-//! Moves the bytes between a server's pipes and its [`Upstream`].
-//!
-//! What is read is handled where it was read, in one buffer that all servers share; only
-//! the beginning of a line whose end has not come is kept. What is to be written is gathered
-//! for one turn of the runtime, and goes out in as few writes as can be without ever leaving
-//! a message half written by a daemon that is killed.
+//! What carries messages to a server, whatever it is.
 
-use std::cell::RefCell;
-use std::future::poll_fn;
-use std::io;
-#[cfg(target_os = "linux")]
-use std::os::fd::AsFd;
-use std::pin::Pin;
-use std::rc::Rc;
+/// A message that is longer is none.
+pub(crate) const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
-use xy_ipc::framing::Line;
-use xy_supervisor::speak::Said;
+/// The way to a server.
+pub(crate) trait Wire {
+    /// Takes a message: what `write` appends, on one line, without its end. `call` is the id
+    /// of a request. Answers its place, by which one can tell later whether it was written.
+    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64;
 
-use super::Upstream;
-use super::outgoing::{ATOMIC, Block};
+    /// Has what was taken sent, if that is not done yet. `is_alone`: nothing else is open with
+    /// this server, so that there is nothing to wait for.
+    fn flush(&self, is_alone: bool);
 
-/// What one read takes.
-pub(crate) const READ_BYTES: usize = 64 * 1024;
+    /// Whether the server can have seen anything of what was put there.
+    fn is_written(&self, place: u64) -> bool;
 
-/// A line that is longer is not a message.
-pub(crate) const MAX_LINE: usize = 32 * 1024 * 1024;
+    /// How many bytes wait to be sent.
+    fn waiting(&self) -> usize;
 
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
-}
+    /// Nobody waits for the answer to this call any more.
+    fn given_up(&self, _call: u64) {}
 
-/// Runs `read` on this thread's buffer. What it does with the bytes must not read again.
-pub(crate) fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
-    SCRATCH.with_borrow_mut(|scratch| read(scratch))
-}
-
-impl Upstream {
-    /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
-    pub(crate) async fn read_all(self: Rc<Self>, mut stdout: pipe::Receiver) -> io::Result<()> {
-        while poll_fn(|context| {
-            with_scratch(|scratch| {
-                let mut buffer = ReadBuf::new(scratch);
-                Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
-                    self.take(buffer.filled());
-                    !buffer.filled().is_empty()
-                })
-            })
-        })
-        .await?
-        {
-            self.tell_strays().await;
-        }
-        let rest = self.take_partial();
-        self.stray(&rest);
-        self.tell_strays().await;
-        Ok(())
+    /// What the session is called, if the server has given it a name.
+    fn session(&self) -> Option<String> {
+        None
     }
 
-    /// Takes what the server has said, line by line.
-    pub(crate) fn take(self: &Rc<Self>, mut bytes: &[u8]) {
-        let mut lines = self.lines.borrow_mut();
-        while let Some(line) = lines.next_line(&mut bytes) {
-            match line {
-                Line::Whole(line) => self.hear(line),
-                Line::TooLong(head) => self.too_long(head),
-            }
-        }
-    }
+    /// Nothing more is begun to be sent.
+    fn close(&self);
 
-    /// Has what there is written: now, if nobody else speaks with this server, as nothing
-    /// would gather; else a little later, together with what others say.
-    pub(super) fn flush_soon(&self) {
-        let is_alone = self.calls.borrow().len() == 1;
-        if !(is_alone && self.write_now()) {
-            self.flush.notify_one();
-        }
-    }
-
-    /// Writes all there is if the pipe takes it at once.
-    fn write_now(&self) -> bool {
-        let Some(stdin) = self.stdin.borrow().clone() else { return false };
-        let mut out = self.out.borrow_mut();
-        let all = out.len();
-        if self.is_writing.get() || out.is_amid() || all > ATOMIC {
-            return false;
-        }
-        let is_written = stdin.try_write(out.bytes()).is_ok_and(|written| written == all);
-        if is_written {
-            out.wrote(all);
-        }
-        is_written
-    }
-
-    /// Writes what there is to write, for ever. Must not be dropped amid a message that is
-    /// to arrive.
-    pub(crate) async fn write_all(self: Rc<Self>, stdin: Rc<pipe::Sender>) -> io::Result<()> {
-        let capacity = capacity(&stdin);
-        loop {
-            self.flush.notified().await;
-            // Whatever else is ready now may want to say something too.
-            tokio::task::yield_now().await;
-            while let Some(block) = self.next_block(&stdin, capacity) {
-                self.is_writing.set(true);
-                match block {
-                    Block::AtOnce(bytes) => self.write_block(&stdin, bytes).await?,
-                    Block::InParts(bytes) => {
-                        self.announce().await;
-                        self.write_block(&stdin, bytes).await?;
-                        self.say(Said::WriteEnds).await;
-                    }
-                }
-                self.is_writing.set(false);
-            }
-        }
-    }
-
-    fn next_block(&self, stdin: &pipe::Sender, capacity: usize) -> Option<Block> {
-        let out = self.out.borrow();
-        if self.is_closed() && !out.is_amid() {
-            return None; // What is begun is finished, and nothing more is begun.
-        }
-        // Asking the system is only worth it where it can make a difference.
-        let room = if out.len() > ATOMIC && is_empty(stdin) { capacity } else { 0 };
-        out.next(room)
-    }
-
-    async fn write_block(&self, stdin: &pipe::Sender, mut left: usize) -> io::Result<()> {
-        while left > 0 {
-            stdin.writable().await?;
-            let mut out = self.out.borrow_mut();
-            match stdin.try_write(&out.bytes()[..left]) {
-                Ok(written) => {
-                    out.wrote(written);
-                    left -= written;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the shim know that a message may be torn; resolves when it knows.
-    async fn announce(&self) {
-        let (known, is_known) = oneshot::channel();
-        self.say(Said::WriteBegins(known)).await;
-        let _ = is_known.await; // Whoever drove it is gone: then nobody can adopt it either.
-    }
-
-    /// Whether a message is being written, or said to be.
-    pub(crate) fn is_amid_writing(&self) -> bool {
-        self.is_writing.get()
-    }
-
-    /// What has been read and is no whole line yet.
-    pub(crate) fn take_partial(&self) -> Vec<u8> {
-        self.lines.borrow_mut().take_begun()
-    }
-}
-
-/// How much an empty pipe takes at once.
-#[cfg(target_os = "linux")]
-fn capacity(pipe: &pipe::Sender) -> usize {
-    rustix::pipe::fcntl_getpipe_size(pipe.as_fd()).unwrap_or(ATOMIC)
-}
-
-#[cfg(target_os = "linux")]
-fn is_empty(pipe: &pipe::Sender) -> bool {
-    rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn capacity(_pipe: &pipe::Sender) -> usize {
-    ATOMIC
-}
-
-/// Nothing tells, at this end of a pipe.
-#[cfg(not(target_os = "linux"))]
-fn is_empty(_pipe: &pipe::Sender) -> bool {
-    false
+    /// No answer is waited for any more.
+    fn hang_up(&self) {}
 }

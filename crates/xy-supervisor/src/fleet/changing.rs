@@ -60,8 +60,8 @@ impl Owner {
         if roster.len() >= MAX_SERVERS {
             return Err(AddError::Full);
         }
-        if let Some(port) = settings.process.port {
-            let other = roster.values().find(|it| it.settings.process.port == Some(port));
+        if let Some(port) = settings.port() {
+            let other = roster.values().find(|it| it.settings.port() == Some(port));
             if let Some(Member { settings, .. }) = other {
                 return Err(AddError::PortTaken { port, by: settings.name.clone() });
             }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::Isolation;
 
 use super::*;
-use crate::fake::{FakeLauncher, SECOND, Script, settings};
+use crate::fake::{FakeLauncher, SECOND, Script, process_of, settings};
 use crate::lifecycle::{Exit, Reason, State};
 use crate::logs;
 
@@ -138,7 +138,7 @@ fn asked(outcome: &AskOutcome) -> Vec<String> {
 
 fn with_args(name: &str, args: &str) -> ServerSettings {
     let mut changed = settings(name);
-    changed.process.args = vec![args.into()];
+    process_of(&mut changed).args = vec![args.into()];
     changed
 }
 
@@ -337,7 +337,7 @@ mod reloads {
         assert_eq!(launched, ["args", "gone", "rules", "same", "new", "args"]);
         assert_eq!(harbour.server("rules").now().pid, Some(3), "it lives on");
         assert_eq!(harbour.server("rules").now().settings.rules.stop.grace, SECOND);
-        assert_eq!(harbour.server("args").now().settings.process.args, ["--other"]);
+        assert_eq!(harbour.server("args").now().settings.process().unwrap().args, ["--other"]);
         assert_eq!(harbour.launcher.most_living(), 1);
     }
 
@@ -346,7 +346,7 @@ mod reloads {
         let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
         harbour.apply(&[with_args("a", "--other"), settings("b")]).await;
         let settings = harbour.fleet.settings();
-        assert_eq!(settings["a"].process.args, ["--other"]);
+        assert_eq!(settings["a"].process().unwrap().args, ["--other"]);
         assert_eq!(settings.len(), 2);
         let plan = harbour.apply(&[with_args("a", "--other")]).await.plan;
         assert_eq!((names(&plan.removed), names(&plan.unchanged)), ("b".into(), "a".into()));
@@ -428,7 +428,7 @@ mod reloads {
         assert_eq!(began.elapsed(), Duration::ZERO, "nobody waited for the old one");
         harbour.settle().await;
         assert_eq!((harbour.states().as_str(), began.elapsed()), ("a running", 5 * SECOND));
-        assert_eq!(harbour.launcher.last_settings().process.args, ["--new"]);
+        assert_eq!(harbour.launcher.last_settings().process().unwrap().args, ["--new"]);
         assert_eq!((harbour.launcher.launches(), harbour.launcher.most_living()), (2, 1));
     }
 

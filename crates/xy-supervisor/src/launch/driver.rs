@@ -299,7 +299,8 @@ impl Driver {
         if !exit.survivors.is_empty() {
             self.tell(News::Survivors(exit.survivors.clone())).await;
         }
-        let oom = limits::oom(exit.oom, &self.order.settings.process);
+        let limits = self.order.settings.process().map(|it| it.limits).unwrap_or_default();
+        let oom = limits::oom(exit.oom, limits);
         let exit = Exit { code: exit.code, signal: exit.signal, oom };
         // From here on only we know it, and may be killed before anybody is told.
         tracing::info!(server = %self.order.key, "{exit}");
@@ -328,7 +329,7 @@ impl Driver {
     }
 
     fn is_stdio(&self) -> bool {
-        self.order.settings.process.transport == Transport::Stdio
+        self.order.settings.transport() == Transport::Stdio
     }
 
     /// Its pipes did not come with it: the daemon had no descriptor left for them.

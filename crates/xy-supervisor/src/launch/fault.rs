@@ -26,8 +26,9 @@ pub(super) fn is_transient(errno: Option<i32>) -> bool {
 
 /// A fault in words for whoever wrote the file.
 pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
-    let process = &order.settings.process;
-    let program = &process.command;
+    let process = order.settings.process();
+    let program = process.map_or("", |process| &process.command);
+    let working_dir = process.and_then(|process| process.working_dir.as_deref());
     let source = &order.settings.source;
     let place = format!("{}:{}", source.file.display(), source.command_line);
     let is_path = program.contains('/');
@@ -46,7 +47,7 @@ pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
         wire::Problem::NoWorkingDir => (
             format!(
                 "its working-dir `{}` is not a folder",
-                process.working_dir.as_deref().unwrap_or(Path::new("")).display()
+                working_dir.unwrap_or(Path::new("")).display()
             ),
             Some(format!("create it, or correct `working-dir` in {}", source.file.display())),
         ),

@@ -1,6 +1,6 @@
 //! What a server may use, in the words of its shim.
 
-use xy_config::settings::{Limits, ProcessSettings};
+use xy_config::settings::Limits;
 use xy_shim::cgroup::{self, Kept};
 use xy_shim::wire::{self, KeptBy, LimitsOrder, MemoryLimit};
 
@@ -22,8 +22,8 @@ pub(super) fn order(limits: Limits, memory_kept_by: KeptBy) -> LimitsOrder {
 }
 
 /// What the shim means by a kill for want of memory.
-pub(super) fn oom(seen: Option<wire::Oom>, process: &ProcessSettings) -> Option<Oom> {
-    Some(match (seen?, process.limits.memory) {
+pub(super) fn oom(seen: Option<wire::Oom>, limits: Limits) -> Option<Oom> {
+    Some(match (seen?, limits.memory) {
         (wire::Oom::Limit, Some(bytes)) => Oom::Limit { bytes },
         (wire::Oom::Limit, None) | (wire::Oom::Machine, _) => Oom::Machine,
     })

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use xy_config::settings::ProcessSettings;
 use xy_protocol::server::Transport;
 use xy_shim::marked::MARK;
 use xy_shim::wire::{self, GoneRules, KeptBy, LogOrder, Order, StartOrder, StatusReport};
@@ -70,8 +71,8 @@ impl fmt::Debug for ProcessLauncher {
 
 impl ProcessLauncher {
     /// Starts them through `shim`, their logs in `logs_dir`, the locks that keep each from
-    /// being there twice in `locks_dir`; each may have `open_files`. With those that speak
-    /// over stdio `speaker` does.
+    /// being there twice in `locks_dir`; each may have `open_files`. `speaker` speaks with
+    /// them.
     pub fn new(
         shim: ShimProgram,
         logs_dir: PathBuf,
@@ -141,8 +142,13 @@ impl ProcessLauncher {
         Below { shims: self.shims.clone(), socket: self.socket(&life), life }
     }
 
-    fn start_order(&self, order: &LaunchOrder, life: &str, is_locked: bool) -> StartOrder {
-        let process = &order.settings.process;
+    fn start_order(
+        &self,
+        process: &ProcessSettings,
+        order: &LaunchOrder,
+        life: &str,
+        is_locked: bool,
+    ) -> StartOrder {
         let mut env: Vec<_> =
             process.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         env.push(("XY_SERVER".into(), order.key.server.to_string()));
@@ -194,9 +200,15 @@ impl ProcessLauncher {
 
     /// Starts a shim, or says why not in words for whoever wrote the file.
     fn begin(&self, order: &LaunchOrder, life: &str) -> Result<(Child, ShimLink), LaunchFault> {
+        let process = order.settings.process().ok_or_else(|| LaunchFault {
+            permanent: true,
+            message: "there is no program to start".to_owned(),
+            hint: None,
+        })?;
         let lock = self.lock(order)?;
         let mut first = Vec::new();
-        let start = Order::Start(Box::new(self.start_order(order, life, lock.is_some())));
+        let start = self.start_order(process, order, life, lock.is_some());
+        let start = Order::Start(Box::new(start));
         wire::put_order(&mut first, &start).map_err(|_| LaunchFault {
             permanent: true,
             message: "its arguments and environment are too large".to_owned(),

@@ -43,9 +43,13 @@ enum Fact {
     LaunchedAsAsked,
     /// A life began because the one before had failed.
     LaunchedAgain,
+    /// A life began because one that lives somewhere else could not be reached.
+    TriedAgain,
     BecameReady,
     /// It took too long to become ready.
     NeverReady,
+    /// It lives somewhere else and took too long to answer.
+    NoAnswer,
     /// It cannot be spoken with.
     Unfit,
     Forced,
@@ -58,6 +62,8 @@ enum Ending {
     Dirty,
     NotLaunched,
     NeverLaunchable,
+    Unreached,
+    Hopeless,
 }
 
 /// What must be true after everything that is in the book.
@@ -83,6 +89,8 @@ enum Must {
 /// Everything that happened, in order.
 #[derive(Debug, Clone)]
 struct Book {
+    /// Whether it lives somewhere else.
+    is_remote: bool,
     wanted_first: Wanted,
     entries: Vec<Entry>,
 }
@@ -161,9 +169,15 @@ impl Book {
         let restart = &rules.restart;
         let life = &self.entries[self.launch_of(end)..end];
         let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
+        if *fact == Fact::Ended(Ending::Hopeless) && was_fit {
+            return Must::HaveFailed;
+        }
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
         if *fact == Fact::Ended(Ending::NeverLaunchable) && was_fit {
             return Must::HaveFailed;
+        }
+        if self.is_remote {
+            return self.next_try(end);
         }
         match restart.policy {
             RestartPolicy::Never | RestartPolicy::OnFailure if is_clean => return Must::BeDown,
@@ -192,6 +206,28 @@ impl Book {
         };
         let after = |nanos| *at + Duration::from_nanos(u64::try_from(nanos).unwrap());
         Must::Wait { least: after(least), most: after(most) }
+    }
+
+    /// When one that lives somewhere else is tried again: after delays that grow with each
+    /// silence since somebody wanted it, or since it had been there for a while.
+    fn next_try(&self, end: usize) -> Must {
+        let proved = |&index: &usize| {
+            let life = &self.entries[self.launch_of(index)..index];
+            let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
+            let end = &self.entries[index];
+            ready.map_or(Duration::ZERO, |ready| end.at - ready.at) >= end.rules.restart.reset_after
+        };
+        let silences = self.failures(end);
+        let since = silences.iter().rposition(proved).unwrap_or(0);
+        let restart = &self.entries[end].rules.restart;
+        let least_ever = Duration::from_millis(100);
+        let first = restart.backoff_initial.max(least_ever);
+        let row = silences.len() - 1 - since;
+        let most = restart.backoff_max;
+        let delay = (0..row).fold(first, |delay, _| (delay * 2).min(most)).min(most);
+        let longest = if restart.jitter { (delay + delay / 4).min(most) } else { delay };
+        let at = self.entries[end].at;
+        Must::Wait { least: at + delay.max(least_ever), most: at + longest.max(least_ever) }
     }
 
     /// All ends up to `end` since somebody last wanted a life, none of which was asked for.
@@ -273,6 +309,10 @@ impl Book {
                 Fact::Ended(Ending::NeverLaunchable)
             }
             (Event::LaunchFailed(_), _) => Fact::Ended(Ending::NotLaunched),
+            (Event::Unreachable(_), _) => Fact::Ended(Ending::Unreached),
+            (Event::Hopeless(_), _) => Fact::Ended(Ending::Hopeless),
+            (Event::DeadlineReached, Must::BeStarting { .. }) if self.is_remote => Fact::NoAnswer,
+            (Event::DeadlineReached, Must::Wait { .. }) if self.is_remote => Fact::TriedAgain,
             (Event::DeadlineReached, Must::BeStarting { .. }) => Fact::NeverReady,
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
@@ -310,7 +350,7 @@ impl Book {
 
 impl Fact {
     fn is_launch(self) -> bool {
-        matches!(self, Self::LaunchedAsAsked | Self::LaunchedAgain)
+        matches!(self, Self::LaunchedAsAsked | Self::LaunchedAgain | Self::TriedAgain)
     }
 
     fn is_end(self) -> bool {
@@ -325,13 +365,14 @@ impl Fact {
                 | Self::RetireAsked
                 | Self::NewProcess
                 | Self::NeverReady
+                | Self::NoAnswer
                 | Self::Unfit
         )
     }
 
     /// Whether it is ended for what it did, and that counts.
     fn is_a_fault(self) -> bool {
-        matches!(self, Self::NeverReady | Self::Unfit)
+        matches!(self, Self::NeverReady | Self::NoAnswer | Self::Unfit)
     }
 }
 
@@ -343,6 +384,8 @@ enum Action {
     ChangeRules(Rules),
     BecomeReady,
     BeUnfit,
+    BeUnreachable,
+    BeHopeless,
     Exit(Exit),
     FailToLaunch { permanently: bool },
     Wait(Duration),
@@ -369,14 +412,22 @@ impl World {
             rules,
             now: tokio::time::Instant::now().into_std(),
             chance,
-            book: Book { wanted_first: wanted, entries: Vec::new() },
+            book: Book { is_remote: false, wanted_first: wanted, entries: Vec::new() },
             lives: false,
             is_told_to_end: false,
         }
     }
 
+    /// The same somewhere else.
+    fn elsewhere(rules: Rules, wanted: Wanted, chance: u8) -> Self {
+        let mut world = Self::new(rules, wanted, chance);
+        world.book.is_remote = true;
+        world
+    }
+
     fn act(&mut self, action: &Action) {
         let is_launching = self.lives && !self.has_launched();
+        let is_remote = self.book.is_remote;
         match action {
             Action::Ask(event) => self.sees(event),
             Action::ChangeProcess(rules) => {
@@ -388,8 +439,14 @@ impl World {
                 self.sees(&Event::RulesChanged);
             }
             Action::BecomeReady if self.lives => self.sees(&Event::Ready),
-            Action::BeUnfit if self.lives => {
+            Action::BeUnfit if self.lives && !is_remote => {
                 self.sees(&Event::Unfit("it speaks gibberish".into()));
+            }
+            Action::BeUnreachable if self.lives && is_remote => {
+                self.sees(&Event::Unreachable("connection refused".into()));
+            }
+            Action::BeHopeless if self.lives && is_remote => {
+                self.sees(&Event::Hopeless("401 Unauthorized".into()));
             }
             Action::Exit(exit) if self.lives => self.sees(&Event::Exited(*exit)),
             Action::FailToLaunch { permanently } if is_launching => {
@@ -426,10 +483,15 @@ impl World {
     /// Tells the machine, and checks everything that can be checked at every step.
     fn sees(&mut self, event: &Event) {
         let before = self.life.clone();
-        let moment = Moment { now: self.now, chance: self.chance };
+        let is_remote = self.book.is_remote;
+        let moment = Moment { now: self.now, chance: self.chance, is_remote };
         let (life, effect) = on_event(before.clone(), event.clone(), &self.rules, moment);
         self.life = life;
-        if matches!(event, Event::Exited(_) | Event::LaunchFailed(_)) {
+        let is_end = matches!(
+            event,
+            Event::Exited(_) | Event::LaunchFailed(_) | Event::Unreachable(_) | Event::Hopeless(_)
+        );
+        if is_end {
             self.lives = false;
         }
         self.check_alone(&before, effect);
@@ -472,7 +534,10 @@ impl World {
                 State::Starting { .. }
                     | State::Running { .. }
                     | State::Backoff { .. }
-                    | State::Stopping { then: AfterStop::StartAgain | AfterStop::CountFailure, .. }
+                    | State::Stopping {
+                        then: AfterStop::StartAgain | AfterStop::CountFailure | AfterStop::TryAgain,
+                        ..
+                    }
             );
             assert!(!is_up, "what is to be down is down or on its way");
         }
@@ -565,6 +630,8 @@ fn by_itself() -> impl Strategy<Value = Action> {
         4 => any_exit().prop_map(Action::Exit),
         4 => Just(Action::BecomeReady),
         1 => Just(Action::BeUnfit),
+        2 => Just(Action::BeUnreachable),
+        1 => Just(Action::BeHopeless),
         1 => any::<bool>().prop_map(|permanently| Action::FailToLaunch { permanently }),
     ]
 }
@@ -612,6 +679,19 @@ proptest! {
         chance: u8,
     ) {
         let mut world = World::new(rules, wanted, chance);
+        for action in &history {
+            world.act(action);
+        }
+    }
+
+    #[test]
+    fn every_history_of_one_elsewhere_goes_by_the_book(
+        rules in any_rules(),
+        wanted in any_wanted(),
+        history in any_history(),
+        chance: u8,
+    ) {
+        let mut world = World::elsewhere(rules, wanted, chance);
         for action in &history {
             world.act(action);
         }
@@ -724,6 +804,31 @@ proptest! {
     }
 
     #[test]
+    fn silence_alone_never_ends_the_tries_to_reach_one_elsewhere(
+        rules in any_rules(),
+        silences in vec(select(&[true, false][..]), 0..60),
+        chance: u8,
+    ) {
+        let mut world = World::elsewhere(rules, Wanted::Down, chance);
+        world.sees(&Event::StartRequested);
+        for is_told in silences {
+            if is_told {
+                world.act(&Action::BeUnreachable);
+            } else {
+                world.act(&Action::WaitForDeadline);
+                world.act(&Action::Exit(Exit::UNSEEN));
+            }
+            prop_assert_eq!(world.life.state.on_wire(), ServerState::Restarting);
+            prop_assert!(world.life.is_unreachable());
+            world.act(&Action::WaitForDeadline);
+            prop_assert!(world.life.is_unreachable(), "until it answers");
+        }
+        world.act(&Action::BecomeReady);
+        prop_assert!(!world.life.is_unreachable());
+        prop_assert_eq!(world.life.tally.restarts_total, 0);
+    }
+
+    #[test]
     fn what_is_stopped_stays_stopped_until_somebody_asks(
         rules in any_rules(),
         before in vec(any_action(), 0..30),
@@ -754,8 +859,10 @@ proptest! {
         rules in any_rules(),
         history in any_history(),
         chance: u8,
+        is_remote: bool,
     ) {
         let mut world = World::new(rules, Wanted::Down, chance);
+        world.book.is_remote = is_remote;
         for action in &history {
             world.act(action);
             let Life { state, reason, .. } = &world.life;
@@ -766,6 +873,7 @@ proptest! {
                     | Reason::Exited(_)
                     | Reason::NeverReady { .. }
                     | Reason::Unfit(_)
+                    | Reason::Unreachable(_)
                     | Reason::TooManyExits { .. }
                     | Reason::TooManyAttempts { .. }
             );

@@ -75,13 +75,13 @@ enum Next {
 impl Note {
     /// What is to be left of a life.
     pub(crate) fn of(life: &Life, settings: &Arc<ServerSettings>, now: Instant) -> Self {
-        let Tally { restart_count, restarts_total, in_a_row, recent_exits } = &life.tally;
+        let Tally { restart_count, restarts_total, in_a_row, recent_exits, .. } = &life.tally;
         let ago = |moment: &Instant| millis(now.saturating_duration_since(*moment));
         let latest = recent_exits.len().saturating_sub(MAX_EXITS);
         let after_stop = match life.state {
             State::Stopping { then, .. } => Some(match then {
                 AfterStop::StayDown => Next::Stay,
-                AfterStop::StartAgain => Next::Start,
+                AfterStop::StartAgain | AfterStop::TryAgain => Next::Start,
                 AfterStop::CountFailure => Next::Count,
                 AfterStop::Retire => Next::Retire,
             }),
@@ -160,6 +160,7 @@ impl Note {
                 .filter(|ms| *ms < millis(WINDOW))
                 .map(|ms| earlier(now, ms))
                 .collect(),
+            unreached: 0, // No shim has a note of one that lives somewhere else.
         };
         Life { state, wanted, tally, reason }
     }
@@ -194,7 +195,7 @@ mod tests {
     use xy_shim::wire::{ExitReport, PastExit};
 
     use super::*;
-    use crate::fake::{settings, shim_status as status};
+    use crate::fake::{process_of, settings, shim_status as status};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -210,6 +211,7 @@ mod tests {
             restarts_total: 5,
             in_a_row: 2,
             recent_exits: [ago(now, 55), ago(now, 45)].into(),
+            unreached: 0,
         };
         let state = State::Running { launched_at: ago(now, 40), ready_at: ago(now, 30) };
         let life = Life { state, tally, wanted: Wanted::Up, reason: Reason::Ready };
@@ -340,7 +342,7 @@ mod tests {
         let endless = Note { settings: Arc::new(endless), ..note.clone() };
         assert_eq!(Note::parse(&endless.to_bytes()), None);
         let mut huge = ServerSettings::clone(&note.settings);
-        huge.process.args = vec!["x".repeat(MAX_NOTE)];
+        process_of(&mut huge).args = vec!["x".repeat(MAX_NOTE)];
         assert!(Note { settings: Arc::new(huge), ..note }.to_bytes().is_empty());
     }
 
@@ -373,6 +375,15 @@ mod tests {
         let life = note.life(&status, Wanted::Up, now);
         assert!(matches!(life.state, State::Running { ready_at, .. } if ready_at <= now));
         assert!(life.tally.recent_exits.is_empty());
+    }
+
+    #[test]
+    fn the_note_of_a_server_behind_a_port_is_read_as_this_version_wrote_it() {
+        let text = include_str!("note/fixtures/format-1-http.json");
+        let note = Note::parse(text.as_bytes()).unwrap();
+        assert_eq!(note.settings.endpoint().unwrap().url, "http://127.0.0.1:8421/x");
+        assert_eq!(note.settings.rules.calls.within, Some(Duration::from_hours(1)));
+        assert_eq!(note.to_bytes(), text.trim_end().as_bytes());
     }
 
     #[test]

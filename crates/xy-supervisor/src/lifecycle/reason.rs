@@ -152,6 +152,16 @@ pub enum Reason {
         /// What whoever spoke with it says of that.
         String,
     ),
+    /// It lives somewhere else and does not answer.
+    Unreachable(
+        /// What whoever tried says of that.
+        String,
+    ),
+    /// It lives somewhere else, did not answer, and is tried again.
+    TriedAgain {
+        /// Which try in a row this is.
+        attempt: u32,
+    },
     /// It ended by itself.
     Exited(Exit),
     /// It is tried again by policy.
@@ -207,7 +217,8 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
-            Self::Unfit(why) => write!(f, "{why}"),
+            Self::Unfit(why) | Self::Unreachable(why) => write!(f, "{why}"),
+            Self::TriedAgain { attempt } => write!(f, "attempt {attempt} to reach it"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),
             Self::Retry { attempt, of } if attempt == of => {

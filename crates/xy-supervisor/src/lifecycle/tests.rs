@@ -51,12 +51,14 @@ struct Play {
     life: Life,
     now: Instant,
     chance: u8,
+    is_remote: bool,
 }
 
 impl Play {
     /// Nothing has happened yet.
     fn new(rules: Rules) -> Self {
-        Self { rules, life: Life::new(Wanted::Down), now: any_instant(), chance: 0 }
+        let life = Life::new(Wanted::Down);
+        Self { rules, life, now: any_instant(), chance: 0, is_remote: false }
     }
 
     /// It has been started and is not ready yet.
@@ -90,7 +92,7 @@ impl Play {
     }
 
     fn sees(&mut self, event: Event) -> Option<Effect> {
-        let moment = Moment { now: self.now, chance: self.chance };
+        let moment = Moment { now: self.now, chance: self.chance, is_remote: self.is_remote };
         let (life, effect) = on_event(self.life.clone(), event, &self.rules, moment);
         self.life = life;
         effect
@@ -143,6 +145,7 @@ fn seconds(delays: &[Duration]) -> Vec<f64> {
 mod table;
 
 mod delays;
+mod elsewhere;
 
 mod limits;
 

@@ -59,7 +59,7 @@ async fn listen(line: Line) {
         }
     }
     for _ in 0..FULL_PIPE {
-        match read_now(&stdout) {
+        match read_rest(&stdout) {
             Ok(heard) if !heard.is_empty() => ear.hear(&heard).await,
             _ => break,
         }
@@ -83,6 +83,15 @@ async fn read(stdout: &Receiver) -> Vec<u8> {
 fn read_now(stdout: &Receiver) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; READ_BYTES];
     let count = stdout.try_read(&mut bytes)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+/// Reads what is there, also if nobody has told us yet that there is something: a server may
+/// have said all it had to say and ended before we were asked for the first time.
+fn read_rest(stdout: &Receiver) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; READ_BYTES];
+    let count = rustix::io::read(stdout, &mut bytes)?;
     bytes.truncate(count);
     Ok(bytes)
 }

@@ -10,7 +10,7 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::{Parts, Task};
 use crate::fake::{
-    FakeLauncher, SECOND, Script, permanent_fault, settings, steady, transient_fault,
+    FakeLauncher, SECOND, Script, permanent_fault, process_of, settings, steady, transient_fault,
 };
 use crate::instance::{Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT};
 use crate::launch::Ask;
@@ -440,7 +440,7 @@ async fn the_next_launch_uses_the_new_settings() {
     let launcher = FakeLauncher::each_lives_on();
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
-    let changed = some_settings(|it| it.process.args = vec!["--new".into()]);
+    let changed = some_settings(|it| process_of(it).args = vec!["--new".into()]);
     server.reconfigure(Event::ProcessChanged, Arc::new(changed.clone())).await.unwrap();
     assert_eq!(settles(&server).await.state(), ServerState::Running);
     assert_eq!(*launcher.last_settings(), changed);
@@ -464,7 +464,7 @@ async fn other_rules_apply_to_the_living_one() {
 async fn settings_for_a_stopped_server_wait_for_its_start() {
     let launcher = FakeLauncher::each_lives_on();
     let server = down(&launcher);
-    let changed = some_settings(|it| it.process.args = vec!["--new".into()]);
+    let changed = some_settings(|it| process_of(it).args = vec!["--new".into()]);
     server.reconfigure(Event::ProcessChanged, Arc::new(changed.clone())).await.unwrap();
     assert_eq!((server.now().state(), launcher.launches()), (ServerState::Stopped, 0));
     ask(&server, Event::StartRequested).await;
@@ -604,7 +604,7 @@ mod successors {
     async fn a_successor_uses_the_settings_that_came_while_it_waited() {
         let launcher = slow_to_end();
         let (_old, new) = one_after_the_other(&launcher, Wanted::Up).await;
-        let changed = some_settings(|it| it.process.args = vec!["--newer".into()]);
+        let changed = some_settings(|it| process_of(it).args = vec!["--newer".into()]);
         new.reconfigure(Event::ProcessChanged, Arc::new(changed.clone())).await.unwrap();
         reaches(&new, ServerState::Running).await;
         assert_eq!(*launcher.last_settings(), changed);

@@ -13,6 +13,7 @@ use xy_supervisor::speak::{Line, Listener, Said, Told, Way};
 
 use crate::stage::{Home, Probe, before, pipes, ready_by, script};
 
+mod endpoints;
 mod stage;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -14,14 +14,16 @@ use tokio::time::timeout;
 use xy_config::Broken;
 pub(crate) use xy_config::settings::Probe;
 use xy_config::settings::{
-    Isolation, Limits, ProcessSettings, ReadyRules, RestartRules, Rules, ServerSettings, Source,
-    StopRules,
+    Isolation, Limits, ProcessSettings, ReadyRules, RemoteSettings, RestartRules, Rules,
+    ServerKind, ServerSettings, Source, StopRules,
 };
 use xy_protocol::server::{ServerName, ServerState, Transport};
 use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Ask, Fleet, FleetParts};
 use xy_supervisor::instance::{Holder, InstanceHandle, Snapshot};
+use xy_supervisor::launch::EveryLauncher;
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
+use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::speak::{Before, Line, Said, Speak, Told, Way};
 use xy_supervisor::wishes::Wishes;
 
@@ -51,7 +53,7 @@ pub(crate) fn script(script: &str) -> ServerSettings {
             is_outdated: false,
             added: false,
         },
-        process: ProcessSettings {
+        kind: ServerKind::Process(ProcessSettings {
             command: "sh".into(),
             args: vec!["-c".into(), script.into()],
             env: [].into(),
@@ -60,13 +62,32 @@ pub(crate) fn script(script: &str) -> ServerSettings {
             port: None,
             path: None,
             limits: Limits::default(),
-        },
+        }),
         rules: Rules {
             restart,
             stop: StopRules { grace: Duration::from_secs(5) },
             ..Rules::default()
         },
     }
+}
+
+/// The settings of a server that is a script, and says that it listens on a port.
+pub(crate) fn listening(transport: Transport, text: &str) -> ServerSettings {
+    let mut settings = script(text);
+    if let ServerKind::Process(process) = &mut settings.kind {
+        (process.transport, process.port) = (transport, Some(1));
+    }
+    settings
+}
+
+/// The settings of a server that lives somewhere else.
+pub(crate) fn elsewhere() -> ServerSettings {
+    let kind = ServerKind::Remote(RemoteSettings {
+        url: "https://example.com/mcp".into(),
+        headers: [].into(),
+        is_older: false,
+    });
+    ServerSettings { kind, ..script("") }
 }
 
 /// The same, ready by other rules.
@@ -125,10 +146,12 @@ impl Home {
         let (logs_dir, locks_dir) =
             (self.folder.path().join("logs"), self.folder.path().join("shims"));
         let fleet = runtime.block_on(async {
-            let launcher =
-                ProcessLauncher::new(shim, logs_dir.clone(), locks_dir.clone(), None, speaker);
-            let launcher = Arc::new(launcher);
-            let (adopted, _) = launcher.adopt_all().await;
+            let (logs, locks) = (logs_dir.clone(), locks_dir.clone());
+            let processes = ProcessLauncher::new(shim, logs, locks, None, speaker.clone());
+            let processes = Arc::new(processes);
+            let (adopted, _) = processes.adopt_all().await;
+            let remotes = RemoteLauncher::new(speaker);
+            let launcher = Arc::new(EveryLauncher { processes, remotes });
             let parts = FleetParts {
                 added: AddedServers::default(),
                 added_file: locks_dir.join("added.json"),

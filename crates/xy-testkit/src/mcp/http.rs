@@ -1,4 +1,5 @@
-//! A client over Streamable HTTP, written by hand so that it can also be rude.
+//! Clients over Streamable HTTP and what came before it, written by hand so that they can also
+//! be rude.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ const MOST_IDLE: usize = 64;
 
 /// A stream of notifications may be silent for long; it ends with its client.
 const STREAM_WITHIN: Duration = Duration::from_mins(10);
+
+/// The number of the one stream of an older client, which no other exchange has.
+const STREAM_NUMBER: u64 = u64::MAX;
 
 /// A client over Streamable HTTP. Dropping it ends its streams, not its session.
 pub struct McpHttp {
@@ -32,6 +36,8 @@ struct Web {
     idle: Mutex<Vec<Connection>>,
     /// The sockets of exchanges that have not ended, to end them with the client.
     open: Mutex<BTreeMap<u64, TcpStream>>,
+    /// Told when one of them ends.
+    closed: Condvar,
     last_number: AtomicU64,
 }
 
@@ -50,16 +56,7 @@ impl McpHttp {
     /// sent yet.
     #[track_caller]
     pub fn new(address: &str, path: &str, token: &str) -> Self {
-        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
-        let said = Said { token: (!token.is_empty()).then(|| token.to_owned()), ..Said::default() };
-        let web = Arc::new(Web {
-            address: found.unwrap_or_else(|| panic!("`{address}` is no address")),
-            path: path.to_owned(),
-            said: Mutex::new(said),
-            idle: Mutex::default(),
-            open: Mutex::default(),
-            last_number: AtomicU64::new(0),
-        });
+        let web = Arc::new(Web::new(address, path, token));
         let client = McpClient::new(Ear::new(), Arc::clone(&web) as Arc<dyn Carry>);
         Self { client, web }
     }
@@ -138,7 +135,7 @@ impl McpHttp {
             let number = web.note(&connection);
             thread::spawn(move || {
                 let _ = web.hear_body(&ear, &mut connection, &head); // It ends as it likes.
-                web.open().remove(&number);
+                web.close(number);
             });
         }
         status
@@ -152,10 +149,7 @@ impl McpHttp {
 
     /// Breaks every exchange and stream that is open, as a lost network would.
     pub fn break_connections(&self) {
-        self.web.idle().clear();
-        for socket in std::mem::take(&mut *self.web.open()).into_values() {
-            let _ = socket.shutdown(Shutdown::Both); // It may have ended.
-        }
+        self.web.break_connections();
     }
 
     /// Ends the session, which must be there, and every stream.
@@ -163,6 +157,111 @@ impl McpHttp {
     pub fn close(self) {
         let status = self.delete();
         assert!((200..300).contains(&status), "the session was not ended: {status}");
+    }
+}
+
+/// A client over the transport of 2024: one stream, and messages posted beside it. Dropping
+/// it ends the stream, and the session with it.
+pub struct McpOlder {
+    client: McpClient,
+    posts: Arc<Posts>,
+}
+
+/// Posts that are only accepted, their answers being heard elsewhere.
+struct Posts(Web);
+
+impl McpOlder {
+    /// Opens the stream at `http://<address><path>`, and waits until it says where to post to.
+    #[track_caller]
+    pub fn open(address: &str, path: &str, token: &str) -> Self {
+        let stream = Web::new(address, path, token);
+        let opened = Connection::open(stream.address, STREAM_WITHIN).and_then(|mut it| {
+            it.send(stream.head("GET", &[("Accept", "text/event-stream")], 0).as_bytes())?;
+            let head = it.head()?;
+            Ok((it, head))
+        });
+        let (mut connection, head) =
+            opened.unwrap_or_else(|cause| panic!("no stream from {address}: {cause}"));
+        assert!(head.status == 200 && head.is_stream(), "no stream: {head:?}");
+        let socket = connection.socket().try_clone();
+        let ear = Ear::new();
+        let (closes, address) = (Arc::clone(&ear), address.to_owned());
+        let (opened, opens) = mpsc::sync_channel(1);
+        let token = token.to_owned();
+        thread::spawn(move || {
+            let mut body = BufReader::new(connection.body(&head));
+            let mut posts: Option<Arc<Posts>> = None;
+            // It ends as it likes.
+            while let Ok(Some(event)) = next_event(&mut body) {
+                match &posts {
+                    Some(posts) => posts.0.hear(&closes, &event.data),
+                    None if event.name == "endpoint" => {
+                        let found = Arc::new(Posts(Web::new(&address, &event.data, &token)));
+                        if let Ok(socket) = &socket
+                            && let Ok(socket) = socket.try_clone()
+                        {
+                            found.0.open().insert(STREAM_NUMBER, socket);
+                        }
+                        let _ = opened.send(Arc::clone(&found)); // The test may have given up.
+                        posts = Some(found);
+                    }
+                    None => break,
+                }
+            }
+            closes.inbox.change(|heard| heard.is_closed = true);
+            if let Some(posts) = posts {
+                posts.0.close(STREAM_NUMBER);
+            }
+        });
+        let posts = opens.recv_timeout(WAIT_WITHIN);
+        let posts = posts.unwrap_or_else(|_| panic!("{path} named no endpoint"));
+        let client = McpClient::new(ear, Arc::clone(&posts) as Arc<dyn Carry>);
+        Self { client, posts }
+    }
+
+    /// Where messages are posted to.
+    pub fn endpoint(&self) -> &str {
+        &self.posts.0.path
+    }
+
+    /// Breaks the stream, as a lost network would.
+    pub fn break_connections(&self) {
+        self.posts.0.break_connections();
+    }
+}
+
+impl Deref for McpOlder {
+    type Target = McpClient;
+
+    fn deref(&self) -> &McpClient {
+        &self.client
+    }
+}
+
+impl Drop for McpOlder {
+    fn drop(&mut self) {
+        self.break_connections();
+    }
+}
+
+impl std::fmt::Debug for McpOlder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("McpOlder").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Carry for Posts {
+    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
+        let request = format!("{}{message}", self.0.head("POST", &[], message.len()));
+        match (self.0.post(ear, &request), id) {
+            (Ok(()), _) => {}
+            (Err(why), Some(id)) => ear.inbox.lose(id, why),
+            (Err(why), None) => ear.inbox.change(|heard| heard.strays.push(why)),
+        }
+    }
+
+    fn agreed(&self, version: &str) {
+        self.0.said().version = Some(version.to_owned());
     }
 }
 
@@ -210,13 +309,48 @@ impl Carry for Web {
 }
 
 impl Web {
+    #[track_caller]
+    fn new(address: &str, path: &str, token: &str) -> Self {
+        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+        let said = Said { token: (!token.is_empty()).then(|| token.to_owned()), ..Said::default() };
+        Self {
+            address: found.unwrap_or_else(|| panic!("`{address}` is no address")),
+            path: path.to_owned(),
+            said: Mutex::new(said),
+            idle: Mutex::default(),
+            open: Mutex::default(),
+            closed: Condvar::new(),
+            last_number: AtomicU64::new(0),
+        }
+    }
+
+    /// What had come before is heard when this returns, and nothing after it.
+    fn break_connections(&self) {
+        self.idle().clear();
+        let open = self.open();
+        let broken: Vec<u64> = open.keys().copied().collect();
+        for socket in open.values() {
+            let _ = socket.shutdown(Shutdown::Both); // It may have ended.
+        }
+        let is_read = |open: &mut BTreeMap<u64, TcpStream>| {
+            broken.iter().any(|number| open.contains_key(number))
+        };
+        drop(self.closed.wait_timeout_while(open, WAIT_WITHIN, is_read));
+    }
+
+    /// Nothing more is read of a connection.
+    fn close(&self, number: u64) {
+        self.open().remove(&number);
+        self.closed.notify_all();
+    }
+
     /// Posts, and hears what is answered; the error is a sentence.
     fn post(&self, ear: &Arc<Ear>, request: &str) -> Result<(), String> {
         let failed = |cause: io::Error| format!("the exchange broke: {cause}");
         let mut connection = self.connection().map_err(failed)?;
         let number = self.note(&connection);
         let ended = self.post_on(&mut connection, ear, request);
-        self.open().remove(&number);
+        self.close(number);
         let mut idle = self.idle();
         if ended.map_err(failed)? && idle.len() < MOST_IDLE {
             idle.push(connection);

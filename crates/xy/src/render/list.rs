@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-use xy_protocol::server::{Health, NextStep, ServerEntry, ServerState, Step};
+use xy_protocol::server::{Health, ServerEntry, ServerState, Step};
 
 use super::{BOLD, DIM, PLAIN, paint, safe_text, span, style_of};
 
@@ -49,7 +49,7 @@ fn row(server: &ServerEntry) -> Row {
 /// Why it is as it is, what comes next, what is wrong: as far as it matters.
 fn note(server: &ServerEntry) -> String {
     let mut notes = Vec::new();
-    let next = server.next.as_ref().map(next_step);
+    let next = next_step(server);
     match (server.state, &server.reason) {
         (ServerState::Running, _) | (_, None) => notes.extend(next),
         (_, Some(reason)) => notes.push(match next {
@@ -62,18 +62,21 @@ fn note(server: &ServerEntry) -> String {
         Health::Unreachable => notes.push("unreachable".to_owned()),
         Health::Unknown | Health::Healthy => {}
     }
+    notes.extend(server.url.clone());
     notes.extend(server.warnings.iter().map(|warning| format!("warning: {warning}")));
     safe_text(&notes.join("; ")).replace('\t', " ")
 }
 
 /// `restarting in 4s`; a moment that has begun counts in full.
-pub(crate) fn next_step(next: &NextStep) -> String {
+pub(crate) fn next_step(server: &ServerEntry) -> Option<String> {
+    let next = server.next.as_ref()?;
     let left = span(Duration::from_secs(next.in_ms.div_ceil(1000)));
-    match next.what {
+    Some(match next.what {
+        Step::Restart if server.health == Health::Unreachable => format!("trying again in {left}"),
         Step::Restart => format!("restarting in {left}"),
         Step::GiveUpWaiting => format!("giving up in {left}"),
         Step::Kill => format!("killing in {left}"),
-    }
+    })
 }
 
 fn line(row: &Row, widths: &[usize; COLUMNS], mut room: usize) -> String {

@@ -22,6 +22,7 @@ pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
         state,
         pid: None,
         port: None,
+        url: None,
         uptime_secs: None,
         restart_count: 0,
         last_exit: None,
@@ -75,7 +76,26 @@ pub(crate) fn entries() -> Vec<ServerEntry> {
             wanted: Wanted::Down,
             ..entry("stubborn", ServerState::Stopping)
         },
+        unreachable(),
+        ServerEntry {
+            url: Some("https://example.com/sse".into()),
+            transport: Transport::Sse,
+            uptime_secs: Some(5),
+            ..entry("near", ServerState::Running)
+        },
     ]
+}
+
+/// One that lives somewhere else.
+pub(crate) fn unreachable() -> ServerEntry {
+    ServerEntry {
+        url: Some("https://example.com/mcp".into()),
+        transport: Transport::Http,
+        health: Health::Unreachable,
+        reason: Some("connection refused".into()),
+        next: Some(NextStep { what: Step::Restart, in_ms: 31_500 }),
+        ..entry("far", ServerState::Restarting)
+    }
 }
 
 pub(crate) fn failed_status() -> ServerStatus {
@@ -107,7 +127,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         last_stderr: vec!["panic: \x1b[1moh no".into(), "  at main".into()],
         command: vec!["npx".into(), "-y".into(), "two words".into(), String::new()],
         config_file: "/home/a/.config/xy/servers/flaky.kdl".into(),
-        log_file: "/home/a/.local/state/xy/logs/flaky.log".into(),
+        log_file: Some("/home/a/.local/state/xy/logs/flaky.log".into()),
         containment: None,
         limits: Vec::new(),
         instances: Vec::new(),

@@ -38,10 +38,11 @@ fn facts(server: &ServerEntry, now: Timestamp) -> Vec<(&'static str, String)> {
     say("uptime", server.uptime_secs.map(|seconds| span(Duration::from_secs(seconds))));
     say("wanted", Some(wanted(server.wanted).to_owned()));
     say("transport", Some(server.transport.as_str().to_owned()));
+    say("url", server.url.as_deref().map(|url| safe_text(url).into_owned()));
     say("port", server.port.map(|port| port.to_string()));
     say("restarts", Some(restarts(server)));
     say("last exit", server.last_exit.as_ref().map(|exit| last_exit(exit, now)));
-    say("next", server.next.as_ref().map(next_step));
+    say("next", next_step(server));
     for warning in &server.warnings {
         say("warning", Some(paint(YELLOW, safe_text(warning))));
     }
@@ -59,13 +60,15 @@ fn instances(status: &ServerStatus) -> Option<String> {
     (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
 }
 
-fn files(status: &ServerStatus) -> [(&'static str, String); 3] {
+/// What one that lives somewhere else has not is left out.
+fn files(status: &ServerStatus) -> Vec<(&'static str, String)> {
     let words: Vec<String> = status.command.iter().map(|word| quoted(word)).collect();
-    [
-        ("command", safe_text(&words.join(" ")).into_owned()),
-        ("config", safe_text(&status.config_file).into_owned()),
-        ("log", safe_text(&status.log_file).into_owned()),
-    ]
+    let command = Some(words.join(" ")).filter(|words| !words.is_empty());
+    let config = Some(status.config_file.clone());
+    let facts = [("command", command), ("config", config), ("log", status.log_file.clone())];
+    let shown =
+        |(label, value): (_, Option<String>)| Some((label, safe_text(&value?).into_owned()));
+    facts.into_iter().filter_map(shown).collect()
 }
 
 /// A word of a command, so that one can see where it ends.
@@ -82,7 +85,7 @@ fn health(health: Health) -> Option<&'static str> {
         Health::Unknown => None,
         Health::Healthy => Some("healthy"),
         Health::Unhealthy => Some("unhealthy: several probes in a row failed"),
-        Health::Unreachable => Some("unreachable"),
+        Health::Unreachable => Some("unreachable: it lives somewhere else and does not answer"),
     }
 }
 
@@ -147,6 +150,16 @@ mod tests {
     fn a_running_server_is_short() {
         let mut status = samples::failed_status();
         status.entry = samples::entries().remove(1);
+        status.transitions.clear();
+        status.last_stderr.clear();
+        insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
+    }
+
+    #[test]
+    fn a_server_somewhere_else_has_a_url_and_neither_command_nor_log() {
+        let mut status = samples::failed_status();
+        status.entry = samples::unreachable();
+        (status.command, status.log_file) = (Vec::new(), None);
         status.transitions.clear();
         status.last_stderr.clear();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use xy_protocol::control::{Add, Added, Request};
+use xy_protocol::error::CallError;
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -16,11 +17,13 @@ use crate::render::{error, outcome, safe_text};
 /// Starts it and waits until it runs; if it does not, nothing is added. It is there again
 /// after a restart of the daemon, and `xy reload` leaves it alone. With --persist it gets a
 /// file of its own among the others. Unless told otherwise it is not started again when
-/// it dies.
+/// it dies. With --url it is a server that runs somewhere else: it is tried until it
+/// answers, and if it cannot be reached now, nothing is added.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy add everything -- npx -y @modelcontextprotocol/server-everything\n  \
-    xy add notes --cwd ~/notes --env LEVEL=debug --restart always -- ./serve --all"
+    xy add notes --cwd ~/notes --env LEVEL=debug --restart always -- ./serve --all\n  \
+    xy add docs --url https://example.com/mcp --header 'Authorization: Bearer …'"
 )]
 pub(crate) struct Args {
     /// The server's name: letters, digits, `-` and single `_`
@@ -40,10 +43,22 @@ pub(crate) struct Args {
     /// How long it may take to end by itself: 5s unless told otherwise
     #[arg(long, value_name = "DURATION")]
     grace: Option<String>,
+    /// How long it may take to be ready: 10s unless told otherwise
+    #[arg(long, value_name = "DURATION")]
+    ready_within: Option<String>,
+    /// Where it is, if it runs somewhere else
+    #[arg(long, conflicts_with_all = ["command", "cwd", "env", "restart", "grace"])]
+    url: Option<String>,
+    /// Sent with every request to its URL; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE", requires = "url")]
+    headers: Vec<String>,
+    /// How to speak with its URL: http, which is the default, or the older sse
+    #[arg(long, value_name = "TRANSPORT", requires = "url")]
+    transport: Option<String>,
     #[command(flatten)]
     pub(crate) json: Json,
     /// The program and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "url", value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -64,20 +79,26 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 
 /// What is asked: paths that start here are not known to the daemon, which is elsewhere.
 fn ask(args: &Args) -> Result<Add, Failure> {
-    let (program, rest) = args.command.split_first().expect("clap asks for one");
     let cwd = args.cwd.as_deref().map(from_here).transpose()?;
-    let is_relative = program.contains('/') && Path::new(program).is_relative();
-    let command =
-        if is_relative && cwd.is_none() { from_here(Path::new(program))? } else { program.clone() };
+    let starts_here =
+        |program: &str| program.contains('/') && Path::new(program).is_relative() && cwd.is_none();
+    let command = match args.command.first() {
+        Some(program) if starts_here(program) => Some(from_here(Path::new(program))?),
+        program => program.cloned(),
+    };
     Ok(Add {
         name: args.name.clone(),
         command,
-        args: rest.to_vec(),
+        args: args.command.iter().skip(1).cloned().collect(),
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
         cwd,
+        url: args.url.clone(),
+        headers: args.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?,
+        transport: args.transport.clone(),
         persist: args.persist,
         restart_policy: args.restart.clone(),
         grace: args.grace.clone(),
+        ready_within: args.ready_within.clone(),
     })
 }
 
@@ -92,6 +113,18 @@ fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it like NAME=VALUE".to_owned()),
+    }
+}
+
+/// `Name: value`. What is wrong is not quoted, as it may be a secret.
+fn header(text: &str) -> Result<(String, String), Failure> {
+    match text.split_once(':') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err(CallError::invalid_params("a header has no name")
+            .hint("write it like --header 'NAME: VALUE'")
+            .into()),
     }
 }
 
@@ -115,29 +148,68 @@ mod tests {
     #[test]
     fn what_is_typed_is_what_is_asked() {
         let asked = typed(
-            "a --cwd /srv --env A=b=c --env D= --persist --restart always --grace 1s -- npx -y --json",
+            "a --cwd /srv --env A=b=c --env D= --persist --restart always --grace 1s --ready-within 1m -- npx -y --json",
         );
         let expected = Add {
             name: "a".into(),
-            command: "npx".into(),
+            command: Some("npx".into()),
             args: vec!["-y".into(), "--json".into()],
             env: [("A".into(), "b=c".into()), ("D".into(), String::new())].into(),
             cwd: Some("/srv".into()),
             persist: true,
             restart_policy: Some("always".into()),
             grace: Some("1s".into()),
+            ready_within: Some("1m".into()),
+            ..Add::default()
         };
         assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_server_somewhere_else_is_asked_for_by_its_url() {
+        let words = ["add", "a", "--url", "https://a/b", "--transport", "sse"];
+        let headers = ["--header", "Authorization: Bearer x:y", "--header", "X-Y:z"];
+        let typed = Typed::parse_from(words.into_iter().chain(headers)).args;
+        let expected = Add {
+            name: "a".into(),
+            url: Some("https://a/b".into()),
+            headers: [("Authorization".into(), "Bearer x:y".into()), ("X-Y".into(), "z".into())]
+                .into(),
+            transport: Some("sse".into()),
+            ..Add::default()
+        };
+        assert_eq!(ask(&typed).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_url_and_a_program_do_not_go_together() {
+        for wrong in [
+            &["add", "a"][..],
+            &["add", "a", "--url", "http://a", "--", "npx"],
+            &["add", "a", "--url", "http://a", "--env", "A=b"],
+            &["add", "a", "--header", "A: b", "--", "npx"],
+            &["add", "a", "--transport", "sse", "--", "npx"],
+        ] {
+            assert!(Typed::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["s3cret", ": s3cret"] {
+            let words = ["add", "a", "--url", "http://a", "--header", wrong];
+            let Err(Failure::Failed(error)) = ask(&Typed::parse_from(words).args) else {
+                panic!("{wrong}");
+            };
+            assert!(!format!("{error:?}").contains("s3cret"));
+        }
     }
 
     #[test]
     fn paths_start_where_one_is() {
         let here = std::env::current_dir().unwrap();
         let here = here.to_str().unwrap();
-        assert_eq!(typed("a -- ./run").command, format!("{here}/run"));
-        assert_eq!(typed("a --cwd sub -- ./run").command, "./run", "it starts from its folder");
+        assert_eq!(typed("a -- ./run").command, Some(format!("{here}/run")));
+        let from_its_folder = typed("a --cwd sub -- ./run").command;
+        assert_eq!(from_its_folder.as_deref(), Some("./run"));
         assert_eq!(typed("a --cwd sub -- run").cwd, Some(format!("{here}/sub")));
-        assert_eq!(typed("a -- run").command, "run");
+        assert_eq!(typed("a -- run").command.as_deref(), Some("run"));
     }
 
     #[test]

@@ -65,7 +65,10 @@ fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
     assert_eq!(told["client"]["capabilities"], crate::stage::capabilities());
     assert_eq!(who(&plain, "own__who")["client"]["capabilities"], json!({}));
     let shared = who(&rich, "shared__who");
-    assert_eq!(shared["client"]["capabilities"], json!({ "sampling": {}, "elicitation": {} }));
+    assert_eq!(
+        shared["client"]["capabilities"],
+        json!({ "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} } })
+    );
     rich.answer_with(|question| {
         let roots = json!({ "roots": [{ "uri": "file:///home/ada", "name": "Ada's" }] });
         (question["method"] == "roots/list").then_some(Ok(roots))

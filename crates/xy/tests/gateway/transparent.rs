@@ -45,7 +45,7 @@ fn everything_is_as_if_the_client_spoke_with_the_server_alone() {
         ("tools/call", json!({ "name": "with.dot" })),
         ("tools/call", json!({ "name": "none" })),
         ("tools/call", json!({})),
-        ("tasks/get", json!({ "taskId": 1.5, "x": [1, 2] })),
+        ("future/get", json!({ "taskId": 1.5, "x": [1, 2] })),
         ("vendor/unheard-of", Value::Null),
         (
             "completion/complete",

@@ -42,6 +42,16 @@ impl Request {
         Self::new("GET", "/mcp").with("accept", "text/event-stream").with("mcp-session-id", session)
     }
 
+    /// Goes on after an event.
+    pub(super) fn resume(session: &str, after: &str) -> Self {
+        Self::listen(session).with("last-event-id", after)
+    }
+
+    /// Opens a session of the older transport.
+    pub(super) fn older() -> Self {
+        Self::new("GET", "/sse").with("accept", "text/event-stream")
+    }
+
     pub(super) fn end(session: &str) -> Self {
         Self::new("DELETE", "/mcp").with("mcp-session-id", session)
     }
@@ -95,7 +105,13 @@ impl Answer {
 }
 
 fn data_of(event: &str) -> Option<String> {
-    Some(event.strip_prefix("event: message\ndata: ")?.to_owned())
+    let named = event.starts_with("id: ").then(|| event.split_once('\n')).flatten();
+    let rest = named.map_or(event, |(_, rest)| rest);
+    Some(rest.strip_prefix("event: message\ndata: ")?.to_owned())
+}
+
+fn id_of(event: &str) -> Option<String> {
+    Some(event.strip_prefix("id: ")?.lines().next()?.to_owned())
 }
 
 /// A connection.
@@ -104,13 +120,15 @@ pub(super) struct Client {
     read: Vec<u8>,
     /// What was in chunks of a stream, but is no whole event yet.
     events: String,
+    /// The name of the last event that had one.
+    pub(super) last_event: Option<String>,
 }
 
 impl Client {
     pub(super) async fn connect(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, read: Vec::new(), events: String::new() }
+        Self { stream, read: Vec::new(), events: String::new(), last_event: None }
     }
 
     pub(super) async fn send(&mut self, bytes: &[u8]) {
@@ -154,11 +172,29 @@ impl Client {
         Answer { status, headers, body: String::new() }
     }
 
+    /// Opens a stream, which must be granted.
+    pub(super) async fn open(&mut self, request: &Request) {
+        self.send(request.text().as_bytes()).await;
+        let head = self.head().await;
+        assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
+    }
+
+    /// The name of the last event, once there is one.
+    pub(super) async fn first_id(&mut self) -> String {
+        while self.last_event.is_none() {
+            let chunk = self.chunk().await.expect("the stream goes on");
+            self.events += &chunk;
+            self.last_event = id_of(&self.events);
+        }
+        self.last_event.clone().unwrap()
+    }
+
     /// The data of the next event of a stream; `None` at its end. Comments are left out.
     pub(super) async fn event(&mut self) -> Option<String> {
         loop {
             while let Some(end) = self.events.find("\n\n") {
                 let event = self.events.drain(..end + 2).collect::<String>();
+                self.last_event = id_of(&event).or(self.last_event.take());
                 if let Some(data) = data_of(event.trim_end()) {
                     return Some(data);
                 }

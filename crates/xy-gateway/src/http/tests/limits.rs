@@ -173,7 +173,8 @@ async fn a_connection_may_be_idle_longer_than_a_head_may_take_but_not_for_ever()
 async fn who_begins_the_next_request_before_it_has_an_answer_must_end_it_soon() {
     at_the_door(rules(), async |world| {
         let (mut client, id) = world.session().await;
-        client.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
+        let call = Request::call(&id, 1, "wait", "[]").with("accept", "application/json");
+        client.send(call.text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
         client.send(b"GET /heal").await;
         assert_eq!(world.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
@@ -207,7 +208,8 @@ async fn who_does_not_read_its_answer_is_left() {
 async fn a_call_may_take_as_long_as_it_takes() {
     at_the_door(rules(), async |world| {
         let (mut client, id) = world.session().await;
-        client.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
+        let call = Request::call(&id, 1, "wait", "[]").with("accept", "application/json");
+        client.send(call.text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
         jump(IDLE_CONNECTION * 3).await;
         let conversation = world.front.newest();

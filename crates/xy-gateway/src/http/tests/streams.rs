@@ -52,6 +52,7 @@ async fn a_quiet_stream_has_a_comment_now_and_then() {
         let (mut client, id) = world.session().await;
         client.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(client.head().await.status, 200);
+        assert!(client.chunk().await.unwrap().ends_with("\nretry: 1000\ndata: \n\n"));
         for _ in 0..2 {
             jump(Duration::from_secs(16)).await;
             assert_eq!(client.chunk().await.as_deref(), Some(": still here\n\n"));

@@ -87,7 +87,7 @@ async fn a_file_of_its_name_takes_over() {
 async fn one_name_and_one_port_are_for_one_server() {
     let with_port = |name: &str| {
         let mut changed = settings(name);
-        changed.process.port = Some(80);
+        process_of(&mut changed).port = Some(80);
         changed
     };
     let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[with_port("a")]).await;

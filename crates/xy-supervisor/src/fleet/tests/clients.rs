@@ -197,7 +197,7 @@ async fn a_changed_file_reaches_every_instance() {
     settled(&harbour.hold(1).await.unwrap()).await;
     settled(&harbour.hold(2).await.unwrap()).await;
     let mut changed = isolated("a");
-    changed.process.args = vec!["--other".into()];
+    process_of(&mut changed).args = vec!["--other".into()];
     let applied = harbour.apply(&[changed]).await;
     assert_eq!(names_of(&applied.coming), "a@1 a@2");
     harbour.settle().await;

@@ -16,13 +16,7 @@ use crate::launch::News;
 use crate::launch::shim_link::Heard;
 use crate::lifecycle::Exit;
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Before, Line, Said, Told, Way};
-
-/// So much said is kept until it is heard; then the speaker waits.
-const SAID: usize = 16;
-
-/// A speaker is told to close, to let go and that it is over, once each at most.
-const TOLD: usize = 4;
+use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way, plain_why};
 
 /// A server that has closed its stdout has this long to end by itself.
 const MUTE_FOR: Duration = Duration::from_secs(2);
@@ -33,9 +27,7 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to say what a server said at its end.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The longest reason, in characters.
-const LONGEST_WHY: usize = 500;
-
+const NO_DESCRIPTORS: &str = "the daemon has too many files open";
 const CLOSED_STDOUT: &str = "it closed its stdout";
 const UNSPEAKABLE: &str = "an older xy started it, so its stdout cannot be read";
 
@@ -71,24 +63,42 @@ pub(super) struct Pipes {
 }
 
 impl Driver {
-    /// Hands the pipes of a stdio server to whoever speaks with it.
-    pub(super) async fn open_line(&mut self, pid: u32, pipes: Pipes, before: Option<Before>) {
-        let Some(stdout) = pipes.stdout else {
-            let unread = before.map(|before| before.unread).unwrap_or_default();
-            self.link.put_stray(&unread);
-            if self.is_stdio() && !self.is_ending {
-                self.unfit(UNSPEAKABLE.to_owned()).await;
+    /// Has somebody speak with it: at its pipes, or where it listens.
+    pub(super) async fn open_line(&mut self, pid: u32, pipes: Pipes, mut before: Option<Before>) {
+        if self.is_stdio() {
+            match Self::pipes_way(pipes) {
+                Ok(way) => self.speak(pid, way, before),
+                Err(why) => {
+                    self.log_unread(before.as_mut());
+                    if !self.is_ending {
+                        self.unfit(why.to_owned()).await;
+                    }
+                }
             }
-            return;
-        };
+        } else {
+            // What it writes to its stdout is for its log.
+            self.log_unread(before.as_mut());
+            self.speak(pid, Way::Endpoint, before);
+        }
+    }
+
+    fn pipes_way(pipes: Pipes) -> Result<Way, &'static str> {
+        let stdout = pipes.stdout.ok_or(UNSPEAKABLE)?;
         // One that is being ended has no stdin any more: then nothing can be written.
-        let Some(stdin) = pipes.stdin.or_else(nowhere) else {
-            return self.unfit("the daemon has too many files open".to_owned()).await;
-        };
+        let stdin = pipes.stdin.or_else(nowhere).ok_or(NO_DESCRIPTORS)?;
         for pipe in [&stdin, &stdout] {
             // Their shim has made them so already; it can only fail for what is not open.
             let _ = rustix::io::ioctl_fionbio(pipe, true);
         }
+        Ok(Way::Pipes { stdin, stdout })
+    }
+
+    fn log_unread(&mut self, before: Option<&mut Before>) {
+        let unread = before.map(|before| std::mem::take(&mut before.unread));
+        self.link.put_stray(&unread.unwrap_or_default());
+    }
+
+    fn speak(&mut self, pid: u32, way: Way, before: Option<Before>) {
         let (said_to_us, said) = mpsc::channel(SAID);
         let (told, told_by_us) = mpsc::channel(TOLD);
         let speech = Speech { said, told, patience: None };
@@ -100,7 +110,7 @@ impl Driver {
             key: self.order.key.clone(),
             settings: self.order.settings.clone(),
             pid: Some(pid),
-            way: Way::Pipes { stdin, stdout },
+            way,
             before,
             said: said_to_us,
             told: told_by_us,
@@ -151,8 +161,7 @@ impl Driver {
 
     async fn unfit(&mut self, why: String) {
         if !self.is_ending && self.end.is_none() {
-            let line = why.lines().next().unwrap_or_default();
-            self.tell(News::Unfit(line.chars().take(LONGEST_WHY).collect())).await;
+            self.tell(News::Unfit(plain_why(&why))).await;
         }
     }
 

@@ -2,6 +2,8 @@
 
 //! What every event means in every state, as a text whose changes are reviewed.
 
+use xy_config::settings::REMOTE_BACKOFF_MAX;
+
 use super::*;
 
 /// The rows are about this moment; instants are shown in seconds from the origin.
@@ -15,7 +17,7 @@ struct Row {
 /// A few restarts have been, and none of the limits is near.
 fn some_tally(origin: Instant) -> Tally {
     let recent_exits = [origin + Duration::from_secs(90)].into();
-    Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits }
+    Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits, unreached: 0 }
 }
 
 /// Those in which one more failure may be one too many.
@@ -94,6 +96,8 @@ fn events() -> Vec<(&'static str, Event)> {
         ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
         ("Ready", Event::Ready),
         ("Unfit", Event::Unfit("it speaks gibberish".into())),
+        ("Unreachable", Event::Unreachable("connection refused".into())),
+        ("Hopeless", Event::Hopeless("401 Unauthorized".into())),
         ("Exited 0", clean_exit()),
         ("Exited 1", crash()),
         ("Exited SIGKILL", Event::Exited(KILLED)),
@@ -135,14 +139,42 @@ fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant)
         let _ = write!(text, " | wanted {:?}", after.wanted);
     }
     if after.tally != before.tally {
-        let Tally { restart_count, restarts_total, in_a_row, recent_exits } = &after.tally;
+        let Tally { restart_count, restarts_total, in_a_row, recent_exits, unreached } =
+            &after.tally;
         let exits = recent_exits.len();
         let _ = write!(
             text,
             " | count {restart_count}, total {restarts_total}, row {in_a_row}, exits {exits}"
         );
+        if *unreached != before.tally.unreached {
+            let _ = write!(text, ", unreached {unreached}");
+        }
     }
     text
+}
+
+/// The states in which something of one that lives somewhere else is different.
+fn remote_rows(origin: Instant) -> Vec<Row> {
+    let at = |seconds| origin + Duration::from_secs(seconds);
+    let row = |name, state, unreached| {
+        let tally = Tally { unreached, ..some_tally(origin) };
+        let reason = Reason::Unreachable("no route to it".into());
+        Row { name, life: Life { state, wanted: Wanted::Up, tally, reason } }
+    };
+    let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
+    let running = |ready| State::Running { launched_at: at(5), ready_at: at(ready) };
+    let stopping = |overdue_at, then| State::Stopping { overdue_at, then };
+    vec![
+        row("starting", starting, 0),
+        row("starting, 3 unreached", starting, 3),
+        row("starting, 9 unreached", starting, 9),
+        row("running", running(99), 3),
+        row("running, stable", running(40), 3),
+        row("backoff", State::Backoff { retry_at: at(104) }, 3),
+        row("stopping, try again", stopping(Some(at(110)), AfterStop::TryAgain), 3),
+        row("overdue, try again", stopping(None, AfterStop::TryAgain), 3),
+        row("stopping, stay down", stopping(Some(at(110)), AfterStop::StayDown), 3),
+    ]
 }
 
 fn table(
@@ -150,9 +182,20 @@ fn table(
     policy: RestartPolicy,
     is_shown: impl Fn(&Row, &Event) -> bool,
 ) -> String {
-    let origin = any_instant();
     let rules = rules(|it| it.restart.policy = policy);
-    let moment = Moment { now: origin + NOW, chance: 255 };
+    // These are never said of a process.
+    let is_said = |event: &Event| !matches!(event, Event::Unreachable(_) | Event::Hopeless(_));
+    table_of(rows, &rules, false, |row, event| is_said(event) && is_shown(row, event))
+}
+
+fn table_of(
+    rows: fn(Instant) -> Vec<Row>,
+    rules: &Rules,
+    is_remote: bool,
+    is_shown: impl Fn(&Row, &Event) -> bool,
+) -> String {
+    let origin = any_instant();
+    let moment = Moment { now: origin + NOW, chance: 255, is_remote };
     let mut text = String::new();
     for row in rows(origin) {
         let mut same = Vec::new();
@@ -160,7 +203,7 @@ fn table(
             if !is_shown(&row, &event) {
                 continue;
             }
-            let (after, effect) = on_event(row.life.clone(), event, &rules, moment);
+            let (after, effect) = on_event(row.life.clone(), event, rules, moment);
             match outcome(&row.life, &after, effect, origin) {
                 told if told.is_empty() => same.push(event_name),
                 told => {
@@ -203,6 +246,18 @@ fn the_rows_that_never_has_of_its_own() {
 #[test]
 fn the_rows_in_which_a_limit_is_near() {
     insta::assert_snapshot!(table(exhausted_rows, RestartPolicy::OnFailure, policy_matters));
+}
+
+#[test]
+fn the_rows_of_one_that_lives_somewhere_else() {
+    let rules = rules(|it| {
+        it.restart.backoff_max = REMOTE_BACKOFF_MAX;
+        it.restart.policy = RestartPolicy::Never; // It makes no difference, as no limit does.
+        it.restart.max_attempts = 1;
+        it.restart.max_retries_per_minute = 1;
+    });
+    let is_its_own = |_: &Row, event: &Event| !matches!(event, Event::Unfit(_) | Event::Torn);
+    insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_its_own));
 }
 
 #[test]

@@ -21,6 +21,11 @@ const ROUNDS: usize = 42;
 
 const CALLS_ONE_BY_ONE: u64 = 500;
 const CALLS_TOGETHER: u64 = 3_200;
+
+/// Few, since each moves a megabyte.
+const CALLS_LARGE: usize = 5;
+const LARGE: usize = 1 << 20;
+
 const STARTS: usize = 21;
 
 /// The other gateway to compare with, a path of `mcp-proxy`.
@@ -31,6 +36,8 @@ const PEER: &str = "XY_BENCH_MCP_PROXY";
 struct Measured {
     p50: Duration,
     per_second: f64,
+    /// The p50 of large results.
+    large: Duration,
 }
 
 /// All rounds of one way.
@@ -58,6 +65,7 @@ fn measure_with(xy: &Path, work: Work, is_judged: bool) {
             Way::http(home, "xy: HTTP /mcp/s/one -> stdio", "/mcp/s/one", "echo"),
             Way::http(home, "xy: HTTP /mcp -> stdio", "/mcp", "one__echo"),
             Way::connect(home, "xy: connect -> stdio"),
+            Way::http_to_http(home, "xy: HTTP /mcp/s/web -> HTTP", "/mcp/s/web", "echo"),
         ]);
     } else {
         not_measured(&format!("xy: there is no {}", xy.display()));
@@ -83,9 +91,14 @@ fn measure_with(xy: &Path, work: Work, is_judged: bool) {
 fn home(xy: &Path, work: Work) -> Home {
     let home = Home::new(xy);
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; }\n");
-    home.mcp_server("one", &["--work-us", &work.as_micros().to_string()]);
+    let work = work.as_micros().to_string();
+    home.mcp_server("one", &["--work-us", &work]);
+    let port = ways::free_port();
+    let web = home.kdl_mcp(&["--work-us", &work, "--http", &port.to_string()]);
+    home.write_config("servers/web.kdl", &format!("{web}transport \"http\"\nport {port}\n"));
     home.daemon();
     home.wait_for_state("one", "running");
+    home.wait_for_state("web", "running");
     home
 }
 
@@ -106,8 +119,9 @@ fn in_turns(ways: &mut [Way]) -> Vec<Rounds> {
         for (way, rounds) in ways.iter_mut().zip(&mut rounds) {
             let p50 = way.driver.one_by_one(CALLS_ONE_BY_ONE);
             let per_second = way.driver.together(CALLS_TOGETHER);
+            let large = way.driver.large(CALLS_LARGE, LARGE);
             if round > 0 {
-                rounds.push(Measured { p50, per_second });
+                rounds.push(Measured { p50, per_second, large });
             }
         }
     }
@@ -122,6 +136,9 @@ fn report(ways: &[Way], rounds: &[Rounds]) {
     for (way, measured) in ways.iter().zip(rounds) {
         throughput(way, measured, stdio, http);
     }
+    for (way, measured) in ways.iter().zip(rounds) {
+        large(way, measured, stdio, http);
+    }
     let all = stdio.iter().map(|it| it.p50.as_secs_f64());
     let spread = all.clone().fold(0.0, f64::max) / all.fold(f64::MAX, f64::min);
     let what = "slowest / quickest round of direct stdio, p50";
@@ -129,26 +146,61 @@ fn report(ways: &[Way], rounds: &[Rounds]) {
 }
 
 fn latency(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds) {
-    // Direct calls over both: what a gateway between HTTP and stdio cannot avoid.
-    let least = |stdio: &Measured, http: &Measured| {
-        if way.is_http { stdio.p50 + http.p50 } else { stdio.p50 }
-    };
-    let ratios = measured
-        .iter()
-        .zip(stdio.iter().zip(http))
-        .map(|(round, (stdio, http))| round.p50.as_secs_f64() / least(stdio, http).as_secs_f64());
-    let ratio = middle(ratios);
-    let budget = match (way.role, way.is_http) {
-        (Role::Ours, true) => judged(ratio, "<=", 1.20, "direct HTTP + direct stdio"),
-        (Role::Ours, false) => judged(ratio, "<=", 2.2, "direct stdio"),
-        (Role::Peer, true) => "of direct HTTP + direct stdio".to_owned(),
-        (Role::Peer, false) => "of direct stdio".to_owned(),
-        (Role::Direct, _) => String::new(),
+    let ratio = over_least(way, measured, stdio, http, |round| round.p50);
+    let budget = match (way.role, way.is_http, way.is_to_http) {
+        (Role::Ours, true, true) => judged(ratio, "<=", 1.20, LEAST_TO_HTTP),
+        (Role::Ours, true, false) => judged(ratio, "<=", 1.20, LEAST),
+        (Role::Ours, false, _) => judged(ratio, "<=", 2.2, "direct stdio"),
+        (Role::Peer, ..) => of_least(way),
+        (Role::Direct, ..) => String::new(),
     };
     let p50 = median(measured.iter().map(|it| it.p50).collect());
     let p50 = format!("{:.1} us", p50.as_secs_f64() * 1e6);
     let ratio = (way.role != Role::Direct).then_some(ratio);
     row(&format!("{}, p50", way.name), &p50, ratio, &budget);
+}
+
+/// What a gateway between HTTP and stdio cannot avoid.
+const LEAST: &str = "direct HTTP + direct stdio";
+
+/// What a gateway between HTTP and HTTP cannot avoid.
+const LEAST_TO_HTTP: &str = "2 x direct HTTP";
+
+fn of_least(way: &Way) -> String {
+    match (way.is_http, way.is_to_http) {
+        (true, true) => format!("of {LEAST_TO_HTTP}"),
+        (true, false) => format!("of {LEAST}"),
+        (false, _) => "of direct stdio".to_owned(),
+    }
+}
+
+/// How many times as long a way takes as the direct calls it is made of.
+fn over_least(
+    way: &Way,
+    measured: &Rounds,
+    stdio: &Rounds,
+    http: &Rounds,
+    time: impl Fn(&Measured) -> Duration,
+) -> f64 {
+    let ratios = measured.iter().zip(stdio.iter().zip(http)).map(|(round, (stdio, http))| {
+        let least = match (way.is_http, way.is_to_http) {
+            (true, true) => 2 * time(http),
+            (true, false) => time(stdio) + time(http),
+            (false, _) => time(stdio),
+        };
+        time(round).as_secs_f64() / least.as_secs_f64()
+    });
+    middle(ratios)
+}
+
+fn large(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds) {
+    let ratio = over_least(way, measured, stdio, http, |round| round.large);
+    let p50 = median(measured.iter().map(|it| it.large).collect());
+    let (ratio, of) = match way.role {
+        Role::Direct => (None, String::new()),
+        Role::Ours | Role::Peer => (Some(ratio), of_least(way)),
+    };
+    row(&format!("{}, 1 MB results, p50", way.name), &millis(p50), ratio, &of);
 }
 
 fn throughput(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds) {

@@ -37,6 +37,13 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// Answers with the JSON text of an error.
+    pub(crate) fn refuse_with(&self, error: &str) {
+        self.outlet.answer(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.id));
+    }
+}
+
 /// A `tools/call`.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -44,6 +51,8 @@ pub(crate) struct Call {
     pub(crate) tool: String,
     pub(crate) arguments: Members,
     pub(crate) progress_token: Option<String>,
+    /// It is to be done as a task.
+    pub(crate) is_task: bool,
 }
 
 impl Call {
@@ -52,6 +61,7 @@ impl Call {
             asked,
             tool: params.string("name")?,
             arguments: params.members("arguments"),
+            is_task: params.raw("task").is_some(),
             progress_token: params.members("_meta").raw("progressToken").map(str::to_owned),
         })
     }

@@ -43,6 +43,14 @@ const TOOLS: [(&str, &str, &str); 32] = [
     ("two__underscores", "Has what others put between two names", ""),
 ];
 
+/// Those of a server that talks.
+#[rustfmt::skip] // A table.
+const TALKING: [(&str, &str, &str); 3] = [
+    ("ask", "Asks the client this, and answers with what it says", "method! params"),
+    ("chatter", "Says and asks all kinds of things about this call", "tag! seed# steps# uri"),
+    ("refuse", "Answers with this JSON text as its error", "error!"),
+];
+
 /// How many of them need a flag.
 const WITH_FLAG: usize = 4;
 
@@ -65,6 +73,14 @@ pub(crate) fn tools(server: &Server) -> Vec<Value> {
         let longest = "x".repeat(LONGEST_NAME);
         let long = [LONG_NAME, &longest].map(|name| tool(name, "Has a long name", ""));
         tools.extend(long);
+    }
+    if plan.has("--talks") {
+        tools.extend(TALKING.iter().map(described));
+    }
+    if plan.has("--tasks") {
+        let mut job = tool("job", "Takes its time", "message ms# ask complain");
+        job["execution"] = json!({ "taskSupport": "optional" });
+        tools.push(job);
     }
     tools.extend((0..plan.extra_tools).map(realistic));
     let state = server.state();

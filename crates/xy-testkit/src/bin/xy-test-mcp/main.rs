@@ -10,6 +10,7 @@
 //!   `--instructions TEXT`
 //! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
 //! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
+//! - `--tasks` does the tool `job` as a task, `--talks` adds `ask`, `refuse` and `chatter`
 //! - `--pass-unknown` answers unknown methods with their params
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
@@ -29,7 +30,9 @@
 
 mod answer;
 mod catalog;
+mod chatter;
 mod http;
+mod jobs;
 mod json;
 mod lists;
 mod outlet;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use xy_testkit::standin::Flags;
 
 /// Flags without a value.
-const SWITCHES: [&str; 16] = [
+const SWITCHES: [&str; 18] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
@@ -20,6 +20,8 @@ const SWITCHES: [&str; 16] = [
     "--only-tools",
     "--pass-unknown",
     "--refuse-init",
+    "--talks",
+    "--tasks",
     "--unbuffered",
     "--v2",
     "--no-resources",
@@ -104,6 +106,7 @@ impl Plan {
     pub(crate) fn declares(&self, capability: &str) -> bool {
         match capability {
             "tools" => !self.has("--no-tools"),
+            "tasks" => self.has("--tasks"),
             "prompts" => !self.has("--only-tools") && !self.has("--no-prompts"),
             "resources" => !self.has("--only-tools") && !self.has("--no-resources"),
             _ => !self.has("--only-tools"),

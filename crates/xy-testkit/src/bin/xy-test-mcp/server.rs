@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, NO_METHOD, notification, refusal};
+use crate::jobs::{self, Job};
 use crate::json::Members;
 use crate::outlet::Outlet;
 use crate::plan::Plan;
@@ -49,6 +50,7 @@ pub(crate) struct State {
     pub(crate) counter: u64,
     pub(crate) subscribed: BTreeSet<String>,
     pub(crate) has_closed_stdin: bool,
+    pub(crate) jobs: BTreeMap<String, Job>,
     /// Requests that are worked on elsewhere, each with whether it is cancelled.
     open: BTreeMap<String, bool>,
     /// What clients were asked, and their answers.
@@ -118,6 +120,11 @@ impl Server {
                 self.subscribe(&asked, method, &params);
             }
             "tools/list" if self.plan.has("--list-never") => {}
+            "tasks/get" | "tasks/result" | "tasks/list" | "tasks/cancel"
+                if self.plan.has("--tasks") =>
+            {
+                jobs::answer(self, asked, method, &params);
+            }
             _ => match lists::answer(self, method, &params) {
                 Some(Ok(result)) => asked.result(&result),
                 Some(Err(why)) => asked.refuse(BAD_PARAMS, &why),
@@ -172,6 +179,7 @@ impl Server {
             ("resources", json!({ "listChanged": true, "subscribe": true })),
             ("logging", json!({})),
             ("completions", json!({})),
+            ("tasks", json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })),
         ];
         let declared = all.into_iter().filter(|(name, _)| self.plan.declares(name));
         let declared = declared.map(|(name, value)| (name.to_owned(), value));
@@ -252,6 +260,24 @@ impl Server {
         let waited = self.changed.wait_timeout_while(self.state(), time, is_open);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !state.is_cancelled(&asked.id)
+    }
+
+    /// Tells those who wait that something is another.
+    pub(crate) fn tell_change(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits until something has come to be; `None` as soon as the request is cancelled.
+    pub(crate) fn wait_for<T>(
+        &self,
+        asked: &Asked,
+        look: impl Fn(&State) -> Option<T>,
+    ) -> Option<T> {
+        let is_missing =
+            |state: &mut State| look(state).is_none() && !state.is_cancelled(&asked.id);
+        let waited = self.changed.wait_timeout_while(self.state(), ASKED_WITHIN, is_missing);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        look(&state)
     }
 
     /// Asks the client something in the middle of a request: its answer, or `None` if the

@@ -6,6 +6,8 @@
 //! - `add_tool`, `remove_tool`, `touch_list`, `bump`: change what there is
 //! - `read_only`, `idempotent`, `mutating`: die once, if they are asked to
 //! - `raw`, `say`, `answer_twice`, `answer_unknown_id`, `half_line`, `garbage`: answer oddly
+//! - `ask`, `refuse`, `chatter` (`chatter.rs`): talk, with `--talks`
+//! - `job` (`jobs.rs`): a task, if it is asked for as one, with `--tasks`
 //! - `crash`, `crash_after_ms`: do not answer
 
 use std::fs::File;
@@ -16,7 +18,9 @@ use serde_json::{Value, json};
 use xy_testkit::standin;
 
 use crate::answer::{BAD_PARAMS, Call, structured_result, text_result};
+use crate::chatter;
 use crate::die;
+use crate::jobs;
 use crate::json::quoted;
 use crate::lists;
 use crate::server::{Server, level_of};
@@ -35,7 +39,9 @@ pub(crate) fn call(server: &Arc<Server>, call: Call) {
         "crash" => die(exit_code(&call)),
         "slow_echo" | "crash_after_ms" | "progress" | "flood" | "never" | "half_line" | "big"
         | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"
-        | "mutating" => slowly(server, call),
+        | "mutating" | "ask" | "chatter" => slowly(server, call),
+        "job" => jobs::job(server, call),
+        "refuse" => call.asked.refuse_with(&call.string("error")),
         "sum" => sum(&call),
         "reverse" if server.plan.has("--v2") => {
             call.text(&call.string("message").chars().rev().collect::<String>());
@@ -70,7 +76,8 @@ fn slowly(server: &Arc<Server>, call: Call) {
             "half_line" => half_line(&call),
             "big" => call.text(&"x".repeat(call.size("bytes", 1000))),
             "read_only" | "idempotent" | "mutating" => mortal(server, &call),
-            "ask_sampling" | "ask_elicitation" | "ask_roots" => ask(server, &call),
+            "ask_sampling" | "ask_elicitation" | "ask_roots" | "ask" => ask(server, &call),
+            "chatter" => chatter::chatter(server, &call),
             _ => {} // Cancelled.
         }
     });
@@ -133,7 +140,7 @@ fn log(server: &Server, call: &Call) {
     call.text("logged");
 }
 
-fn log_params(level: &str, message: &str) -> String {
+pub(crate) fn log_params(level: &str, message: &str) -> String {
     format!(r#"{{"level":"{level}","logger":"test","data":{}}}"#, quoted(message))
 }
 
@@ -214,7 +221,11 @@ fn ask(server: &Server, call: &Call) {
     let (method, params) = match call.tool.as_str() {
         "ask_sampling" => ("sampling/createMessage", sampling(&text)),
         "ask_elicitation" => ("elicitation/create", elicitation(&text)),
-        _ => ("roots/list", json!({})),
+        "ask_roots" => ("roots/list", json!({})),
+        _ => {
+            let params = call.string("params").parse().unwrap_or_else(|_| json!({}));
+            (&*call.string("method"), params)
+        }
     };
     let Some(answer) = server.ask(&call.asked, method, &params.to_string()) else {
         if !server.state().is_cancelled(&call.asked.id) {
@@ -228,12 +239,12 @@ fn ask(server: &Server, call: &Call) {
     }
 }
 
-fn sampling(text: &str) -> Value {
+pub(crate) fn sampling(text: &str) -> Value {
     let message = json!({ "role": "user", "content": { "type": "text", "text": text } });
     json!({ "messages": [message], "maxTokens": 100 })
 }
 
-fn elicitation(text: &str) -> Value {
+pub(crate) fn elicitation(text: &str) -> Value {
     let name = json!({ "type": "string", "description": "A name" });
     let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
     json!({ "message": text, "requestedSchema": schema })

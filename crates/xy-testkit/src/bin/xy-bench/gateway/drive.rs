@@ -186,10 +186,34 @@ impl Driver {
         calls / began.elapsed().as_secs_f64()
     }
 
+    /// Calls one after the other whose results have so many bytes: the time that half of them
+    /// stayed below.
+    pub(crate) fn large(&mut self, calls: usize, bytes: usize) -> Duration {
+        let tool = self.tool.replace("echo", "big");
+        let mut times = Vec::with_capacity(calls);
+        for _ in 0..calls {
+            let began = now();
+            self.send(0, &tool, &format!(r#"{{"bytes":{bytes}}}"#));
+            let mut length = 0;
+            while length == 0 {
+                wait(&self.channels[..1]);
+                self.channels[0].receive(|message| length = message.len());
+            }
+            assert!(length > bytes, "the result has {length} bytes only");
+            times.push(began.elapsed());
+        }
+        crate::median(times)
+    }
+
     fn call(&mut self, channel: usize) {
+        let arguments = format!(r#"{{"message":"hello {}"}}"#, self.last_id + 1);
+        self.send(channel, &self.tool.clone(), &arguments);
+    }
+
+    fn send(&mut self, channel: usize, tool: &str, arguments: &str) {
         self.last_id += 1;
-        let (id, tool) = (self.last_id, &self.tool);
-        let params = format!(r#"{{"name":"{tool}","arguments":{{"message":"hello {id}"}}}}"#);
+        let id = self.last_id;
+        let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
         let message =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
         self.channels[channel].send(&message);

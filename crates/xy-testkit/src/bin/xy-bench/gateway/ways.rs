@@ -38,6 +38,8 @@ pub(crate) enum Role {
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) is_http: bool,
+    /// Whether what is behind it is reached over HTTP.
+    pub(crate) is_to_http: bool,
     pub(crate) role: Role,
     pub(crate) driver: Driver,
     _process: Option<Running>,
@@ -77,6 +79,7 @@ impl Way {
         Self {
             name: "direct HTTP",
             is_http: true,
+            is_to_http: false,
             role: Role::Direct,
             driver: driver(&address, "/mcp", "", "echo"),
             _process: Some(Running { child, _folder: None }),
@@ -89,10 +92,16 @@ impl Way {
         Self {
             name,
             is_http: true,
+            is_to_http: false,
             role: Role::Ours,
             driver: driver(&home.gateway_address(), path, &token, tool),
             _process: None,
         }
+    }
+
+    /// Through the gateway's HTTP door, to a server that is reached over HTTP too.
+    pub(crate) fn http_to_http(home: &Home, name: &'static str, path: &str, tool: &str) -> Self {
+        Self { is_to_http: true, ..Self::http(home, name, path, tool) }
     }
 
     /// Through the gateway's bridge for stdio clients.
@@ -129,6 +138,7 @@ impl Way {
         Self {
             name: "mcp-proxy: HTTP -> stdio",
             is_http: true,
+            is_to_http: false,
             role: Role::Peer,
             driver: driver(&address, "/", "", "one__echo"),
             _process: Some(process),
@@ -145,6 +155,7 @@ impl Way {
         Self {
             name,
             is_http: false,
+            is_to_http: false,
             role: Role::Ours,
             driver: Driver::new(vec![channel], tool),
             _process: Some(Running { child, _folder: None }),
@@ -163,7 +174,7 @@ fn started(command: &mut Command) -> Child {
 }
 
 /// A port that was free a moment ago: for whoever cannot say which one it took.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it listens").port()
 }

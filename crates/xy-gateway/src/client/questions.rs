@@ -1,0 +1,227 @@
+//! What servers ask one client, and the tasks that it has begun for them.
+//!
+//! A question goes to the client under an id of ours, and its token for progress is that id
+//! too: two servers may use the same. Both come back as the server wrote them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::{Rc, Weak};
+
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Message, Outcome};
+use xy_protocol::error::CallError;
+
+use super::Client;
+use crate::capabilities::Wants;
+use crate::front::To;
+use crate::params::Params;
+use crate::say;
+use crate::tasks;
+use crate::upstream::Upstream;
+
+/// How many questions of servers one client may have open.
+const MOST_ASKED: usize = 100;
+
+/// How many tasks one client may do for servers.
+const MOST_TASKS: usize = 100;
+
+/// What a client is asked, and does for servers.
+#[derive(Default)]
+pub(super) struct Questions {
+    /// By the id it is asked under.
+    asked: HashMap<u64, Asked>,
+    last: u64,
+    /// By what the client calls them.
+    tasks: BTreeMap<String, Task>,
+}
+
+/// Something that a server asks a client.
+struct Asked {
+    by: Weak<Upstream>,
+    /// The server's own id, as it was written.
+    id: Box<str>,
+    /// Its token for the progress of that, as it was written.
+    token: Option<Box<str>>,
+    kind: Kind,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// It may be done as a task.
+    AsTask,
+    /// The tasks that the client does, of which a server hears its own.
+    Tasks,
+}
+
+/// Something that a client does for a server, for a longer time.
+struct Task {
+    by: Weak<Upstream>,
+    /// What its progress is told under, here and to the server.
+    token: Option<(u64, Box<str>)>,
+}
+
+fn is(by: &Weak<Upstream>, upstream: &Rc<Upstream>) -> bool {
+    std::ptr::eq(by.as_ptr(), Rc::as_ptr(upstream))
+}
+
+impl Client {
+    /// A server asks it something; `line` is all of it.
+    pub(crate) fn ask(
+        &self,
+        by: &Rc<Upstream>,
+        id: &str,
+        line: &[u8],
+        to: To,
+    ) -> Result<(), CallError> {
+        let Ok(Message::Request { id: part, method, params }) = envelope::parse(line) else {
+            return Ok(());
+        };
+        let mut questions = self.questions.borrow_mut();
+        if questions.asked.len() >= MOST_ASKED {
+            return Err(say::invalid(format!(
+                "the client has {MOST_ASKED} questions open, which is the most there may be"
+            )));
+        }
+        questions.last += 1;
+        let number = questions.last;
+        let token = Params::read(params).own_token();
+        let kind = match &*method {
+            "tasks/list" => Kind::Tasks,
+            _ if Wants::read(params).is_task() => Kind::AsTask,
+            _ => Kind::Plain,
+        };
+        let asked =
+            Asked { by: Rc::downgrade(by), id: id.into(), token: token.map(Into::into), kind };
+        questions.asked.insert(number, asked);
+        drop(questions);
+        let mut edits = Edits::of(line);
+        edits.replace(part, number.to_string());
+        if let Some(token) = token {
+            edits.replace(token, number.to_string());
+        }
+        self.tell(&edits.to_vec(), to);
+        Ok(())
+    }
+
+    /// Whether it has a question of this server open.
+    pub(crate) fn is_asked_by(&self, upstream: &Rc<Upstream>) -> bool {
+        self.questions.borrow().asked.values().any(|one| is(&one.by, upstream))
+    }
+
+    /// Whether it does this task for this server.
+    pub(crate) fn does_task(&self, by: &Rc<Upstream>, id: &str) -> bool {
+        self.questions.borrow().tasks.get(id).is_some_and(|task| is(&task.by, by))
+    }
+
+    /// A server takes back what it asked.
+    pub(crate) fn unask(&self, by: &Rc<Upstream>, theirs: &str, line: &[u8]) {
+        let mut questions = self.questions.borrow_mut();
+        let is_it = |one: &Asked| &*one.id == theirs && is(&one.by, by);
+        let found = questions.asked.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number);
+        let Some(number) = found else { return };
+        questions.asked.remove(&number);
+        drop(questions);
+        let Ok(Message::Notification { params, .. }) = envelope::parse(line) else { return };
+        let Some(part) = Params::read(params).request_id() else { return };
+        let mut edits = Edits::of(line);
+        edits.replace(part, number.to_string());
+        self.tell(&edits.to_vec(), To::Anyone);
+    }
+
+    /// A server is gone, and what it asked is of no use any more.
+    pub(crate) fn unask_all(&self, by: &Rc<Upstream>) {
+        let mut questions = self.questions.borrow_mut();
+        questions.tasks.retain(|_, task| !is(&task.by, by));
+        let theirs = questions.asked.iter().filter(|(_, one)| is(&one.by, by));
+        let mut theirs: Vec<u64> = theirs.map(|(number, _)| *number).collect();
+        theirs.sort_unstable();
+        for number in &theirs {
+            questions.asked.remove(number);
+        }
+        drop(questions);
+        for number in theirs {
+            let message = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"the server has ended"}}}}"#
+            );
+            self.tell(message.as_bytes(), To::Anyone);
+        }
+    }
+
+    /// It answers what a server asked.
+    pub(super) fn hear_answer(&self, id: Option<&str>, outcome: Outcome<'_>, text: &[u8]) {
+        let Some((id, number)) = id.and_then(|id| Some((id, id.parse::<u64>().ok()?))) else {
+            return;
+        };
+        let asked = self.questions.borrow_mut().asked.remove(&number);
+        let Some(Asked { by, id: theirs, token, kind }) = asked else { return };
+        let Some(upstream) = by.upgrade() else { return };
+        let mut edits = Edits::of(text);
+        edits.replace(id, &*theirs);
+        match (kind, outcome) {
+            (Kind::AsTask, Outcome::Result(result)) => {
+                if let Some((task, _)) = tasks::begun(result) {
+                    self.begin_task(task, Task { by, token: token.map(|it| (number, it)) });
+                }
+            }
+            (Kind::Tasks, Outcome::Result(result)) => {
+                let own = tasks::only(result, |task| self.does_task(&upstream, task));
+                if let Some((part, new)) = own {
+                    edits.replace(part, new);
+                }
+            }
+            _ => {}
+        }
+        upstream.send(&edits.to_vec());
+        upstream.touch(self.number());
+    }
+
+    fn begin_task(&self, id: String, task: Task) {
+        let mut questions = self.questions.borrow_mut();
+        questions.tasks.retain(|_, task| task.by.strong_count() > 0);
+        while questions.tasks.len() >= MOST_TASKS {
+            questions.tasks.pop_first();
+        }
+        questions.tasks.insert(id, task);
+    }
+
+    /// It tells how far it is with what a server asked.
+    pub(super) fn progressed(&self, params: Option<&str>, text: &[u8]) {
+        let Some(part) = Params::read(params).token() else { return };
+        let Ok(number) = part.parse::<u64>() else { return };
+        let questions = self.questions.borrow();
+        let by_task = |task: &Task| {
+            let (_, theirs) = task.token.as_ref().filter(|(ours, _)| *ours == number)?;
+            Some((task.by.upgrade()?, theirs.clone()))
+        };
+        let found = match questions.asked.get(&number) {
+            Some(asked) => asked.by.upgrade().zip(asked.token.clone()),
+            None => questions.tasks.values().find_map(by_task),
+        };
+        drop(questions);
+        let Some((upstream, token)) = found else { return };
+        let mut edits = Edits::of(text);
+        edits.replace(part, &*token);
+        upstream.send(&edits.to_vec());
+        upstream.touch(self.number());
+    }
+
+    /// It tells how a task is doing that it does for a server.
+    pub(super) fn task_changed(&self, params: Option<&str>, text: &[u8]) {
+        let Some(id) = Params::read(params).task_id() else { return };
+        let by = self.questions.borrow().tasks.get(&id).and_then(|task| task.by.upgrade());
+        if let Some(upstream) = by {
+            upstream.send(text);
+        }
+    }
+
+    /// It is gone: whoever asked it something is told.
+    pub(super) fn answer_no_more(&self) {
+        let questions = std::mem::take(&mut *self.questions.borrow_mut());
+        for Asked { by, id, .. } in questions.asked.into_values() {
+            if let Some(upstream) = by.upgrade() {
+                upstream.send(&say::error(&id, -32603, "the client is gone"));
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages as events of a stream, as they go over the wire, and how an event is named. Pure.
+
+use std::fmt;
+
+use hyper::body::Bytes;
+use xy_mcp::edit::append_on_one_line;
+
+use crate::front::StreamNo;
+
+const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
+const AFTER_DATA: &[u8] = b"\n\n";
+
+/// Which stream it is, so that no other session's is taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StreamId {
+    /// Tells the sessions of one client apart.
+    pub(super) tag: u32,
+    pub(super) stream: StreamNo,
+}
+
+/// What a client shows to go on after an event: its stream, and its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EventId {
+    pub(super) of: StreamId,
+    /// The first event has place 1; 0 is before it.
+    pub(super) place: u64,
+}
+
+impl EventId {
+    /// As [`fmt::Display`] writes it, and in no other way.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let mut parts = text.split('-');
+        let (tag, stream, place) = (parts.next()?, parts.next()?, parts.next()?);
+        let tag = u32::from_str_radix(tag, 16).ok()?;
+        let of = StreamId { tag, stream: stream.parse().ok()? };
+        let id = Self { of, place: place.parse().ok()? };
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{}-{}", self.of.tag, self.of.stream, self.place)
+    }
+}
+
+/// A message as an event, and where its data begins. A line break between the parts of its
+/// JSON, which a server may have written, would end the event's data.
+pub(super) fn framed(id: Option<EventId>, message: &[u8]) -> (Bytes, usize) {
+    const ID_LEN: usize = 32;
+    let mut bytes =
+        Vec::with_capacity(ID_LEN + BEFORE_DATA.len() + message.len() + AFTER_DATA.len());
+    if let Some(id) = id {
+        bytes.extend_from_slice(format!("id: {id}\n").as_bytes());
+    }
+    bytes.extend_from_slice(BEFORE_DATA);
+    let data_at = bytes.len();
+    append_on_one_line(&mut bytes, message);
+    bytes.extend_from_slice(AFTER_DATA);
+    (bytes.into(), data_at)
+}
+
+/// What was framed, without its frame.
+pub(super) fn unframed(event: &Bytes, data_at: usize) -> Bytes {
+    event.slice(data_at..event.len() - AFTER_DATA.len())
+}
+
+/// An event without data, from which a client can go on, and when it shall come back.
+pub(super) fn priming(id: EventId, retry_ms: u64) -> Bytes {
+    format!("id: {id}\nretry: {retry_ms}\ndata: \n\n").into()
+}
+
+/// When a client shall come back.
+pub(super) fn retry(retry_ms: u64) -> Bytes {
+    format!("retry: {retry_ms}\n\n").into()
+}
+
+/// The first event of the older transport: where messages are posted to.
+pub(super) fn endpoint(uri: &str) -> Bytes {
+    format!("event: endpoint\ndata: {uri}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_as_itself_only() {
+        let id = EventId { of: StreamId { tag: 0xab, stream: 7 }, place: 12 };
+        assert_eq!(id.to_string(), "000000ab-7-12");
+        assert_eq!(EventId::parse(b"000000ab-7-12"), Some(id));
+        for other in [
+            "",
+            "ab-7-12",
+            "000000AB-7-12",
+            "000000ab-07-12",
+            "000000ab-7-+12",
+            "000000ab-7-12-",
+            "000000ab-7",
+            "000000ab--7-12",
+            "000000ab-7-99999999999999999999999",
+            "7",
+            "\u{e9}",
+        ] {
+            assert_eq!(EventId::parse(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn line_breaks_in_a_message_do_not_break_its_event() {
+        let (event, data_at) = framed(None, b"{\r\n\"a\":\r1,\n\"b\":\"\\n\"}");
+        assert_eq!(event, "event: message\ndata: {  \"a\": 1, \"b\":\"\\n\"}\n\n");
+        assert_eq!(unframed(&event, data_at), "{  \"a\": 1, \"b\":\"\\n\"}");
+    }
+}

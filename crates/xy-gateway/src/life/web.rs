@@ -1,0 +1,304 @@
+//! One life of a server that listens somewhere: greets it, again if it forgets us, and says
+//! what the supervisor has to know.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use xy_config::settings::ServerSettings;
+use xy_supervisor::speak::{Line, Said, Told};
+
+use super::{capabilities, learn_lists};
+use crate::era::Introduction;
+use crate::hub::Hub;
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::upstream::greet::{INITIALIZED, Note};
+use crate::upstream::web::{Trouble, Web};
+
+/// How soon a server that was started here is tried again while it comes up.
+const FIRST_AGAIN: Duration = Duration::from_millis(25);
+const LAST_AGAIN: Duration = Duration::from_millis(800);
+
+/// A server here that does not listen for so long will not do so again.
+const DEAF_AFTER: Duration = Duration::from_secs(5);
+
+/// How often that is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// How long a server may take to take the second half of a greeting.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// A session that has lived for so long was a good one.
+const GOOD_AFTER: Duration = Duration::from_secs(5);
+
+/// Greetings in a row that were each forgotten at once.
+const MOST_FORGOTTEN: u32 = 5;
+
+/// Speaks with a server until that life is over.
+pub(super) async fn live(hub: Rc<Hub>, line: Line) {
+    let Line { key, settings, before, said, mut told, .. } = line;
+    let server = hub.server_of(&settings);
+    let is_adopted = before.is_some();
+    let note = before.map_or_else(Note::default, |before| Note::read(&before.note));
+    let endpoint = settings.endpoint().ok_or_else(|| "it has no address".to_owned());
+    let web = match endpoint {
+        Ok(endpoint) => Web::to(&endpoint).await,
+        Err(why) => Err(why),
+    };
+    let (web, troubles) = match web {
+        Ok(web) => web,
+        Err(why) => {
+            let _ = said.send(Said::Hopeless(why)).await; // Whoever drove it may be gone.
+            return;
+        }
+    };
+    let upstream = Upstream::new(key, said, note.first_id, is_adopted, web.clone(), hub.clone());
+    web.speak_for(&upstream);
+    server.add(&upstream);
+    let leader = Leader {
+        hub: hub.clone(),
+        server: server.clone(),
+        settings,
+        upstream: upstream.clone(),
+        web: web.clone(),
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn_local(web.clone().tell_all());
+    let leading = tasks.spawn_local(leader.lead(troubles, note));
+    let (why, reply) = loop {
+        match told.recv().await {
+            Some(Told::Close) => {
+                upstream.take_no_more();
+                leading.abort();
+            }
+            Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
+            Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
+            None => break (format!("`{}` has ended", server.name), None),
+        }
+    };
+    match reply {
+        None => upstream.close(&why),
+        Some(reply) => {
+            upstream.tell_strays().await;
+            upstream.leave();
+            let _ = reply.send(Vec::new()); // Whoever asked may have gone.
+        }
+    }
+    tasks.shutdown().await;
+    hub.over(&server, &upstream, &why);
+    if web.is_remote() {
+        web.end().await; // Nobody goes on with it.
+    }
+}
+
+struct Leader {
+    hub: Rc<Hub>,
+    server: Rc<Server>,
+    settings: Arc<ServerSettings>,
+    upstream: Rc<Upstream>,
+    web: Rc<Web>,
+}
+
+/// What to do when a server could not be greeted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    /// Try again after this time.
+    Again(Duration),
+    /// It is somewhere else, and does not answer.
+    Unreachable(String),
+    /// There is no use in trying.
+    Hopeless(String),
+}
+
+/// Decides that, after so many tries. How long a server here may take to come up is not ours
+/// to say.
+fn after(trouble: Trouble, is_remote: bool, tries: u32) -> Next {
+    match trouble {
+        Trouble::Unreachable(why) | Trouble::Failing(why) if is_remote => Next::Unreachable(why),
+        Trouble::Unreachable(_) | Trouble::Failing(_) => {
+            let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(10)));
+            Next::Again(wait.min(LAST_AGAIN))
+        }
+        Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
+        Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
+        Trouble::Refused(why) | Trouble::Hopeless(why) => Next::Hopeless(why),
+    }
+}
+
+impl Leader {
+    /// Leads a life: from greeting to greeting.
+    async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
+        let mut earlier = note.introduction.zip(note.session).filter(|_| !self.web.is_remote());
+        let (mut tries, mut is_ready) = (0, false);
+        loop {
+            let began = Instant::now();
+            let mut streams = JoinSet::new();
+            let opened = match earlier.take() {
+                Some((introduction, session)) => {
+                    Ok(self.resume(introduction, &session, note.is_tuned).await)
+                }
+                None => self.greet(&mut streams, &mut troubles).await,
+            };
+            let lost = match opened {
+                Ok(introduction) => {
+                    if !std::mem::replace(&mut is_ready, true) {
+                        self.upstream.say(Said::Ready).await;
+                    }
+                    self.serve(&introduction, &mut streams, &mut troubles).await
+                }
+                Err(trouble) => trouble,
+            };
+            if began.elapsed() >= GOOD_AFTER {
+                tries = 0;
+            }
+            self.log(&lost, tries).await;
+            let next = match lost {
+                Trouble::Unreachable(_) if is_ready && !self.web.is_remote() => self.deaf().await,
+                trouble => after(trouble, self.web.is_remote(), tries),
+            };
+            tries += 1;
+            match next {
+                Next::Again(wait) => sleep(wait).await,
+                Next::Unreachable(why) => return self.upstream.say(Said::Unreachable(why)).await,
+                Next::Hopeless(why) => return self.upstream.say(Said::Hopeless(why)).await,
+            }
+        }
+    }
+
+    /// Goes on with what an earlier daemon began.
+    async fn resume(
+        &self,
+        introduction: Introduction,
+        session: &str,
+        is_tuned: bool,
+    ) -> Rc<Introduction> {
+        self.web.resume(session);
+        self.web.agree(&introduction.version);
+        let introduction = self.upstream.resume(introduction, is_tuned).await;
+        self.web.open();
+        introduction
+    }
+
+    async fn greet(
+        &self,
+        streams: &mut JoinSet<String>,
+        troubles: &mut mpsc::Receiver<Trouble>,
+    ) -> Result<Rc<Introduction>, Trouble> {
+        self.upstream.begin_anew();
+        self.web.begin_anew();
+        while troubles.try_recv().is_ok() {} // What was before does not matter any more.
+        if self.web.is_older() {
+            streams.spawn_local(self.web.open_older().await?);
+        }
+        let capabilities = capabilities(&self.hub, &self.upstream);
+        let introduced = tokio::select! {
+            introduced = self.upstream.introduce(&capabilities) => introduced,
+            Some(ended) = streams.join_next() => Err(ended.unwrap_or_default()),
+        };
+        let introduction = match (introduced, troubles.try_recv()) {
+            (Ok(introduction), _) => introduction,
+            (Err(_), Ok(trouble)) => return Err(trouble),
+            (Err(why), Err(_)) => return Err(Trouble::Hopeless(why)),
+        };
+        self.web.agree(&introduction.version);
+        self.upstream.send(INITIALIZED);
+        let late = || Trouble::Failing(format!("it was not greeted within {TAKEN_WITHIN:?}"));
+        timeout(TAKEN_WITHIN, self.web.all_told()).await.map_err(|_| late())?;
+        let introduction = self.upstream.open(introduction).await;
+        self.web.open();
+        Ok(introduction)
+    }
+
+    /// Serves a server that can be asked, until something is wrong.
+    async fn serve(
+        &self,
+        introduction: &Rc<Introduction>,
+        streams: &mut JoinSet<String>,
+        troubles: &mut mpsc::Receiver<Trouble>,
+    ) -> Trouble {
+        self.hub.opened(&self.upstream);
+        let mut listening = JoinSet::new();
+        if !self.web.is_older() {
+            listening.spawn_local(self.web.clone().listen());
+        }
+        let learning =
+            learn_lists(&self.hub, &self.server, &self.settings, &self.upstream, introduction);
+        tokio::select! {
+            () = learning => Trouble::Forgotten, // It is closed, and so is this.
+            trouble = until_lost(troubles) => trouble,
+            Some(ended) = streams.join_next() => {
+                let why = ended.unwrap_or_default();
+                self.upstream.begin_anew();
+                self.upstream.lose_all(&format!("`{}`: {why}", self.server.name));
+                Trouble::Forgotten
+            }
+        }
+    }
+
+    /// Finds out whether a server here has stopped to listen.
+    async fn deaf(&self) -> Next {
+        let give_up_at = Instant::now() + DEAF_AFTER;
+        while Instant::now() < give_up_at {
+            if self.web.listens().await {
+                return Next::Again(Duration::ZERO);
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        Next::Hopeless("it does not listen any more".to_owned())
+    }
+
+    /// Says in its log why it is not spoken with; not each time.
+    async fn log(&self, trouble: &Trouble, tries: u32) {
+        let why = match trouble {
+            Trouble::Forgotten => "it has forgotten the session",
+            Trouble::Unreachable(why)
+            | Trouble::Failing(why)
+            | Trouble::Refused(why)
+            | Trouble::Hopeless(why) => why,
+        };
+        if tries.is_power_of_two() || tries == 0 {
+            self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
+            self.upstream.tell_strays().await;
+        }
+    }
+}
+
+/// Waits for something that cannot go on as it is.
+async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
+    loop {
+        match troubles.recv().await {
+            Some(Trouble::Failing(_) | Trouble::Refused(_)) => {} // Whoever asked has been told.
+            Some(trouble) => return trouble,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_somewhere_else_is_unreachable_and_what_is_here_is_waited_for() {
+        let why = || "why".to_owned();
+        for trouble in [Trouble::Unreachable(why()), Trouble::Failing(why())] {
+            assert_eq!(after(trouble.clone(), true, 0), Next::Unreachable(why()));
+            assert_eq!(after(trouble.clone(), false, 0), Next::Again(FIRST_AGAIN));
+            assert_eq!(after(trouble, false, 99), Next::Again(LAST_AGAIN));
+        }
+    }
+
+    #[test]
+    fn whoever_refuses_is_not_asked_again() {
+        for is_remote in [false, true] {
+            let hopeless = Trouble::Hopeless("no".to_owned());
+            assert_eq!(after(hopeless, is_remote, 0), Next::Hopeless("no".to_owned()));
+            assert_eq!(after(Trouble::Forgotten, is_remote, 0), Next::Again(FIRST_AGAIN));
+            assert!(matches!(after(Trouble::Forgotten, is_remote, 5), Next::Hopeless(_)));
+        }
+    }
+}

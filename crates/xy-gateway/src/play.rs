@@ -1,0 +1,280 @@
+//! A gateway without a daemon around it: clients that say what the story says, and one server
+//! whose words and whose ears are the story's. On paused time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+use tokio::time::advance;
+use xy_config::settings::{
+    CallRules, Isolation, Limits, ProcessSettings, Rules, ServerKind, ServerSettings, Source,
+};
+use xy_protocol::control;
+use xy_protocol::error::CallError;
+use xy_protocol::server::{ServerName, Transport};
+use xy_supervisor::instance::InstanceKey;
+use xy_supervisor::speak::Said;
+
+use crate::control::{Control, Later};
+use crate::era::Introduction;
+use crate::front::{Conversation, Entry, Front, Outlet, To, View};
+use crate::hub::Hub;
+use crate::manifest::Manifests;
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::upstream::wire::Wire;
+
+mod attribution;
+mod patience;
+mod tasks;
+mod turns;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A daemon that is not there.
+struct Nobody;
+
+impl Control for Nobody {
+    fn call(&self, _: control::Request) -> Later<Result<Value, CallError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn hold(&self, _: &ServerName, _: u64) -> Later<Result<(), CallError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn release(&self, _: &ServerName, _: u64) -> Later<()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A gateway with the server `s`.
+struct Play {
+    hub: Rc<Hub>,
+    server: Rc<Server>,
+    upstream: Rc<Upstream>,
+    sent: Rc<Sent>,
+    said: mpsc::Receiver<Said>,
+}
+
+/// What the server is to be sent; written once somebody has looked.
+#[derive(Default)]
+struct Sent {
+    messages: RefCell<Vec<Vec<u8>>>,
+    written: Cell<usize>,
+}
+
+impl Wire for Sent {
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+        let mut message = Vec::new();
+        write(&mut message);
+        let mut messages = self.messages.borrow_mut();
+        messages.push(message);
+        (self.written.get() + messages.len() - 1) as u64
+    }
+
+    fn flush(&self, _is_alone: bool) {}
+
+    fn is_written(&self, place: u64) -> bool {
+        place < self.written.get() as u64
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
+    fn close(&self) {}
+}
+
+impl Play {
+    async fn begin() -> Self {
+        Self::with(CallRules::default(), false).await
+    }
+
+    async fn with(calls: CallRules, is_adopted: bool) -> Self {
+        let (asking, _) = watch::channel(BTreeSet::new());
+        let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
+        let hub = Hub::new(manifests, Arc::new(Nobody), 1, asking);
+        let server = hub.server_of(&Arc::new(settings(calls)));
+        let (said, heard) = mpsc::channel(64);
+        let sent = Rc::new(Sent::default());
+        let upstream = life(&hub, &server, said, sent.clone(), is_adopted).await;
+        Self { hub, server, upstream, sent, said: heard }
+    }
+
+    /// The server's life is over, and another begins.
+    async fn live_again(&mut self) {
+        self.upstream.close("`s` has ended");
+        self.hub.over(&self.server, &self.upstream, "`s` has ended");
+        let (said, heard) = mpsc::channel(64);
+        self.said = heard;
+        self.sent = Rc::default();
+        self.upstream = life(&self.hub, &self.server, said, self.sent.clone(), false).await;
+    }
+
+    /// The server says something.
+    fn say(&self, message: &Value) {
+        self.upstream.hear(message.to_string().as_bytes(), None);
+    }
+
+    /// The server asks something.
+    fn ask(&self, id: &str, method: &str) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": {} }));
+    }
+
+    /// The server answers a call.
+    fn answer(&self, ours: u64) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": { "ok": ours } }));
+    }
+
+    /// What the server has been sent since, but for the first words with it.
+    fn sent(&self) -> Vec<Value> {
+        let lines = self.sent.messages.take();
+        self.sent.written.set(self.sent.written.get() + lines.len());
+        lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    /// The calls that the server has been sent since: our ids, and what they say.
+    fn calls(&self) -> Vec<(u64, String)> {
+        let calls = self.sent().into_iter().filter(|it| it["method"] == "tools/call");
+        calls.map(|it| (it["id"].as_u64().unwrap(), text(&it["params"]["arguments"]))).collect()
+    }
+
+    /// What the server's log has got since.
+    async fn logged(&mut self) -> String {
+        self.upstream.tell_strays().await;
+        let mut all = String::new();
+        while let Ok(said) = self.said.try_recv() {
+            if let Said::Stray(lines) = said {
+                all.push_str(&String::from_utf8_lossy(&lines));
+            }
+        }
+        all
+    }
+
+    /// A client that can do this.
+    fn client(&self, capabilities: &Value) -> Visitor {
+        let entry = Entry { view: View::Profile("default".to_owned()), may_manage: false };
+        let heard = Rc::new(Heard::default());
+        let conversation = self.hub.open(entry, heard.clone()).unwrap();
+        let visitor = Visitor { conversation, heard };
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities });
+        visitor.ask(&json!("hello"), "initialize", &params);
+        visitor.heard();
+        visitor
+    }
+}
+
+fn settings(calls: CallRules) -> ServerSettings {
+    let name = ServerName::new("s").unwrap();
+    let file = PathBuf::from("s.kdl");
+    let source = Source { file, command_line: 1, is_outdated: false, added: false };
+    let process = ProcessSettings {
+        command: "s".to_owned(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
+        working_dir: None,
+        transport: Transport::Stdio,
+        port: None,
+        path: None,
+        limits: Limits::default(),
+    };
+    let rules = Rules { calls, ..Rules::default() };
+    let kind = ServerKind::Process(process);
+    ServerSettings { name, source, kind, rules, isolation: Isolation::Shared }
+}
+
+async fn life(
+    hub: &Rc<Hub>,
+    server: &Rc<Server>,
+    said: mpsc::Sender<Said>,
+    sent: Rc<Sent>,
+    is_adopted: bool,
+) -> Rc<Upstream> {
+    let key = InstanceKey::shared(server.name.clone());
+    let upstream = Upstream::new(key, said, 1, is_adopted, sent, hub.clone());
+    server.add(&upstream);
+    let introduction = Introduction::read(
+        r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}}}"#,
+    );
+    upstream.resume(introduction.unwrap(), false).await;
+    hub.opened(&upstream);
+    upstream
+}
+
+#[derive(Default)]
+struct Heard(RefCell<Vec<Value>>);
+
+impl Outlet for Heard {
+    fn put(&self, message: &[u8], to: To) {
+        if !matches!(to, To::Nobody(_)) {
+            self.0.borrow_mut().push(serde_json::from_slice(message).unwrap());
+        }
+    }
+}
+
+/// A client.
+struct Visitor {
+    conversation: Rc<dyn Conversation>,
+    heard: Rc<Heard>,
+}
+
+impl Visitor {
+    fn ask(&self, id: &Value, method: &str, params: &Value) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+    }
+
+    /// Calls the server's only tool.
+    fn call(&self, id: &str) {
+        let meta = json!({ "progressToken": format!("token of {id}") });
+        let params = json!({ "name": "s__x", "arguments": id, "_meta": meta });
+        self.ask(&json!(id), "tools/call", &params);
+    }
+
+    fn cancel(&self, id: &str) {
+        let params = json!({ "requestId": id, "reason": "so" });
+        let method = "notifications/cancelled";
+        self.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+
+    fn say(&self, message: &Value) {
+        self.conversation.hear(message.to_string().as_bytes(), 0);
+    }
+
+    /// What it has heard since.
+    fn heard(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.heard.0.borrow_mut())
+    }
+
+    /// The words of the only error that it has heard since.
+    #[track_caller]
+    fn error(&self) -> String {
+        let heard = self.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        heard[0]["error"]["message"].as_str().unwrap_or_else(|| panic!("{heard:?}")).to_owned()
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Lets everything happen that is due after this time.
+async fn later(time: Duration) {
+    tokio::task::yield_now().await;
+    advance(time).await;
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn here(play: impl Future<Output = ()>) {
+    LocalSet::new().run_until(play).await;
+}

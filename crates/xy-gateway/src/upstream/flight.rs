@@ -1,0 +1,124 @@
+//! Whose calls are with a server: what its words and its clients' turns depend on.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use super::{Call, Caller, ECHO, Follow, Upstream};
+use crate::client::Client;
+use crate::front::StreamNo;
+use crate::tasks;
+use crate::turns::Flight;
+
+impl Upstream {
+    /// The client that everything in flight belongs to, and where it asked last; `None` if
+    /// nothing is in flight, or something of somebody else too. What a client has given up
+    /// counts as its own for a while: the server may still work on it.
+    pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
+        if self.is_strange() {
+            return None;
+        }
+        self.forget_given_up();
+        let calls = self.calls.borrow();
+        let mut flight = Flight::Nobody;
+        let mut youngest: Option<(u64, &Rc<Client>, StreamNo)> = None;
+        for (ours, call) in calls.iter() {
+            match &call.caller {
+                Caller::Client { client, stream, .. } => {
+                    flight = flight.and(client.number());
+                    if youngest.is_none_or(|(latest, ..)| latest < *ours) {
+                        youngest = Some((*ours, client, *stream));
+                    }
+                }
+                Caller::Nobody { client: Some(client), .. } => flight = flight.and(*client),
+                Caller::Nobody { client: None, .. } | Caller::Visitor(_) => return None,
+                Caller::Own(_) | Caller::Unheard => {}
+            }
+        }
+        match flight {
+            Flight::One(_) => youngest.map(|(_, client, stream)| (client.clone(), stream)),
+            Flight::Nobody | Flight::Several => None,
+        }
+    }
+
+    /// Where this client has asked last, of what is not answered.
+    pub(crate) fn stream_of(&self, client: &Client) -> Option<StreamNo> {
+        let calls = self.calls.borrow();
+        let theirs = calls.iter().filter_map(|(ours, call)| match &call.caller {
+            Caller::Client { client: it, stream, .. } if it.number() == client.number() => {
+                Some((*ours, *stream))
+            }
+            _ => None,
+        });
+        theirs.max().map(|(_, stream)| stream)
+    }
+
+    /// Whose calls are in flight, of those that clients take turns for.
+    pub(crate) fn flight(&self) -> Flight {
+        let calls = self.calls.borrow();
+        calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
+            Caller::Client { client, follow, .. } if !follow.is_of_task() => {
+                flight.and(client.number())
+            }
+            _ => flight,
+        })
+    }
+
+    /// From now on somebody wants to hear when a call is over.
+    pub(crate) fn take_turns(&self) {
+        self.takes_turns.set(true);
+    }
+
+    /// A call is over.
+    pub(super) fn call_is_over(self: &Rc<Self>) {
+        if self.takes_turns.get() {
+            self.company.is_over(self);
+        }
+    }
+
+    /// Nobody waits for a call any more: who did, if anybody.
+    pub(super) fn give_up(&self, ours: u64) -> Option<Caller> {
+        let mut calls = self.calls.borrow_mut();
+        let call = calls.get_mut(&ours)?;
+        let since = Instant::now();
+        let next = match &call.caller {
+            Caller::Nobody { .. } | Caller::Unheard => return None,
+            Caller::Client { client, follow, .. } => {
+                let (client, follow) = (Some(client.number()), follow.clone());
+                Caller::Nobody { since, client, follow }
+            }
+            Caller::Visitor(_) => Caller::Nobody { since, client: None, follow: Follow::Nothing },
+            Caller::Own(_) => Caller::Unheard, // It was no client's.
+        };
+        call.watch = None;
+        Some(std::mem::replace(&mut call.caller, next))
+    }
+
+    /// It has answered what was given up. If that began a task, nobody can ever ask for it:
+    /// it is cancelled, and may be spoken of for a while.
+    pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
+        let Caller::Nobody { client, follow: Follow::NewTask, .. } = nobody else { return };
+        let client = *client;
+        let Some((id, _)) = tasks::begun(result) else { return };
+        let caller = Caller::Nobody { since: Instant::now(), client, follow: Follow::Nothing };
+        let call = Call { caller, place: 0, watch: None };
+        self.calls.borrow_mut().insert(ours, call);
+        let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
+        if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
+            question.let_be();
+        }
+    }
+
+    /// Whether it may still speak to clients of another daemon.
+    fn is_strange(&self) -> bool {
+        self.strange_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Forgets calls that were given up so long ago that nothing said now can be about them.
+    fn forget_given_up(&self) {
+        self.calls.borrow_mut().retain(|_, call| match &call.caller {
+            Caller::Nobody { since, .. } => since.elapsed() < ECHO,
+            _ => true,
+        });
+    }
+}

@@ -1,0 +1,237 @@
+//! A server that is spoken with over its stdin and stdout: moves the bytes between these and
+//! its [`Upstream`].
+//!
+//! What is read is handled where it was read, in one buffer that all servers share; only
+//! the beginning of a line whose end has not come is kept. What is to be written is gathered
+//! for one turn of the runtime, and goes out in as few writes as can be without ever leaving
+//! a message half written by a daemon that is killed.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, mpsc, oneshot};
+use xy_ipc::framing::{Line, LineSplitter};
+use xy_supervisor::speak::Said;
+
+use super::Upstream;
+use super::outgoing::{ATOMIC, Block, Outgoing};
+use super::wire::{MAX_MESSAGE, Wire};
+
+/// What one read takes.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Runs `read` on this thread's buffer. What it does with the bytes must not read again.
+pub(crate) fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| read(scratch))
+}
+
+/// The way to a stdio server.
+pub(crate) struct Pipes {
+    out: RefCell<Outgoing>,
+    /// There is something to write.
+    flush: Notify,
+    /// Where it is written, while it can be spoken to.
+    stdin: RefCell<Option<Rc<pipe::Sender>>>,
+    /// What the server says, cut into lines.
+    lines: RefCell<LineSplitter>,
+    /// Whether something is being written that can be torn, or may be written only in its turn.
+    is_writing: Cell<bool>,
+    is_closed: Cell<bool>,
+    said: mpsc::Sender<Said>,
+}
+
+impl Wire for Pipes {
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+        self.out.borrow_mut().append(write)
+    }
+
+    /// Has what there is written: now, if nobody else speaks with this server, as nothing
+    /// would gather; else a little later, together with what others say.
+    fn flush(&self, is_alone: bool) {
+        if !(is_alone && self.write_now()) {
+            self.flush.notify_one();
+        }
+    }
+
+    fn is_written(&self, place: u64) -> bool {
+        place < self.out.borrow().written()
+    }
+
+    fn waiting(&self) -> usize {
+        self.out.borrow().len()
+    }
+
+    fn close(&self) {
+        self.is_closed.set(true);
+        self.stdin.take();
+    }
+}
+
+impl Pipes {
+    /// The way to a server that hears at `stdin`.
+    pub(crate) fn new(stdin: &Rc<pipe::Sender>, said: mpsc::Sender<Said>) -> Rc<Self> {
+        Rc::new(Self {
+            out: RefCell::default(),
+            flush: Notify::new(),
+            stdin: RefCell::new(Some(stdin.clone())),
+            lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
+            is_writing: Cell::new(false),
+            is_closed: Cell::new(false),
+            said,
+        })
+    }
+
+    /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
+    pub(crate) async fn read_all(
+        &self,
+        upstream: &Rc<Upstream>,
+        mut stdout: pipe::Receiver,
+    ) -> io::Result<()> {
+        while poll_fn(|context| {
+            with_scratch(|scratch| {
+                let mut buffer = ReadBuf::new(scratch);
+                Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
+                    self.take(upstream, buffer.filled());
+                    !buffer.filled().is_empty()
+                })
+            })
+        })
+        .await?
+        {
+            upstream.tell_strays().await;
+        }
+        let rest = self.take_partial();
+        upstream.stray(&rest);
+        upstream.tell_strays().await;
+        Ok(())
+    }
+
+    /// Takes what the server has said, line by line.
+    pub(crate) fn take(&self, upstream: &Rc<Upstream>, mut bytes: &[u8]) {
+        let mut lines = self.lines.borrow_mut();
+        while let Some(line) = lines.next_line(&mut bytes) {
+            match line {
+                Line::Whole(line) => upstream.hear(line, None),
+                Line::TooLong(head) => upstream.too_long(head),
+            }
+        }
+    }
+
+    /// Writes all there is if the pipe takes it at once.
+    fn write_now(&self) -> bool {
+        let Some(stdin) = self.stdin.borrow().clone() else { return false };
+        let mut out = self.out.borrow_mut();
+        let all = out.len();
+        if self.is_writing.get() || out.is_amid() || all > ATOMIC {
+            return false;
+        }
+        let is_written = stdin.try_write(out.bytes()).is_ok_and(|written| written == all);
+        if is_written {
+            out.wrote(all);
+        }
+        is_written
+    }
+
+    /// Writes what there is to write, for ever. Must not be dropped amid a message that is
+    /// to arrive.
+    pub(crate) async fn write_all(&self, stdin: &pipe::Sender) -> io::Result<()> {
+        let capacity = capacity(stdin);
+        loop {
+            self.flush.notified().await;
+            // Whatever else is ready now may want to say something too.
+            tokio::task::yield_now().await;
+            while let Some(block) = self.next_block(stdin, capacity) {
+                self.is_writing.set(true);
+                match block {
+                    Block::AtOnce(bytes) => self.write_block(stdin, bytes).await?,
+                    Block::InParts(bytes) => {
+                        self.announce().await;
+                        self.write_block(stdin, bytes).await?;
+                        self.say(Said::WriteEnds).await;
+                    }
+                }
+                self.is_writing.set(false);
+            }
+        }
+    }
+
+    fn next_block(&self, stdin: &pipe::Sender, capacity: usize) -> Option<Block> {
+        let out = self.out.borrow();
+        if self.is_closed.get() && !out.is_amid() {
+            return None; // What is begun is finished, and nothing more is begun.
+        }
+        // Asking the system is only worth it where it can make a difference.
+        let room = if out.len() > ATOMIC && is_empty(stdin) { capacity } else { 0 };
+        out.next(room)
+    }
+
+    async fn write_block(&self, stdin: &pipe::Sender, mut left: usize) -> io::Result<()> {
+        while left > 0 {
+            stdin.writable().await?;
+            let mut out = self.out.borrow_mut();
+            match stdin.try_write(&out.bytes()[..left]) {
+                Ok(written) => {
+                    out.wrote(written);
+                    left -= written;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the shim know that a message may be torn; resolves when it knows.
+    async fn announce(&self) {
+        let (known, is_known) = oneshot::channel();
+        self.say(Said::WriteBegins(known)).await;
+        let _ = is_known.await; // Whoever drove it is gone: then nobody can adopt it either.
+    }
+
+    async fn say(&self, said: Said) {
+        let _ = self.said.send(said).await; // Whoever drove it may be gone.
+    }
+
+    /// Whether a message is being written, or said to be.
+    pub(crate) fn is_amid_writing(&self) -> bool {
+        self.is_writing.get()
+    }
+
+    /// What has been read and is no whole line yet.
+    pub(crate) fn take_partial(&self) -> Vec<u8> {
+        self.lines.borrow_mut().take_begun()
+    }
+}
+
+/// How much an empty pipe takes at once.
+#[cfg(target_os = "linux")]
+fn capacity(pipe: &pipe::Sender) -> usize {
+    rustix::pipe::fcntl_getpipe_size(pipe.as_fd()).unwrap_or(ATOMIC)
+}
+
+#[cfg(target_os = "linux")]
+fn is_empty(pipe: &pipe::Sender) -> bool {
+    rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn capacity(_pipe: &pipe::Sender) -> usize {
+    ATOMIC
+}
+
+/// Nothing tells, at this end of a pipe.
+#[cfg(not(target_os = "linux"))]
+fn is_empty(_pipe: &pipe::Sender) -> bool {
+    false
+}

@@ -1,0 +1,369 @@
+//! A server that listens somewhere: every message is a request over HTTP.
+//!
+//! Each call is a task that posts it and hears its answer to the end, so that a slow one
+//! delays nobody (`call.rs`). What wants no answer goes out one after another, in order.
+//! `listen.rs` hears what belongs to no call, `fetch.rs` sends single requests, `meaning.rs`
+//! says what their answers mean.
+//!
+//! A server may forget the session at any time: then it is greeted again, by whoever leads
+//! this life (`life/web.rs`), and calls that it has not taken are sent again, once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Uri};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use xy_config::settings::Endpoint;
+
+use super::Upstream;
+use super::wire::Wire;
+
+mod call;
+mod fetch;
+mod listen;
+mod meaning;
+mod place;
+
+use fetch::{Ask, Failed, Fetch};
+use meaning::{Meaning, meaning};
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+
+/// How long a server may take to take what wants no answer.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The answer to a call that was given up is read for so long.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
+
+/// How long the end of a session may take.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// News for whoever leads this life; only the first of a kind matters.
+const TROUBLES: usize = 8;
+
+/// Longer ids of sessions are not kept.
+const LONGEST_SESSION: usize = 4096;
+
+/// The way to a server that listens.
+pub(crate) struct Web {
+    me: Weak<Self>,
+    upstream: RefCell<Weak<Upstream>>,
+    fetch: Fetch,
+    place: Uri,
+    /// Where messages are posted to: the same, or where an older server says.
+    post_to: RefCell<Option<Uri>>,
+    is_older: bool,
+    is_remote: bool,
+    /// What its settings want to be sent with everything.
+    headers: HeaderMap,
+    session: RefCell<Session>,
+    /// How many sessions there have been; calls wait here for the next.
+    sessions: watch::Sender<u64>,
+    calls: RefCell<HashMap<u64, AbortHandle>>,
+    /// What wants no answer, and waits for its turn.
+    untold: RefCell<VecDeque<Bytes>>,
+    untold_bytes: Cell<usize>,
+    tell: Notify,
+    /// Something has been told.
+    told: Notify,
+    troubles: mpsc::Sender<Trouble>,
+    is_closed: Cell<bool>,
+}
+
+/// What is agreed on with a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Session {
+    /// As the server called it.
+    id: Option<HeaderValue>,
+    /// The revision that was agreed on.
+    version: Option<HeaderValue>,
+}
+
+/// Something that whoever leads a life has to do something about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The server has forgotten the session.
+    Forgotten,
+    /// There is no connection to it.
+    Unreachable(String),
+    /// It could not do what it was asked, for once.
+    Failing(String),
+    /// It has refused what it was asked.
+    Refused(String),
+    /// It does not let us in.
+    Hopeless(String),
+}
+
+impl Web {
+    /// The way to `endpoint`, and what is heard of it.
+    pub(crate) async fn to(
+        endpoint: &Endpoint,
+    ) -> Result<(Rc<Self>, mpsc::Receiver<Trouble>), String> {
+        let place: Uri =
+            endpoint.url.parse().map_err(|problem| format!("its address: {problem}"))?;
+        let fetch = Fetch::to(&place).await.map_err(|failed| failed.words())?;
+        let headers = headers_of(endpoint)?;
+        let (troubles, trouble) = mpsc::channel(TROUBLES);
+        let web = Rc::new_cyclic(|me: &Weak<Self>| Self {
+            me: me.clone(),
+            upstream: RefCell::default(),
+            fetch,
+            post_to: RefCell::new((!endpoint.is_older).then(|| place.clone())),
+            place,
+            is_older: endpoint.is_older,
+            is_remote: endpoint.is_remote,
+            headers,
+            session: RefCell::default(),
+            sessions: watch::Sender::new(0),
+            calls: RefCell::default(),
+            untold: RefCell::default(),
+            untold_bytes: Cell::new(0),
+            tell: Notify::new(),
+            told: Notify::new(),
+            troubles,
+            is_closed: Cell::new(false),
+        });
+        Ok((web, trouble))
+    }
+
+    /// Whose words it carries.
+    pub(crate) fn speak_for(&self, upstream: &Rc<Upstream>) {
+        *self.upstream.borrow_mut() = Rc::downgrade(upstream);
+    }
+
+    /// Whether it lives somewhere else.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Whether it speaks the older pair of HTTP and events.
+    pub(crate) fn is_older(&self) -> bool {
+        self.is_older
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn shown(&self) -> String {
+        place::shown(&self.place)
+    }
+
+    /// Whether anybody takes a connection there.
+    pub(crate) async fn listens(&self) -> bool {
+        let (Some(host), Some(port)) = (self.place.host(), self.place.port_u16()) else {
+            return false;
+        };
+        matches!(timeout(END_WITHIN, TcpStream::connect((host, port))).await, Ok(Ok(_)))
+    }
+
+    /// There is no session any more: the next greeting begins one.
+    pub(crate) fn begin_anew(&self) {
+        self.session.take();
+    }
+
+    /// A session that an earlier daemon began.
+    pub(crate) fn resume(&self, id: &str) {
+        self.session.borrow_mut().id = HeaderValue::from_str(id).ok();
+    }
+
+    /// The server has answered to a greeting: this revision is spoken from now on.
+    pub(crate) fn agree(&self, version: &str) {
+        self.session.borrow_mut().version = HeaderValue::from_str(version).ok();
+    }
+
+    /// The server can be asked: what waits for that goes on.
+    pub(crate) fn open(&self) {
+        self.sessions.send_modify(|count| *count += 1);
+    }
+
+    /// Resolves when all that wants no answer has been told.
+    pub(crate) async fn all_told(&self) {
+        loop {
+            let told = self.told.notified();
+            if self.untold_bytes.get() == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Sends what wants no answer, one after another, for ever.
+    pub(crate) async fn tell_all(self: Rc<Self>) {
+        loop {
+            let next = self.untold.borrow_mut().pop_front();
+            let Some(message) = next else {
+                self.tell.notified().await;
+                continue;
+            };
+            let told = timeout(TAKEN_WITHIN, self.tell_one(message.clone())).await;
+            self.untold_bytes.set(self.untold_bytes.get() - message.len());
+            self.told.notify_waiters();
+            let late = || Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
+            if let (Err(why), Some(upstream)) = (told.unwrap_or_else(|_| late()), self.upstream()) {
+                upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
+                upstream.tell_strays().await;
+            }
+        }
+    }
+
+    async fn tell_one(&self, message: Bytes) -> Result<(), String> {
+        let count = *self.sessions.borrow();
+        let response = self.post(message).await.map_err(|failed| failed.words())?;
+        match meaning(response.status(), response.headers(), self.has_session()) {
+            Meaning::Message | Meaning::Events | Meaning::Taken => Ok(()),
+            Meaning::Forgotten => {
+                self.forgotten(count);
+                Err("it has forgotten the session".to_owned())
+            }
+            Meaning::Refused(refusal) => Err(refusal.words()),
+            Meaning::Failed(status) => Err(format!("it answered {status}")),
+            Meaning::Strange(why) => Err(why),
+        }
+    }
+
+    /// Ends the session, as far as the server wants to know.
+    pub(crate) async fn end(&self) {
+        if self.is_older || self.session.borrow().id.is_none() {
+            return;
+        }
+        let ask = self.ask(Method::DELETE, self.place.clone(), Bytes::new());
+        let _ = timeout(END_WITHIN, self.fetch.send(ask)).await; // It may be gone already.
+    }
+
+    /// Sends one message.
+    async fn post(&self, message: Bytes) -> Result<hyper::Response<hyper::body::Incoming>, Failed> {
+        let to = self.post_to.borrow().clone();
+        let no_place = || Failed::Unconnected("it has not said where it listens".to_owned());
+        self.fetch.send(self.ask(Method::POST, to.ok_or_else(no_place)?, message)).await
+    }
+
+    fn ask(&self, method: Method, to: Uri, body: Bytes) -> Ask {
+        let mut headers = self.headers.clone();
+        if !body.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let accept = match method {
+            Method::GET => "text/event-stream",
+            _ => "application/json, text/event-stream",
+        };
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let session = self.session.borrow();
+        for (name, value) in [(SESSION, &session.id), (VERSION, &session.version)] {
+            if let Some(value) = value
+                && !self.is_older
+            {
+                headers.insert(name, value.clone());
+            }
+        }
+        Ask { method, to, headers, body }
+    }
+
+    /// The answer to a greeting may name the session.
+    fn take_session(&self, headers: &HeaderMap) {
+        let id = headers.get(SESSION).filter(|id| id.len() <= LONGEST_SESSION);
+        self.session.borrow_mut().id = id.cloned();
+    }
+
+    fn has_session(&self) -> bool {
+        self.session.borrow().id.is_some()
+    }
+
+    /// The server has forgotten the session that was the `count`th; whoever leads is told once.
+    fn forgotten(&self, count: u64) {
+        if *self.sessions.borrow() == count && self.session.borrow().version.is_some() {
+            self.session.take();
+            self.trouble(Trouble::Forgotten);
+        }
+    }
+
+    fn trouble(&self, trouble: Trouble) {
+        let _ = self.troubles.try_send(trouble); // More of it makes it no worse.
+    }
+
+    fn upstream(&self) -> Option<Rc<Upstream>> {
+        self.upstream.borrow().upgrade()
+    }
+}
+
+impl Wire for Web {
+    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+        let mut message = Vec::new();
+        write(&mut message);
+        let message = Bytes::from(message);
+        if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
+            let task = tokio::task::spawn_local(call::run(me, ours, message));
+            self.calls.borrow_mut().insert(ours, task.abort_handle());
+        } else {
+            self.untold_bytes.set(self.untold_bytes.get() + message.len());
+            self.untold.borrow_mut().push_back(message);
+            self.tell.notify_one();
+        }
+        0
+    }
+
+    fn flush(&self, _is_alone: bool) {}
+
+    /// Those that are not say so themselves.
+    fn is_written(&self, _place: u64) -> bool {
+        true
+    }
+
+    fn waiting(&self) -> usize {
+        self.untold_bytes.get()
+    }
+
+    fn given_up(&self, call: u64) {
+        let Some(me) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(GIVEN_UP_FOR).await;
+            if let Some(task) = me.calls.borrow_mut().remove(&call) {
+                task.abort();
+            }
+        });
+    }
+
+    fn session(&self) -> Option<String> {
+        let session = self.session.borrow();
+        session.id.as_ref().and_then(|id| id.to_str().ok()).map(str::to_owned)
+    }
+
+    fn close(&self) {
+        self.is_closed.set(true);
+    }
+
+    fn hang_up(&self) {
+        for (_, task) in self.calls.borrow_mut().drain() {
+            task.abort();
+        }
+    }
+}
+
+impl Failed {
+    /// The same for people.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Unconnected(why) => format!("it cannot be reached: {why}"),
+            Self::Broken(why) => format!("the connection broke: {why}"),
+            Self::LedAway(why) | Self::NoTrust(why) => why.clone(),
+        }
+    }
+}
+
+fn headers_of(endpoint: &Endpoint) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &endpoint.headers {
+        let unfit = || format!("the header `{name}` cannot be sent");
+        let name: HeaderName = name.parse().map_err(|_| unfit())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| unfit())?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}

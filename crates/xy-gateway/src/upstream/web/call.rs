@@ -1,0 +1,239 @@
+//! One call over HTTP, from its first byte to its answer.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Response};
+use tokio::time::{sleep, timeout};
+use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+
+use super::fetch::{Failed, Half, whole};
+use super::listen::Streamed;
+use super::meaning::{Meaning, Refusal, meaning};
+use super::{LAST_EVENT, Trouble, Web};
+use crate::upstream::Upstream;
+use crate::upstream::wire::MAX_MESSAGE;
+
+/// How long a call waits for the next session after its own was forgotten.
+const NEXT_SESSION_WITHIN: Duration = Duration::from_secs(30);
+
+/// How much is read of what a server says to a call that it refuses.
+const MOST_WORDS: usize = 64 * 1024;
+
+/// How often an answer is asked for again whose stream has ended too early, if nothing comes.
+const MOST_TRIES: u32 = 5;
+
+/// Posts a call and hears its answer.
+pub(super) async fn run(web: Rc<Web>, ours: u64, message: Bytes) {
+    if let Some(upstream) = web.upstream() {
+        let call = Call { web: web.clone(), upstream, ours };
+        call.run(message).await;
+    }
+    web.calls.borrow_mut().remove(&ours);
+}
+
+struct Call {
+    web: Rc<Web>,
+    upstream: Rc<Upstream>,
+    ours: u64,
+}
+
+impl Call {
+    async fn run(&self, message: Bytes) {
+        let Some((had_session, response)) = self.post(message).await else { return };
+        let status = response.status();
+        match meaning(status, response.headers(), had_session) {
+            Meaning::Message => self.hear_message(response.into_body()).await,
+            Meaning::Events => self.hear_events(response.into_body()).await,
+            // An older server says everything where it is listened to.
+            Meaning::Taken if self.web.is_older => {}
+            Meaning::Taken => self.unknown(&format!("it answered {status}, without an answer")),
+            Meaning::Forgotten => self.undone("it forgot the session again and again"),
+            Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
+            Meaning::Failed(status) => self.failed(status.to_string(), response.into_body()).await,
+            Meaning::Strange(why) => {
+                self.unknown(&why);
+                self.web.trouble(Trouble::Refused(why));
+            }
+        }
+    }
+
+    /// Sends it, a second time if its session was forgotten: then nobody has taken it. Also
+    /// answers whether it was sent within a session.
+    async fn post(&self, message: Bytes) -> Option<(bool, Response<Incoming>)> {
+        for is_second in [false, true] {
+            let count = *self.web.sessions.borrow();
+            let had_session = self.web.has_session();
+            let response = match self.web.post(message.clone()).await {
+                Ok(response) => response,
+                Err(failed) => {
+                    self.not_sent(&failed);
+                    return None;
+                }
+            };
+            let is_forgotten =
+                meaning(response.status(), response.headers(), had_session) == Meaning::Forgotten;
+            if is_forgotten && !is_second {
+                self.web.forgotten(count);
+                if !self.next_session(count).await {
+                    self.undone("it forgot the session, and there is no other");
+                    return None;
+                }
+                continue;
+            }
+            if !had_session && response.status().is_success() {
+                self.web.take_session(response.headers());
+            }
+            return Some((had_session, response));
+        }
+        None
+    }
+
+    async fn next_session(&self, count: u64) -> bool {
+        let mut sessions = self.web.sessions.subscribe();
+        let next = sessions.wait_for(|now| *now > count);
+        matches!(timeout(NEXT_SESSION_WITHIN, next).await, Ok(Ok(_)))
+    }
+
+    fn not_sent(&self, failed: &Failed) {
+        let why = failed.words();
+        match failed {
+            Failed::Unconnected(_) => {
+                self.undone(&why);
+                self.web.trouble(Trouble::Unreachable(why));
+            }
+            Failed::Broken(_) => {
+                self.unknown(&why);
+                self.web.trouble(Trouble::Failing(why));
+            }
+            Failed::LedAway(_) | Failed::NoTrust(_) => {
+                self.undone(&why);
+                self.web.trouble(Trouble::Refused(why));
+            }
+        }
+    }
+
+    async fn hear_message(&self, mut body: Incoming) {
+        match whole(&mut body, MAX_MESSAGE).await {
+            Ok(text) => {
+                self.hear(&text);
+                if self.upstream.is_open(self.ours) {
+                    self.upstream.fail_badly(self.ours, "it answered something else");
+                }
+            }
+            Err(Half::TooLong(head)) => self.upstream.too_long_for(self.ours, &head),
+            Err(Half::Failed(failed)) => self.unknown(&failed.words()),
+        }
+    }
+
+    /// One message, or several.
+    fn hear(&self, text: &[u8]) {
+        if matches!(envelope::parse(text), Err(Malformed::Batch)) {
+            let parts: Vec<&serde_json::value::RawValue> =
+                serde_json::from_slice(text).unwrap_or_default();
+            for part in parts {
+                self.upstream.hear(part.get().as_bytes(), Some(self.ours));
+            }
+        } else {
+            self.upstream.hear(text, Some(self.ours));
+        }
+    }
+
+    /// Hears the stream of a call; one that ends too early is asked for again, as far as the
+    /// server has said where to go on.
+    async fn hear_events(&self, body: Incoming) {
+        let mut streamed = Streamed::default();
+        let mut body = Some(body);
+        let mut tries = 0;
+        loop {
+            let ended = match body.take() {
+                Some(body) => streamed.hear(&self.upstream, body, Some(self.ours)).await,
+                None => Ok(()),
+            };
+            self.upstream.tell_strays().await;
+            if !self.upstream.is_open(self.ours) || self.web.is_closed.get() {
+                return;
+            }
+            let Some(last) = streamed.last.clone() else {
+                let why = ended.err().map_or_else(
+                    || "its answer ended before it was whole".to_owned(),
+                    |failed| failed.words(),
+                );
+                return self.unknown(&why);
+            };
+            sleep(streamed.wait(tries)).await;
+            match self.again(&last).await {
+                Ok(more) => {
+                    body = Some(more);
+                    tries = 0;
+                }
+                Err(_) if tries < MOST_TRIES => tries += 1,
+                Err(why) => return self.unknown(&why),
+            }
+        }
+    }
+
+    /// Asks for what comes after an event.
+    async fn again(&self, last: &str) -> Result<Incoming, String> {
+        let web = &self.web;
+        let mut ask = web.ask(Method::GET, web.place.clone(), Bytes::new());
+        let last = last.parse().map_err(|_| "its ids of events cannot be sent".to_owned())?;
+        ask.headers.insert(LAST_EVENT, last);
+        let response = web.fetch.send(ask).await.map_err(|failed| failed.words())?;
+        match meaning(response.status(), response.headers(), web.has_session()) {
+            Meaning::Events => Ok(response.into_body()),
+            _ => Err(format!(
+                "its answer broke off, and it answered {} when it was asked for the rest",
+                response.status()
+            )),
+        }
+    }
+
+    /// What is said of a call that was refused: the server's own words, if they are an answer.
+    async fn refused(&self, refusal: &Refusal, body: Incoming) {
+        if !self.own_words(body).await {
+            self.upstream.fail(self.ours, &refusal.fault(self.server()));
+        }
+        // Whoever called is told before the server is given up.
+        self.web.trouble(match refusal {
+            Refusal::Unauthorized => Trouble::Hopeless(refusal.words()),
+            Refusal::TooMany(_) => Trouble::Failing(refusal.words()),
+            Refusal::Forbidden | Refusal::Other(_) => Trouble::Refused(refusal.words()),
+        });
+    }
+
+    async fn failed(&self, status: String, body: Incoming) {
+        if !self.own_words(body).await {
+            self.unknown(&format!("it answered {status}"));
+        }
+        self.web.trouble(Trouble::Failing(format!("it answered {status}")));
+    }
+
+    /// Passes on an error that a server wrote itself; whether it did.
+    async fn own_words(&self, mut body: Incoming) -> bool {
+        let Ok(text) = whole(&mut body, MOST_WORDS).await else { return false };
+        let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(&text)
+        else {
+            return false;
+        };
+        let mut answer = Vec::new();
+        xy_mcp::edit::append_on_one_line(&mut answer, error.as_bytes());
+        let error = String::from_utf8_lossy(&answer);
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.ours);
+        self.upstream.hear(answer.as_bytes(), Some(self.ours));
+        !self.upstream.is_open(self.ours)
+    }
+
+    fn server(&self) -> &str {
+        self.upstream.key().server.as_str()
+    }
+
+    fn undone(&self, why: &str) {
+        self.upstream.lose(self.ours, false, &format!("`{}`: {why}", self.server()));
+    }
+
+    fn unknown(&self, why: &str) {
+        self.upstream.lose(self.ours, true, &format!("`{}`: {why}", self.server()));
+    }
+}

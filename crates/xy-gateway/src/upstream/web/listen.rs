@@ -1,0 +1,260 @@
+//! Hearing a server: the stream of what belongs to no call, and any other stream of events.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::Method;
+use hyper::body::{Bytes, Incoming};
+use tokio::time::{Instant, sleep, timeout};
+use xy_mcp::sse::{Events, Piece};
+
+use super::fetch::{Failed, next_piece};
+use super::meaning::{Meaning, Refusal, meaning};
+use super::place::{is_same_origin, resolve};
+use super::{LAST_EVENT, Trouble, Web};
+use crate::upstream::Upstream;
+use crate::upstream::wire::MAX_MESSAGE;
+
+/// How long to wait before a stream that has ended is asked for again.
+const USUAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Whatever a server says, nobody asks more often or waits longer than this.
+const LEAST_WAIT: Duration = Duration::from_millis(20);
+const MOST_WAIT: Duration = Duration::from_secs(60);
+
+/// A stream that has lived for so long was a good one.
+const GOOD_AFTER: Duration = Duration::from_secs(5);
+
+/// So many times in a row a server may not be reached before it counts as gone.
+const MOST_MISSES: u32 = 3;
+
+/// A stream ends within this time after its answer.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long an older server may take to say where it listens.
+const PLACE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is known of a stream of events.
+#[derive(Debug, Default)]
+pub(super) struct Streamed {
+    /// Where to go on after what was heard.
+    pub(super) last: Option<String>,
+    retry: Option<Duration>,
+}
+
+impl Streamed {
+    /// Hears a stream to its end; `during` is the call it is about.
+    pub(super) async fn hear(
+        &mut self,
+        upstream: &Rc<Upstream>,
+        mut body: Incoming,
+        during: Option<u64>,
+    ) -> Result<(), Failed> {
+        let mut events = Events::new(MAX_MESSAGE);
+        loop {
+            // Once it is answered there is only its end to come, and then the connection can be
+            // used again.
+            let is_over = during.is_some_and(|ours| !upstream.is_known(ours));
+            let next = next_piece(&mut body);
+            let piece = if is_over {
+                timeout(END_WITHIN, next).await.unwrap_or(Ok(None))?
+            } else {
+                next.await?
+            };
+            let Some(piece) = piece else { return Ok(()) };
+            let mut rest = &*piece;
+            while let Some(piece) = events.next(&mut rest) {
+                self.take(upstream, piece, during);
+            }
+            upstream.tell_strays().await;
+        }
+    }
+
+    fn take(&mut self, upstream: &Rc<Upstream>, piece: Piece, during: Option<u64>) {
+        match piece {
+            Piece::Event(event) => {
+                self.last = event.id.or(self.last.take());
+                if !event.data.is_empty() && matches!(event.kind.as_str(), "" | "message") {
+                    hear(upstream, &event.data, during);
+                }
+            }
+            Piece::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
+            Piece::TooLong(head) => match during {
+                Some(ours) => upstream.too_long_for(ours, &head),
+                None => upstream.too_long(&head),
+            },
+        }
+    }
+
+    /// How long to wait before it is asked for again, after so many tries in vain.
+    pub(super) fn wait(&self, tries: u32) -> Duration {
+        let wait = self.retry.unwrap_or(if tries == 0 { LEAST_WAIT } else { USUAL_WAIT });
+        (wait * 2_u32.saturating_pow(tries.min(6))).clamp(LEAST_WAIT, MOST_WAIT)
+    }
+}
+
+/// A message may be written on several lines.
+fn hear(upstream: &Rc<Upstream>, data: &[u8], during: Option<u64>) {
+    if memchr::memchr2(b'\n', b'\r', data).is_none() {
+        return upstream.hear(data, during);
+    }
+    let mut line = Vec::with_capacity(data.len());
+    xy_mcp::edit::append_on_one_line(&mut line, data);
+    upstream.hear(&line, during);
+}
+
+impl Web {
+    /// Hears what belongs to no call, as long as the server offers that.
+    pub(crate) async fn listen(self: Rc<Self>) {
+        let mut streamed = Streamed::default();
+        let (mut misses, mut tries) = (0, 0);
+        while let Some(upstream) = self.upstream() {
+            let began = Instant::now();
+            match self.listen_once(&upstream, &mut streamed).await {
+                Ok(()) if began.elapsed() >= GOOD_AFTER => (misses, tries) = (0, 0),
+                Ok(()) => (misses, tries) = (0, tries + 1),
+                Err(NoStream::NotOffered) => return,
+                Err(NoStream::Missed(why)) => {
+                    (misses, tries) = (misses + 1, tries + 1);
+                    if misses >= MOST_MISSES {
+                        self.trouble(Trouble::Unreachable(why));
+                        return;
+                    }
+                }
+            }
+            sleep(streamed.wait(tries).max(USUAL_WAIT.min(streamed.wait(0)))).await;
+        }
+    }
+
+    async fn listen_once(
+        &self,
+        upstream: &Rc<Upstream>,
+        streamed: &mut Streamed,
+    ) -> Result<(), NoStream> {
+        let mut ask = self.ask(Method::GET, self.place.clone(), Bytes::new());
+        if let Some(last) = streamed.last.as_deref().and_then(|last| last.parse().ok()) {
+            ask.headers.insert(LAST_EVENT, last);
+        }
+        let count = *self.sessions.borrow();
+        let response = match self.fetch.send(ask).await {
+            Ok(response) => response,
+            Err(Failed::Unconnected(why)) => return Err(NoStream::Missed(why)),
+            Err(Failed::Broken(_)) => return Ok(()), // As if it had ended at once.
+            Err(Failed::LedAway(_) | Failed::NoTrust(_)) => return Err(NoStream::NotOffered),
+        };
+        match meaning(response.status(), response.headers(), self.has_session()) {
+            Meaning::Events => {
+                // Whether it ends or breaks, it is asked for again.
+                let _ = streamed.hear(upstream, response.into_body(), None).await;
+                Ok(())
+            }
+            Meaning::Forgotten => {
+                self.forgotten(count);
+                Err(NoStream::NotOffered)
+            }
+            Meaning::Failed(_) | Meaning::Refused(Refusal::TooMany(_)) => Ok(()),
+            _ => Err(NoStream::NotOffered),
+        }
+    }
+
+    /// Opens the only stream of an older server; resolves when that has said where messages
+    /// are posted to, with what hears the rest of it.
+    pub(crate) async fn open_older(
+        self: &Rc<Self>,
+    ) -> Result<impl Future<Output = String> + use<>, Trouble> {
+        let ask = self.ask(Method::GET, self.place.clone(), Bytes::new());
+        let response = self.fetch.send(ask).await.map_err(|failed| match failed {
+            Failed::Unconnected(_) => Trouble::Unreachable(failed.words()),
+            Failed::Broken(_) => Trouble::Failing(failed.words()),
+            Failed::LedAway(_) | Failed::NoTrust(_) => Trouble::Hopeless(failed.words()),
+        })?;
+        let status = response.status();
+        match meaning(status, response.headers(), false) {
+            Meaning::Events => {}
+            Meaning::Failed(_) | Meaning::Refused(Refusal::TooMany(_)) => {
+                return Err(Trouble::Failing(format!("it answered {status}")));
+            }
+            Meaning::Refused(refusal) => return Err(Trouble::Hopeless(refusal.words())),
+            _ => return Err(Trouble::Hopeless("it is no older server: it streams nothing".into())),
+        }
+        let mut stream =
+            OlderStream { body: response.into_body(), events: Events::new(MAX_MESSAGE) };
+        let place = timeout(PLACE_WITHIN, stream.place());
+        let (place, rest) = place.await.map_err(|_| {
+            Trouble::Failing("it has not said where messages are posted to".to_owned())
+        })??;
+        let to = resolve(&self.place, &place).filter(|to| is_same_origin(&self.place, to));
+        let away = || Trouble::Hopeless("it wants messages to be posted to another server".into());
+        *self.post_to.borrow_mut() = Some(to.ok_or_else(away)?);
+        let web = self.clone();
+        Ok(async move { web.hear_older(stream, rest).await })
+    }
+
+    /// Hears the stream of an older server to its end; answers why it ended.
+    async fn hear_older(&self, mut stream: OlderStream, mut rest: Bytes) -> String {
+        let Some(upstream) = self.upstream() else { return String::new() };
+        let mut streamed = Streamed::default();
+        loop {
+            let mut bytes = &*rest;
+            while let Some(piece) = stream.events.next(&mut bytes) {
+                streamed.take(&upstream, piece, None);
+            }
+            upstream.tell_strays().await;
+            match next_piece(&mut stream.body).await {
+                Ok(Some(piece)) => rest = piece,
+                Ok(None) => return "it ended its stream".to_owned(),
+                Err(failed) => return failed.words(),
+            }
+        }
+    }
+}
+
+/// Why there is no stream.
+enum NoStream {
+    /// The server has none.
+    NotOffered,
+    /// The server cannot be reached.
+    Missed(String),
+}
+
+struct OlderStream {
+    body: Incoming,
+    events: Events,
+}
+
+impl OlderStream {
+    /// What the first event says, and what came after it.
+    async fn place(&mut self) -> Result<(String, Bytes), Trouble> {
+        loop {
+            let piece = next_piece(&mut self.body).await;
+            let piece = piece.map_err(|failed| Trouble::Failing(failed.words()))?;
+            let ended = || Trouble::Failing("its stream ended at once".to_owned());
+            let piece = piece.ok_or_else(ended)?;
+            let mut rest = &*piece;
+            while let Some(found) = self.events.next(&mut rest) {
+                if let Piece::Event(event) = found
+                    && event.kind == "endpoint"
+                {
+                    let place = String::from_utf8_lossy(&event.data).into_owned();
+                    return Ok((place, Bytes::copy_from_slice(rest)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_asks_too_often_or_waits_too_long() {
+        let says = |millis| Streamed { last: None, retry: Some(Duration::from_millis(millis)) };
+        assert_eq!(says(500).wait(0), Duration::from_millis(500));
+        assert_eq!(says(0).wait(3), LEAST_WAIT);
+        assert_eq!(says(u64::from(u32::MAX)).wait(0), MOST_WAIT);
+        assert_eq!(Streamed::default().wait(0), LEAST_WAIT);
+        assert_eq!(Streamed::default().wait(1), 2 * USUAL_WAIT);
+        assert_eq!(Streamed::default().wait(u32::MAX), MOST_WAIT);
+    }
+}

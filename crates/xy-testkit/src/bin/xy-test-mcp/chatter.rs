@@ -1,0 +1,71 @@
+//! The tool `chatter`: says and asks all kinds of things, each of which names its call.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::answer::{Call, structured_result};
+use crate::json::quoted;
+use crate::server::Server;
+use crate::tools;
+
+/// The same numbers for the same seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Does so many things at random, and tells what came of its questions.
+pub(crate) fn chatter(server: &Server, call: &Call) {
+    let tag = call.string("tag");
+    let mut chance = Chance(call.number("seed", 1));
+    let (mut answered, mut refused, mut strange) = (0, 0, 0);
+    for _ in 0..call.number("steps", 5) {
+        if !server.wait(&call.asked, Duration::from_millis(chance.below(4))) {
+            return;
+        }
+        let (method, params) = match chance.below(6) {
+            0 => {
+                call.notify("notifications/message", &tools::log_params("error", &tag));
+                continue;
+            }
+            1 => {
+                if let Some(token) = &call.progress_token {
+                    let text = quoted(&tag);
+                    let params =
+                        format!(r#"{{"progressToken":{token},"progress":1,"message":{text}}}"#);
+                    call.notify("notifications/progress", &params);
+                }
+                continue;
+            }
+            2 => {
+                let uri = call.string("uri");
+                if server.state().subscribed.contains(&uri) {
+                    let params = json!({ "uri": uri }).to_string();
+                    call.notify("notifications/resources/updated", &params);
+                }
+                continue;
+            }
+            3 => ("sampling/createMessage", tools::sampling(&tag)),
+            4 => ("elicitation/create", tools::elicitation(&tag)),
+            _ => ("elicitation/create", url(&tag)),
+        };
+        let Some(answer) = server.ask(&call.asked, method, &params.to_string()) else { return };
+        match answer.raw("result") {
+            Some(result) if result.contains(&quoted(&tag)) => answered += 1,
+            Some(_) => strange += 1,
+            None => refused += 1,
+        }
+    }
+    let told = json!({ "answered": answered, "refused": refused, "strange": strange, "tag": tag });
+    call.asked.result(&structured_result(&told));
+}
+
+fn url(tag: &str) -> Value {
+    json!({ "mode": "url", "message": tag, "url": "https://example.org/", "elicitationId": tag })
+}

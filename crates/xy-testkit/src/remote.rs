@@ -1,0 +1,478 @@
+//! A server somewhere else, in a thread of the test: an MCP server over HTTP that does what
+//! the test wants, well or badly, and remembers what it was asked.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How long a held answer is held at most: no test waits for ever.
+const HELD_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How a remote server behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mood {
+    /// As it should.
+    Well,
+    /// It answers everything with this status, and these headers.
+    Status(u16, Vec<(String, String)>),
+    /// It answers with this, as JSON.
+    Says(String),
+    /// It answers with a page for people.
+    Page,
+    /// It takes requests and never answers.
+    Silent,
+    /// It hangs up on each request.
+    HangsUp,
+}
+
+/// What it applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// All requests.
+    Everything,
+    /// Calls of tools only.
+    Calls,
+}
+
+/// A remote server. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Remote {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    everything: Mood,
+    calls: Mood,
+    sessions: BTreeSet<String>,
+    begun: usize,
+    /// The texts of all calls that were carried out.
+    done: Vec<String>,
+    /// The head of each request.
+    heads: Vec<Head>,
+    /// Connections, to be closed at the end.
+    open: HashMap<usize, TcpStream>,
+    /// Streams of those who only listen.
+    listeners: Vec<TcpStream>,
+    /// Answers that are fetched later, by the id of the event before them.
+    kept: HashMap<String, String>,
+    /// What clients answered.
+    answers: Vec<Value>,
+    is_over: bool,
+    /// Calls of `wait` are answered.
+    is_let_go: bool,
+}
+
+/// The head of a request.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// GET, POST, DELETE.
+    pub method: String,
+    /// With the query.
+    pub path: String,
+    /// Names in lower case.
+    pub headers: HashMap<String, String>,
+    /// The method of the message, if it was one.
+    pub message: String,
+}
+
+impl Remote {
+    /// One that listens at any port.
+    pub fn start() -> Self {
+        Self::start_at(0)
+    }
+
+    /// One that listens at this port, where one may have listened before.
+    pub fn start_at(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let state = State {
+            everything: Mood::Well,
+            calls: Mood::Well,
+            sessions: BTreeSet::new(),
+            begun: 0,
+            done: Vec::new(),
+            heads: Vec::new(),
+            open: HashMap::new(),
+            listeners: Vec::new(),
+            kept: HashMap::new(),
+            answers: Vec::new(),
+            is_over: false,
+            is_let_go: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let serving = shared.clone();
+        thread::spawn(move || serve(&listener, &serving));
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The settings of a server that is this one.
+    pub fn kdl(&self) -> String {
+        format!("url \"http://127.0.0.1:{}/mcp\"\n", self.port())
+    }
+
+    /// Changes how it behaves.
+    pub fn mood(&self, to: To, mood: Mood) {
+        let mut state = self.shared.lock();
+        match to {
+            To::Everything => state.everything = mood,
+            To::Calls => state.calls = mood,
+        }
+    }
+
+    /// Forgets all sessions.
+    pub fn forget(&self) {
+        self.shared.lock().sessions.clear();
+    }
+
+    /// How many sessions have begun.
+    pub fn begun(&self) -> usize {
+        self.shared.lock().begun
+    }
+
+    /// The sessions it knows.
+    pub fn sessions(&self) -> usize {
+        self.shared.lock().sessions.len()
+    }
+
+    /// What calls were carried out, in order: the `message` of each.
+    pub fn done(&self) -> Vec<String> {
+        self.shared.lock().done.clone()
+    }
+
+    /// The heads of all requests so far.
+    pub fn heads(&self) -> Vec<Head> {
+        self.shared.lock().heads.clone()
+    }
+
+    /// What clients answered to its questions.
+    pub fn answers(&self) -> Vec<Value> {
+        self.shared.lock().answers.clone()
+    }
+
+    /// How many listen for what belongs to no call.
+    pub fn listeners(&self) -> usize {
+        self.shared.lock().listeners.len()
+    }
+
+    /// Says something to those who listen.
+    pub fn tell(&self, message: &Value) {
+        let mut state = self.shared.lock();
+        state.listeners.retain_mut(|listener| event(listener, None, &message.to_string()).is_ok());
+    }
+
+    /// Answers calls of `wait`.
+    pub fn let_go(&self) {
+        self.shared.lock().is_let_go = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Closes all connections, and goes on listening.
+    pub fn hang_up(&self) {
+        let mut state = self.shared.lock();
+        state.hang_up();
+        drop(state);
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_over = true;
+        state.hang_up();
+        drop(state);
+        self.shared.changed.notify_all();
+        // Wakes whoever waits for a connection.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn hang_up(&mut self) {
+        for (_, connection) in self.open.drain() {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+        self.listeners.clear();
+    }
+}
+
+fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
+    for (number, connection) in listener.incoming().enumerate() {
+        let Ok(connection) = connection else { return };
+        let mut state = shared.lock();
+        if state.is_over {
+            return;
+        }
+        if let Ok(other) = connection.try_clone() {
+            state.open.insert(number, other);
+        }
+        drop(state);
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let _ = converse(&shared, &connection); // It may be broken at any time.
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+            shared.lock().open.remove(&number);
+        });
+    }
+}
+
+/// Answers requests on one connection.
+fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    let mut reader = BufReader::new(connection.try_clone()?);
+    while let Some((mut head, body)) = request(&mut reader)? {
+        let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+        message["method"].as_str().unwrap_or_default().clone_into(&mut head.message);
+        let mood = {
+            let mut state = shared.lock();
+            state.heads.push(head.clone());
+            match head.message.as_str() {
+                "tools/call" if state.everything == Mood::Well => state.calls.clone(),
+                _ => state.everything.clone(),
+            }
+        };
+        let mut out = connection.try_clone()?;
+        match mood {
+            Mood::Well => {
+                if !well(shared, &mut out, &head, &message)? {
+                    return Ok(());
+                }
+            }
+            Mood::Status(status, headers) => answer(&mut out, status, &headers, "")?,
+            Mood::Says(text) => answer(&mut out, 200, &json_type(), &text)?,
+            Mood::Page => {
+                let page = [("content-type".to_owned(), "text/html".to_owned())];
+                answer(&mut out, 200, &page, "<html>hello</html>")?;
+            }
+            Mood::Silent => drop(wait(shared, |state| state.is_over)),
+            Mood::HangsUp => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(Head, Vec<u8>)>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length").and_then(|length| length.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body)?;
+    Ok(Some((Head { method, path, headers, message: String::new() }, body)))
+}
+
+/// Does as it should; whether the connection can be used again.
+fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> io::Result<bool> {
+    let session = head.headers.get("mcp-session-id").cloned();
+    let is_known = {
+        let state = shared.lock();
+        session.as_ref().is_some_and(|session| state.sessions.contains(session))
+    };
+    if head.message != "initialize" && !is_known {
+        answer(out, 404, &[], "")?;
+        return Ok(true);
+    }
+    match (head.method.as_str(), head.message.as_str()) {
+        ("GET", _) => listen(shared, out, head).map(|()| false),
+        ("DELETE", _) => {
+            shared.lock().sessions.remove(&session.unwrap_or_default());
+            answer(out, 204, &[], "").map(|()| true)
+        }
+        (_, "initialize") => initialize(shared, out, message).map(|()| true),
+        (_, "tools/call") => call(shared, out, message),
+        (_, "tools/list") => {
+            let schema = json!({ "type": "object" });
+            let names = ["echo", "wait", "stream", "cut", "lost", "ask", "large"];
+            let tools: Vec<Value> =
+                names.iter().map(|name| json!({ "name": name, "inputSchema": schema })).collect();
+            result(out, message, &json!({ "tools": tools })).map(|()| true)
+        }
+        (_, "") => {
+            shared.lock().answers.push(message.clone());
+            shared.changed.notify_all();
+            answer(out, 202, &[], "").map(|()| true)
+        }
+        (_, method) if method.starts_with("notifications/") => {
+            answer(out, 202, &[], "").map(|()| true)
+        }
+        (_, "ping") => result(out, message, &json!({})).map(|()| true),
+        _ => {
+            let error = json!({ "code": -32601, "message": "no such method" });
+            let error = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+            answer(out, 200, &json_type(), &error.to_string()).map(|()| true)
+        }
+    }
+}
+
+fn initialize(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<()> {
+    let session = {
+        let mut state = shared.lock();
+        state.begun += 1;
+        let session = format!("session-{}", state.begun);
+        state.sessions.insert(session.clone());
+        session
+    };
+    let result = json!({
+        "protocolVersion": message["params"]["protocolVersion"],
+        "capabilities": { "tools": {} },
+        "serverInfo": { "name": "remote", "version": "1" },
+    });
+    let text = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }).to_string();
+    let mut headers = json_type();
+    headers.push(("mcp-session-id".to_owned(), session));
+    answer(out, 200, &headers, &text)
+}
+
+/// Carries out a tool; whether the connection can be used again.
+fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<bool> {
+    let params = &message["params"];
+    let said = params["arguments"]["message"].as_str().unwrap_or_default().to_owned();
+    shared.lock().done.push(said.clone());
+    shared.changed.notify_all();
+    let content = json!({ "content": [{ "type": "text", "text": said }] });
+    let whole = json!({ "jsonrpc": "2.0", "id": message["id"], "result": content }).to_string();
+    let log = |text: &str| {
+        let params = json!({ "level": "info", "data": text });
+        json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }).to_string()
+    };
+    match params["name"].as_str().unwrap_or_default() {
+        "wait" => {
+            drop(wait(shared, |state| state.is_over || state.is_let_go));
+            answer(out, 200, &json_type(), &whole).map(|()| true)
+        }
+        "stream" => {
+            begin_events(out)?;
+            event(out, None, &log(&said))?;
+            event(out, None, &whole)?;
+            end_events(out).map(|()| true)
+        }
+        // The stream breaks, and the answer can be fetched.
+        "cut" => {
+            let id = format!("event-{said}");
+            shared.lock().kept.insert(id.clone(), whole);
+            begin_events(out)?;
+            event(out, Some(&id), &log(&said))?;
+            Ok(false)
+        }
+        // The stream breaks for good.
+        "lost" => {
+            begin_events(out)?;
+            event(out, None, &log(&said))?;
+            Ok(false)
+        }
+        "ask" => {
+            begin_events(out)?;
+            let id = format!("ask-{said}");
+            let question = json!({ "message": said, "requestedSchema": { "type": "object", "properties": {} } });
+            let ask = json!({ "jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": question });
+            event(out, None, &ask.to_string())?;
+            drop(wait(shared, |state| {
+                state.is_over || state.answers.iter().any(|answer| answer["id"] == id.as_str())
+            }));
+            event(out, None, &whole)?;
+            end_events(out).map(|()| true)
+        }
+        "large" => {
+            let bytes = params["arguments"]["bytes"].as_u64().unwrap_or(0);
+            let text = "x".repeat(usize::try_from(bytes).unwrap_or(0));
+            let content = json!({ "content": [{ "type": "text", "text": text }] });
+            result(out, message, &content).map(|()| true)
+        }
+        _ => answer(out, 200, &json_type(), &whole).map(|()| true),
+    }
+}
+
+/// Listens: to what comes after an event, or to what belongs to no call.
+fn listen(shared: &Shared, out: &mut TcpStream, head: &Head) -> io::Result<()> {
+    let last = head.headers.get("last-event-id");
+    let kept = last.and_then(|last| shared.lock().kept.remove(last));
+    begin_events(out)?;
+    if let Some(kept) = kept {
+        event(out, None, &kept)?;
+        return end_events(out);
+    }
+    shared.lock().listeners.push(out.try_clone()?);
+    // Until the other side hangs up.
+    let mut rest = [0; 64];
+    while out.read(&mut rest)? > 0 {}
+    Ok(())
+}
+
+fn wait(shared: &Shared, is_so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    let state = shared.lock();
+    let waited = shared.changed.wait_timeout_while(state, HELD_AT_MOST, |state| !is_so(state));
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+fn json_type() -> Vec<(String, String)> {
+    vec![("content-type".to_owned(), "application/json".to_owned())]
+}
+
+fn result(out: &mut TcpStream, message: &Value, result: &Value) -> io::Result<()> {
+    let whole = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+    answer(out, 200, &json_type(), &whole.to_string())
+}
+
+fn answer(
+    out: &mut TcpStream,
+    status: u16,
+    headers: &[(String, String)],
+    body: &str,
+) -> io::Result<()> {
+    let mut text = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in headers {
+        text.extend([name, ": ", value, "\r\n"]);
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    out.write_all(text.as_bytes())
+}
+
+fn begin_events(out: &mut TcpStream) -> io::Result<()> {
+    out.write_all(
+        b"HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    )
+}
+
+fn event(out: &mut TcpStream, id: Option<&str>, data: &str) -> io::Result<()> {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    let text = format!("{id}data: {data}\n\n");
+    out.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())
+}
+
+fn end_events(out: &mut TcpStream) -> io::Result<()> {
+    out.write_all(b"0\r\n\r\n")
+}

@@ -1,0 +1,359 @@
+//! Servers somewhere else that are slow, break off, forget, refuse and talk nonsense: each a
+//! clear state and a clear error, and never anybody else's trouble.
+
+use serde_json::{Value, json};
+use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::{Home, McpClient};
+
+use crate::stage::{capable, code, echoes, home, local, ready, serve, web, words};
+
+const REMOTE: &str = "far";
+
+/// A home with a remote server and one that is here.
+fn home_with(remote: &Remote) -> Home {
+    let home = home();
+    home.write_config("servers/far.kdl", &remote.kdl());
+    serve(&home, "near", &[]);
+    home.daemon();
+    ready(&home, &["near"]);
+    home
+}
+
+fn running(remote: &Remote) -> Home {
+    let home = home_with(remote);
+    ready(&home, &[REMOTE]);
+    home
+}
+
+fn say(message: &str) -> Value {
+    json!({ "message": message })
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
+}
+
+/// What `status` says of the remote server.
+fn status(home: &Home) -> Value {
+    home.call("status", json!({ "name": REMOTE })).unwrap()
+}
+
+#[test]
+fn a_remote_server_is_served_like_any_other() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    for client in [&local(&home) as &McpClient, &web(&home)] {
+        assert!(client.tool_names().contains(&"far__echo".to_owned()));
+        assert_eq!(text(&client.call("far__echo", say("a"))), "a");
+        assert_eq!(text(&client.call("far__stream", say("b"))), "b");
+        let log = client.wait_notification("notifications/message");
+        assert_eq!(log["params"]["data"], "b");
+        let large = client.call("far__large", json!({ "bytes": 1 << 20 }));
+        assert_eq!(text(&large).len(), 1 << 20);
+    }
+    assert_eq!(remote.begun(), 1, "one session for all");
+    let of_calls = remote.heads().into_iter().filter(|head| head.message == "tools/call");
+    for head in of_calls {
+        assert_eq!(head.headers["mcp-protocol-version"], "2025-11-25");
+        assert_eq!(head.headers["mcp-session-id"], "session-1");
+        assert_eq!(head.headers["accept"], "application/json, text/event-stream");
+    }
+    let status = status(&home);
+    assert_eq!((&status["pid"], &status["state"]), (&Value::Null, &json!("running")));
+    assert_eq!(home.xy(&["stop", REMOTE]).code, 0);
+    home.wait_until("its session is ended", || remote.sessions() == 0);
+    home.finish();
+}
+
+#[test]
+fn a_question_asked_during_a_call_goes_to_whoever_called_though_others_call_too() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let (one, other) = (capable(&home), capable(&home));
+    let waiting = other.start_call("far__wait", say("other"));
+    let asking = one.start_call("far__ask", say("one"));
+    let question = one.wait_question();
+    assert_eq!(question["params"]["message"], "one");
+    one.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
+    assert_eq!(text(&one.wait_answer(asking)), "one");
+    remote.let_go();
+    assert_eq!(text(&other.wait_answer(waiting)), "other");
+    assert_eq!(remote.answers().len(), 1);
+    home.finish();
+}
+
+#[test]
+fn a_forgotten_session_is_begun_again_and_nothing_is_done_twice() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    remote.forget();
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(remote.begun(), 2);
+    remote.forget();
+    let calls: Vec<u64> =
+        (3..13).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
+    for (number, id) in (3..13).zip(calls) {
+        assert_eq!(text(&client.wait_answer(id)), number.to_string());
+    }
+    let mut done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
+    done.sort_unstable();
+    assert_eq!(done, (1..13).collect::<Vec<_>>(), "each was done once");
+    assert_eq!(remote.begun(), 3);
+    home.finish();
+}
+
+#[test]
+fn a_stream_that_breaks_is_taken_up_again_or_its_outcome_is_unknown() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__cut", say("1"))), "1");
+    let resumed =
+        remote.heads().into_iter().find(|head| head.headers.contains_key("last-event-id"));
+    assert_eq!(resumed.unwrap().headers["last-event-id"], "event-1");
+    let lost = client.call("far__lost", say("2"));
+    assert_eq!(code(&lost), -32010, "{lost}");
+    assert!(words(&lost).contains("outcome unknown"), "{lost}");
+    assert_eq!(remote.done(), ["1", "2"], "each was done once");
+    echoes(&client, "near");
+    home.finish();
+}
+
+#[test]
+fn what_hangs_up_in_the_middle_leaves_an_unknown_outcome_and_is_still_there() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    remote.mood(To::Calls, Mood::HangsUp);
+    let lost = client.call("far__echo", say("1"));
+    assert_eq!(code(&lost), -32010, "{lost}");
+    remote.mood(To::Calls, Mood::Well);
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(status(&home)["state"], "running");
+    home.finish();
+}
+
+#[test]
+fn each_refusal_of_a_call_is_told_as_what_it_is() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    let status_of = |status, headers: &[(&str, &str)]| {
+        let own = |text: &str| text.to_owned();
+        Mood::Status(status, headers.iter().map(|(name, value)| (own(name), own(value))).collect())
+    };
+    for (mood, expected, says) in [
+        (status_of(403, &[]), -32009, "403"),
+        (status_of(429, &[("retry-after", "7")]), -32008, "try again in 7 s"),
+        (status_of(400, &[]), -32603, "400"),
+        (status_of(500, &[]), -32010, "500"),
+        (status_of(503, &[]), -32010, "503"),
+        (status_of(202, &[]), -32010, "202"),
+        (Mood::Says("{".to_owned()), -32603, "something else"),
+        (
+            Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
+            -32603,
+            "something else",
+        ),
+    ] {
+        remote.mood(To::Calls, mood.clone());
+        let refused = client.call("far__echo", say("1"));
+        assert_eq!(code(&refused), expected, "{mood:?}: {refused}");
+        assert!(words(&refused).contains(says), "{mood:?}: {refused}");
+        assert!(words(&refused).contains("far"), "{refused}");
+        echoes(&client, "near");
+    }
+    remote.mood(To::Calls, Mood::Well);
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(remote.done(), ["2"]);
+    assert_eq!(status(&home)["state"], "running");
+    home.finish();
+}
+
+#[test]
+fn whoever_is_not_let_in_any_more_is_told_and_so_is_everybody() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    remote.mood(To::Everything, Mood::Status(401, Vec::new()));
+    let refused = client.call("far__echo", say("1"));
+    assert_eq!(code(&refused), -32009, "{refused}");
+    assert!(words(&refused).contains("check `headers`"), "{refused}");
+    let failed = home.wait_for_state(REMOTE, "failed");
+    assert!(failed["reason"].as_str().unwrap().contains("401"), "{failed}");
+    assert!(!client.tool_names().contains(&"far__echo".to_owned()));
+    echoes(&client, "near");
+    remote.mood(To::Everything, Mood::Well);
+    assert_eq!(home.xy(&["start", REMOTE]).code, 0);
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    home.finish();
+}
+
+#[test]
+fn what_is_no_mcp_server_fails_at_once_and_says_why() {
+    for (mood, says) in [
+        (Mood::Page, "text/html"),
+        (Mood::Status(401, Vec::new()), "401"),
+        (Mood::Status(404, Vec::new()), "404"),
+        (Mood::Status(405, Vec::new()), "405"),
+        (
+            Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
+            "127.0.0.2",
+        ),
+        (Mood::Says("[]".to_owned()), "answer"),
+        (Mood::Says("nonsense".to_owned()), "answer"),
+    ] {
+        let remote = Remote::start();
+        remote.mood(To::Everything, mood.clone());
+        let home = home_with(&remote);
+        let failed = home.wait_for_state(REMOTE, "failed");
+        assert!(failed["reason"].as_str().unwrap().contains(says), "{mood:?}: {failed}");
+        echoes(&local(&home), "near");
+        home.finish();
+    }
+}
+
+#[test]
+fn what_is_not_there_is_unreachable_until_it_is() {
+    let remote = Remote::start();
+    let port = remote.port();
+    let kdl = remote.kdl();
+    drop(remote);
+    let home = home();
+    home.write_config("servers/far.kdl", &kdl);
+    serve(&home, "near", &[]);
+    home.daemon();
+    ready(&home, &["near"]);
+    let tried = home.wait_for_state(REMOTE, "restarting");
+    assert_eq!(tried["health"], "unreachable", "{tried}");
+    let client = local(&home);
+    // Nobody waits for it.
+    assert!(client.tool_names().contains(&"near__echo".to_owned()));
+    echoes(&client, "near");
+    let remote = Remote::start_at(port);
+    ready(&home, &[REMOTE]);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    drop(remote);
+    let gone = client.call("far__echo", say("2"));
+    assert!([-32005, -32010].contains(&code(&gone)), "{gone}");
+    let gone = home.wait_until("it is unreachable", || {
+        let status = status(&home);
+        (status["health"] == "unreachable").then_some(status)
+    });
+    assert_eq!(gone["state"], "restarting", "{gone}");
+    echoes(&client, "near");
+    home.finish();
+}
+
+#[test]
+fn failing_for_once_is_not_failed() {
+    for mood in [Mood::Status(500, Vec::new()), Mood::Status(429, Vec::new()), Mood::HangsUp] {
+        let remote = Remote::start();
+        remote.mood(To::Everything, mood.clone());
+        let home = home_with(&remote);
+        let tried = home.wait_for_state(REMOTE, "restarting");
+        assert_eq!(tried["health"], "unreachable", "{mood:?}: {tried}");
+        remote.mood(To::Everything, Mood::Well);
+        ready(&home, &[REMOTE]);
+        assert_eq!(text(&local(&home).call("far__echo", say("1"))), "1");
+        home.finish();
+    }
+}
+
+#[test]
+fn a_silent_server_keeps_nobody_waiting_but_those_who_call_it() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    remote.mood(To::Everything, Mood::Silent);
+    let client = local(&home);
+    let waiting: Vec<u64> = (0..50).map(|_| client.start_call("far__echo", say("1"))).collect();
+    for _ in 0..20 {
+        echoes(&client, "near");
+        assert!(client.tool_names().contains(&"far__echo".to_owned()));
+    }
+    for id in &waiting {
+        client.cancel(&json!(id));
+    }
+    echoes(&client, "near");
+    assert_eq!(home.xy(&["stop", REMOTE]).code, 0);
+    home.finish();
+}
+
+#[test]
+fn what_is_said_to_nobody_in_particular_is_heard_also_after_the_stream_broke() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    home.wait_until("somebody listens", || remote.listeners() == 1);
+    remote.hang_up();
+    home.wait_until("somebody listens again", || remote.listeners() == 1);
+    remote.tell(&json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
+    let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
+    home.wait_until("its tools are asked for again", || lists() >= 2);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    home.finish();
+}
+
+#[test]
+fn with_isolation_each_client_has_a_session_of_its_own_which_ends_with_it() {
+    let remote = Remote::start();
+    let home = home();
+    home.write_config("servers/far.kdl", &format!("{}isolation \"client\"\n", remote.kdl()));
+    home.daemon();
+    let clients = [local(&home), local(&home), local(&home)];
+    for client in &clients {
+        assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    }
+    assert_eq!(remote.sessions(), 3);
+    drop(clients);
+    home.wait_until("all sessions are ended", || remote.sessions() == 0);
+    home.finish();
+}
+
+#[test]
+fn headers_are_sent_with_everything_and_shown_nowhere() {
+    let remote = Remote::start();
+    let home = home();
+    let secret = "s3cr3t-value";
+    let kdl = format!(
+        "{}headers {{ Authorization \"Bearer {secret}\"; X-Team \"{secret}\" }}\n",
+        remote.kdl()
+    );
+    home.write_config("servers/far.kdl", &kdl);
+    home.daemon();
+    ready(&home, &[REMOTE]);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__stream", say("1"))), "1");
+    remote.forget();
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    for head in remote.heads() {
+        assert_eq!(head.headers["authorization"], format!("Bearer {secret}"), "{head:?}");
+        assert_eq!(head.headers["x-team"], secret, "{head:?}");
+    }
+    for shown in [
+        &["status", REMOTE][..],
+        &["list"],
+        &["list", "--json"],
+        &["status", REMOTE, "--json"],
+        &["logs", REMOTE],
+        &["info"],
+        &["check"],
+    ] {
+        let ran = home.xy(shown);
+        assert!(!ran.stdout.contains(secret) && !ran.stderr.contains(secret), "{shown:?}");
+    }
+    home.finish();
+}
+
+#[test]
+fn a_daemon_that_is_replaced_begins_a_session_of_its_own() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    home.daemon_with(&["--replace"]);
+    ready(&home, &[REMOTE, "near"]);
+    assert_eq!(text(&local(&home).call("far__echo", say("1"))), "1");
+    home.wait_until("only the new one is left", || remote.sessions() == 1);
+    home.finish();
+}

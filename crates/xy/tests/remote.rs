@@ -1,0 +1,133 @@
+//! Servers that live somewhere else, as long as nobody answers there.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+use std::net::TcpListener;
+
+use serde_json::json;
+use support::{ask, home, refused, running, sleeper, status};
+use xy_testkit::Home;
+
+/// A URL at which nobody listens, with a key in it.
+fn nowhere() -> String {
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("http://127.0.0.1:{port}/mcp?key=s3cret")
+}
+
+/// The file of such a server.
+fn far(url: &str) -> String {
+    format!("url \"{url}\"\nheaders {{ Authorization \"Bearer s3cret\" }}\n")
+}
+
+/// Everything that was ever said of a server, by anybody.
+fn everything_said(home: &Home, name: &str) -> String {
+    let told = [&["status", name][..], &["status", name, "--json"], &["list"], &["list", "--json"]]
+        .map(|verb| home.xy(verb))
+        .map(|ran| ran.stdout + &ran.stderr);
+    told.concat() + &ask(home, "list", json!(null)).to_string()
+}
+
+#[test]
+fn one_that_does_not_answer_is_unreachable_and_tried_again() {
+    let home = home();
+    let url = nowhere();
+    home.server("far", &far(&url));
+    home.server("near", &sleeper(&home));
+    let daemon = home.daemon();
+    running(&home, "near");
+    let now = home.wait_for_state("far", "restarting");
+    assert_eq!(now["health"], "unreachable", "{now:#}");
+    assert_eq!(now["url"], url.strip_suffix("?key=s3cret").unwrap());
+    assert_eq!((&now["pid"], &now["port"]), (&json!(null), &json!(null)));
+    assert_eq!((&now["command"], &now["log_file"]), (&json!([]), &json!(null)));
+    assert_eq!((&now["next"]["what"], &now["transport"]), (&json!("restart"), &json!("http")));
+    assert_eq!((&now["restart_count"], &now["restarts_total"]), (&json!(0), &json!(0)));
+    assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
+    let shown = home.xy(&["list"]).stdout;
+    assert!(shown.contains("unreachable") && shown.contains("127.0.0.1"), "{shown}");
+    let said = everything_said(&home, "far");
+    assert!(!said.contains("s3cret") && !said.contains("key="), "{said}");
+
+    let stopped = home.xy(&["stop", "far"]);
+    assert_eq!(stopped.code, 0, "{stopped:?}");
+    assert_eq!(status(&home, "far")["state"], "stopped");
+    let started = home.xy(&["start", "far"]);
+    assert_eq!(started.code, 1, "{started:?}");
+    assert!(started.stderr.contains("server `far` could not be reached"), "{started:?}");
+    assert!(!started.stderr.contains("s3cret"), "{started:?}");
+    let restarted = home.xy(&["restart", "far"]);
+    assert_eq!(restarted.code, 1, "{restarted:?}");
+
+    daemon.terminate();
+    home.daemon();
+    home.wait_for_state("far", "restarting");
+    home.finish();
+}
+
+#[test]
+fn it_begins_anew_with_the_daemon_that_takes_over_or_comes_after_a_kill() {
+    let home = home();
+    home.server("far", &far(&nowhere()));
+    let daemon = home.daemon();
+    home.wait_for_state("far", "restarting");
+    daemon.kill9();
+    let daemon = home.daemon();
+    home.wait_for_state("far", "restarting");
+    assert_eq!(home.xy(&["stop", "far"]).code, 0);
+    daemon.kill9();
+    home.daemon();
+    assert_eq!(status(&home, "far")["state"], "stopped", "an operator's wish is kept");
+    home.finish();
+}
+
+#[test]
+fn a_reload_sees_where_it_is_and_what_is_sent_and_may_bring_it_here() {
+    let home = home();
+    let url = nowhere();
+    home.server("one", &far(&url));
+    home.daemon();
+    home.wait_for_state("one", "restarting");
+    let changed = |file: &str| {
+        home.server("one", file);
+        let answer = ask(&home, "reload", json!(null));
+        (answer["restarted"] == json!(["one"]), answer["updated"] == json!(["one"]))
+    };
+    assert_eq!(changed(&far(&url).replace("Bearer", "Basic")), (true, false));
+    assert_eq!(changed(&far(&nowhere()).replace("Bearer", "Basic")), (true, false));
+    let last = far(&url);
+    assert_eq!(changed(&last), (true, false));
+    assert_eq!(changed(&format!("{last}calls {{ idle \"5m\" }}\n")), (false, true));
+    assert_eq!(changed(&sleeper(&home)), (true, false));
+    running(&home, "one");
+    assert_eq!(changed(&last), (true, false));
+    home.wait_for_state("one", "restarting");
+    home.finish();
+}
+
+#[test]
+fn one_that_cannot_be_reached_is_not_added() {
+    let home = home();
+    home.daemon();
+    let url = nowhere();
+    let words = ["add", "far", "--url", &url, "--header", "Authorization: Bearer s3cret"];
+    let added = home.xy(&words);
+    assert_eq!(added.code, 1, "{added:?}");
+    assert!(added.stderr.contains("server `far` was not added"), "{added:?}");
+    assert!(!added.stderr.contains("s3cret"), "{added:?}");
+    assert_eq!(ask(&home, "list", json!(null)), json!([]));
+
+    for (flags, why) in [
+        (["--url", "ftp://a/s3cret?s3cret"], "it starts with `https://` or `http://`"),
+        (["--url", "http://me:s3cret@a/"], "holds a name or a password"),
+    ] {
+        let refused = home.xy(&[&["add", "far"], &flags[..]].concat());
+        assert_eq!(refused.code, 3, "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+        assert!(!refused.stderr.contains("me:s3cret"), "{refused:?}");
+    }
+    let both = json!({ "name": "far", "command": "sh", "url": url });
+    assert_eq!(refused(&home, "add", both)["code"], -32602);
+    home.finish();
+}
