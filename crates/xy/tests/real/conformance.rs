@@ -120,7 +120,7 @@ fn run(lab: &Lab, (package, args, _): (&str, &[&str], usize), url: &str) -> Chec
     let file = File::create(&log).unwrap();
     command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
     let mut child = command.spawn().unwrap();
-    lab.wait_for(&mut child, package);
+    Lab::wait_for(&mut child, package);
     let checks = read(&results);
     let said = || fs::read_to_string(&log).unwrap_or_default();
     assert!(!checks.is_empty(), "{package} {args:?} has checked nothing:\n{}", said());

@@ -93,7 +93,7 @@ impl Lab {
 
     /// Waits until a child has ended, however it ends.
     #[track_caller]
-    pub(crate) fn wait_for(&self, child: &mut Child, what: &str) {
+    pub(crate) fn wait_for(child: &mut Child, what: &str) {
         for _ in 0..LOOKS * SECONDS {
             if child.try_wait().unwrap().is_some() {
                 return;

@@ -236,9 +236,9 @@ impl Session {
     ) -> Option<Members> {
         let mut state = self.state();
         state.asked += 1;
-        // An id may be either.
+        // An id may be either; neither is one that somebody else would think of.
         let id = match state.asked {
-            odd if odd % 2 == 1 => odd.to_string(),
+            odd if odd % 2 == 1 => (1000 + odd).to_string(),
             even => format!("\"ask-{even}\""),
         };
         state.questions.insert(id.clone(), None);

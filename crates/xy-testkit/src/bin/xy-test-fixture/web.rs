@@ -141,9 +141,10 @@ fn converse(door: &impl Serve, client: TcpStream) -> io::Result<()> {
     let mut writer = client.try_clone()?;
     let mut reader = BufReader::new(client);
     while let Some(ask) = read(&mut reader)? {
-        let reply = match ask.is_local() {
-            true => door.serve(&ask),
-            false => Reply::refusal(403, "this host or origin is not let in"),
+        let reply = if ask.is_local() {
+            door.serve(&ask)
+        } else {
+            Reply::refusal(403, "this host or origin is not let in")
         };
         if !write(&mut writer, reply)? {
             return Ok(());

@@ -6,41 +6,75 @@ use super::Way;
 use super::drive::Record;
 use super::text::{Text, differences};
 
-/// A difference that there must be, and why. One that is never seen is a mistake.
+/// A difference, and why it is there.
 #[derive(Debug)]
 pub(crate) struct Differs {
+    pub(crate) sort: Sort,
     pub(crate) ways: &'static [Way],
-    /// The label of a step; `*` at its end stands for the rest of it.
-    pub(crate) step: &'static str,
+    /// Labels of steps; `*` at the end of one stands for the rest of it.
+    pub(crate) steps: &'static [&'static str],
     /// Which message, and where in it: `answer/result/x`, `notifications/message/params/data`.
-    /// `*` at its end stands for the rest of it.
+    /// `*` at the end stands for the rest of it.
     pub(crate) path: &'static str,
     pub(crate) why: &'static str,
 }
 
-/// The list of what may differ, with how often each was seen.
+/// What to think of a difference. One that is never seen is a mistake in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// It could not be otherwise.
+    Must,
+    /// It is a fault that is known; whoever mends it takes it from the list.
+    Fault,
+    /// The same, but it depends on the moment whether it is seen.
+    SometimesFault,
+}
+
+/// The list of what may differ, with how often each was seen, by step.
 pub(crate) struct Allowed {
-    all: Vec<(&'static Differs, Cell<usize>)>,
+    all: Vec<(&'static Differs, &'static str, Cell<usize>)>,
 }
 
 impl Allowed {
-    pub(crate) fn new(all: &'static [Differs]) -> Self {
-        Self { all: all.iter().map(|it| (it, Cell::new(0))).collect() }
+    pub(crate) fn new(all: &[&'static [Differs]]) -> Self {
+        let entries = all.iter().copied().flatten();
+        let each =
+            |it: &'static Differs| it.steps.iter().map(move |step| (it, *step, Cell::new(0)));
+        Self { all: entries.flat_map(each).collect() }
+    }
+
+    fn find(&self, way: Way, step: &str, path: &str) -> Option<&Cell<usize>> {
+        let mut fits = self.all.iter().filter(|(it, steps, _)| {
+            it.ways.contains(&way) && is_like(steps, step) && is_like(it.path, path)
+        });
+        fits.next().map(|(.., count)| count)
     }
 
     fn allows(&self, way: Way, step: &str, path: &str) -> bool {
-        let mut fits = self.all.iter().filter(|(it, _)| {
-            it.ways.contains(&way) && is_like(it.step, step) && is_like(it.path, path)
-        });
-        let Some((_, count)) = fits.next() else { return false };
+        let Some(count) = self.find(way, step, path) else { return false };
         count.set(count.get() + 1);
         true
     }
 
+    /// How many messages come at each step in this way.
+    pub(crate) fn expected(&self, way: Way, direct: &[Record]) -> Vec<usize> {
+        let comes = |label: &str, message: &Text| {
+            self.find(way, label, &format!("{}#missing", kind(message))).is_none()
+        };
+        let count = |it: &Record| it.heard.iter().filter(|text| comes(it.label, text)).count();
+        direct.iter().map(count).collect()
+    }
+
     /// What was never seen.
     pub(crate) fn unused(&self) -> Vec<String> {
-        let unused = self.all.iter().filter(|(_, count)| count.get() == 0);
-        unused.map(|(it, _)| format!("never seen: {} {} ({})", it.step, it.path, it.why)).collect()
+        let is_unused = |(it, _, count): &&(&Differs, &str, Cell<usize>)| {
+            count.get() == 0 && it.sort != Sort::SometimesFault
+        };
+        let unused = self.all.iter().filter(is_unused);
+        let told = |(it, step, _): &(&Differs, &str, Cell<usize>)| {
+            format!("{:?}, but never seen: {step}: {} ({})", it.sort, it.path, it.why)
+        };
+        unused.map(told).collect()
     }
 }
 
@@ -104,7 +138,7 @@ fn sequence(one: &[&Text], other: &[&Text]) -> Vec<(String, String, String)> {
         match left.iter().position(|it| kind(it) == kind(message)) {
             Some(at) => all.extend(differences(&kind(message), message, left.remove(at))),
             None => {
-                all.push((format!("{}#missing", kind(message)), message.to_string(), nothing()))
+                all.push((format!("{}#missing", kind(message)), message.to_string(), nothing()));
             }
         }
     }

@@ -15,7 +15,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 const REST_WITHIN: Duration = Duration::from_secs(5);
 
 /// One thing that a client does. In `params` `<name:x>` stands for the name of a tool or a
-/// prompt, `<uri:x>` for the place of a resource, `<id>` for the id of this step's request.
+/// prompt, `<uri:x>` for the place of a resource, `<id>` for the id of this step's request, and
+/// `<task>` for the id of the task that was begun last.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// Asks, and waits for the answer.
@@ -30,9 +31,10 @@ pub(crate) enum Step {
     },
     /// Says something that nobody answers.
     Say { method: &'static str, params: &'static str },
-    /// Asks again and again until the answer holds this text. What is heard meanwhile is told
-    /// of by no record: when a server does what it does at its start is its own affair.
-    Settle { method: &'static str, holds: &'static str },
+    /// Asks again and again until the answer holds this text and this notification has come.
+    /// No record tells what is heard meanwhile: when a server does what it does at its start
+    /// is its own affair.
+    Settle { method: &'static str, holds: &'static str, heard: &'static str },
 }
 
 /// What was heard at one step, in order: answers, notifications, questions.
@@ -51,9 +53,8 @@ pub(crate) struct Reach<'a> {
     pub(crate) is_odd: bool,
     /// Answers a question: its method to the text of `"result":…` or `"error":…`.
     pub(crate) answers: &'a dyn Fn(&str) -> String,
-    /// What is waited for before the answers of a step are complete, if this is not the first
-    /// way: that many messages came directly.
-    pub(crate) expected: Option<&'a [Record]>,
+    /// How many messages come at each step, if that is known.
+    pub(crate) expected: Option<&'a [usize]>,
 }
 
 /// What a client can do that is driven here.
@@ -70,13 +71,16 @@ struct Driver<'a> {
     /// How much of all that came has been looked at.
     seen: usize,
     last_id: u64,
+    /// The id of the task that was begun last.
+    task: String,
     records: Vec<Record>,
 }
 
 /// Drives the script; the first record is that of `initialize`.
 #[track_caller]
 pub(crate) fn drive(reach: &Reach<'_>, open_stream: impl FnOnce(), script: &[Step]) -> Vec<Record> {
-    let mut driver = Driver { reach, seen: 0, last_id: 0, records: Vec::new() };
+    let mut driver =
+        Driver { reach, seen: 0, last_id: 0, task: String::new(), records: Vec::new() };
     reach.client.record();
     let client = json!({ "name": "xy-testkit", "version": "1" });
     let params = json!({
@@ -108,7 +112,7 @@ impl Driver<'_> {
                 let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
                 self.reach.client.send_raw(&text);
             }
-            Step::Settle { method, holds } => self.settle(method, holds),
+            Step::Settle { method, holds, heard } => self.settle(method, holds, heard),
         }
     }
 
@@ -129,30 +133,31 @@ impl Driver<'_> {
             odd if odd % 2 == 1 && self.reach.is_odd => format!("\"\\u0061-{odd}\""),
             number => number.to_string(),
         };
-        let params = self.written(params, &id);
+        self.send_as(&id, method, params);
+        id
+    }
+
+    fn send_as(&self, id: &str, method: &str, params: &str) {
+        let params = self.written(params, id);
         let more = self.outside();
         let text =
             format!(r#"{{{more}"params":{params},"id":{id},"method":"{method}","jsonrpc":"2.0"}}"#);
-        self.reach.client.start_raw(&id, &text);
-        id
+        self.reach.client.start_raw(id, &text);
     }
 
     /// Hears until the answer has come and everything else that came directly. With `once` it
     /// sends `cancel` when it hears that, and no answer comes.
     fn listen(&mut self, id: &str, once: Option<&str>, cancel: &str) {
         let at = self.records.len() - 1;
-        let expected =
-            self.reach.expected.and_then(|all| all.get(at)).map_or(0, |it| it.heard.len());
+        // Directly, one says that the request is worked on, and one that it is cancelled.
+        let unknown = if once.is_some() { 2 } else { 1 };
+        let expected = self.reach.expected.and_then(|all| all.get(at)).copied().unwrap_or(unknown);
         let mut is_answered = false;
         let mut is_cancelled = false;
         loop {
             let heard = self.records[at].heard.len();
-            // Directly, what follows a cancelled request is what the server says to that.
-            let is_over = match once {
-                Some(_) => is_cancelled && heard >= expected.max(2),
-                None => is_answered && heard >= expected,
-            };
-            if is_over {
+            let is_done = if once.is_some() { is_cancelled } else { is_answered };
+            if is_done && heard >= expected {
                 return;
             }
             let Some(text) =
@@ -160,9 +165,11 @@ impl Driver<'_> {
             else {
                 return; // It is told as a difference, by what is missing.
             };
-            let is_question = text.get("id").is_some() && text.get("method").is_some();
-            if is_question {
+            if is_question(&text) {
                 self.reply(&text);
+            }
+            if let Some(task) = text.get("result").and_then(|it| it.get("task")) {
+                task.word("taskId").clone_into(&mut self.task);
             }
             is_answered |= text.get("method").is_none() && is_id(&text, id);
             if once.is_some_and(|once| text.word("method") == once) {
@@ -176,16 +183,20 @@ impl Driver<'_> {
         }
     }
 
-    fn settle(&mut self, method: &str, holds: &str) {
-        for _ in 0..300 {
-            let id = self.send(method, "{}");
+    fn settle(&mut self, method: &str, holds: &str, wanted: &str) {
+        let mut is_heard = false;
+        // The ids of what is compared do not depend on how often that is.
+        for time in 0..300 {
+            let id = format!("\"settle-{time}\"");
+            self.send_as(&id, method, "{}");
             loop {
                 let text = self.next(WITHIN);
                 let text = text.unwrap_or_else(|| panic!("`{method}` is not answered"));
-                if text.get("id").is_some() && text.get("method").is_some() {
+                is_heard |= text.word("method") == wanted;
+                if is_question(&text) {
                     self.reply(&text);
                 } else if is_id(&text, &id) {
-                    if text.to_string().contains(holds) {
+                    if is_heard && text.to_string().contains(holds) {
                         return;
                     }
                     break;
@@ -193,7 +204,7 @@ impl Driver<'_> {
             }
             std::thread::park_timeout(Duration::from_millis(100));
         }
-        panic!("`{method}` never holds `{holds}`");
+        panic!("`{method}` never holds `{holds}`, or `{wanted}` has not come: {is_heard}");
     }
 
     fn next(&mut self, limit: Duration) -> Option<Text> {
@@ -216,7 +227,7 @@ impl Driver<'_> {
 
     /// Params with the names that the server has in this way.
     fn written(&self, params: &str, id: &str) -> String {
-        let params = params.replace("<id>", id);
+        let params = params.replace("<id>", id).replace("<task>", &self.task);
         let (name, uri) = match self.reach.among_others {
             Some(server) => (format!("{server}__"), format!("xy://{server}/")),
             None => (String::new(), String::new()),
@@ -224,6 +235,10 @@ impl Driver<'_> {
         let params = replace_marked(&params, "<name:", &name);
         replace_marked(&params, "<uri:", &uri)
     }
+}
+
+fn is_question(message: &Text) -> bool {
+    message.get("id").is_some() && message.get("method").is_some()
 }
 
 fn is_id(message: &Text, id: &str) -> bool {

@@ -169,7 +169,7 @@ fn tasks() -> Vec<Step> {
             r#"{"name":"<name:maybe_task>","arguments":{"asks":true},"task":{"ttl":1000}}"#,
         ),
         ask("result after a question", "tasks/result", r#"{"taskId":"task-4"}"#),
-        ask("list of tasks", "tasks/list", "{}"),
+        ask("every task", "tasks/list", "{}"),
     ]
 }
 
@@ -229,8 +229,12 @@ pub(crate) fn odd_answers(method: &str) -> String {
 
 /// Everything that a client can say to the everything server, and its answer is the same.
 pub(crate) fn everything() -> Vec<Step> {
-    let settle = Step::Settle { method: "tools/list", holds: "trigger-url-elicitation" };
-    [vec![settle], lists(), everything_calls(), everything_rest()].concat()
+    let settle = Step::Settle {
+        method: "tools/list",
+        holds: "trigger-url-elicitation",
+        heard: "notifications/message", // That it has asked for the roots.
+    };
+    [vec![settle], lists(), everything_calls(), everything_rest(), everything_tasks()].concat()
 }
 
 fn everything_calls() -> Vec<Step> {
@@ -270,6 +274,16 @@ fn everything_calls() -> Vec<Step> {
         ),
         ask("elicitation", "tools/call", r#"{"name":"<name:trigger-elicitation-request>"}"#),
         ask("roots", "tools/call", r#"{"name":"<name:get-roots-list>"}"#),
+        ask(
+            "url",
+            "tools/call",
+            r#"{"name":"<name:trigger-url-elicitation>","arguments":{"url":"https://example.com/a","elicitationId":"e-1"}}"#,
+        ),
+        ask(
+            "url needed",
+            "tools/call",
+            r#"{"name":"<name:trigger-url-elicitation>","arguments":{"url":"https://example.com/b","elicitationId":"e-2","errorPath":true}}"#,
+        ),
         ask("wrong arguments", "tools/call", r#"{"name":"<name:get-sum>","arguments":{"a":"x"}}"#),
         ask("unknown tool", "tools/call", r#"{"name":"<name:nothing>"}"#),
     ]
@@ -311,6 +325,17 @@ fn everything_rest() -> Vec<Step> {
         ask("level", "logging/setLevel", r#"{"level":"error"}"#),
         ask("unknown level", "logging/setLevel", r#"{"level":"loud"}"#),
         ask("unknown method", "nothing/such", "{}"),
+    ]
+}
+
+fn everything_tasks() -> Vec<Step> {
+    vec![
+        ask(
+            "begin a task",
+            "tools/call",
+            r#"{"name":"<name:simulate-research-query>","arguments":{"topic":"x"},"task":{"ttl":60000}}"#,
+        ),
+        ask("result of the task", "tasks/result", r#"{"taskId":"<task>"}"#),
     ]
 }
 
