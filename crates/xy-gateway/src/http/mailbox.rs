@@ -229,7 +229,8 @@ impl Mailbox {
                 return Some(Resumed::Over);
             }
             mail.prelude.clear();
-            mail.prime(self.manner);
+            // Not the place that it goes on from: it may not get to read what it has missed.
+            mail.prime(self.manner, place);
             mail.say_missed(missed);
             mail.leave();
             mail.last_connection += 1;
@@ -377,7 +378,7 @@ impl Mail {
     fn begin(&mut self, manner: Manner) {
         if !self.begun {
             self.begun = true;
-            self.prime(manner);
+            self.prime(manner, 0);
         }
     }
 
@@ -388,9 +389,9 @@ impl Mail {
     }
 
     /// Tells a client that understands it from where it can go on.
-    fn prime(&mut self, manner: Manner) {
+    fn prime(&mut self, manner: Manner, place: u64) {
         if manner.polls
-            && let Some(id) = self.tape.name_of_sent()
+            && let Some(id) = self.tape.name(place)
         {
             self.prelude.extend_from_slice(&event::priming(id, RETRY_MS));
             self.primes = true;
@@ -556,6 +557,8 @@ mod tests {
         let Poll::Ready(Some(heard)) = events_of(&mailbox, 1) else { panic!("it hears more") };
         assert!(heard.contains("1 messages of this stream could not be kept"), "{heard}");
         assert!(heard.ends_with("data: 3\n\n"), "{heard}");
+        // The first that it reads does not make it believe that it has heard the rest.
+        assert!(heard.starts_with("id: 00000000-1-1\nretry: "), "{heard}");
     }
 
     #[test]

@@ -139,12 +139,12 @@ impl Tape {
         Some(piece)
     }
 
-    /// The name of the place up to which everything was sent.
-    pub(super) fn name_of_sent(&self) -> Option<EventId> {
-        self.name(self.sent)
+    /// What a place is called.
+    pub(super) fn name(&self, place: u64) -> Option<EventId> {
+        self.id.map(|of| EventId { of, place })
     }
 
-    /// The client was told that name.
+    /// The client was told the name of a place up to which everything was sent.
     pub(super) fn is_told(&mut self) {
         self.is_known |= self.id.is_some();
     }
@@ -210,10 +210,6 @@ impl Tape {
     /// How many of those that are here were sent.
     fn sent_here(&self) -> usize {
         usize::try_from(self.sent.saturating_sub(self.forgotten)).unwrap_or(usize::MAX)
-    }
-
-    fn name(&self, place: u64) -> Option<EventId> {
-        self.id.map(|of| EventId { of, place })
     }
 
     fn forget_up_to(&mut self, place: u64) {

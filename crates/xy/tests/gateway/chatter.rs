@@ -45,12 +45,11 @@ struct Tally {
 }
 
 /// What one client does, by whichever door it came in.
-fn live(client: &McpClient, name: &'static str, tool: &str, seed: u64) -> Tally {
-    let wrong = Wrong::default();
+fn live(client: &McpClient, name: &'static str, (seed, quiet): (u64, &str)) -> Tally {
+    let (wrong, tool) = (Wrong::default(), "a__chatter");
     listen(client, name, &wrong);
     let uri = format!("test://of/{name}");
-    let server = tool.split("__").next().unwrap();
-    let outside = format!("xy://{server}/{uri}");
+    let outside = format!("xy://a/{uri}");
     client.request("resources/subscribe", json!({ "uri": outside }));
     let mut tally = Tally::default();
     let mut seed = seed;
@@ -59,8 +58,9 @@ fn live(client: &McpClient, name: &'static str, tool: &str, seed: u64) -> Tally 
             .map(|number| {
                 seed = seed.wrapping_mul(31).wrapping_add(number + 1);
                 let tag = format!("{name}/{round}/{number}");
-                let arguments =
-                    json!({ "tag": tag, "seed": seed >> 16, "steps": STEPS, "uri": uri });
+                let arguments = json!({
+                    "tag": tag, "seed": seed >> 16, "steps": STEPS, "uri": uri, "quiet": quiet,
+                });
                 let meta = json!({ "progressToken": tag });
                 let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
                 client.start_request("tools/call", params)
@@ -106,7 +106,7 @@ fn count(tally: &mut Tally, answer: &Value, name: &str) {
     tally.strange += number("strange");
 }
 
-fn all_talk(isolation: &str) -> (Home, Vec<Tally>) {
+fn all_talk(isolation: &str, quiet: &'static str) -> (Home, Vec<Tally>) {
     let home = home();
     let more = format!("isolation \"{isolation}\"\n");
     serve_with(&home, "a", &["--talks"], &more);
@@ -122,13 +122,13 @@ fn all_talk(isolation: &str) -> (Home, Vec<Tally>) {
         lives.push(scope.spawn(move || {
             let client = stranger(home);
             client.initialize_with(&capabilities());
-            live(&client, ada, "a__chatter", first)
+            live(&client, ada, (first, quiet))
         }));
         lives.push(scope.spawn(move || {
             let client = home.mcp_http("/mcp");
             client.initialize_with(&capabilities());
             assert_eq!(client.open_stream(), 200);
-            let tally = live(&client, grace, "a__chatter", second);
+            let tally = live(&client, grace, (second, quiet));
             client.close();
             tally
         }));
@@ -140,7 +140,7 @@ fn all_talk(isolation: &str) -> (Home, Vec<Tally>) {
 
 #[test]
 fn nothing_of_a_shared_server_reaches_the_wrong_client() {
-    let (home, tallies) = all_talk("shared");
+    let (home, tallies) = all_talk("shared", "");
     crate::tell(&format!("{tallies:?}"));
     assert!(tallies.iter().all(|it| it.strange == 0), "{tallies:?}");
     assert!(tallies.iter().any(|it| it.answered > 0), "{tallies:?}");
@@ -148,8 +148,15 @@ fn nothing_of_a_shared_server_reaches_the_wrong_client() {
 }
 
 #[test]
+fn nothing_of_a_server_that_never_asks_reaches_the_wrong_of_two_who_call_at_once() {
+    let (home, tallies) = all_talk("shared", "yes");
+    assert!(tallies.iter().all(|it| it.answered + it.refused == 0), "{tallies:?}");
+    home.finish();
+}
+
+#[test]
 fn nothing_is_refused_where_each_client_has_its_own() {
-    let (home, tallies) = all_talk("client");
+    let (home, tallies) = all_talk("client", "");
     crate::tell(&format!("{tallies:?}"));
     assert!(tallies.iter().all(|it| it.strange == 0 && it.refused == 0), "{tallies:?}");
     assert!(tallies.iter().all(|it| it.answered > 0), "{tallies:?}");

@@ -47,7 +47,7 @@ const TOOLS: [(&str, &str, &str); 32] = [
 #[rustfmt::skip] // A table.
 const TALKING: [(&str, &str, &str); 3] = [
     ("ask", "Asks the client this, and answers with what it says", "method! params"),
-    ("chatter", "Says and asks all kinds of things about this call", "tag! seed# steps# uri"),
+    ("chatter", "Says and asks all kinds of things about this call", "tag! seed# steps# uri quiet"),
     ("refuse", "Answers with this JSON text as its error", "error!"),
 ];
 

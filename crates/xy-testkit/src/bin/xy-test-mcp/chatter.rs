@@ -24,12 +24,14 @@ impl Chance {
 pub(crate) fn chatter(server: &Server, call: &Call) {
     let tag = call.string("tag");
     let mut chance = Chance(call.number("seed", 1));
+    // Without questions there are half as many.
+    let kinds = if call.string("quiet").is_empty() { 6 } else { 3 };
     let (mut answered, mut refused, mut strange) = (0, 0, 0);
     for _ in 0..call.number("steps", 5) {
         if !server.wait(&call.asked, Duration::from_millis(chance.below(4))) {
             return;
         }
-        let (method, params) = match chance.below(6) {
+        let (method, params) = match chance.below(kinds) {
             0 => {
                 call.notify("notifications/message", &tools::log_params("error", &tag));
                 continue;
