@@ -51,8 +51,20 @@ pub(crate) struct Client {
     questions: RefCell<Questions>,
     level: Cell<Option<Level>>,
     /// What tells the lists it was shown from others.
-    shown: [Cell<Option<u64>>; 4],
+    shown: [Cell<Shown>; 4],
     is_closed: Cell<bool>,
+}
+
+/// What a client was last shown of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// Nothing: it has not asked.
+    #[default]
+    Nothing,
+    /// What its server has itself, which we did not know yet.
+    Unseen,
+    /// The one that this tells from others.
+    Print(u64),
 }
 
 /// What a client said of itself.
@@ -111,14 +123,14 @@ impl Client {
         self.greeted.borrow().clone()
     }
 
-    /// What tells the list that it was last shown from others.
-    pub(crate) fn was_shown(&self, kind: Kind) -> Option<u64> {
+    /// What it was last shown of a list.
+    pub(crate) fn was_shown(&self, kind: Kind) -> Shown {
         self.shown[kind.index()].get()
     }
 
     /// It is shown a list, or told that it is another now.
-    pub(crate) fn shows(&self, kind: Kind, print: u64) {
-        self.shown[kind.index()].set(Some(print));
+    pub(crate) fn shows(&self, kind: Kind, shown: Shown) {
+        self.shown[kind.index()].set(shown);
     }
 
     /// What it said that it can do.
@@ -282,10 +294,8 @@ impl Client {
     fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8], stream: StreamNo) {
         match method {
             "notifications/cancelled" => {
-                let params = Params::read(params);
-                if let Some(id) = params.request_id() {
-                    let reason = params.reason();
-                    self.cancel(id, reason.as_deref().unwrap_or("the client cancelled it"));
+                if let Some(id) = Params::read(params).request_id() {
+                    self.cancel(id, text);
                 }
             }
             "notifications/initialized" => {}
@@ -296,10 +306,13 @@ impl Client {
         }
     }
 
-    /// It does not want to know any more.
-    fn cancel(&self, id: &str, reason: &str) {
+    /// It does not want to know any more, and says so like this.
+    fn cancel(&self, id: &str, text: &[u8]) {
         let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
-        Self::give_up(open, reason);
+        match open {
+            Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
+            open => Self::give_up(open, ""),
+        }
         if self.is_last_of(stream) {
             self.tell(&[], To::Nobody(stream));
         }

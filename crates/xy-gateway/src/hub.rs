@@ -19,7 +19,7 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::catalog::{Kind, Known};
-use crate::client::Client;
+use crate::client::{Client, Shown};
 use crate::control::Control;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
 use crate::level::Level;
@@ -207,8 +207,18 @@ impl Hub {
     fn tell_changes(&self, client: &Client) {
         let mut told: Vec<&str> = Vec::new();
         for kind in Kind::ALL {
-            let now = self.print(kind, client);
-            if client.was_shown(kind).is_some_and(|shown| shown != now) {
+            let now = Shown::Print(self.print(kind, client));
+            let shown = match (client.was_shown(kind), &client.entry().view) {
+                // It may have seen what we know now: if not, the server says so.
+                (Shown::Unseen, View::Server(name)) => {
+                    let server = self.server(name);
+                    let shown = server.map(|server| self.shown_plainly(kind, client, &server));
+                    client.shows(kind, shown.unwrap_or_default());
+                    continue;
+                }
+                (shown, _) => shown,
+            };
+            if shown != Shown::Nothing && shown != now {
                 client.shows(kind, now);
                 if !told.contains(&kind.changed()) {
                     told.push(kind.changed());
@@ -216,6 +226,15 @@ impl Hub {
                 }
             }
         }
+    }
+
+    /// What a client is shown of a list that its server itself is asked for.
+    pub(crate) fn shown_plainly(&self, kind: Kind, client: &Client, server: &Server) -> Shown {
+        let living = server.upstream(server.holder(client));
+        if living.is_some_and(|upstream| upstream.known().is_none()) {
+            return Shown::Unseen;
+        }
+        Shown::Print(self.print(kind, client))
     }
 
     /// Differs whenever a list does that a client is shown.

@@ -33,8 +33,6 @@ pub(crate) struct Params<'t> {
     task: Option<&'t RawValue>,
     #[serde(borrow, default, rename = "taskId")]
     task_id: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    reason: Option<&'t RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<&'t RawValue>,
 }
@@ -128,11 +126,6 @@ impl<'t> Params<'t> {
     /// `taskId`, as a text.
     pub(crate) fn task_id(&self) -> Option<String> {
         self.task_id.and_then(|it| text_of(it.get())).map(Into::into)
-    }
-
-    /// `reason`, as a text.
-    pub(crate) fn reason(&self) -> Option<String> {
-        self.reason.and_then(|it| text_of(it.get())).map(Into::into)
     }
 
     /// `_meta.progressToken` of a request, as it is written.

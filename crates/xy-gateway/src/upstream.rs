@@ -273,16 +273,26 @@ impl Upstream {
 
     /// Gives up a call, and tells the server so.
     pub(crate) fn cancel(self: &Rc<Self>, ours: u64, reason: &str) {
-        if self.give_up(ours).is_none() {
-            return;
-        }
-        self.wire.given_up(ours);
         let reason = crate::names::quoted(reason);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
         );
-        self.send(message.as_bytes());
-        self.call_is_over();
+        self.cancel_saying(ours, message.as_bytes());
+    }
+
+    /// The same in the words of the client, where `theirs` is what it calls the call.
+    pub(crate) fn cancel_as(self: &Rc<Self>, ours: u64, text: &[u8], theirs: &str) {
+        let mut edits = Edits::of(text);
+        edits.replace(theirs, ours.to_string());
+        self.cancel_saying(ours, &edits.to_vec());
+    }
+
+    fn cancel_saying(self: &Rc<Self>, ours: u64, message: &[u8]) {
+        if self.give_up(ours).is_some() {
+            self.wire.given_up(ours);
+            self.send(message);
+            self.call_is_over();
+        }
     }
 
     /// The client that made this call and waits for it, and where.

@@ -88,7 +88,7 @@ impl Client {
     fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
         let server = self.hub.server(name).ok_or_else(|| gone(name))?;
         if let Some(kind) = Kind::listed_by(request.method) {
-            self.shows(kind, self.hub.print(kind, self));
+            self.shows(kind, self.hub.shown_plainly(kind, self, &server));
         }
         if let Some(kind) = Kind::listed_by(request.method)
             && request.params.cursor().is_none()

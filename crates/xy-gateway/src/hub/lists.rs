@@ -6,7 +6,7 @@ use xy_protocol::error::CallError;
 
 use super::Hub;
 use crate::catalog::{self, Kind, Known};
-use crate::client::Client;
+use crate::client::{Client, Shown};
 use crate::era;
 use crate::names;
 use crate::say;
@@ -47,7 +47,7 @@ impl Hub {
         kind: Kind,
         after: Option<&str>,
     ) -> Result<String, CallError> {
-        client.shows(kind, self.print(kind, client));
+        client.shows(kind, Shown::Print(self.print(kind, client)));
         let own = tools::shown(kind, client.entry().may_manage);
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> =
