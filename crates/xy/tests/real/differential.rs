@@ -125,6 +125,16 @@ fn directly(subject: &Subject) -> Vec<Record> {
     records
 }
 
+/// Has a client come first and leave: xy knows the server from then on, and what it says of
+/// it does not depend on who was faster.
+#[track_caller]
+fn become_known(lab: &Lab, server: &str) {
+    let first = lab.home.mcp_connect(&["--server", server]);
+    first.initialize_with(&drive::capabilities());
+    assert!(!first.tool_names().is_empty());
+    assert!(first.close().success());
+}
+
 /// What it says through xy, with its own names.
 #[track_caller]
 fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
@@ -133,6 +143,7 @@ fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
     let more = format!("isolation \"{}\"\nready {{ within \"20s\"; }}\n", subject.isolation);
     lab.write_server(subject.name, &words, &more);
     let _daemon = lab.home.daemon();
+    become_known(&lab, subject.name);
     let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
     let among_others = way.is_among_others().then_some(subject.name);
     let expected = Some(expected);

@@ -10,6 +10,9 @@ use crate::tasks;
 /// Between two steps of a tool that takes a moment.
 const STEP: Duration = Duration::from_millis(50);
 
+/// A call that takes so long is worth being taken up again, whoever stands in between.
+const LONG: Duration = Duration::from_secs(2);
+
 /// How long a tool waits to be cancelled.
 const CANCELLED_WITHIN: Duration = Duration::from_mins(1);
 
@@ -176,7 +179,7 @@ fn outcome(answer: &Members) -> String {
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
     request.out.cut();
-    request.wait(2 * STEP);
+    request.wait(LONG);
     request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
 }
 
