@@ -81,7 +81,13 @@ pub(crate) const FIXTURE: &[Differs] = &[
     must(EVERY, &["unknown task"], "answer#order", ITSELF),
     must(AMONG, &["every task"], "answer/result/x-count", OF_MANY),
     must(AMONG, &["every task"], "answer#order", ITSELF),
-    fault(EVERY, &["cancellation"], "notifications/fixture/cancelled/params/*", CANCELLED),
+    must(
+        AMONG,
+        &["every task"],
+        "answer/result/tasks/*",
+        "where all servers stand behind one door, xy looks at each task of the client",
+    ),
+    fault(EVERY, &["what was cancelled"], "answer/result/content/0/text", CANCELLED),
 ];
 
 /// What differs with a fixture that each client has for itself.

@@ -156,6 +156,5 @@ fn kind(message: &Text) -> String {
 /// Whether it belongs to no call, so that over HTTP it comes on a stream of its own.
 fn is_apart(message: &Text) -> bool {
     let method = message.word("method");
-    method.ends_with("/list_changed")
-        || matches!(method, "notifications/resources/updated" | "notifications/fixture/cancelled")
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
 }
