@@ -15,7 +15,7 @@ use xy_testkit::McpStdio;
 use self::compare::{Allowed, Differs, compare};
 use self::drive::{Reach, Record, Step, drive};
 use self::text::Text;
-use crate::lab::Lab;
+use crate::lab::{Lab, Upstream};
 
 /// A way through xy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,36 +41,45 @@ impl Way {
 /// A server and its script.
 struct Subject {
     name: &'static str,
-    /// The program and its arguments.
+    /// The program and its arguments, over stdio.
     words: fn(&Lab) -> Vec<String>,
-    isolation: &'static str,
-    script: Vec<Step>,
+    /// Its file.
+    file: fn(&Lab) -> String,
+    script: fn() -> Vec<Step>,
     answers: fn(&str) -> String,
     allowed: &'static [&'static [Differs]],
 }
 
-#[test]
-fn the_fixture_says_the_same_through_xy_to_a_client_of_its_own() {
-    says_the_same(&Subject {
-        name: "fixture",
-        words: fixture_words,
-        isolation: "client",
-        script: script::fixture(),
-        answers: script::odd_answers,
-        allowed: &[allowed::ALWAYS, allowed::FIXTURE, allowed::OF_ONE_CLIENT],
-    });
-}
+/// A fixture that all clients share.
+const SHARED: Subject = Subject {
+    name: "fixture",
+    words: fixture_words,
+    file: |lab| lab.kdl(Upstream::Stdio),
+    script: script::fixture,
+    answers: script::odd_answers,
+    allowed: &[allowed::ALWAYS, allowed::FIXTURE, allowed::SHARED],
+};
 
 #[test]
 fn the_fixture_says_the_same_through_xy_when_it_is_shared() {
-    says_the_same(&Subject {
-        name: "fixture",
-        words: fixture_words,
-        isolation: "shared",
-        script: script::fixture(),
-        answers: script::odd_answers,
-        allowed: &[allowed::ALWAYS, allowed::FIXTURE, allowed::SHARED],
-    });
+    says_the_same(&SHARED);
+}
+
+#[test]
+fn the_fixture_says_the_same_through_xy_when_it_is_reached_by_streamable_http() {
+    says_the_same(&Subject { file: |lab| lab.kdl(Upstream::Http), ..SHARED });
+}
+
+#[test]
+fn the_fixture_says_the_same_through_xy_when_it_is_reached_by_the_older_http() {
+    says_the_same(&Subject { file: |lab| lab.kdl(Upstream::Sse), ..SHARED });
+}
+
+#[test]
+fn the_fixture_says_the_same_through_xy_to_a_client_of_its_own() {
+    let allowed = &[allowed::ALWAYS, allowed::FIXTURE, allowed::OF_ONE_CLIENT];
+    let file = |lab: &Lab| format!("{}isolation \"client\"\n", lab.kdl(Upstream::Stdio));
+    says_the_same(&Subject { file, allowed, ..SHARED });
 }
 
 #[test]
@@ -78,8 +87,11 @@ fn the_everything_server_says_the_same_through_xy() {
     says_the_same(&Subject {
         name: "everything",
         words: everything_words,
-        isolation: "client",
-        script: script::everything(),
+        file: |lab| {
+            let more = "isolation \"client\"\nready { within \"20s\"; }\n";
+            format!("{}{more}", Lab::kdl_of(&everything_words(lab)))
+        },
+        script: script::everything,
         answers: script::plain_answers,
         allowed: &[allowed::ALWAYS, allowed::EVERYTHING],
     });
@@ -116,7 +128,7 @@ fn directly(subject: &Subject) -> Vec<Record> {
     let client = McpStdio::start(lab.home.command_of(words[0].as_ref(), &args));
     let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
     let reach = Reach { client: &client, among_others: None, is_odd, answers, expected: None };
-    let records = drive(&reach, || (), &subject.script);
+    let records = drive(&reach, || (), &(subject.script)());
     for record in &records {
         assert!(!record.heard.is_empty(), "nothing is heard at {}", record.label);
     }
@@ -125,14 +137,24 @@ fn directly(subject: &Subject) -> Vec<Record> {
     records
 }
 
+/// Has a client come first and leave: xy knows the server from then on, and what it says of
+/// it does not depend on who was faster.
+#[track_caller]
+fn become_known(lab: &Lab, server: &str) {
+    let first = lab.home.mcp_connect(&["--server", server]);
+    first.initialize_with(&drive::capabilities());
+    assert!(!first.tool_names().is_empty());
+    assert!(first.close().success());
+}
+
 /// What it says through xy, with its own names.
 #[track_caller]
 fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
     let lab = Lab::new();
-    let words = (subject.words)(&lab);
-    let more = format!("isolation \"{}\"\nready {{ within \"20s\"; }}\n", subject.isolation);
-    lab.write_server(subject.name, &words, &more);
+    let file = (subject.file)(&lab);
+    lab.home.write_config(&format!("servers/{}.kdl", subject.name), &file);
     let _daemon = lab.home.daemon();
+    become_known(&lab, subject.name);
     let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
     let among_others = way.is_among_others().then_some(subject.name);
     let expected = Some(expected);
@@ -142,7 +164,7 @@ fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
             let args: &[&str] = if among_others.is_some() { &[] } else { &server };
             let client = lab.home.mcp_connect(args);
             let reach = Reach { client: &client, among_others, is_odd, answers, expected };
-            let records = drive(&reach, || (), &subject.script);
+            let records = drive(&reach, || (), &(subject.script)());
             assert!(client.close().success());
             records
         }
@@ -151,7 +173,7 @@ fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
             let client = lab.http(path);
             let reach = Reach { client: &client, among_others, is_odd, answers, expected };
             let open_stream = || assert_eq!(client.open_stream(), 200);
-            let records = drive(&reach, open_stream, &subject.script);
+            let records = drive(&reach, open_stream, &(subject.script)());
             assert_eq!(client.strays(), [""; 0]);
             client.close();
             records

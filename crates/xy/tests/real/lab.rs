@@ -49,7 +49,7 @@ impl Lab {
     }
 
     /// The file of the fixture.
-    fn kdl(&self, upstream: Upstream) -> String {
+    pub(crate) fn kdl(&self, upstream: Upstream) -> String {
         let command = |args: &[&str]| self.home.kdl_command("xy-test-fixture", args);
         let port = free_port().to_string();
         match upstream {
@@ -65,12 +65,10 @@ impl Lab {
         }
     }
 
-    /// Writes the file of a server: its program, its arguments, and whatever else.
-    pub(crate) fn write_server(&self, name: &str, words: &[String], more: &str) {
+    /// The file of a server with these words as its program and arguments.
+    pub(crate) fn kdl_of(words: &[String]) -> String {
         let words: Vec<String> = words.iter().map(|it| format!("{it:?}")).collect();
-        let (command, args) = (&words[0], words[1..].join(" "));
-        let kdl = format!("command {command}\nargs {args}\n{more}");
-        self.home.write_config(&format!("servers/{name}.kdl"), &kdl);
+        format!("command {}\nargs {}\n", words[0], words[1..].join(" "))
     }
 
     /// A client over HTTP at this path. It has said nothing yet.

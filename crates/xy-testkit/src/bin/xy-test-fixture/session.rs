@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) tasks: Tasks,
     /// The params of the last notification that nobody knows.
     poked: Option<String>,
+    /// What was said of the last call that was cancelled.
+    pub(crate) cancelled: Option<String>,
     /// Requests that are worked on, each with the params of its cancellation.
     open: BTreeMap<String, Option<Members>>,
     /// What the client was asked, and its answers.
@@ -224,6 +226,19 @@ impl Session {
         let waited = self.changed.wait_timeout_while(self.state(), time, is_open);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.open.get(id).cloned().flatten()
+    }
+
+    /// Waits until some call has been cancelled, at most so long: what was said of it.
+    pub(crate) fn wait_for_cancelled(&self, time: Duration) -> Option<String> {
+        let is_missing = |state: &mut State| state.cancelled.is_none();
+        let waited = self.changed.wait_timeout_while(self.state(), time, is_missing);
+        waited.unwrap_or_else(PoisonError::into_inner).0.cancelled.clone()
+    }
+
+    /// Changes what is remembered, and tells those who wait.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
     }
 
     /// Asks the client something in the middle of the request `during`.

@@ -10,6 +10,9 @@ use crate::tasks;
 /// Between two steps of a tool that takes a moment.
 const STEP: Duration = Duration::from_millis(50);
 
+/// A call that takes so long is worth being taken up again, whoever stands in between.
+const LONG: Duration = Duration::from_secs(2);
+
 /// How long a tool waits to be cancelled.
 const CANCELLED_WITHIN: Duration = Duration::from_mins(1);
 
@@ -74,6 +77,10 @@ fn more(request: &Request, name: &str, arguments: &Members) {
         ),
         "ask_oddly" => ask(request, "sampling", "sampling/createMessage", ODD_QUESTION),
         "wait_for_cancel" => wait_for_cancel(request),
+        "last_cancelled" => match request.session.wait_for_cancelled(CANCELLED_WITHIN) {
+            Some(told) => request.text(&told),
+            None => request.failed("nothing was cancelled"),
+        },
         "touch" => touch(request, &arguments.string("uri").unwrap_or_default()),
         "more_tools" => more_tools(request),
         "test_dynamic" if request.session.state().has_more_tools => request.text("here"),
@@ -176,7 +183,7 @@ fn outcome(answer: &Members) -> String {
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
     request.out.cut();
-    request.wait(2 * STEP);
+    request.wait(LONG);
     request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
 }
 
@@ -215,17 +222,15 @@ fn ask_url(request: &Request) {
 /// Says that it has begun, and answers nothing once it is cancelled, as it should be.
 fn wait_for_cancel(request: &Request) {
     request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
-    let cancelled = request.session.wait_for_cancel(&request.id, CANCELLED_WITHIN);
-    let Some(params) = cancelled else {
-        return request.failed("nobody cancelled this");
-    };
-    let reason = params.raw("reason").unwrap_or("null");
-    let more = params.raw("x-more").unwrap_or("null");
-    request.session.general.say(&notification(
-        "notifications/fixture/cancelled",
-        &format!(r#"{{"reason":{reason},"x-more":{more}}}"#),
-    ));
-    request.out.finish();
+    match request.session.wait_for_cancel(&request.id, CANCELLED_WITHIN) {
+        Some(params) => {
+            let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
+            let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
+            request.session.change(|state| state.cancelled = Some(told));
+            request.out.finish();
+        }
+        None => request.failed("nobody cancelled this"),
+    }
 }
 
 /// A resource is another now: whoever watches it hears so.

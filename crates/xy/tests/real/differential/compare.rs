@@ -26,8 +26,6 @@ pub(crate) enum Sort {
     Must,
     /// It is a fault that is known; whoever mends it takes it from the list.
     Fault,
-    /// The same, but it depends on the moment whether it is seen.
-    SometimesFault,
 }
 
 /// The list of what may differ, with how often each was seen, by step.
@@ -67,10 +65,7 @@ impl Allowed {
 
     /// What was never seen.
     pub(crate) fn unused(&self) -> Vec<String> {
-        let is_unused = |(it, _, count): &&(&Differs, &str, Cell<usize>)| {
-            count.get() == 0 && it.sort != Sort::SometimesFault
-        };
-        let unused = self.all.iter().filter(is_unused);
+        let unused = self.all.iter().filter(|(.., count)| count.get() == 0);
         let told = |(it, step, _): &(&Differs, &str, Cell<usize>)| {
             format!("{:?}, but never seen: {step}: {} ({})", it.sort, it.path, it.why)
         };
@@ -161,6 +156,5 @@ fn kind(message: &Text) -> String {
 /// Whether it belongs to no call, so that over HTTP it comes on a stream of its own.
 fn is_apart(message: &Text) -> bool {
     let method = message.word("method");
-    method.ends_with("/list_changed")
-        || matches!(method, "notifications/resources/updated" | "notifications/fixture/cancelled")
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
 }

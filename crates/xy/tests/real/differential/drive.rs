@@ -149,9 +149,7 @@ impl Driver<'_> {
     /// sends `cancel` when it hears that, and no answer comes.
     fn listen(&mut self, id: &str, once: Option<&str>, cancel: &str) {
         let at = self.records.len() - 1;
-        // Directly, one says that the request is worked on, and one that it is cancelled.
-        let unknown = if once.is_some() { 2 } else { 1 };
-        let expected = self.reach.expected.and_then(|all| all.get(at)).copied().unwrap_or(unknown);
+        let expected = self.reach.expected.and_then(|all| all.get(at)).copied().unwrap_or(1);
         let mut is_answered = false;
         let mut is_cancelled = false;
         loop {

@@ -6,9 +6,10 @@ fn ask(label: &'static str, method: &'static str, params: &'static str) -> Step 
     Step::Ask { label, method, params }
 }
 
-/// Everything that a client can say to the fixture.
+/// Everything that a client can say to the fixture. It is called before it is listed: what is
+/// listed of a server that nobody has called yet may be what was known of it.
 pub(crate) fn fixture() -> Vec<Step> {
-    let parts = [lists(), calls(), questions(), resources(), prompts(), levels(), tasks()];
+    let parts = [calls(), lists(), questions(), resources(), prompts(), levels(), tasks()];
     [parts.concat(), wrong(), unknown(), cancelled()].concat()
 }
 
@@ -208,6 +209,7 @@ fn cancelled() -> Vec<Step> {
             once: "notifications/fixture/waiting",
             cancel: r#"{"x-more":[1.0],"reason":"\u00fcber","requestId":<id>}"#,
         },
+        ask("what was cancelled", "tools/call", r#"{"name":"<name:last_cancelled>"}"#),
         ask(
             "sampling after a cancellation",
             "tools/call",

@@ -174,3 +174,25 @@ fn members(
     }
     all
 }
+
+#[test]
+fn a_text_is_read_as_it_was_written() {
+    for text in [r#"{"a":[1.0,-0.0,{"\u00e9":"\"]}\\"}],"b":{},"c":[],"a":null}"#, "1e3", "\"\""] {
+        assert_eq!(Text::of(text).to_string(), text);
+    }
+    assert_eq!(Text::of(" { \"a\" : [ 1 , 2 ] } ").to_string(), r#"{"a":[1,2]}"#);
+}
+
+#[test]
+fn every_difference_has_its_path() {
+    let paths = |one: &str, other: &str| {
+        let all = differences("m", &Text::of(one), &Text::of(other));
+        all.into_iter().map(|(path, ..)| path).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(r#"{"a":{"b":[1.0]}}"#, r#"{"a":{"b":[1]}}"#), ["m/a/b/0"]);
+    assert_eq!(paths(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#), ["m#order"]);
+    assert_eq!(paths(r#"{"a":1}"#, r#"{"b":1}"#), ["m/a", "m/b"]);
+    assert_eq!(paths(r#"["a"]"#, r#"["\u0061"]"#), ["m/0"]);
+    assert_eq!(paths("[1]", "[1,2]"), ["m"]);
+    assert_eq!(paths(r#"{"a" : 1}"#, r#"{"a":1}"#), [""; 0]);
+}
