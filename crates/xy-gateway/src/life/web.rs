@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{Probe, ServerSettings};
 use xy_supervisor::speak::{Line, Said, Told};
 
 use super::{capabilities, learn_lists};
@@ -21,7 +21,14 @@ use crate::upstream::web::{Trouble, Web};
 
 /// How soon a server that was started here is tried again while it comes up.
 const FIRST_AGAIN: Duration = Duration::from_millis(25);
-const LAST_AGAIN: Duration = Duration::from_millis(800);
+const SOON_AGAIN: Duration = Duration::from_millis(800);
+
+/// The same for one that has not come up after so many tries.
+const SOON_TRIES: u32 = 30;
+const LATE_AGAIN: Duration = Duration::from_secs(30);
+
+/// After so many tries its log says why: at first nobody wonders.
+const WONDER_AT: u32 = 8;
 
 /// A server here that does not listen for so long will not do so again.
 const DEAF_AFTER: Duration = Duration::from_secs(5);
@@ -120,8 +127,9 @@ fn after(trouble: Trouble, is_remote: bool, tries: u32) -> Next {
     match trouble {
         Trouble::Unreachable(why) | Trouble::Failing(why) if is_remote => Next::Unreachable(why),
         Trouble::Unreachable(_) | Trouble::Failing(_) => {
-            let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(10)));
-            Next::Again(wait.min(LAST_AGAIN))
+            let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(20)));
+            let most = if tries < SOON_TRIES { SOON_AGAIN } else { LATE_AGAIN };
+            Next::Again(wait.min(most))
         }
         Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
         Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
@@ -155,7 +163,10 @@ impl Leader {
             if began.elapsed() >= GOOD_AFTER {
                 tries = 0;
             }
-            self.log(&lost, tries).await;
+            let speaks_no_mcp = !is_ready && self.settings.rules.ready.probe == Probe::Process;
+            if !speaks_no_mcp && (is_ready || tries == WONDER_AT) {
+                self.log(&lost).await;
+            }
             let next = match lost {
                 Trouble::Unreachable(_) if is_ready && !self.web.is_remote() => self.deaf().await,
                 trouble => after(trouble, self.web.is_remote(), tries),
@@ -163,6 +174,7 @@ impl Leader {
             tries += 1;
             match next {
                 Next::Again(wait) => sleep(wait).await,
+                Next::Hopeless(_) if speaks_no_mcp => return, // Its file says as much.
                 Next::Unreachable(why) => return self.upstream.say(Said::Unreachable(why)).await,
                 Next::Hopeless(why) => return self.upstream.say(Said::Hopeless(why)).await,
             }
@@ -251,8 +263,8 @@ impl Leader {
         Next::Hopeless("it does not listen any more".to_owned())
     }
 
-    /// Says in its log why it is not spoken with; not each time.
-    async fn log(&self, trouble: &Trouble, tries: u32) {
+    /// Says in its log why it is not spoken with.
+    async fn log(&self, trouble: &Trouble) {
         let why = match trouble {
             Trouble::Forgotten => "it has forgotten the session",
             Trouble::Unreachable(why)
@@ -260,10 +272,8 @@ impl Leader {
             | Trouble::Refused(why)
             | Trouble::Hopeless(why) => why,
         };
-        if tries.is_power_of_two() || tries == 0 {
-            self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
-            self.upstream.tell_strays().await;
-        }
+        self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
+        self.upstream.tell_strays().await;
     }
 }
 
@@ -288,7 +298,8 @@ mod tests {
         for trouble in [Trouble::Unreachable(why()), Trouble::Failing(why())] {
             assert_eq!(after(trouble.clone(), true, 0), Next::Unreachable(why()));
             assert_eq!(after(trouble.clone(), false, 0), Next::Again(FIRST_AGAIN));
-            assert_eq!(after(trouble, false, 99), Next::Again(LAST_AGAIN));
+            assert_eq!(after(trouble.clone(), false, SOON_TRIES - 1), Next::Again(SOON_AGAIN));
+            assert_eq!(after(trouble, false, 99), Next::Again(LATE_AGAIN));
         }
     }
 
