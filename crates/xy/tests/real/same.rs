@@ -17,7 +17,10 @@ const LISTS: [(&str, &str, &str); 4] = [
 
 /// What a shared server is told its clients can do, so that it shows the same without xy.
 fn capabilities() -> Value {
-    json!({ "elicitation": {}, "sampling": {} })
+    json!({
+        "elicitation": { "form": {}, "url": {} },
+        "sampling": { "tools": {}, "context": {} },
+    })
 }
 
 /// A client of the server itself.
