@@ -352,14 +352,23 @@ impl Hub {
     /// A life of a server is over, like this.
     pub(crate) fn over(&self, server: &Rc<Server>, upstream: &Rc<Upstream>, why: &str) {
         server.drop_upstream(upstream);
-        self.owners.borrow_mut().lost(upstream.key(), why);
-        for client in self.clients() {
-            client.unask_all(upstream);
-        }
+        self.forgotten_by(upstream, why);
         if server.is_removed.get() {
             self.remove(server);
         }
         self.tell_news();
+    }
+
+    /// A server is greeted again: what it has asked and begun before is of no use any more.
+    pub(crate) fn begun_anew(&self, upstream: &Rc<Upstream>) {
+        self.forgotten_by(upstream, "it has forgotten the session");
+    }
+
+    fn forgotten_by(&self, upstream: &Rc<Upstream>, why: &str) {
+        self.owners.borrow_mut().lost(upstream.key(), why);
+        for client in self.clients() {
+            client.unask_all(upstream);
+        }
     }
 
     fn me(&self) -> Rc<Self> {

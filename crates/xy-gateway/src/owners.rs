@@ -144,6 +144,11 @@ impl Owners {
         }
     }
 
+    /// Whether a server has been heard of this task, whosever it is.
+    pub(crate) fn knows_task(&self, at: &InstanceKey, id: &str) -> bool {
+        self.tasks.get(at).is_some_and(|tasks| tasks.contains_key(id))
+    }
+
     /// Where a client's task is, at any server.
     pub(crate) fn find(&self, client: u64, id: &str) -> Found {
         let mut found = Found::Nowhere;

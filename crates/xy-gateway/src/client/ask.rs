@@ -10,6 +10,8 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{Client, Greeted, Open};
+use xy_supervisor::instance::Holder;
+
 use crate::catalog::Kind;
 use crate::era;
 use crate::front::{StreamNo, View};
@@ -90,9 +92,12 @@ impl Client {
         if let Some(kind) = Kind::listed_by(request.method) {
             self.shows(kind, self.hub.shown_plainly(kind, self, &server));
         }
+        let holder = server.holder(self);
         if let Some(kind) = Kind::listed_by(request.method)
             && request.params.cursor().is_none()
-            && server.upstream(server.holder(self)).is_none()
+            && server.upstream(holder).is_none()
+            // Of what lives for one client, resources are not remembered for others.
+            && (holder == Holder::Shared || kind != Kind::Resources)
             && let Some(known) = server.shown_to(self)
         {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
@@ -378,7 +383,7 @@ impl Client {
         };
         for server in servers {
             let holder = server.holder(self);
-            if concerns_one && holder == xy_supervisor::instance::Holder::Shared {
+            if concerns_one && holder == Holder::Shared {
                 continue;
             }
             if let Some(upstream) = server.upstream(holder) {

@@ -85,9 +85,19 @@ impl Hub {
     }
 
     /// How a task is doing.
-    fn task_changed(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Addressee> {
+    fn task_changed(
+        &self,
+        by: &Rc<Upstream>,
+        params: Option<&str>,
+        during: Option<u64>,
+    ) -> Option<Addressee> {
         let (id, is_over) = tasks::told(params?)?;
-        let addressee = self.owner_of_task(by, &id);
+        let is_known = self.owners.borrow().knows_task(by.key(), &id);
+        let addressee = if is_known {
+            self.owner_of_task(by, &id)
+        } else {
+            self.addressee(by, None, during) // It may be told of before its call is answered.
+        };
         if is_over {
             self.owners.borrow_mut().ended(by.key(), &id);
         }
@@ -178,7 +188,7 @@ impl Company for Hub {
                 }
                 return;
             }
-            "notifications/tasks/status" => self.task_changed(by, params),
+            "notifications/tasks/status" => self.task_changed(by, params, during),
             "notifications/elicitation/complete" => self.owner_of_elicitation(by, params),
             _ => self.addressee(by, params, during),
         };

@@ -121,11 +121,23 @@ enum Next {
     Hopeless(String),
 }
 
-/// Decides that, after so many tries. How long a server here may take to come up is not ours
+/// What has been.
+#[derive(Debug, Clone, Copy)]
+struct SoFar {
+    is_remote: bool,
+    /// It could be spoken with once.
+    is_ready: bool,
+    /// How often it was greeted in vain, or for a moment only.
+    tries: u32,
+}
+
+/// Decides that. How long a server here may take to come up is not ours
 /// to say.
-fn after(trouble: Trouble, is_remote: bool, tries: u32) -> Next {
+fn after(trouble: Trouble, so_far: SoFar) -> Next {
+    let SoFar { is_remote, is_ready, tries } = so_far;
     match trouble {
         Trouble::Unreachable(why) | Trouble::Failing(why) if is_remote => Next::Unreachable(why),
+        Trouble::Failing(why) if is_ready && tries >= MOST_FORGOTTEN => Next::Hopeless(why),
         Trouble::Unreachable(_) | Trouble::Failing(_) => {
             let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(20)));
             let most = if tries < SOON_TRIES { SOON_AGAIN } else { LATE_AGAIN };
@@ -142,18 +154,18 @@ impl Leader {
     async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
         let mut earlier = note.introduction.zip(note.session).filter(|_| !self.web.is_remote());
         let (mut tries, mut is_ready) = (0, false);
+        let is_remote = self.web.is_remote();
         loop {
             let began = Instant::now();
             let mut streams = JoinSet::new();
             let opened = match earlier.take() {
-                Some((introduction, session)) => {
-                    Ok(self.resume(introduction, &session, note.is_tuned).await)
-                }
-                None => self.greet(&mut streams, &mut troubles).await,
+                Some(earlier) => Ok(self.resume(earlier, note.is_tuned).await),
+                None => self.greet_in_time(&mut streams, &mut troubles).await,
             };
             let lost = match opened {
                 Ok(introduction) => {
                     if !std::mem::replace(&mut is_ready, true) {
+                        tries = 0;
                         self.upstream.say(Said::Ready).await;
                     }
                     self.serve(&introduction, &mut streams, &mut troubles).await
@@ -168,8 +180,8 @@ impl Leader {
                 self.log(&lost).await;
             }
             let next = match lost {
-                Trouble::Unreachable(_) if is_ready && !self.web.is_remote() => self.deaf().await,
-                trouble => after(trouble, self.web.is_remote(), tries),
+                Trouble::Unreachable(_) if is_ready && !is_remote => self.deaf().await,
+                trouble => after(trouble, SoFar { is_remote, is_ready, tries }),
             };
             tries += 1;
             match next {
@@ -181,18 +193,25 @@ impl Leader {
         }
     }
 
-    /// Goes on with what an earlier daemon began.
-    async fn resume(
-        &self,
-        introduction: Introduction,
-        session: &str,
-        is_tuned: bool,
-    ) -> Rc<Introduction> {
-        self.web.resume(session);
+    /// Goes on with the session that an earlier daemon began.
+    async fn resume(&self, earlier: (Introduction, String), is_tuned: bool) -> Rc<Introduction> {
+        let (introduction, session) = earlier;
+        self.web.resume(&session);
         self.web.agree(&introduction.version);
         let introduction = self.upstream.resume(introduction, is_tuned).await;
         self.web.open();
         introduction
+    }
+
+    async fn greet_in_time(
+        &self,
+        streams: &mut JoinSet<String>,
+        troubles: &mut mpsc::Receiver<Trouble>,
+    ) -> Result<Rc<Introduction>, Trouble> {
+        let within = self.settings.rules.ready.within;
+        let late =
+            || Trouble::Failing(format!("it has not answered `initialize` within {within:?}"));
+        timeout(within, self.greet(streams, troubles)).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn greet(
@@ -202,6 +221,7 @@ impl Leader {
     ) -> Result<Rc<Introduction>, Trouble> {
         self.upstream.begin_anew();
         self.web.begin_anew();
+        self.hub.begun_anew(&self.upstream);
         while troubles.try_recv().is_ok() {} // What was before does not matter any more.
         if self.web.is_older() {
             streams.spawn_local(self.web.open_older().await?);
@@ -209,7 +229,9 @@ impl Leader {
         let capabilities = capabilities(&self.hub, &self.upstream);
         let introduced = tokio::select! {
             introduced = self.upstream.introduce(&capabilities) => introduced,
-            Some(ended) = streams.join_next() => Err(ended.unwrap_or_default()),
+            Some(ended) = streams.join_next() => {
+                return Err(Trouble::Failing(ended.unwrap_or_default()));
+            }
         };
         let introduction = match (introduced, troubles.try_recv()) {
             (Ok(introduction), _) => introduction,
@@ -292,24 +314,39 @@ async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
 mod tests {
     use super::*;
 
+    fn so_far(is_remote: bool, is_ready: bool, tries: u32) -> SoFar {
+        SoFar { is_remote, is_ready, tries }
+    }
+
     #[test]
     fn what_is_somewhere_else_is_unreachable_and_what_is_here_is_waited_for() {
         let why = || "why".to_owned();
         for trouble in [Trouble::Unreachable(why()), Trouble::Failing(why())] {
-            assert_eq!(after(trouble.clone(), true, 0), Next::Unreachable(why()));
-            assert_eq!(after(trouble.clone(), false, 0), Next::Again(FIRST_AGAIN));
-            assert_eq!(after(trouble.clone(), false, SOON_TRIES - 1), Next::Again(SOON_AGAIN));
-            assert_eq!(after(trouble, false, 99), Next::Again(LATE_AGAIN));
+            let next = |is_remote, tries| after(trouble.clone(), so_far(is_remote, false, tries));
+            assert_eq!(next(true, 0), Next::Unreachable(why()));
+            assert_eq!(next(false, 0), Next::Again(FIRST_AGAIN));
+            assert_eq!(next(false, SOON_TRIES - 1), Next::Again(SOON_AGAIN));
+            assert_eq!(next(false, 99), Next::Again(LATE_AGAIN));
         }
+    }
+
+    #[test]
+    fn what_is_here_and_cannot_be_greeted_any_more_is_given_up() {
+        let failing = || Trouble::Failing("why".to_owned());
+        assert!(matches!(after(failing(), so_far(false, true, 0)), Next::Again(_)));
+        let given_up = after(failing(), so_far(false, true, MOST_FORGOTTEN));
+        assert_eq!(given_up, Next::Hopeless("why".to_owned()));
     }
 
     #[test]
     fn whoever_refuses_is_not_asked_again() {
         for is_remote in [false, true] {
             let hopeless = Trouble::Hopeless("no".to_owned());
-            assert_eq!(after(hopeless, is_remote, 0), Next::Hopeless("no".to_owned()));
-            assert_eq!(after(Trouble::Forgotten, is_remote, 0), Next::Again(FIRST_AGAIN));
-            assert!(matches!(after(Trouble::Forgotten, is_remote, 5), Next::Hopeless(_)));
+            let first = so_far(is_remote, true, 0);
+            assert_eq!(after(hopeless, first), Next::Hopeless("no".to_owned()));
+            assert_eq!(after(Trouble::Forgotten, first), Next::Again(FIRST_AGAIN));
+            let fifth = so_far(is_remote, true, MOST_FORGOTTEN);
+            assert!(matches!(after(Trouble::Forgotten, fifth), Next::Hopeless(_)));
         }
     }
 }

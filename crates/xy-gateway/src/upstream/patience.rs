@@ -124,6 +124,7 @@ impl Upstream {
 
     fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
         let Some(Caller::Client { client, id, stream, .. }) = self.give_up(ours) else { return };
+        self.wire.given_up(ours);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it took too long"}}}}"#
         );

@@ -66,12 +66,16 @@ pub(crate) struct Web {
     /// What its settings want to be sent with everything.
     headers: HeaderMap,
     session: RefCell<Session>,
+    /// The next answer begins a session.
+    is_greeting: Cell<bool>,
     /// How many sessions there have been; calls wait here for the next.
     sessions: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
     /// What wants no answer, and waits for its turn.
     untold: RefCell<VecDeque<Bytes>>,
     untold_bytes: Cell<usize>,
+    /// Of calls that are not answered yet.
+    unsent_bytes: Cell<usize>,
     tell: Notify,
     /// Something has been told.
     told: Notify,
@@ -123,10 +127,12 @@ impl Web {
             is_remote: endpoint.is_remote,
             headers,
             session: RefCell::default(),
+            is_greeting: Cell::new(false),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
             untold: RefCell::default(),
             untold_bytes: Cell::new(0),
+            unsent_bytes: Cell::new(0),
             tell: Notify::new(),
             told: Notify::new(),
             troubles,
@@ -166,6 +172,7 @@ impl Web {
     /// There is no session any more: the next greeting begins one.
     pub(crate) fn begin_anew(&self) {
         self.session.take();
+        self.is_greeting.set(true);
     }
 
     /// A session that an earlier daemon began.
@@ -175,6 +182,7 @@ impl Web {
 
     /// The server has answered to a greeting: this revision is spoken from now on.
     pub(crate) fn agree(&self, version: &str) {
+        self.is_greeting.set(false);
         self.session.borrow_mut().version = HeaderValue::from_str(version).ok();
     }
 
@@ -267,6 +275,9 @@ impl Web {
 
     /// The answer to a greeting may name the session.
     fn take_session(&self, headers: &HeaderMap) {
+        if !self.is_greeting.get() {
+            return;
+        }
         let id = headers.get(SESSION).filter(|id| id.len() <= LONGEST_SESSION);
         self.session.borrow_mut().id = id.cloned();
     }
@@ -279,6 +290,9 @@ impl Web {
     fn forgotten(&self, count: u64) {
         if *self.sessions.borrow() == count && self.session.borrow().version.is_some() {
             self.session.take();
+            if let Some(upstream) = self.upstream() {
+                upstream.begin_anew(); // Nobody may be asked without a session.
+            }
             self.trouble(Trouble::Forgotten);
         }
     }
@@ -298,7 +312,8 @@ impl Wire for Web {
         write(&mut message);
         let message = Bytes::from(message);
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
-            let task = tokio::task::spawn_local(call::run(me, ours, message));
+            let body = Body::of(me, message);
+            let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
         } else {
             self.untold_bytes.set(self.untold_bytes.get() + message.len());
@@ -316,7 +331,7 @@ impl Wire for Web {
     }
 
     fn waiting(&self) -> usize {
-        self.untold_bytes.get()
+        self.untold_bytes.get() + self.unsent_bytes.get()
     }
 
     fn given_up(&self, call: u64) {
@@ -342,6 +357,26 @@ impl Wire for Web {
         for (_, task) in self.calls.borrow_mut().drain() {
             task.abort();
         }
+    }
+}
+
+/// The text of a call, which is held until the server has taken it: it may have to be sent
+/// again.
+struct Body {
+    web: Rc<Web>,
+    text: Bytes,
+}
+
+impl Body {
+    fn of(web: Rc<Web>, text: Bytes) -> Self {
+        web.unsent_bytes.set(web.unsent_bytes.get() + text.len());
+        Self { web, text }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.web.unsent_bytes.set(self.web.unsent_bytes.get() - self.text.len());
     }
 }
 

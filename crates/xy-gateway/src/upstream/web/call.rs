@@ -11,7 +11,7 @@ use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use super::fetch::{Failed, Half, whole};
 use super::listen::Streamed;
 use super::meaning::{Meaning, Refusal, meaning};
-use super::{LAST_EVENT, Trouble, Web};
+use super::{Body, LAST_EVENT, Trouble, Web};
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -25,10 +25,11 @@ const MOST_WORDS: usize = 64 * 1024;
 const MOST_TRIES: u32 = 5;
 
 /// Posts a call and hears its answer.
-pub(super) async fn run(web: Rc<Web>, ours: u64, message: Bytes) {
+pub(super) async fn run(ours: u64, body: Body) {
+    let web = body.web.clone();
     if let Some(upstream) = web.upstream() {
         let call = Call { web: web.clone(), upstream, ours };
-        call.run(message).await;
+        call.run(body).await;
     }
     web.calls.borrow_mut().remove(&ours);
 }
@@ -40,8 +41,8 @@ struct Call {
 }
 
 impl Call {
-    async fn run(&self, message: Bytes) {
-        let Some((had_session, response)) = self.post(message).await else { return };
+    async fn run(&self, body: Body) {
+        let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
         match meaning(status, response.headers(), had_session) {
             Meaning::Message => self.hear_message(response.into_body()).await,
@@ -61,11 +62,11 @@ impl Call {
 
     /// Sends it, a second time if its session was forgotten: then nobody has taken it. Also
     /// answers whether it was sent within a session.
-    async fn post(&self, message: Bytes) -> Option<(bool, Response<Incoming>)> {
+    async fn post(&self, body: Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
             let count = *self.web.sessions.borrow();
             let had_session = self.web.has_session();
-            let response = match self.web.post(message.clone()).await {
+            let response = match self.web.post(body.text.clone()).await {
                 Ok(response) => response,
                 Err(failed) => {
                     self.not_sent(&failed);
@@ -82,7 +83,7 @@ impl Call {
                 }
                 continue;
             }
-            if !had_session && response.status().is_success() {
+            if response.status().is_success() {
                 self.web.take_session(response.headers());
             }
             return Some((had_session, response));
@@ -123,7 +124,7 @@ impl Call {
                 }
             }
             Err(Half::TooLong(head)) => self.upstream.too_long_for(self.ours, &head),
-            Err(Half::Failed(failed)) => self.unknown(&failed.words()),
+            Err(Half::Failed(failed)) => self.broken(failed.words()),
         }
     }
 
@@ -160,16 +161,15 @@ impl Call {
                     || "its answer ended before it was whole".to_owned(),
                     |failed| failed.words(),
                 );
-                return self.unknown(&why);
+                return self.broken(why);
             };
+            tries = if std::mem::take(&mut streamed.has_heard) { 0 } else { tries + 1 };
             sleep(streamed.wait(tries)).await;
             match self.again(&last).await {
-                Ok(more) => {
-                    body = Some(more);
-                    tries = 0;
-                }
-                Err(_) if tries < MOST_TRIES => tries += 1,
-                Err(why) => return self.unknown(&why),
+                Ok(more) if tries < MOST_TRIES => body = Some(more),
+                Ok(_) => return self.broken("its answer breaks off again and again".to_owned()),
+                Err(_) if tries < MOST_TRIES => {}
+                Err(why) => return self.broken(why),
             }
         }
     }
@@ -231,6 +231,12 @@ impl Call {
 
     fn undone(&self, why: &str) {
         self.upstream.lose(self.ours, false, &format!("`{}`: {why}", self.server()));
+    }
+
+    /// The answer broke off.
+    fn broken(&self, why: String) {
+        self.unknown(&why);
+        self.web.trouble(Trouble::Failing(why));
     }
 
     fn unknown(&self, why: &str) {

@@ -39,6 +39,8 @@ const PLACE_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Streamed {
     /// Where to go on after what was heard.
     pub(super) last: Option<String>,
+    /// Something has come since somebody looked.
+    pub(super) has_heard: bool,
     retry: Option<Duration>,
 }
 
@@ -73,6 +75,7 @@ impl Streamed {
     fn take(&mut self, upstream: &Rc<Upstream>, piece: Piece, during: Option<u64>) {
         match piece {
             Piece::Event(event) => {
+                self.has_heard = true;
                 self.last = event.id.or(self.last.take());
                 if !event.data.is_empty() && matches!(event.kind.as_str(), "" | "message") {
                     hear(upstream, &event.data, during);
@@ -249,7 +252,8 @@ mod tests {
 
     #[test]
     fn nobody_asks_too_often_or_waits_too_long() {
-        let says = |millis| Streamed { last: None, retry: Some(Duration::from_millis(millis)) };
+        let says =
+            |millis| Streamed { retry: Some(Duration::from_millis(millis)), ..Streamed::default() };
         assert_eq!(says(500).wait(0), Duration::from_millis(500));
         assert_eq!(says(0).wait(3), LEAST_WAIT);
         assert_eq!(says(u64::from(u32::MAX)).wait(0), MOST_WAIT);

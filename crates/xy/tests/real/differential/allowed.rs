@@ -1,7 +1,7 @@
-//! What differs through xy, and why: what must, and what is a fault that is known.
+//! What must differ through xy, and why.
 
 use super::Way;
-use super::compare::{Differs, Sort};
+use super::compare::Differs;
 
 const EVERY: &[Way] = &Way::EVERY;
 const ONE: &[Way] = &[Way::Connect, Way::Http];
@@ -13,16 +13,7 @@ const fn must(
     path: &'static str,
     why: &'static str,
 ) -> Differs {
-    Differs { sort: Sort::Must, ways, steps, path, why }
-}
-
-const fn fault(
-    ways: &'static [Way],
-    steps: &'static [&'static str],
-    path: &'static str,
-    why: &'static str,
-) -> Differs {
-    Differs { sort: Sort::Fault, ways, steps, path, why }
+    Differs { ways, steps, path, why }
 }
 
 const ITSELF: &str = "xy answers this itself, with the outermost keys in the usual order";
@@ -99,13 +90,6 @@ pub(crate) const SHARED: &[Differs] = &[
         &["client"],
         "answer/result/capabilities*",
         "a shared server is told of what any client may be able to do",
-    ),
-    fault(
-        EVERY,
-        &["begin", "begin a second", "begin one that fails", "begin one that asks"],
-        "notifications/tasks/status#missing",
-        "a server may say how a task is doing before it has answered with it; nobody is taken \
-         to own it then, not even the only client there is",
     ),
 ];
 

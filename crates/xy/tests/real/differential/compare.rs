@@ -6,10 +6,9 @@ use super::Way;
 use super::drive::Record;
 use super::text::{Text, differences};
 
-/// A difference, and why it is there.
+/// A difference, and why it must be there. One that is never seen is a mistake in the list.
 #[derive(Debug)]
 pub(crate) struct Differs {
-    pub(crate) sort: Sort,
     pub(crate) ways: &'static [Way],
     /// Labels of steps; `*` at the end of one stands for the rest of it.
     pub(crate) steps: &'static [&'static str],
@@ -17,15 +16,6 @@ pub(crate) struct Differs {
     /// `*` at the end stands for the rest of it.
     pub(crate) path: &'static str,
     pub(crate) why: &'static str,
-}
-
-/// What to think of a difference. One that is never seen is a mistake in the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
-    /// It could not be otherwise.
-    Must,
-    /// It is a fault that is known; whoever mends it takes it from the list.
-    Fault,
 }
 
 /// The list of what may differ, with how often each was seen, by step.
@@ -67,7 +57,7 @@ impl Allowed {
     pub(crate) fn unused(&self) -> Vec<String> {
         let unused = self.all.iter().filter(|(.., count)| count.get() == 0);
         let told = |(it, step, _): &(&Differs, &str, Cell<usize>)| {
-            format!("{:?}, but never seen: {step}: {} ({})", it.sort, it.path, it.why)
+            format!("listed, but never seen: {step}: {} ({})", it.path, it.why)
         };
         unused.map(told).collect()
     }
