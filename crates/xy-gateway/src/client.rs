@@ -63,6 +63,8 @@ pub(crate) enum Shown {
     Nothing,
     /// What its server has itself, which we did not know yet.
     Unseen,
+    /// Another than there is now.
+    Other,
     /// The one that this tells from others.
     Print(u64),
 }

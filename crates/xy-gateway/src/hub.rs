@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
-use xy_supervisor::instance::Holder;
+use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::catalog::{Kind, Known};
 use crate::client::{Client, Shown};
@@ -223,6 +223,20 @@ impl Hub {
                 if !told.contains(&kind.changed()) {
                     told.push(kind.changed());
                     client.tell(&say::notification(kind.changed()), To::Anyone);
+                }
+            }
+        }
+    }
+
+    /// A server says that a list has changed, which clients may have seen before we did: they
+    /// are told, whatever we find.
+    fn unseen_changed(&self, at: &InstanceKey, changed: &str) {
+        for client in self.clients() {
+            let is_seen =
+                matches!(&client.entry().view, View::Server(it) if it == at.server.as_str());
+            for kind in Kind::ALL.into_iter().filter(|kind| is_seen && kind.changed() == changed) {
+                if client.was_shown(kind) == Shown::Unseen {
+                    client.shows(kind, Shown::Other);
                 }
             }
         }

@@ -32,6 +32,8 @@ pub enum Mood {
     Silent,
     /// It hangs up on each request.
     HangsUp,
+    /// It hangs up in the middle of each answer.
+    BreaksOff,
 }
 
 /// What it applies to.
@@ -60,6 +62,7 @@ struct Shared {
 struct State {
     everything: Mood,
     calls: Mood,
+    greetings: Mood,
     sessions: BTreeSet<String>,
     begun: usize,
     /// The texts of all calls that were carried out.
@@ -105,6 +108,7 @@ impl Remote {
         let state = State {
             everything: Mood::Well,
             calls: Mood::Well,
+            greetings: Mood::Well,
             sessions: BTreeSet::new(),
             begun: 0,
             done: Vec::new(),
@@ -139,6 +143,11 @@ impl Remote {
             To::Everything => state.everything = mood,
             To::Calls => state.calls = mood,
         }
+    }
+
+    /// Changes how it behaves when it is greeted.
+    pub fn mood_of_greetings(&self, mood: Mood) {
+        self.shared.lock().greetings = mood;
     }
 
     /// Forgets all sessions.
@@ -255,6 +264,7 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             state.heads.push(head.clone());
             match head.message.as_str() {
                 "tools/call" if state.everything == Mood::Well => state.calls.clone(),
+                "initialize" if state.everything == Mood::Well => state.greetings.clone(),
                 _ => state.everything.clone(),
             }
         };
@@ -273,6 +283,10 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             }
             Mood::Silent => drop(wait(shared, |state| state.is_over)),
             Mood::HangsUp => return Ok(()),
+            Mood::BreaksOff => {
+                let head = "HTTP/1.1 200 x\r\ncontent-type: application/json\r\n";
+                return write!(out, "{head}content-length: 1000\r\n\r\n{{\"jsonrpc\":");
+            }
         }
     }
     Ok(())

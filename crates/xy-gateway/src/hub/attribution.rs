@@ -39,12 +39,15 @@ impl Hub {
         params: Option<&str>,
         during: Option<u64>,
     ) -> Option<Addressee> {
-        if let Some(ours) = during {
-            // What was said where only one call is answered is about that call.
-            return by.client_of(ours).map(|(client, stream)| (client, To::During(stream)));
-        }
+        let about = during.map(|ours| by.client_of(ours));
         if let Holder::Client(number) = by.key().holder {
-            return self.at(by, number);
+            let (client, to) = self.at(by, number)?;
+            let stream = about.flatten().map(|(_, stream)| To::During(stream));
+            return Some((client, stream.unwrap_or(to)));
+        }
+        if let Some(about) = about {
+            // What was said where only one call is answered is about that call.
+            return about.map(|(client, stream)| (client, To::During(stream)));
         }
         match tasks::related(params) {
             Some(Related::To(id)) => self.owner_of_task(by, &id),
@@ -96,7 +99,9 @@ impl Hub {
         let addressee = if is_known {
             self.owner_of_task(by, &id)
         } else {
-            self.addressee(by, None, during) // It may be told of before its call is answered.
+            // It may be told of before the call that began it is answered.
+            let addressee = self.addressee(by, None, during);
+            addressee.filter(|(client, _)| during.is_some() || by.begins_task(client))
         };
         if is_over {
             self.owners.borrow_mut().ended(by.key(), &id);
@@ -176,7 +181,10 @@ impl Company for Hub {
         let addressee = match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
-            | "notifications/resources/list_changed" => return by.lists_changed(),
+            | "notifications/resources/list_changed" => {
+                self.unseen_changed(by.key(), method);
+                return by.lists_changed();
+            }
             "notifications/resources/updated" => {
                 return self.resource_updated(by.key(), params, line);
             }

@@ -23,7 +23,7 @@ use crate::upstream::web::{Trouble, Web};
 const FIRST_AGAIN: Duration = Duration::from_millis(25);
 const SOON_AGAIN: Duration = Duration::from_millis(800);
 
-/// The same for one that has not come up after so many tries.
+/// The same for one that need not speak MCP and has not after so many tries.
 const SOON_TRIES: u32 = 30;
 const LATE_AGAIN: Duration = Duration::from_secs(30);
 
@@ -78,9 +78,12 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     let leading = tasks.spawn_local(leader.lead(troubles, note));
     let (why, reply) = loop {
         match told.recv().await {
+            // What is under way may still be answered, where everything is on one stream.
             Some(Told::Close) => {
                 upstream.take_no_more();
-                leading.abort();
+                if !web.is_older() {
+                    leading.abort();
+                }
             }
             Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
             Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
@@ -127,6 +130,8 @@ struct SoFar {
     is_remote: bool,
     /// It could be spoken with once.
     is_ready: bool,
+    /// Its file says that it speaks no MCP, and it never did.
+    speaks_no_mcp: bool,
     /// How often it was greeted in vain, or for a moment only.
     tries: u32,
 }
@@ -134,14 +139,14 @@ struct SoFar {
 /// Decides that. How long a server here may take to come up is not ours
 /// to say.
 fn after(trouble: Trouble, so_far: SoFar) -> Next {
-    let SoFar { is_remote, is_ready, tries } = so_far;
+    let SoFar { is_remote, is_ready, speaks_no_mcp, tries } = so_far;
     match trouble {
         Trouble::Unreachable(why) | Trouble::Failing(why) if is_remote => Next::Unreachable(why),
         Trouble::Failing(why) if is_ready && tries >= MOST_FORGOTTEN => Next::Hopeless(why),
         Trouble::Unreachable(_) | Trouble::Failing(_) => {
             let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(20)));
-            let most = if tries < SOON_TRIES { SOON_AGAIN } else { LATE_AGAIN };
-            Next::Again(wait.min(most))
+            let is_late = speaks_no_mcp && tries >= SOON_TRIES;
+            Next::Again(wait.min(if is_late { LATE_AGAIN } else { SOON_AGAIN }))
         }
         Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
         Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
@@ -181,7 +186,7 @@ impl Leader {
             }
             let next = match lost {
                 Trouble::Unreachable(_) if is_ready && !is_remote => self.deaf().await,
-                trouble => after(trouble, SoFar { is_remote, is_ready, tries }),
+                trouble => after(trouble, SoFar { is_remote, is_ready, speaks_no_mcp, tries }),
             };
             tries += 1;
             match next {
@@ -262,15 +267,18 @@ impl Leader {
         let learning =
             learn_lists(&self.hub, &self.server, &self.settings, &self.upstream, introduction);
         tokio::select! {
-            () = learning => Trouble::Forgotten, // It is closed, and so is this.
-            trouble = until_lost(troubles) => trouble,
+            () = learning => {} // It is closed, and only heard from now on.
+            trouble = until_lost(troubles) => return trouble,
+            () = self.web.until_forgotten() => return Trouble::Forgotten,
             Some(ended) = streams.join_next() => {
                 let why = ended.unwrap_or_default();
                 self.upstream.begin_anew();
                 self.upstream.lose_all(&format!("`{}`: {why}", self.server.name));
-                Trouble::Forgotten
+                return Trouble::Forgotten;
             }
         }
+        while streams.join_next().await.is_some() {}
+        std::future::pending().await
     }
 
     /// Finds out whether a server here has stopped to listen.
@@ -315,7 +323,7 @@ mod tests {
     use super::*;
 
     fn so_far(is_remote: bool, is_ready: bool, tries: u32) -> SoFar {
-        SoFar { is_remote, is_ready, tries }
+        SoFar { is_remote, is_ready, speaks_no_mcp: false, tries }
     }
 
     #[test]
@@ -325,8 +333,9 @@ mod tests {
             let next = |is_remote, tries| after(trouble.clone(), so_far(is_remote, false, tries));
             assert_eq!(next(true, 0), Next::Unreachable(why()));
             assert_eq!(next(false, 0), Next::Again(FIRST_AGAIN));
-            assert_eq!(next(false, SOON_TRIES - 1), Next::Again(SOON_AGAIN));
-            assert_eq!(next(false, 99), Next::Again(LATE_AGAIN));
+            assert_eq!(next(false, 99), Next::Again(SOON_AGAIN), "however long it takes");
+            let no_mcp = SoFar { speaks_no_mcp: true, ..so_far(false, false, 99) };
+            assert_eq!(after(trouble.clone(), no_mcp), Next::Again(LATE_AGAIN));
         }
     }
 

@@ -135,3 +135,21 @@ async fn what_is_answered_in_time_is_left_alone_and_the_next_is_looked_after_aga
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_let_go_by_anothers_time_out_is_watched_too() {
+    here(async {
+        let play = Play::with(WITHIN, false).await;
+        play.ask("first", "roots/list");
+        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+        a.call("a");
+        b.call("b");
+        assert_eq!(play.calls().len(), 1, "b waits for a");
+        later(11 * SECOND).await;
+        assert!(a.error().contains("timed out"));
+        assert_eq!(play.calls().len(), 1, "it is b's turn");
+        later(11 * SECOND).await;
+        assert!(b.error().contains("timed out"));
+    })
+    .await;
+}

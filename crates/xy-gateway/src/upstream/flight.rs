@@ -53,6 +53,14 @@ impl Upstream {
         theirs.max().map(|(_, stream)| stream)
     }
 
+    /// Whether a call of this client is under way that begins a task.
+    pub(crate) fn begins_task(&self, client: &Client) -> bool {
+        self.calls.borrow().values().any(|call| {
+            matches!(&call.caller, Caller::Client { client: it, follow: Follow::NewTask, .. }
+                if it.number() == client.number())
+        })
+    }
+
     /// Whose calls are in flight, of those that clients take turns for.
     pub(crate) fn flight(&self) -> Flight {
         let calls = self.calls.borrow();

@@ -115,11 +115,14 @@ impl Upstream {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         }
+        if late.is_empty() {
+            return next;
+        }
         late.sort_unstable_by_key(|(ours, _)| *ours);
         for (ours, fault) in late {
             self.time_out(ours, &fault);
         }
-        next
+        self.end_late_calls() // Others may have been let go instead.
     }
 
     fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {

@@ -9,7 +9,7 @@
 //! this life (`life/web.rs`), and calls that it has not taken are sent again, once.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub(crate) struct Web {
     /// How many sessions there have been; calls wait here for the next.
     sessions: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
+    /// Calls of which nobody has taken anything.
+    unsent: RefCell<HashSet<u64>>,
     /// What wants no answer, and waits for its turn.
     untold: RefCell<VecDeque<Bytes>>,
     untold_bytes: Cell<usize>,
@@ -79,6 +81,9 @@ pub(crate) struct Web {
     tell: Notify,
     /// Something has been told.
     told: Notify,
+    /// The server has forgotten the session, and that is new.
+    is_forgotten: Cell<bool>,
+    forgot: Notify,
     troubles: mpsc::Sender<Trouble>,
     is_closed: Cell<bool>,
 }
@@ -130,11 +135,14 @@ impl Web {
             is_greeting: Cell::new(false),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
+            unsent: RefCell::default(),
             untold: RefCell::default(),
             untold_bytes: Cell::new(0),
             unsent_bytes: Cell::new(0),
             tell: Notify::new(),
             told: Notify::new(),
+            is_forgotten: Cell::new(false),
+            forgot: Notify::new(),
             troubles,
             is_closed: Cell::new(false),
         });
@@ -172,6 +180,7 @@ impl Web {
     /// There is no session any more: the next greeting begins one.
     pub(crate) fn begin_anew(&self) {
         self.session.take();
+        self.is_forgotten.set(false);
         self.is_greeting.set(true);
     }
 
@@ -189,6 +198,13 @@ impl Web {
     /// The server can be asked: what waits for that goes on.
     pub(crate) fn open(&self) {
         self.sessions.send_modify(|count| *count += 1);
+    }
+
+    /// Resolves when the server has forgotten the session.
+    pub(crate) async fn until_forgotten(&self) {
+        while !self.is_forgotten.replace(false) {
+            self.forgot.notified().await;
+        }
     }
 
     /// Resolves when all that wants no answer has been told.
@@ -286,14 +302,20 @@ impl Web {
         self.session.borrow().id.is_some()
     }
 
+    /// Whether there is an agreement, and it has not been forgotten.
+    fn is_in_session(&self) -> bool {
+        self.session.borrow().version.is_some()
+    }
+
     /// The server has forgotten the session that was the `count`th; whoever leads is told once.
     fn forgotten(&self, count: u64) {
-        if *self.sessions.borrow() == count && self.session.borrow().version.is_some() {
+        if *self.sessions.borrow() == count && self.is_in_session() {
             self.session.take();
             if let Some(upstream) = self.upstream() {
                 upstream.begin_anew(); // Nobody may be asked without a session.
             }
-            self.trouble(Trouble::Forgotten);
+            self.is_forgotten.set(true);
+            self.forgot.notify_one();
         }
     }
 
@@ -312,6 +334,7 @@ impl Wire for Web {
         write(&mut message);
         let message = Bytes::from(message);
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
+            self.unsent.borrow_mut().insert(ours);
             let body = Body::of(me, message);
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
@@ -320,14 +343,14 @@ impl Wire for Web {
             self.untold.borrow_mut().push_back(message);
             self.tell.notify_one();
         }
-        0
+        call.unwrap_or_default()
     }
 
     fn flush(&self, _is_alone: bool) {}
 
-    /// Those that are not say so themselves.
-    fn is_written(&self, _place: u64) -> bool {
-        true
+    /// Its place is the id of the call.
+    fn is_written(&self, place: u64) -> bool {
+        !self.unsent.borrow().contains(&place)
     }
 
     fn waiting(&self) -> usize {
@@ -340,6 +363,7 @@ impl Wire for Web {
             tokio::time::sleep(GIVEN_UP_FOR).await;
             if let Some(task) = me.calls.borrow_mut().remove(&call) {
                 task.abort();
+                me.unsent.borrow_mut().remove(&call);
             }
         });
     }
@@ -357,6 +381,7 @@ impl Wire for Web {
         for (_, task) in self.calls.borrow_mut().drain() {
             task.abort();
         }
+        self.unsent.borrow_mut().clear();
     }
 }
 

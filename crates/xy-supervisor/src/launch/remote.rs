@@ -115,7 +115,13 @@ impl Driver {
             Said::Unfit(why) | Said::Hopeless(why) => {
                 self.ends_with(News::Hopeless(self.plain(&why)));
             }
-            Said::Stray(lines) => keep(&self.order.logs, &lines, time_of_day()),
+            Said::Stray(lines) => {
+                let lines = self.order.settings.remote().map_or_else(
+                    || lines.clone(),
+                    |remote| without(remote, &String::from_utf8_lossy(&lines)).into_bytes(),
+                );
+                keep(&self.order.logs, &lines, time_of_day());
+            }
             Said::WriteBegins(known) => {
                 let _ = known.send(()); // There is no shim that has to know.
             }
@@ -170,10 +176,11 @@ impl Driver {
 /// A sentence without the query and the headers that may be secrets.
 fn without(remote: &RemoteSettings, text: &str) -> String {
     let query = remote.url.split_once('?').map(|(_, query)| query);
+    let values = query.into_iter().flat_map(|query| query.split(['&', '=']));
     // `Bearer x`: the second word alone is told as easily.
     let words = remote.headers.values().flat_map(|value| value.split(' ').chain([value.as_str()]));
     let mut secrets: Vec<&str> =
-        words.chain(query).filter(|it| it.len() >= SHORTEST_SECRET).collect();
+        words.chain(query).chain(values).filter(|it| it.len() >= SHORTEST_SECRET).collect();
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
 }

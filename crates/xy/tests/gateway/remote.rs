@@ -151,6 +151,7 @@ fn each_refusal_of_a_call_is_told_as_what_it_is() {
         (status_of(500, &[]), -32010, "500"),
         (status_of(503, &[]), -32010, "503"),
         (status_of(202, &[]), -32010, "202"),
+        (Mood::BreaksOff, -32010, "broke"),
         (Mood::Says("{".to_owned()), -32603, "something else"),
         (
             Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
@@ -165,6 +166,8 @@ fn each_refusal_of_a_call_is_told_as_what_it_is() {
         assert!(words(&refused).contains("far"), "{refused}");
         echoes(&client, "near");
     }
+    let log = home.xy(&["logs", REMOTE]).stdout;
+    assert!(log.lines().any(|line| line == "[err] {"), "nonsense is in its log: {log}");
     remote.mood(To::Calls, Mood::Well);
     assert_eq!(text(&client.call("far__echo", say("2"))), "2");
     assert_eq!(remote.done(), ["2"]);
@@ -249,7 +252,12 @@ fn what_is_not_there_is_unreachable_until_it_is() {
 
 #[test]
 fn failing_for_once_is_not_failed() {
-    for mood in [Mood::Status(500, Vec::new()), Mood::Status(429, Vec::new()), Mood::HangsUp] {
+    for mood in [
+        Mood::Status(500, Vec::new()),
+        Mood::Status(429, Vec::new()),
+        Mood::HangsUp,
+        Mood::BreaksOff,
+    ] {
         let remote = Remote::start();
         remote.mood(To::Everything, mood.clone());
         let home = home_with(&remote);
@@ -382,5 +390,50 @@ fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
         (status["health"] == "unreachable").then_some(status)
     });
     assert!(other["reason"].as_str().unwrap().contains("certificate"), "{other}");
+    home.finish();
+}
+
+#[test]
+fn a_question_of_a_forgotten_session_is_taken_back_and_its_answer_goes_nowhere() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let (asked, other) = (capable(&home), local(&home));
+    asked.start_call("far__ask", say("1"));
+    let question = asked.wait_question();
+    remote.forget();
+    assert_eq!(text(&other.call("far__echo", say("2"))), "2");
+    let taken_back = asked.wait_notification("notifications/cancelled");
+    assert_eq!(taken_back["params"]["requestId"], question["id"]);
+    asked.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
+    echoes(&asked, "near");
+    assert_eq!(text(&asked.call("far__echo", say("3"))), "3");
+    assert_eq!(remote.answers(), Vec::<Value>::new());
+    home.finish();
+}
+
+#[test]
+fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_ever() {
+    let remote = Remote::start();
+    let home = home();
+    home.write_config("servers/far.kdl", &format!("{}ready {{ within \"1s\" }}\n", remote.kdl()));
+    home.daemon();
+    ready(&home, &[REMOTE]);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    remote.mood(To::Calls, Mood::Status(404, Vec::new()));
+    remote.mood_of_greetings(Mood::Silent);
+    let undone = client.call("far__echo", say("2"));
+    assert_eq!(code(&undone), -32005, "{undone}");
+    assert!(words(&undone).contains("not done"), "{undone}");
+    let gone = home.wait_until("it is unreachable", || {
+        let status = status(&home);
+        (status["health"] == "unreachable").then_some(status)
+    });
+    assert!(gone["reason"].as_str().unwrap().contains("initialize"), "{gone}");
+    remote.mood(To::Calls, Mood::Well);
+    remote.mood_of_greetings(Mood::Well);
+    ready(&home, &[REMOTE]);
+    assert_eq!(text(&client.call("far__echo", say("3"))), "3");
+    assert_eq!(remote.done(), ["1", "3"]);
     home.finish();
 }

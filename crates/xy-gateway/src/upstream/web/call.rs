@@ -1,5 +1,6 @@
 //! One call over HTTP, from its first byte to its answer.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,9 +29,11 @@ const MOST_TRIES: u32 = 5;
 pub(super) async fn run(ours: u64, body: Body) {
     let web = body.web.clone();
     if let Some(upstream) = web.upstream() {
-        let call = Call { web: web.clone(), upstream, ours };
+        let call = Call { web: web.clone(), upstream, ours, session: Cell::new(0) };
         call.run(body).await;
+        call.upstream.tell_strays().await;
     }
+    web.unsent.borrow_mut().remove(&ours);
     web.calls.borrow_mut().remove(&ours);
 }
 
@@ -38,17 +41,20 @@ struct Call {
     web: Rc<Web>,
     upstream: Rc<Upstream>,
     ours: u64,
+    /// Within which session it was sent, by their count.
+    session: Cell<u64>,
 }
 
 impl Call {
     async fn run(&self, body: Body) {
         let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
+        if self.web.is_older && status.is_success() {
+            return; // An older server says everything where it is listened to.
+        }
         match meaning(status, response.headers(), had_session) {
             Meaning::Message => self.hear_message(response.into_body()).await,
             Meaning::Events => self.hear_events(response.into_body()).await,
-            // An older server says everything where it is listened to.
-            Meaning::Taken if self.web.is_older => {}
             Meaning::Taken => self.unknown(&format!("it answered {status}, without an answer")),
             Meaning::Forgotten => self.undone("it forgot the session again and again"),
             Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
@@ -65,7 +71,9 @@ impl Call {
     async fn post(&self, body: Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
             let count = *self.web.sessions.borrow();
+            self.session.set(count);
             let had_session = self.web.has_session();
+            self.web.unsent.borrow_mut().remove(&self.ours);
             let response = match self.web.post(body.text.clone()).await {
                 Ok(response) => response,
                 Err(failed) => {
@@ -76,6 +84,7 @@ impl Call {
             let is_forgotten =
                 meaning(response.status(), response.headers(), had_session) == Meaning::Forgotten;
             if is_forgotten && !is_second {
+                self.web.unsent.borrow_mut().insert(self.ours);
                 self.web.forgotten(count);
                 if !self.next_session(count).await {
                     self.undone("it forgot the session, and there is no other");
@@ -165,6 +174,10 @@ impl Call {
             };
             tries = if std::mem::take(&mut streamed.has_heard) { 0 } else { tries + 1 };
             sleep(streamed.wait(tries)).await;
+            // What another session calls by the same id is somebody else's.
+            if *self.web.sessions.borrow() != self.session.get() || !self.web.is_in_session() {
+                return self.unknown("it forgot the session");
+            }
             match self.again(&last).await {
                 Ok(more) if tries < MOST_TRIES => body = Some(more),
                 Ok(_) => return self.broken("its answer breaks off again and again".to_owned()),
@@ -183,6 +196,10 @@ impl Call {
         let response = web.fetch.send(ask).await.map_err(|failed| failed.words())?;
         match meaning(response.status(), response.headers(), web.has_session()) {
             Meaning::Events => Ok(response.into_body()),
+            Meaning::Forgotten => {
+                web.forgotten(self.session.get());
+                Err("it forgot the session".to_owned())
+            }
             _ => Err(format!(
                 "its answer broke off, and it answered {} when it was asked for the rest",
                 response.status()

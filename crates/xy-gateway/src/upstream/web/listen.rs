@@ -39,6 +39,8 @@ const PLACE_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Streamed {
     /// Where to go on after what was heard.
     pub(super) last: Option<String>,
+    /// All answers come here.
+    is_only: bool,
     /// Something has come since somebody looked.
     pub(super) has_heard: bool,
     retry: Option<Duration>,
@@ -84,7 +86,8 @@ impl Streamed {
             Piece::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
             Piece::TooLong(head) => match during {
                 Some(ours) => upstream.too_long_for(ours, &head),
-                None => upstream.too_long(&head),
+                None if self.is_only => upstream.too_long(&head),
+                None => upstream.stray(b"xy: it said something too long"),
             },
         }
     }
@@ -196,7 +199,7 @@ impl Web {
     /// Hears the stream of an older server to its end; answers why it ended.
     async fn hear_older(&self, mut stream: OlderStream, mut rest: Bytes) -> String {
         let Some(upstream) = self.upstream() else { return String::new() };
-        let mut streamed = Streamed::default();
+        let mut streamed = Streamed { is_only: true, ..Streamed::default() };
         loop {
             let mut bytes = &*rest;
             while let Some(piece) = stream.events.next(&mut bytes) {
