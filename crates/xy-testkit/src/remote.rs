@@ -45,7 +45,7 @@ pub enum To {
     Calls,
 }
 
-/// A remote server. It ends when it is dropped.
+/// A remote server, at `/mcp`, where `/moved` leads to as well. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Remote {
     address: SocketAddr,
@@ -269,6 +269,10 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             }
         };
         let mut out = connection.try_clone()?;
+        if head.path == "/moved" {
+            answer(&mut out, 308, &[("location".to_owned(), "/mcp".to_owned())], "")?;
+            continue;
+        }
         match mood {
             Mood::Well => {
                 if !well(shared, &mut out, &head, &message)? {

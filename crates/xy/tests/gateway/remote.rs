@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use xy_testkit::remote::{Mood, Remote, Tls, To};
 use xy_testkit::{Home, McpClient};
 
-use crate::stage::{capable, code, echoes, home, local, ready, serve, web, words};
+use crate::stage::{
+    capable, code, diary_file, echoes, heard_of, home, local, ready, serve, serve_with, web, words,
+};
 
 const REMOTE: &str = "far";
 
@@ -205,6 +207,7 @@ fn what_is_no_mcp_server_fails_at_once_and_says_why() {
             Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
             "127.0.0.2",
         ),
+        (Mood::Status(307, vec![("location".into(), "/mcp".into())]), "on and on"),
         (Mood::Says("[]".to_owned()), "answer"),
         (Mood::Says("nonsense".to_owned()), "answer"),
     ] {
@@ -435,5 +438,50 @@ fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_eve
     ready(&home, &[REMOTE]);
     assert_eq!(text(&client.call("far__echo", say("3"))), "3");
     assert_eq!(remote.done(), ["1", "3"]);
+    home.finish();
+}
+
+#[test]
+fn whoever_has_moved_within_its_own_house_is_found() {
+    let remote = Remote::start();
+    let home = home();
+    home.write_config("servers/far.kdl", &remote.kdl().replace("/mcp", "/moved"));
+    home.daemon();
+    ready(&home, &[REMOTE]);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    assert_eq!(text(&client.call("far__cut", say("2"))), "2");
+    assert_eq!(remote.done(), ["1", "2"]);
+    home.finish();
+}
+
+#[test]
+fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
+    let remote = Remote::start();
+    let home = home();
+    let limits = "calls { idle \"300ms\"; within \"1h\" }\n";
+    home.write_config("servers/far.kdl", &format!("{}{limits}", remote.kdl()));
+    let diary = diary_file(&home, "near");
+    serve_with(
+        &home,
+        "near",
+        &["--diary", diary.to_str().unwrap()],
+        "calls { within \"300ms\" }\n",
+    );
+    home.daemon();
+    ready(&home, &[REMOTE, "near"]);
+    let client = local(&home);
+    let told = |head: &xy_testkit::remote::Head| head.message == "notifications/cancelled";
+    for (tool, rule) in [("far__wait", "idle"), ("near__never", "within")] {
+        let late = client.call(tool, say("1"));
+        assert_eq!(code(&late), -32007, "{late}");
+        assert!(words(&late).contains(rule) && words(&late).contains("300ms"), "{late}");
+    }
+    home.wait_until("both were told", || {
+        heard_of(&home, "near", "notifications/cancelled").len() == 1
+            && remote.heads().iter().any(told)
+    });
+    echoes(&client, "near");
+    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
     home.finish();
 }

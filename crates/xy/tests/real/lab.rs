@@ -39,10 +39,11 @@ impl Lab {
         Self { home, installed: installed() }
     }
 
-    /// A daemon with the fixture behind it, which runs.
+    /// A daemon with the fixture behind it, which runs; there is `more` in its file.
     #[track_caller]
-    pub(crate) fn daemon(&self, upstream: Upstream) -> Daemon {
-        self.home.write_config("servers/fixture.kdl", &self.kdl(upstream));
+    pub(crate) fn daemon(&self, upstream: Upstream, more: &str) -> Daemon {
+        let kdl = self.kdl(upstream) + more;
+        self.home.write_config("servers/fixture.kdl", &kdl);
         let daemon = self.home.daemon();
         self.home.wait_for_state("fixture", "running");
         daemon

@@ -11,6 +11,7 @@ use http_body_util::Full;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{HeaderMap, LOCATION};
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -137,8 +138,21 @@ fn connector() -> HttpConnector {
     connector
 }
 
+/// Knows whom the system trusts.
+#[cfg(not(target_os = "macos"))]
+fn trusted() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
+    HttpsConnectorBuilder::new().with_native_roots()
+}
+
+/// Knows whom Mozilla trusts.
+#[cfg(target_os = "macos")]
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+fn trusted() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
+    Ok(HttpsConnectorBuilder::new().with_webpki_roots())
+}
+
 async fn read_trust() -> Result<HttpsConnector<HttpConnector>, Failed> {
-    let read = tokio::task::spawn_blocking(|| HttpsConnectorBuilder::new().with_native_roots());
+    let read = tokio::task::spawn_blocking(trusted);
     let read = read.await.unwrap_or_else(|problem| Err(io::Error::other(problem)));
     match read {
         Ok(trusting) => Ok(trusting.https_only().enable_http1().wrap_connector(connector())),

@@ -183,7 +183,8 @@ fn outcome(answer: &Members) -> String {
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
     request.out.cut();
-    request.wait(LONG);
+    let millis = std::env::var("FIXTURE_AWAY_MS").ok().and_then(|millis| millis.parse().ok());
+    request.wait(millis.map_or(LONG, Duration::from_millis));
     request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
 }
 
