@@ -14,7 +14,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
-use xy_mcp::head::id_in;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::InstanceKey;
@@ -27,6 +26,7 @@ use crate::front::{StreamNo, To};
 use crate::params::Params;
 
 mod caller;
+mod ending;
 mod flight;
 pub(crate) mod greet;
 mod ids;
@@ -39,7 +39,7 @@ pub(crate) mod wire;
 pub(crate) use caller::{Caller, Follow, Question};
 use ids::Ids;
 pub(crate) use patience::Watch;
-use wire::{MAX_MESSAGE, Wire};
+use wire::Wire;
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -271,30 +271,6 @@ impl Upstream {
         self.wire.flush(false);
     }
 
-    /// Gives up a call, and tells the server so.
-    pub(crate) fn cancel(self: &Rc<Self>, ours: u64, reason: &str) {
-        let reason = crate::names::quoted(reason);
-        let message = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
-        );
-        self.cancel_saying(ours, message.as_bytes());
-    }
-
-    /// The same in the words of the client, where `theirs` is what it calls the call.
-    pub(crate) fn cancel_as(self: &Rc<Self>, ours: u64, text: &[u8], theirs: &str) {
-        let mut edits = Edits::of(text);
-        edits.replace(theirs, ours.to_string());
-        self.cancel_saying(ours, &edits.to_vec());
-    }
-
-    fn cancel_saying(self: &Rc<Self>, ours: u64, message: &[u8]) {
-        if self.give_up(ours).is_some() {
-            self.wire.given_up(ours);
-            self.send(message);
-            self.call_is_over();
-        }
-    }
-
     /// The client that made this call and waits for it, and where.
     pub(crate) fn client_of(&self, ours: u64) -> Option<(Rc<Client>, StreamNo)> {
         match &self.calls.borrow().get(&ours)?.caller {
@@ -368,17 +344,6 @@ impl Upstream {
         }
     }
 
-    /// What was to be an answer is none: whoever waits for it need not wait any longer.
-    fn answered_badly(self: &Rc<Self>, id: &str, reason: &str) {
-        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
-        if let Some(call) = call {
-            let message =
-                format!("`{}` answered with something that is no answer", self.key.server);
-            call.caller.fail(&CallError::new(ErrorKind::Internal, message).cause(reason));
-            self.call_is_over();
-        }
-    }
-
     fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
         let Some(part) = Params::read(params).token() else { return self.stray(line) };
         let Ok(ours) = part.parse::<u64>() else { return };
@@ -423,35 +388,6 @@ impl Upstream {
         }
     }
 
-    /// A line that is too long for a message, of which this is the beginning; whoever waits
-    /// for it is told.
-    fn too_long(self: &Rc<Self>, head: &[u8]) {
-        let limit = MAX_MESSAGE >> 20;
-        self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
-        let named = id_in(head).and_then(|id| id.parse().ok());
-        // Some servers write the id last; then it is known only if one call is open.
-        let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
-        let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
-        if let Some(ours) = ours {
-            self.fail_too_long(ours);
-        }
-    }
-
-    /// The same, where it is known whose answer it would be.
-    fn too_long_for(self: &Rc<Self>, ours: u64, head: &[u8]) {
-        let named = id_in(head).and_then(|id| id.parse().ok());
-        let limit = MAX_MESSAGE >> 20;
-        self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
-        self.fail_too_long(named.unwrap_or(ours));
-    }
-
-    fn fail_too_long(self: &Rc<Self>, ours: u64) {
-        let (server, limit) = (&self.key.server, MAX_MESSAGE >> 20);
-        let message = format!("the answer of `{server}` is longer than {limit} MiB");
-        let fault = CallError::new(ErrorKind::Internal, message);
-        self.fail(ours, &fault.cause("xy does not pass on such answers"));
-    }
-
     /// Whether it has been told what to log, by this daemon or an earlier one.
     pub(crate) fn is_tuned(&self) -> bool {
         self.is_tuned.get()
@@ -484,97 +420,6 @@ impl Upstream {
         self.stale.notified().await;
     }
 
-    /// From now on nothing can be asked; what has been asked may still be answered.
-    pub(crate) fn take_no_more(&self) {
-        self.stage.replace(Stage::Closed);
-        self.wire.close();
-    }
-
-    /// Whether nothing can be asked any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(*self.stage.borrow(), Stage::Closed)
-    }
-
-    /// The server has to be greeted again before it can be asked.
-    pub(crate) fn begin_anew(&self) {
-        let mut stage = self.stage.borrow_mut();
-        if !matches!(*stage, Stage::Closed) {
-            *stage = Stage::Greeted;
-        }
-    }
-
-    /// Whether somebody waits for the answer to a call.
-    fn is_open(&self, ours: u64) -> bool {
-        self.calls.borrow().get(&ours).is_some_and(|call| call.caller.is_there())
-    }
-
-    /// Whether a call has not been answered, whoever waits for it.
-    fn is_known(&self, ours: u64) -> bool {
-        self.calls.borrow().contains_key(&ours)
-    }
-
-    /// A call gets no answer, for this reason.
-    fn fail(self: &Rc<Self>, ours: u64, fault: &CallError) {
-        let call = self.calls.borrow_mut().remove(&ours);
-        if let Some(call) = call {
-            call.caller.fail(fault);
-            self.call_is_over();
-        }
-    }
-
-    /// A call gets no answer: `why` says how it came.
-    fn lose(self: &Rc<Self>, ours: u64, is_written: bool, why: &str) {
-        self.fail(ours, &self.lost(is_written, why));
-    }
-
-    /// What was an answer to a call is none.
-    fn fail_badly(self: &Rc<Self>, ours: u64, reason: &str) {
-        self.answered_badly(&ours.to_string(), reason);
-    }
-
-    /// All calls get no answer: `why` says how it came.
-    pub(crate) fn lose_all(&self, why: &str) {
-        let calls = std::mem::take(&mut *self.calls.borrow_mut());
-        let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
-        calls.sort_unstable_by_key(|(ours, _)| *ours);
-        for (_, Call { caller, place, .. }) in calls {
-            caller.fail(&self.lost(self.wire.is_written(place), why));
-        }
-        self.wire.hang_up();
-    }
-
-    /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
-    pub(crate) fn close(&self, why: &str) {
-        self.take_no_more();
-        self.lose_all(why);
-    }
-
-    /// Another daemon goes on with the server. Nobody is answered here: clients are hung up on,
-    /// and know best what to ask again.
-    pub(crate) fn leave(&self) {
-        self.take_no_more();
-        for Call { caller, .. } in std::mem::take(&mut *self.calls.borrow_mut()).into_values() {
-            match caller {
-                Caller::Client { client, id, .. } => client.forget(&id),
-                caller => caller.fail(&self.lost(true, "another daemon took over")),
-            }
-        }
-        self.wire.hang_up();
-    }
-
-    fn lost(&self, is_written: bool, why: &str) -> CallError {
-        let server = &self.key.server;
-        if is_written {
-            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {why}"))
-                .cause(format!("the call was sent to `{server}`, and not answered"))
-                .hint(format!("find out whether it was done before you repeat it; `xy logs {server}` shows what it said last"))
-        } else {
-            CallError::new(ErrorKind::NotRunning, format!("not done: {why}"))
-                .cause(format!("the call was not sent to `{server}` yet"))
-                .hint("try again")
-        }
-    }
-
     fn check_room(&self) -> Result<(), CallError> {
         let server = &self.key.server;
         let full = |why: String| {
@@ -598,39 +443,6 @@ impl Upstream {
             return Err(full("it does not read what it is sent".to_owned()));
         }
         Ok(())
-    }
-
-    /// An id that has never been used towards this server.
-    fn new_id(&self) -> u64 {
-        let (id, is_recorded) = self.ids.borrow_mut().next();
-        if !is_recorded {
-            self.leave_note();
-        }
-        id
-    }
-
-    /// Leaves word for the speaker of a later daemon; if there is no room for it, with the
-    /// next id.
-    fn leave_note(&self) {
-        let (note, recorded) = self.note();
-        if self.said.try_send(note).is_ok() {
-            self.ids.borrow_mut().recorded(recorded);
-        }
-    }
-
-    /// The same, when there is time to wait for room.
-    async fn leave_note_surely(&self) {
-        let (note, recorded) = self.note();
-        self.say(note).await;
-        self.ids.borrow_mut().recorded(recorded);
-    }
-
-    fn note(&self) -> (Said, u64) {
-        let first_id = self.ids.borrow().to_record();
-        let introduction = self.introduction().map(|it| (*it).clone());
-        let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
-        let note = greet::Note { first_id, introduction, is_tuned, session };
-        (Said::Note(note.to_text()), first_id)
     }
 }
 

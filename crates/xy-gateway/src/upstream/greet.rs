@@ -99,6 +99,41 @@ impl Upstream {
     }
 }
 
+impl Upstream {
+    /// An id that has never been used towards this server.
+    pub(super) fn new_id(&self) -> u64 {
+        let (id, is_recorded) = self.ids.borrow_mut().next();
+        if !is_recorded {
+            self.leave_note();
+        }
+        id
+    }
+
+    /// Leaves word for the speaker of a later daemon; if there is no room for it, with the
+    /// next id.
+    pub(super) fn leave_note(&self) {
+        let (note, recorded) = self.note();
+        if self.said.try_send(note).is_ok() {
+            self.ids.borrow_mut().recorded(recorded);
+        }
+    }
+
+    /// The same, when there is time to wait for room.
+    pub(super) async fn leave_note_surely(&self) {
+        let (note, recorded) = self.note();
+        self.say(note).await;
+        self.ids.borrow_mut().recorded(recorded);
+    }
+
+    pub(super) fn note(&self) -> (Said, u64) {
+        let first_id = self.ids.borrow().to_record();
+        let introduction = self.introduction().map(|it| (*it).clone());
+        let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
+        let note = Note { first_id, introduction, is_tuned, session };
+        (Said::Note(note.to_text()), first_id)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

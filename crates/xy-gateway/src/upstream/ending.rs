@@ -1,0 +1,167 @@
+//! Calls that end otherwise than by an answer: cancelled, failed, lost; and the end of it all.
+
+use std::rc::Rc;
+
+use xy_mcp::edit::Edits;
+use xy_mcp::head::id_in;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::wire::MAX_MESSAGE;
+use super::{Call, Caller, Stage, Upstream};
+
+impl Upstream {
+    /// Gives up a call, and tells the server so.
+    pub(crate) fn cancel(self: &Rc<Self>, ours: u64, reason: &str) {
+        let reason = crate::names::quoted(reason);
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":{reason}}}}}"#
+        );
+        self.cancel_saying(ours, message.as_bytes());
+    }
+
+    /// The same in the words of the client, where `theirs` is what it calls the call.
+    pub(crate) fn cancel_as(self: &Rc<Self>, ours: u64, text: &[u8], theirs: &str) {
+        let mut edits = Edits::of(text);
+        edits.replace(theirs, ours.to_string());
+        self.cancel_saying(ours, &edits.to_vec());
+    }
+
+    pub(super) fn cancel_saying(self: &Rc<Self>, ours: u64, message: &[u8]) {
+        if self.give_up(ours).is_some() {
+            self.wire.given_up(ours);
+            self.send(message);
+            self.call_is_over();
+        }
+    }
+
+    /// What was to be an answer is none: whoever waits for it need not wait any longer.
+    pub(super) fn answered_badly(self: &Rc<Self>, id: &str, reason: &str) {
+        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
+        if let Some(call) = call {
+            let message =
+                format!("`{}` answered with something that is no answer", self.key.server);
+            call.caller.fail(&CallError::new(ErrorKind::Internal, message).cause(reason));
+            self.call_is_over();
+        }
+    }
+
+    /// A line that is too long for a message, of which this is the beginning; whoever waits
+    /// for it is told.
+    pub(super) fn too_long(self: &Rc<Self>, head: &[u8]) {
+        let limit = MAX_MESSAGE >> 20;
+        self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
+        let named = id_in(head).and_then(|id| id.parse().ok());
+        // Some servers write the id last; then it is known only if one call is open.
+        let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
+        let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
+        if let Some(ours) = ours {
+            self.fail_too_long(ours);
+        }
+    }
+
+    /// The same, where it is known whose answer it would be.
+    pub(super) fn too_long_for(self: &Rc<Self>, ours: u64, head: &[u8]) {
+        let named = id_in(head).and_then(|id| id.parse().ok());
+        let limit = MAX_MESSAGE >> 20;
+        self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
+        self.fail_too_long(named.unwrap_or(ours));
+    }
+
+    pub(super) fn fail_too_long(self: &Rc<Self>, ours: u64) {
+        let (server, limit) = (&self.key.server, MAX_MESSAGE >> 20);
+        let message = format!("the answer of `{server}` is longer than {limit} MiB");
+        let fault = CallError::new(ErrorKind::Internal, message);
+        self.fail(ours, &fault.cause("xy does not pass on such answers"));
+    }
+
+    /// From now on nothing can be asked; what has been asked may still be answered.
+    pub(crate) fn take_no_more(&self) {
+        self.stage.replace(Stage::Closed);
+        self.wire.close();
+    }
+
+    /// Whether nothing can be asked any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(*self.stage.borrow(), Stage::Closed)
+    }
+
+    /// The server has to be greeted again before it can be asked.
+    pub(crate) fn begin_anew(&self) {
+        let mut stage = self.stage.borrow_mut();
+        if !matches!(*stage, Stage::Closed) {
+            *stage = Stage::Greeted;
+        }
+    }
+
+    /// Whether somebody waits for the answer to a call.
+    pub(super) fn is_open(&self, ours: u64) -> bool {
+        self.calls.borrow().get(&ours).is_some_and(|call| call.caller.is_there())
+    }
+
+    /// Whether a call has not been answered, whoever waits for it.
+    pub(super) fn is_known(&self, ours: u64) -> bool {
+        self.calls.borrow().contains_key(&ours)
+    }
+
+    /// A call gets no answer, for this reason.
+    pub(super) fn fail(self: &Rc<Self>, ours: u64, fault: &CallError) {
+        let call = self.calls.borrow_mut().remove(&ours);
+        if let Some(call) = call {
+            call.caller.fail(fault);
+            self.call_is_over();
+        }
+    }
+
+    /// A call gets no answer: `why` says how it came.
+    pub(super) fn lose(self: &Rc<Self>, ours: u64, is_written: bool, why: &str) {
+        self.fail(ours, &self.lost(is_written, why));
+    }
+
+    /// What was an answer to a call is none.
+    pub(super) fn fail_badly(self: &Rc<Self>, ours: u64, reason: &str) {
+        self.answered_badly(&ours.to_string(), reason);
+    }
+
+    /// All calls get no answer: `why` says how it came.
+    pub(crate) fn lose_all(&self, why: &str) {
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
+        let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
+        calls.sort_unstable_by_key(|(ours, _)| *ours);
+        for (_, Call { caller, place, .. }) in calls {
+            caller.fail(&self.lost(self.wire.is_written(place), why));
+        }
+        self.wire.hang_up();
+    }
+
+    /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
+    pub(crate) fn close(&self, why: &str) {
+        self.take_no_more();
+        self.lose_all(why);
+    }
+
+    /// Another daemon goes on with the server. Nobody is answered here: clients are hung up on,
+    /// and know best what to ask again.
+    pub(crate) fn leave(&self) {
+        self.take_no_more();
+        for Call { caller, .. } in std::mem::take(&mut *self.calls.borrow_mut()).into_values() {
+            match caller {
+                Caller::Client { client, id, .. } => client.forget(&id),
+                caller => caller.fail(&self.lost(true, "another daemon took over")),
+            }
+        }
+        self.wire.hang_up();
+    }
+
+    pub(super) fn lost(&self, is_written: bool, why: &str) -> CallError {
+        let server = &self.key.server;
+        if is_written {
+            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {why}"))
+                .cause(format!("the call was sent to `{server}`, and not answered"))
+                .hint(format!("find out whether it was done before you repeat it; `xy logs {server}` shows what it said last"))
+        } else {
+            CallError::new(ErrorKind::NotRunning, format!("not done: {why}"))
+                .cause(format!("the call was not sent to `{server}` yet"))
+                .hint("try again")
+        }
+    }
+}
