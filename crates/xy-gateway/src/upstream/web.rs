@@ -81,6 +81,9 @@ pub(crate) struct Web {
     tell: Notify,
     /// Something has been told.
     told: Notify,
+    /// How many messages were to be told so far, and how many were.
+    put_count: Cell<u64>,
+    told_count: Cell<u64>,
     /// The server has forgotten the session, and that is new.
     is_forgotten: Cell<bool>,
     forgot: Notify,
@@ -141,6 +144,8 @@ impl Web {
             unsent_bytes: Cell::new(0),
             tell: Notify::new(),
             told: Notify::new(),
+            put_count: Cell::new(0),
+            told_count: Cell::new(0),
             is_forgotten: Cell::new(false),
             forgot: Notify::new(),
             troubles,
@@ -180,6 +185,10 @@ impl Web {
     /// There is no session any more: the next greeting begins one.
     pub(crate) fn begin_anew(&self) {
         self.session.take();
+        // What was to be told within the last one means nothing in the next.
+        for message in self.untold.take() {
+            self.is_told(&message);
+        }
         self.is_forgotten.set(false);
         self.is_greeting.set(true);
     }
@@ -209,13 +218,25 @@ impl Web {
 
     /// Resolves when all that wants no answer has been told.
     pub(crate) async fn all_told(&self) {
+        self.told_up_to(self.put_count.get()).await;
+    }
+
+    /// The same of what was put first, so many messages.
+    async fn told_up_to(&self, count: u64) {
         loop {
             let told = self.told.notified();
-            if self.untold_bytes.get() == 0 {
+            if self.told_count.get() >= count {
                 return;
             }
             told.await;
         }
+    }
+
+    /// One message less is to be told.
+    fn is_told(&self, message: &[u8]) {
+        self.untold_bytes.set(self.untold_bytes.get() - message.len());
+        self.told_count.set(self.told_count.get() + 1);
+        self.told.notify_waiters();
     }
 
     /// Sends what wants no answer, one after another, for ever.
@@ -227,8 +248,7 @@ impl Web {
                 continue;
             };
             let told = timeout(TAKEN_WITHIN, self.tell_one(message.clone())).await;
-            self.untold_bytes.set(self.untold_bytes.get() - message.len());
-            self.told.notify_waiters();
+            self.is_told(&message);
             let late = || Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
             if let (Err(why), Some(upstream)) = (told.unwrap_or_else(|_| late()), self.upstream()) {
                 upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
@@ -339,6 +359,7 @@ impl Wire for Web {
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
         } else {
+            self.put_count.set(self.put_count.get() + 1);
             self.untold_bytes.set(self.untold_bytes.get() + message.len());
             self.untold.borrow_mut().push_back(message);
             self.tell.notify_one();
@@ -390,12 +411,15 @@ impl Wire for Web {
 struct Body {
     web: Rc<Web>,
     text: Bytes,
+    /// How many messages that want no answer were put before it.
+    after: u64,
 }
 
 impl Body {
     fn of(web: Rc<Web>, text: Bytes) -> Self {
         web.unsent_bytes.set(web.unsent_bytes.get() + text.len());
-        Self { web, text }
+        let after = web.put_count.get();
+        Self { web, text, after }
     }
 }
 

@@ -19,6 +19,9 @@ use crate::upstream::wire::MAX_MESSAGE;
 /// How long a call waits for the next session after its own was forgotten.
 const NEXT_SESSION_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a call waits for what was said before it to be taken.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
+
 /// How much is read of what a server says to a call that it refuses.
 const MOST_WORDS: usize = 64 * 1024;
 
@@ -47,6 +50,8 @@ struct Call {
 
 impl Call {
     async fn run(&self, body: Body) {
+        // What was said before comes first, unless the server does not take it.
+        let _ = timeout(TOLD_WITHIN, self.web.told_up_to(body.after)).await;
         let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
         if self.web.is_older && status.is_success() {
