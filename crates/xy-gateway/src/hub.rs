@@ -400,7 +400,11 @@ fn let_be(question: Result<Question, CallError>) {
 fn tell_level(upstream: &Rc<Upstream>, level: Level) {
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
-        let_be(upstream.ask("logging/setLevel", Some(&params)));
+        let asked = upstream.ask("logging/setLevel", Some(&params));
+        if let Ok(asked) = &asked {
+            asked.comes_first(); // Whoever calls next wants its messages at that level.
+        }
+        let_be(asked);
         upstream.set_tuned();
     }
 }

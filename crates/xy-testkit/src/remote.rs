@@ -78,6 +78,8 @@ struct State {
     /// What clients answered.
     answers: Vec<Value>,
     is_over: bool,
+    /// Whoever only wants to listen is told that there is nothing there.
+    has_no_stream: bool,
     /// Calls of `wait` are answered.
     is_let_go: bool,
 }
@@ -118,6 +120,7 @@ impl Remote {
             kept: HashMap::new(),
             answers: Vec::new(),
             is_over: false,
+            has_no_stream: false,
             is_let_go: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -148,6 +151,11 @@ impl Remote {
     /// Changes how it behaves when it is greeted.
     pub fn mood_of_greetings(&self, mood: Mood) {
         self.shared.lock().greetings = mood;
+    }
+
+    /// Offers nothing to those who only listen.
+    pub fn offer_no_stream(&self) {
+        self.shared.lock().has_no_stream = true;
     }
 
     /// Forgets all sessions.
@@ -323,7 +331,8 @@ fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> i
         let state = shared.lock();
         session.as_ref().is_some_and(|session| state.sessions.contains(session))
     };
-    if head.message != "initialize" && !is_known {
+    let is_nothing_there = head.method == "GET" && shared.lock().has_no_stream;
+    if head.message != "initialize" && !is_known || is_nothing_there {
         answer(out, 404, &[], "")?;
         return Ok(true);
     }

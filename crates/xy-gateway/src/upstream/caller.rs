@@ -76,6 +76,11 @@ impl Question {
         (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
     }
 
+    /// The server hears nothing else before it has answered.
+    pub(crate) fn comes_first(&self) {
+        self.upstream.wire.put_first(self.ours);
+    }
+
     /// Nobody wants to know the answer.
     pub(crate) fn let_be(self) {
         if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {

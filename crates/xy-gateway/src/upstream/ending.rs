@@ -60,11 +60,10 @@ impl Upstream {
     }
 
     /// The same, where it is known whose answer it would be.
-    pub(super) fn too_long_for(self: &Rc<Self>, ours: u64, head: &[u8]) {
-        let named = id_in(head).and_then(|id| id.parse().ok());
+    pub(super) fn too_long_for(self: &Rc<Self>, ours: u64) {
         let limit = MAX_MESSAGE >> 20;
         self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
-        self.fail_too_long(named.unwrap_or(ours));
+        self.fail_too_long(ours);
     }
 
     pub(super) fn fail_too_long(self: &Rc<Self>, ours: u64) {
@@ -96,6 +95,12 @@ impl Upstream {
     /// Whether somebody waits for the answer to a call.
     pub(super) fn is_open(&self, ours: u64) -> bool {
         self.calls.borrow().get(&ours).is_some_and(|call| call.caller.is_there())
+    }
+
+    /// Whether a call is still to be answered, or done.
+    pub(super) fn is_wanted(&self, ours: u64) -> bool {
+        let calls = self.calls.borrow();
+        calls.get(&ours).is_some_and(|call| !matches!(call.caller, Caller::Nobody { .. }))
     }
 
     /// Whether a call has not been answered, whoever waits for it.

@@ -9,7 +9,7 @@
 //! this life (`life/web.rs`), and calls that it has not taken are sent again, once.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use super::wire::Wire;
 
 mod call;
 mod fetch;
+mod few;
 mod listen;
 mod meaning;
 mod place;
@@ -49,6 +50,9 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// News for whoever leads this life; only the first of a kind matters.
 const TROUBLES: usize = 8;
+
+/// What may be read of answers that are not whole, of one server.
+const MOST_READING: usize = 128 * 1024 * 1024;
 
 /// Longer ids of sessions are not kept.
 const LONGEST_SESSION: usize = 4096;
@@ -74,16 +78,20 @@ pub(crate) struct Web {
     /// Calls of which nobody has taken anything.
     unsent: RefCell<HashSet<u64>>,
     /// What wants no answer, and waits for its turn.
-    untold: RefCell<VecDeque<Bytes>>,
+    untold: RefCell<VecDeque<(u64, Bytes)>>,
     untold_bytes: Cell<usize>,
     /// Of calls that are not answered yet.
     unsent_bytes: Cell<usize>,
     tell: Notify,
     /// Something has been told.
     told: Notify,
-    /// How many messages were to be told so far, and how many were.
-    put_count: Cell<u64>,
-    told_count: Cell<u64>,
+    /// What is still to come before what is put later.
+    turns: RefCell<BTreeSet<u64>>,
+    next_turn: Cell<u64>,
+    /// Calls that come first, and their turns.
+    first: RefCell<HashMap<u64, u64>>,
+    /// What has been read of answers that are not whole.
+    reading: Rc<Cell<usize>>,
     /// The server has forgotten the session, and that is new.
     is_forgotten: Cell<bool>,
     forgot: Notify,
@@ -144,8 +152,10 @@ impl Web {
             unsent_bytes: Cell::new(0),
             tell: Notify::new(),
             told: Notify::new(),
-            put_count: Cell::new(0),
-            told_count: Cell::new(0),
+            turns: RefCell::default(),
+            next_turn: Cell::new(0),
+            first: RefCell::default(),
+            reading: Rc::default(),
             is_forgotten: Cell::new(false),
             forgot: Notify::new(),
             troubles,
@@ -218,25 +228,47 @@ impl Web {
 
     /// Resolves when all that wants no answer has been told.
     pub(crate) async fn all_told(&self) {
-        self.told_up_to(self.put_count.get()).await;
+        self.told_before(self.next_turn.get()).await;
     }
 
-    /// The same of what was put first, so many messages.
-    async fn told_up_to(&self, count: u64) {
+    /// The same of what had its turn before this.
+    async fn told_before(&self, turn: u64) {
         loop {
             let told = self.told.notified();
-            if self.told_count.get() >= count {
+            let first = self.turns.borrow().first().copied();
+            if first.is_none_or(|first| first >= turn) {
                 return;
             }
             told.await;
         }
     }
 
-    /// One message less is to be told.
-    fn is_told(&self, message: &[u8]) {
-        self.untold_bytes.set(self.untold_bytes.get() - message.len());
-        self.told_count.set(self.told_count.get() + 1);
+    /// Something comes before all that is put later.
+    fn take_turn(&self) -> u64 {
+        let turn = self.next_turn.replace(self.next_turn.get() + 1);
+        self.turns.borrow_mut().insert(turn);
+        turn
+    }
+
+    /// It has come.
+    fn end_turn(&self, turn: u64) {
+        self.turns.borrow_mut().remove(&turn);
         self.told.notify_waiters();
+    }
+
+    fn is_told(&self, (turn, message): &(u64, Bytes)) {
+        self.untold_bytes.set(self.untold_bytes.get() - message.len());
+        self.end_turn(*turn);
+    }
+
+    /// A call is over, however it ended.
+    fn call_is_over(&self, call: u64) {
+        self.calls.borrow_mut().remove(&call);
+        self.unsent.borrow_mut().remove(&call);
+        let turn = self.first.borrow_mut().remove(&call);
+        if let Some(turn) = turn {
+            self.end_turn(turn);
+        }
     }
 
     /// Sends what wants no answer, one after another, for ever.
@@ -247,7 +279,7 @@ impl Web {
                 self.tell.notified().await;
                 continue;
             };
-            let told = timeout(TAKEN_WITHIN, self.tell_one(message.clone())).await;
+            let told = timeout(TAKEN_WITHIN, self.tell_one(message.1.clone())).await;
             self.is_told(&message);
             let late = || Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
             if let (Err(why), Some(upstream)) = (told.unwrap_or_else(|_| late()), self.upstream()) {
@@ -359,9 +391,8 @@ impl Wire for Web {
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
         } else {
-            self.put_count.set(self.put_count.get() + 1);
             self.untold_bytes.set(self.untold_bytes.get() + message.len());
-            self.untold.borrow_mut().push_back(message);
+            self.untold.borrow_mut().push_back((self.take_turn(), message));
             self.tell.notify_one();
         }
         call.unwrap_or_default()
@@ -382,9 +413,10 @@ impl Wire for Web {
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
             tokio::time::sleep(GIVEN_UP_FOR).await;
-            if let Some(task) = me.calls.borrow_mut().remove(&call) {
+            let task = me.calls.borrow_mut().remove(&call);
+            if let Some(task) = task {
                 task.abort();
-                me.unsent.borrow_mut().remove(&call);
+                me.call_is_over(call);
             }
         });
     }
@@ -399,10 +431,45 @@ impl Wire for Web {
     }
 
     fn hang_up(&self) {
-        for (_, task) in self.calls.borrow_mut().drain() {
+        let calls = self.calls.take();
+        for (call, task) in calls {
             task.abort();
+            self.call_is_over(call);
         }
-        self.unsent.borrow_mut().clear();
+    }
+
+    fn put_first(&self, call: u64) {
+        let is_under_way = self.calls.borrow().contains_key(&call);
+        if is_under_way {
+            let turn = self.take_turn();
+            self.first.borrow_mut().insert(call, turn);
+        }
+    }
+}
+
+/// What has been read of one answer, counted among those of its server.
+struct Reading {
+    all: Rc<Cell<usize>>,
+    own: usize,
+}
+
+impl Reading {
+    fn of(web: &Web) -> Self {
+        Self { all: web.reading.clone(), own: 0 }
+    }
+
+    /// So much of it is held now; `false` if that is too much together with others.
+    fn holds(&mut self, bytes: usize) -> bool {
+        let all = self.all.get() - self.own + bytes;
+        self.all.set(all);
+        self.own = bytes;
+        all <= MOST_READING
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.own);
     }
 }
 
@@ -411,14 +478,14 @@ impl Wire for Web {
 struct Body {
     web: Rc<Web>,
     text: Bytes,
-    /// How many messages that want no answer were put before it.
+    /// What had its turn before this comes before it.
     after: u64,
 }
 
 impl Body {
     fn of(web: Rc<Web>, text: Bytes) -> Self {
         web.unsent_bytes.set(web.unsent_bytes.get() + text.len());
-        let after = web.put_count.get();
+        let after = web.next_turn.get();
         Self { web, text, after }
     }
 }

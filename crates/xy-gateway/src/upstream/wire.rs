@@ -22,6 +22,10 @@ pub(crate) trait Wire {
     /// Nobody waits for the answer to this call any more.
     fn given_up(&self, _call: u64) {}
 
+    /// What is put from now on is sent after the answer to this call, where it would not be by
+    /// itself.
+    fn put_first(&self, _call: u64) {}
+
     /// What the session is called, if the server has given it a name.
     fn session(&self) -> Option<String> {
         None

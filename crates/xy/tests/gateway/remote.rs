@@ -155,6 +155,7 @@ fn each_refusal_of_a_call_is_told_as_what_it_is() {
         (status_of(202, &[]), -32010, "202"),
         (Mood::BreaksOff, -32010, "broke"),
         (Mood::Says("{".to_owned()), -32603, "something else"),
+        (Mood::Says(format!("[{}1]", "1,".repeat(100_000))), -32603, "something else"),
         (
             Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
             -32603,
@@ -483,5 +484,20 @@ fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
     });
     echoes(&client, "near");
     assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    home.finish();
+}
+
+#[test]
+fn whoever_offers_no_stream_has_not_forgotten_the_session() {
+    let remote = Remote::start();
+    remote.offer_no_stream();
+    let home = running(&remote);
+    let client = local(&home);
+    let listened = || remote.heads().iter().any(|head| head.method == "GET");
+    home.wait_until("somebody wanted to listen", listened);
+    for number in 0..5 {
+        assert_eq!(text(&client.call("far__echo", say(&number.to_string()))), number.to_string());
+    }
+    assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
     home.finish();
 }

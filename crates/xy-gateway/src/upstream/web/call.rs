@@ -8,11 +8,13 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response};
 use tokio::time::{sleep, timeout};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+use xy_protocol::error::{CallError, ErrorKind};
 
 use super::fetch::{Failed, Half, whole};
+use super::few::Few;
 use super::listen::Streamed;
 use super::meaning::{Meaning, Refusal, meaning};
-use super::{Body, LAST_EVENT, Trouble, Web};
+use super::{Body, LAST_EVENT, Reading, Trouble, Web};
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -36,8 +38,7 @@ pub(super) async fn run(ours: u64, body: Body) {
         call.run(body).await;
         call.upstream.tell_strays().await;
     }
-    web.unsent.borrow_mut().remove(&ours);
-    web.calls.borrow_mut().remove(&ours);
+    web.call_is_over(ours);
 }
 
 struct Call {
@@ -51,7 +52,7 @@ struct Call {
 impl Call {
     async fn run(&self, body: Body) {
         // What was said before comes first, unless the server does not take it.
-        let _ = timeout(TOLD_WITHIN, self.web.told_up_to(body.after)).await;
+        let _ = timeout(TOLD_WITHIN, self.web.told_before(body.after)).await;
         let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
         if self.web.is_older && status.is_success() {
@@ -75,6 +76,9 @@ impl Call {
     /// answers whether it was sent within a session.
     async fn post(&self, body: Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
+            if !self.upstream.is_wanted(self.ours) {
+                return None; // It was given up before anybody has taken it.
+            }
             let count = *self.web.sessions.borrow();
             self.session.set(count);
             let had_session = self.web.has_session();
@@ -130,29 +134,36 @@ impl Call {
     }
 
     async fn hear_message(&self, mut body: Incoming) {
-        match whole(&mut body, MAX_MESSAGE).await {
+        match whole(&mut body, MAX_MESSAGE, &mut Reading::of(&self.web)).await {
             Ok(text) => {
                 self.hear(&text);
                 if self.upstream.is_open(self.ours) {
                     self.upstream.fail_badly(self.ours, "it answered something else");
                 }
             }
-            Err(Half::TooLong(head)) => self.upstream.too_long_for(self.ours, &head),
+            Err(Half::TooLong) => self.upstream.too_long_for(self.ours),
+            Err(Half::TooMany) => self.upstream.fail(self.ours, &self.too_many()),
             Err(Half::Failed(failed)) => self.broken(failed.words()),
         }
     }
 
-    /// One message, or several.
+    /// One message, or a few.
     fn hear(&self, text: &[u8]) {
         if matches!(envelope::parse(text), Err(Malformed::Batch)) {
-            let parts: Vec<&serde_json::value::RawValue> =
-                serde_json::from_slice(text).unwrap_or_default();
+            let Ok(Few(parts)) = serde_json::from_slice(text) else { return };
             for part in parts {
                 self.upstream.hear(part.get().as_bytes(), Some(self.ours));
             }
         } else {
             self.upstream.hear(text, Some(self.ours));
         }
+    }
+
+    fn too_many(&self) -> CallError {
+        let server = self.server();
+        CallError::new(ErrorKind::OutcomeUnknown, format!("the answer of `{server}` was not read"))
+            .cause("too many of its answers are large and unfinished")
+            .hint("find out whether it was done before you repeat it")
     }
 
     /// Hears the stream of a call; one that ends too early is asked for again, as far as the
@@ -163,7 +174,10 @@ impl Call {
         let mut tries = 0;
         loop {
             let ended = match body.take() {
-                Some(body) => streamed.hear(&self.upstream, body, Some(self.ours)).await,
+                Some(body) => {
+                    let reading = Reading::of(&self.web);
+                    streamed.hear(&self.upstream, body, Some(self.ours), reading).await
+                }
                 None => Ok(()),
             };
             self.upstream.tell_strays().await;
@@ -178,7 +192,7 @@ impl Call {
                 return self.broken(why);
             };
             tries = if std::mem::take(&mut streamed.has_heard) { 0 } else { tries + 1 };
-            sleep(streamed.wait(tries)).await;
+            sleep(streamed.wait()).await;
             // What another session calls by the same id is somebody else's.
             if *self.web.sessions.borrow() != self.session.get() || !self.web.is_in_session() {
                 return self.unknown("it forgot the session");
@@ -201,10 +215,6 @@ impl Call {
         let response = web.fetch.send(ask).await.map_err(|failed| failed.words())?;
         match meaning(response.status(), response.headers(), web.has_session()) {
             Meaning::Events => Ok(response.into_body()),
-            Meaning::Forgotten => {
-                web.forgotten(self.session.get());
-                Err("it forgot the session".to_owned())
-            }
             _ => Err(format!(
                 "its answer broke off, and it answered {} when it was asked for the rest",
                 response.status()
@@ -234,7 +244,8 @@ impl Call {
 
     /// Passes on an error that a server wrote itself; whether it did.
     async fn own_words(&self, mut body: Incoming) -> bool {
-        let Ok(text) = whole(&mut body, MOST_WORDS).await else { return false };
+        let read = whole(&mut body, MOST_WORDS, &mut Reading::of(&self.web)).await;
+        let Ok(text) = read else { return false };
         let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(&text)
         else {
             return false;

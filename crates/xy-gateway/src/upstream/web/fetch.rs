@@ -18,6 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::OnceCell;
 
+use super::Reading;
 use super::place::{is_same_origin, resolve, shown};
 
 /// How long a connection may take.
@@ -186,26 +187,35 @@ pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Fai
     }
 }
 
-/// A whole body, unless it is longer than `most`: then what came of it so far, as the error.
-pub(super) async fn whole(body: &mut Incoming, most: usize) -> Result<Bytes, Half> {
+/// A whole body, unless it is longer than `most`, or there is too much of others.
+pub(super) async fn whole(
+    body: &mut Incoming,
+    most: usize,
+    reading: &mut Reading,
+) -> Result<Bytes, Half> {
     let first = next_piece(body).await.map_err(Half::Failed)?.unwrap_or_default();
     if body.is_end_stream() && first.len() <= most {
         return Ok(first); // As most are: nothing is copied.
     }
     let mut all = first.to_vec();
     while all.len() <= most {
+        if !reading.holds(all.len()) {
+            return Err(Half::TooMany);
+        }
         match next_piece(body).await.map_err(Half::Failed)? {
             None => return Ok(all.into()),
             Some(piece) => all.extend_from_slice(&piece),
         }
     }
-    Err(Half::TooLong(all.into()))
+    Err(Half::TooLong)
 }
 
 /// Why there is no whole body.
 #[derive(Debug)]
 pub(super) enum Half {
     Failed(Failed),
-    /// It is too long, and begins like this.
-    TooLong(Bytes),
+    /// It is too long.
+    TooLong,
+    /// Too many others are not whole either.
+    TooMany,
 }

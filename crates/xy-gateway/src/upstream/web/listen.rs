@@ -11,16 +11,16 @@ use xy_mcp::sse::{Events, Piece};
 use super::fetch::{Failed, next_piece};
 use super::meaning::{Meaning, Refusal, meaning};
 use super::place::{is_same_origin, resolve};
-use super::{LAST_EVENT, Trouble, Web};
+use super::{LAST_EVENT, Reading, Trouble, Web};
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
-
-/// How long to wait before a stream that has ended is asked for again.
-const USUAL_WAIT: Duration = Duration::from_secs(1);
 
 /// Whatever a server says, nobody asks more often or waits longer than this.
 const LEAST_WAIT: Duration = Duration::from_millis(20);
 const MOST_WAIT: Duration = Duration::from_secs(60);
+
+/// After many streams that brought nothing, one is asked for this often.
+const LONG_WAIT: Duration = Duration::from_secs(10);
 
 /// A stream that has lived for so long was a good one.
 const GOOD_AFTER: Duration = Duration::from_secs(5);
@@ -44,6 +44,8 @@ pub(super) struct Streamed {
     /// Something has come since somebody looked.
     pub(super) has_heard: bool,
     retry: Option<Duration>,
+    /// How many streams in a row have ended without a message.
+    empty: u32,
 }
 
 impl Streamed {
@@ -53,6 +55,7 @@ impl Streamed {
         upstream: &Rc<Upstream>,
         mut body: Incoming,
         during: Option<u64>,
+        mut reading: Reading,
     ) -> Result<(), Failed> {
         let mut events = Events::new(MAX_MESSAGE);
         loop {
@@ -71,6 +74,10 @@ impl Streamed {
                 self.take(upstream, piece, during);
             }
             upstream.tell_strays().await;
+            if !reading.holds(events.held()) {
+                let why = "too many of its answers are large and unfinished";
+                return Err(Failed::Broken(why.to_owned()));
+            }
         }
     }
 
@@ -78,6 +85,9 @@ impl Streamed {
         match piece {
             Piece::Event(event) => {
                 self.has_heard = true;
+                if !event.data.is_empty() {
+                    self.empty = 0;
+                }
                 self.last = event.id.or(self.last.take());
                 if !event.data.is_empty() && matches!(event.kind.as_str(), "" | "message") {
                     hear(upstream, &event.data, during);
@@ -85,17 +95,21 @@ impl Streamed {
             }
             Piece::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
             Piece::TooLong(head) => match during {
-                Some(ours) => upstream.too_long_for(ours, &head),
+                Some(ours) => upstream.too_long_for(ours),
                 None if self.is_only => upstream.too_long(&head),
                 None => upstream.stray(b"xy: it said something too long"),
             },
         }
     }
 
-    /// How long to wait before it is asked for again, after so many tries in vain.
-    pub(super) fn wait(&self, tries: u32) -> Duration {
-        let wait = self.retry.unwrap_or(if tries == 0 { LEAST_WAIT } else { USUAL_WAIT });
-        (wait * 2_u32.saturating_pow(tries.min(6))).clamp(LEAST_WAIT, MOST_WAIT)
+    /// How long to wait before it is asked for again: as long as the server says, and longer
+    /// each time that brings nothing.
+    pub(super) fn wait(&mut self) -> Duration {
+        let empty = self.empty.min(10);
+        self.empty += 1;
+        let first = self.retry.unwrap_or(LEAST_WAIT).clamp(LEAST_WAIT, MOST_WAIT);
+        let most = LONG_WAIT.max(first);
+        first.saturating_mul(2_u32.saturating_pow(empty)).min(most)
     }
 }
 
@@ -113,22 +127,22 @@ impl Web {
     /// Hears what belongs to no call, as long as the server offers that.
     pub(crate) async fn listen(self: Rc<Self>) {
         let mut streamed = Streamed::default();
-        let (mut misses, mut tries) = (0, 0);
+        let mut misses = 0;
         while let Some(upstream) = self.upstream() {
             let began = Instant::now();
             match self.listen_once(&upstream, &mut streamed).await {
-                Ok(()) if began.elapsed() >= GOOD_AFTER => (misses, tries) = (0, 0),
-                Ok(()) => (misses, tries) = (0, tries + 1),
+                Ok(()) if began.elapsed() >= GOOD_AFTER => (misses, streamed.empty) = (0, 0),
+                Ok(()) => misses = 0,
                 Err(NoStream::NotOffered) => return,
                 Err(NoStream::Missed(why)) => {
-                    (misses, tries) = (misses + 1, tries + 1);
+                    misses += 1;
                     if misses >= MOST_MISSES {
                         self.trouble(Trouble::Unreachable(why));
                         return;
                     }
                 }
             }
-            sleep(streamed.wait(tries).max(USUAL_WAIT.min(streamed.wait(0)))).await;
+            sleep(streamed.wait()).await;
         }
     }
 
@@ -141,7 +155,6 @@ impl Web {
         if let Some(last) = streamed.last.as_deref().and_then(|last| last.parse().ok()) {
             ask.headers.insert(LAST_EVENT, last);
         }
-        let count = *self.sessions.borrow();
         let response = match self.fetch.send(ask).await {
             Ok(response) => response,
             Err(Failed::Unconnected(why)) => return Err(NoStream::Missed(why)),
@@ -151,14 +164,13 @@ impl Web {
         match meaning(response.status(), response.headers(), self.has_session()) {
             Meaning::Events => {
                 // Whether it ends or breaks, it is asked for again.
-                let _ = streamed.hear(upstream, response.into_body(), None).await;
+                let reading = Reading::of(self);
+                let _ = streamed.hear(upstream, response.into_body(), None, reading).await;
                 Ok(())
             }
-            Meaning::Forgotten => {
-                self.forgotten(count);
-                Err(NoStream::NotOffered)
-            }
             Meaning::Failed(_) | Meaning::Refused(Refusal::TooMany(_)) => Ok(()),
+            // Also 404: some answer that where they offer no stream. Whether the session is
+            // forgotten is told by the next call.
             _ => Err(NoStream::NotOffered),
         }
     }
@@ -253,15 +265,22 @@ impl OlderStream {
 mod tests {
     use super::*;
 
+    fn waits(retry: Option<u64>, count: usize) -> Vec<Duration> {
+        let retry = retry.map(Duration::from_millis);
+        let mut streamed = Streamed { retry, ..Streamed::default() };
+        (0..count).map(|_| streamed.wait()).collect()
+    }
+
     #[test]
     fn nobody_asks_too_often_or_waits_too_long() {
-        let says =
-            |millis| Streamed { retry: Some(Duration::from_millis(millis)), ..Streamed::default() };
-        assert_eq!(says(500).wait(0), Duration::from_millis(500));
-        assert_eq!(says(0).wait(3), LEAST_WAIT);
-        assert_eq!(says(u64::from(u32::MAX)).wait(0), MOST_WAIT);
-        assert_eq!(Streamed::default().wait(0), LEAST_WAIT);
-        assert_eq!(Streamed::default().wait(1), 2 * USUAL_WAIT);
-        assert_eq!(Streamed::default().wait(u32::MAX), MOST_WAIT);
+        let millis = |millis: &[u64]| -> Vec<Duration> {
+            millis.iter().copied().map(Duration::from_millis).collect()
+        };
+        assert_eq!(waits(Some(500), 3), millis(&[500, 1000, 2000]));
+        assert_eq!(waits(Some(0), 3), millis(&[20, 40, 80]));
+        assert_eq!(waits(None, 3), millis(&[20, 40, 80]));
+        assert_eq!(waits(None, 100).pop(), Some(LONG_WAIT));
+        assert_eq!(waits(Some(30_000), 100).pop(), Some(Duration::from_secs(30)));
+        assert_eq!(waits(Some(u64::from(u32::MAX)), 1), [MOST_WAIT]);
     }
 }
