@@ -18,9 +18,11 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use xy_config::settings::Endpoint;
+use xy_mcp::envelope::{self, Message};
 
 use super::Upstream;
 use super::wire::Wire;
@@ -77,6 +79,8 @@ pub(crate) struct Web {
     calls: RefCell<HashMap<u64, AbortHandle>>,
     /// Calls of which nobody has taken anything.
     unsent: RefCell<HashSet<u64>>,
+    /// Answers to the server's questions that are on their way.
+    answers: RefCell<JoinSet<()>>,
     /// What wants no answer, and waits for its turn.
     untold: RefCell<VecDeque<(u64, Bytes)>>,
     untold_bytes: Cell<usize>,
@@ -147,6 +151,7 @@ impl Web {
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
             unsent: RefCell::default(),
+            answers: RefCell::default(),
             untold: RefCell::default(),
             untold_bytes: Cell::new(0),
             unsent_bytes: Cell::new(0),
@@ -199,6 +204,7 @@ impl Web {
         for message in self.untold.take() {
             self.is_told(&message);
         }
+        self.answers.borrow_mut().abort_all();
         self.is_forgotten.set(false);
         self.is_greeting.set(true);
     }
@@ -281,11 +287,27 @@ impl Web {
             };
             let told = timeout(TAKEN_WITHIN, self.tell_one(message.1.clone())).await;
             self.is_told(&message);
-            let late = || Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
-            if let (Err(why), Some(upstream)) = (told.unwrap_or_else(|_| late()), self.upstream()) {
-                upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
-                upstream.tell_strays().await;
-            }
+            self.log_untold(told).await;
+        }
+    }
+
+    /// Sends a client's answer to a question of the server, which waits for nobody else's.
+    fn answer(&self, message: Bytes) {
+        let mut answers = self.answers.borrow_mut();
+        while answers.try_join_next().is_some() {} // Those that have been taken.
+        let Some(me) = self.me.upgrade() else { return };
+        let body = Body::of(me.clone(), message);
+        answers.spawn_local(async move {
+            let told = timeout(TAKEN_WITHIN, me.tell_one(body.text.clone())).await;
+            me.log_untold(told).await;
+        });
+    }
+
+    async fn log_untold(&self, told: Result<Result<(), String>, Elapsed>) {
+        let late = |_| Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
+        if let (Err(why), Some(upstream)) = (told.unwrap_or_else(late), self.upstream()) {
+            upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
+            upstream.tell_strays().await;
         }
     }
 
@@ -390,6 +412,8 @@ impl Wire for Web {
             let body = Body::of(me, message);
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
+        } else if matches!(envelope::parse(&message), Ok(Message::Answer { .. })) {
+            self.answer(message);
         } else {
             self.untold_bytes.set(self.untold_bytes.get() + message.len());
             self.untold.borrow_mut().push_back((self.take_turn(), message));
@@ -431,6 +455,7 @@ impl Wire for Web {
     }
 
     fn hang_up(&self) {
+        self.answers.borrow_mut().abort_all();
         let calls = self.calls.take();
         for (call, task) in calls {
             task.abort();
