@@ -1,7 +1,7 @@
 //! A server that listens somewhere: every message is a request over HTTP.
 //!
 //! Each call is a task that posts it and hears its answer to the end, so that a slow one
-//! delays nobody (`call.rs`). What wants no answer goes out one after another, in order.
+//! delays nobody (`call.rs`). What wants no answer goes out one after another (`tell.rs`).
 //! `listen.rs` hears what belongs to no call, `fetch.rs` sends single requests, `meaning.rs`
 //! says what their answers mean.
 //!
@@ -19,7 +19,6 @@ use hyper::{Method, Uri};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use xy_config::settings::Endpoint;
 use xy_mcp::envelope::{self, Message};
@@ -33,9 +32,9 @@ mod few;
 mod listen;
 mod meaning;
 mod place;
+mod tell;
 
 use fetch::{Ask, Failed, Fetch};
-use meaning::{Meaning, meaning};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -232,41 +231,6 @@ impl Web {
         }
     }
 
-    /// Resolves when all that wants no answer has been told.
-    pub(crate) async fn all_told(&self) {
-        self.told_before(self.next_turn.get()).await;
-    }
-
-    /// The same of what had its turn before this.
-    async fn told_before(&self, turn: u64) {
-        loop {
-            let told = self.told.notified();
-            let first = self.turns.borrow().first().copied();
-            if first.is_none_or(|first| first >= turn) {
-                return;
-            }
-            told.await;
-        }
-    }
-
-    /// Something comes before all that is put later.
-    fn take_turn(&self) -> u64 {
-        let turn = self.next_turn.replace(self.next_turn.get() + 1);
-        self.turns.borrow_mut().insert(turn);
-        turn
-    }
-
-    /// It has come.
-    fn end_turn(&self, turn: u64) {
-        self.turns.borrow_mut().remove(&turn);
-        self.told.notify_waiters();
-    }
-
-    fn is_told(&self, (turn, message): &(u64, Bytes)) {
-        self.untold_bytes.set(self.untold_bytes.get() - message.len());
-        self.end_turn(*turn);
-    }
-
     /// A call is over, however it ended.
     fn call_is_over(&self, call: u64) {
         self.calls.borrow_mut().remove(&call);
@@ -274,55 +238,6 @@ impl Web {
         let turn = self.first.borrow_mut().remove(&call);
         if let Some(turn) = turn {
             self.end_turn(turn);
-        }
-    }
-
-    /// Sends what wants no answer, one after another, for ever.
-    pub(crate) async fn tell_all(self: Rc<Self>) {
-        loop {
-            let next = self.untold.borrow_mut().pop_front();
-            let Some(message) = next else {
-                self.tell.notified().await;
-                continue;
-            };
-            let told = timeout(TAKEN_WITHIN, self.tell_one(message.1.clone())).await;
-            self.is_told(&message);
-            self.log_untold(told).await;
-        }
-    }
-
-    /// Sends a client's answer to a question of the server, which waits for nobody else's.
-    fn answer(&self, message: Bytes) {
-        let mut answers = self.answers.borrow_mut();
-        while answers.try_join_next().is_some() {} // Those that have been taken.
-        let Some(me) = self.me.upgrade() else { return };
-        let body = Body::of(me.clone(), message);
-        answers.spawn_local(async move {
-            let told = timeout(TAKEN_WITHIN, me.tell_one(body.text.clone())).await;
-            me.log_untold(told).await;
-        });
-    }
-
-    async fn log_untold(&self, told: Result<Result<(), String>, Elapsed>) {
-        let late = |_| Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
-        if let (Err(why), Some(upstream)) = (told.unwrap_or_else(late), self.upstream()) {
-            upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
-            upstream.tell_strays().await;
-        }
-    }
-
-    async fn tell_one(&self, message: Bytes) -> Result<(), String> {
-        let count = *self.sessions.borrow();
-        let response = self.post(message).await.map_err(|failed| failed.words())?;
-        match meaning(response.status(), response.headers(), self.has_session()) {
-            Meaning::Message | Meaning::Events | Meaning::Taken => Ok(()),
-            Meaning::Forgotten => {
-                self.forgotten(count);
-                Err("it has forgotten the session".to_owned())
-            }
-            Meaning::Refused(refusal) => Err(refusal.words()),
-            Meaning::Failed(status) => Err(format!("it answered {status}")),
-            Meaning::Strange(why) => Err(why),
         }
     }
 
