@@ -14,6 +14,7 @@ pub mod era;
 mod fake;
 pub mod front;
 mod gateway;
+mod held;
 pub mod http;
 mod hub;
 mod level;

@@ -22,7 +22,8 @@ const HELD_AT_MOST: Duration = Duration::from_secs(60);
 pub enum Mood {
     /// As it should.
     Well,
-    /// It answers everything with this status, and these headers.
+    /// It answers everything with this status, and these headers. If `x-echo-id` is among them,
+    /// with an error under the id that it was asked by as well.
     Status(u16, Vec<(String, String)>),
     /// It answers with this, as JSON.
     Says(String),
@@ -287,7 +288,13 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
                     return Ok(());
                 }
             }
-            Mood::Status(status, headers) => answer(&mut out, status, &headers, "")?,
+            Mood::Status(status, headers) => {
+                let has_words = headers.iter().any(|(name, _)| name == "x-echo-id");
+                let error = json!({ "code": -32000, "message": "no such thing" });
+                let words = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+                let words = if has_words { words.to_string() } else { String::new() };
+                answer(&mut out, status, &headers, &words)?;
+            }
             Mood::Says(text) => answer(&mut out, 200, &json_type(), &text)?,
             Mood::Page => {
                 let page = [("content-type".to_owned(), "text/html".to_owned())];

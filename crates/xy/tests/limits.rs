@@ -127,9 +127,17 @@ mod cgroups {
     }
 
     /// The shim of a server: its number is in the name of its group.
-    fn shim_of(group: &str) -> u32 {
-        let name = group.rsplit('/').next().unwrap();
-        name.split('-').nth(1).unwrap().parse().unwrap()
+    fn shim_of(group: &str) -> Option<u32> {
+        group.rsplit('/').next()?.split('-').nth(1)?.parse().ok()
+    }
+
+    /// The group of a server's leader, and its shim.
+    #[track_caller]
+    fn group_and_shim(home: &Home, pid: u32) -> (String, u32) {
+        home.wait_until("it is in its group", || {
+            let group = group_of(pid);
+            shim_of(&group).map(|shim| (group, shim))
+        })
     }
 
     #[test]
@@ -140,7 +148,7 @@ mod cgroups {
         let home = home();
         limited(&home, "setsid sleep 601 & exec sleep 60");
         let daemon = home.daemon();
-        let shim = shim_of(&group_of(running(&home, "one")));
+        let (_, shim) = group_and_shim(&home, running(&home, "one"));
         let escaped = home.wait_until("it has escaped", || {
             let all = marked_processes(home.mark());
             all.into_iter().find(|it| it.cmdline.contains("sleep 601")).map(|it| it.pid)
@@ -165,9 +173,9 @@ mod cgroups {
         limited(&home, "setsid sleep 60 & exec sleep 60");
         home.daemon();
         let pid = running(&home, "one");
-        let group = group_of(pid);
+        let (group, shim) = group_and_shim(&home, pid);
         let name = group.rsplit('/').next().unwrap().to_owned();
-        signal(shim_of(&group), Signal::KILL);
+        signal(shim, Signal::KILL);
         home.wait_until("its end is seen", || {
             status(&home, "one").get("last_exit").is_some_and(|exit: &Value| !exit.is_null())
         });

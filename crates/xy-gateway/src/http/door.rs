@@ -1,5 +1,6 @@
 //! What is done about each request: the decisions are elsewhere, here they are carried out.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,6 +17,7 @@ use super::connection::Pulse;
 use super::counts::Counts;
 use super::event::{self, EventId};
 use super::guard::{self, Guest};
+use super::limits::BODIES_MAX;
 use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
@@ -24,6 +26,7 @@ use super::session::{Session, Sessions, Way};
 use super::stream::EventStream;
 use super::{HttpRules, HttpStatus};
 use crate::front::{Front, Heard, Outlet as _, To};
+use crate::held::Held;
 
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
@@ -34,6 +37,8 @@ pub(super) struct Door {
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
     counts: Rc<Counts>,
+    /// What has come of bodies that are not whole.
+    bodies: Rc<Cell<usize>>,
 }
 
 impl Door {
@@ -44,7 +49,7 @@ impl Door {
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
-        Rc::new(Self { rules, status, sessions, counts })
+        Rc::new(Self { rules, status, sessions, counts, bodies: Rc::default() })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -101,11 +106,11 @@ impl Door {
             Ask::Preflight => Ok(reply::preflight()),
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place)?;
-                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                let message = self.collect(body, pulse).await?;
                 self.hear(session, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
-                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                let message = self.collect(body, pulse).await?;
                 self.initialize(&message, &guest, place, accepts).await
             }
             Ask::Listen { place, guest, session } => {
@@ -117,7 +122,7 @@ impl Door {
             Ask::Older { place, guest } => self.open_older(&guest, place),
             Ask::Message { guest, session } => {
                 let session = self.sessions.find_older(session, &guest)?;
-                let message = collect(body, self.rules.body_max_bytes, pulse).await?;
+                let message = self.collect(body, pulse).await?;
                 hear_older(&session, &message)
             }
             Ask::End { place, guest, session } => {
@@ -129,6 +134,11 @@ impl Door {
                 Ok(reply::nothing(StatusCode::NO_CONTENT))
             }
         }
+    }
+
+    async fn collect(&self, body: &mut Option<Incoming>, pulse: &Pulse) -> Result<Bytes, Refused> {
+        let held = Held::of(&self.bodies, BODIES_MAX);
+        collect(body, self.rules.body_max_bytes, pulse, held).await
     }
 
     fn ready(&self) -> Reply {
@@ -288,7 +298,12 @@ fn is_result(answer: &[u8]) -> bool {
 
 /// Reads all of a body, unless it is too large. A body that came in one piece, as most do,
 /// is not copied.
-async fn collect(body: &mut Option<Incoming>, max: usize, pulse: &Pulse) -> Result<Bytes, Refused> {
+async fn collect(
+    body: &mut Option<Incoming>,
+    max: usize,
+    pulse: &Pulse,
+    held: Held,
+) -> Result<Bytes, Refused> {
     let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
     let first = next_piece(incoming).await?.unwrap_or_default();
     if first.len() > max {
@@ -296,14 +311,19 @@ async fn collect(body: &mut Option<Incoming>, max: usize, pulse: &Pulse) -> Resu
     }
     let mut whole = first;
     if !incoming.is_end_stream() {
-        whole = collect_rest(incoming, whole, max).await?;
+        whole = collect_rest(incoming, whole, max, held).await?;
     }
     *body = None;
     pulse.read_whole();
     Ok(whole)
 }
 
-async fn collect_rest(body: &mut Incoming, first: Bytes, max: usize) -> Result<Bytes, Refused> {
+async fn collect_rest(
+    body: &mut Incoming,
+    first: Bytes,
+    max: usize,
+    mut held: Held,
+) -> Result<Bytes, Refused> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
     let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));
     whole.extend_from_slice(&first);
@@ -312,6 +332,9 @@ async fn collect_rest(body: &mut Incoming, first: Bytes, max: usize) -> Result<B
             return Err(Refused::BodyTooLarge { max });
         }
         whole.extend_from_slice(&piece);
+        if !held.holds(whole.len()) {
+            return Err(Refused::TooManyBodies);
+        }
     }
     Ok(whole.into())
 }

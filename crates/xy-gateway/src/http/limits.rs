@@ -12,6 +12,9 @@ pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// How long a body may take: a large one over a slow line, and not for ever.
 pub(super) const BODY_WITHIN: Duration = Duration::from_secs(60);
 
+/// What may have come of all bodies that are not whole, together.
+pub(super) const BODIES_MAX: usize = 256 * 1024 * 1024;
+
 /// How long nothing at all may be read of what is written to a client.
 pub(super) const WRITE_WITHIN: Duration = Duration::from_secs(60);
 

@@ -76,6 +76,8 @@ pub(super) enum Refused {
     TooManyStreams(usize),
     #[error("{0} connections are open, which is the most there may be")]
     TooManyConnections(usize),
+    #[error("too many large requests are coming in at the same time: try again later")]
+    TooManyBodies,
     #[error("there is no randomness to make a session of: {0}")]
     NoRandomness(String),
     #[error(transparent)]
@@ -102,6 +104,7 @@ impl Refused {
             R::EventGone => StatusCode::GONE,
             R::TooManyStreams(_) => StatusCode::TOO_MANY_REQUESTS,
             R::TooManySessions(_)
+            | R::TooManyBodies
             | R::TooManyConnections(_)
             | R::NoRandomness(_)
             | R::Front(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
@@ -130,6 +133,7 @@ impl Refused {
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
             Self::TooManyStreams(_) => "too-many-streams",
+            Self::TooManyBodies => "too-many-bodies",
             Self::TooManyConnections(_) => "too-many-connections",
             Self::NoRandomness(_) => "no-randomness",
             Self::Front(Refusal::NoServer(_)) => "no-server",
@@ -203,6 +207,7 @@ mod tests {
             (Refused::UnknownEvent, 400, None),
             (Refused::EventGone, 410, None),
             (Refused::TooManySessions(1), 503, Some(("retry-after", "5"))),
+            (Refused::TooManyBodies, 503, Some(("retry-after", "5"))),
             (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
             (Refused::Front(Refusal::NoServer(String::new())), 404, None),
             (Refused::Front(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),

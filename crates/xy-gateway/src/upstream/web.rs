@@ -17,7 +17,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use xy_config::settings::Endpoint;
@@ -25,6 +25,7 @@ use xy_mcp::envelope::{self, Message};
 
 use super::Upstream;
 use super::wire::Wire;
+use crate::held::Held;
 
 mod call;
 mod fetch;
@@ -52,6 +53,9 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 /// News for whoever leads this life; only the first of a kind matters.
 const TROUBLES: usize = 8;
 
+/// Calls under way with one server; more wait. Each has a connection, and others need theirs.
+const MOST_AT_ONCE: usize = 256;
+
 /// What may be read of answers that are not whole, of one server.
 const MOST_READING: usize = 128 * 1024 * 1024;
 
@@ -71,8 +75,8 @@ pub(crate) struct Web {
     /// What its settings want to be sent with everything.
     headers: HeaderMap,
     session: RefCell<Session>,
-    /// The next answer begins a session.
-    is_greeting: Cell<bool>,
+    /// The call whose answer begins a session: the first after a session has ended.
+    greeting: Cell<Greeting>,
     /// How many sessions there have been; calls wait here for the next.
     sessions: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
@@ -93,6 +97,8 @@ pub(crate) struct Web {
     next_turn: Cell<u64>,
     /// Calls that come first, and their turns.
     first: RefCell<HashMap<u64, u64>>,
+    /// For calls that are under way: each has a connection.
+    room: Semaphore,
     /// What has been read of answers that are not whole.
     reading: Rc<Cell<usize>>,
     /// The server has forgotten the session, and that is new.
@@ -109,6 +115,17 @@ struct Session {
     id: Option<HeaderValue>,
     /// The revision that was agreed on.
     version: Option<HeaderValue>,
+}
+
+/// Whether a session is being begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Greeting {
+    /// No.
+    Done,
+    /// The next call begins one.
+    Due,
+    /// This call does.
+    Call(u64),
 }
 
 /// Something that whoever leads a life has to do something about.
@@ -146,7 +163,8 @@ impl Web {
             is_remote: endpoint.is_remote,
             headers,
             session: RefCell::default(),
-            is_greeting: Cell::new(false),
+            greeting: Cell::new(Greeting::Done),
+            room: Semaphore::new(MOST_AT_ONCE),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
             unsent: RefCell::default(),
@@ -205,7 +223,7 @@ impl Web {
         }
         self.answers.borrow_mut().abort_all();
         self.is_forgotten.set(false);
-        self.is_greeting.set(true);
+        self.greeting.set(Greeting::Due);
     }
 
     /// A session that an earlier daemon began.
@@ -215,7 +233,7 @@ impl Web {
 
     /// The server has answered to a greeting: this revision is spoken from now on.
     pub(crate) fn agree(&self, version: &str) {
-        self.is_greeting.set(false);
+        self.greeting.set(Greeting::Done);
         self.session.borrow_mut().version = HeaderValue::from_str(version).ok();
     }
 
@@ -279,8 +297,8 @@ impl Web {
     }
 
     /// The answer to a greeting may name the session.
-    fn take_session(&self, headers: &HeaderMap) {
-        if !self.is_greeting.get() {
+    fn take_session(&self, call: u64, headers: &HeaderMap) {
+        if self.greeting.get() != Greeting::Call(call) {
             return;
         }
         let id = headers.get(SESSION).filter(|id| id.len() <= LONGEST_SESSION);
@@ -317,12 +335,22 @@ impl Web {
     }
 }
 
+impl Web {
+    /// What is held of an answer that is not whole.
+    fn reading(&self) -> Held {
+        Held::of(&self.reading, MOST_READING)
+    }
+}
+
 impl Wire for Web {
     fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
         let mut message = Vec::new();
         write(&mut message);
         let message = Bytes::from(message);
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
+            if self.greeting.get() == Greeting::Due {
+                self.greeting.set(Greeting::Call(ours));
+            }
             self.unsent.borrow_mut().insert(ours);
             let body = Body::of(me, message);
             let task = tokio::task::spawn_local(call::run(ours, body));
@@ -384,32 +412,6 @@ impl Wire for Web {
             let turn = self.take_turn();
             self.first.borrow_mut().insert(call, turn);
         }
-    }
-}
-
-/// What has been read of one answer, counted among those of its server.
-struct Reading {
-    all: Rc<Cell<usize>>,
-    own: usize,
-}
-
-impl Reading {
-    fn of(web: &Web) -> Self {
-        Self { all: web.reading.clone(), own: 0 }
-    }
-
-    /// So much of it is held now; `false` if that is too much together with others.
-    fn holds(&mut self, bytes: usize) -> bool {
-        let all = self.all.get() - self.own + bytes;
-        self.all.set(all);
-        self.own = bytes;
-        all <= MOST_READING
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.all.set(self.all.get() - self.own);
     }
 }
 

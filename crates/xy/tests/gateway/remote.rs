@@ -189,7 +189,9 @@ fn whoever_is_not_let_in_any_more_is_told_and_so_is_everybody() {
     assert!(words(&refused).contains("check `headers`"), "{refused}");
     let failed = home.wait_for_state(REMOTE, "failed");
     assert!(failed["reason"].as_str().unwrap().contains("401"), "{failed}");
-    assert!(!client.tool_names().contains(&"far__echo".to_owned()));
+    home.wait_until("its tools are gone", || {
+        !client.tool_names().contains(&"far__echo".to_owned())
+    });
     echoes(&client, "near");
     remote.mood(To::Everything, Mood::Well);
     assert_eq!(home.xy(&["start", REMOTE]).code, 0);
@@ -499,5 +501,21 @@ fn whoever_offers_no_stream_has_not_forgotten_the_session() {
         assert_eq!(text(&client.call("far__echo", say(&number.to_string()))), number.to_string());
     }
     assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
+    home.finish();
+}
+
+#[test]
+fn a_tool_that_answers_404_in_its_own_words_has_answered() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    remote.mood(To::Calls, Mood::Status(404, vec![("x-echo-id".into(), "yes".into())]));
+    for _ in 0..8 {
+        let answer = client.call("far__echo", say("1"));
+        assert_eq!(words(&answer), "no such thing", "{answer}");
+    }
+    assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
+    let calls = remote.heads().iter().filter(|head| head.message == "tools/call").count();
+    assert_eq!(calls, 8, "each was sent once");
     home.finish();
 }

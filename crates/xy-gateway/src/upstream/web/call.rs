@@ -14,7 +14,7 @@ use super::fetch::{Failed, Half, whole};
 use super::few::Few;
 use super::listen::Streamed;
 use super::meaning::{Meaning, Refusal, meaning};
-use super::{Body, LAST_EVENT, Reading, Trouble, Web};
+use super::{Body, LAST_EVENT, Trouble, Web};
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -53,6 +53,7 @@ impl Call {
     async fn run(&self, body: Body) {
         // What was said before comes first, unless the server does not take it.
         let _ = timeout(TOLD_WITHIN, self.web.told_before(body.after)).await;
+        let _room = self.web.room.acquire().await; // It is never closed.
         let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
         if self.web.is_older && status.is_success() {
@@ -62,7 +63,7 @@ impl Call {
             Meaning::Message => self.hear_message(response.into_body()).await,
             Meaning::Events => self.hear_events(response.into_body()).await,
             Meaning::Taken => self.unknown(&format!("it answered {status}, without an answer")),
-            Meaning::Forgotten => self.undone("it forgot the session again and again"),
+            Meaning::Forgotten => {} // That has been dealt with.
             Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
             Meaning::Failed(status) => self.failed(status.to_string(), response.into_body()).await,
             Meaning::Strange(why) => {
@@ -92,7 +93,14 @@ impl Call {
             };
             let is_forgotten =
                 meaning(response.status(), response.headers(), had_session) == Meaning::Forgotten;
-            if is_forgotten && !is_second {
+            if is_forgotten {
+                if self.is_answer(response.into_body()).await {
+                    return None;
+                }
+                if is_second {
+                    self.undone("it forgot the session again and again");
+                    return None;
+                }
                 self.web.unsent.borrow_mut().insert(self.ours);
                 self.web.forgotten(count);
                 if !self.next_session(count).await {
@@ -102,11 +110,24 @@ impl Call {
                 continue;
             }
             if response.status().is_success() {
-                self.web.take_session(response.headers());
+                self.web.take_session(self.ours, response.headers());
             }
             return Some((had_session, response));
         }
         None
+    }
+
+    /// Whether it was answered after all, by the server's own error under our own id.
+    async fn is_answer(&self, mut body: Incoming) -> bool {
+        let read = whole(&mut body, MOST_WORDS, &mut self.web.reading()).await;
+        let Ok(text) = read else { return false };
+        let ours = self.ours.to_string();
+        if !matches!(envelope::parse(&text), Ok(Message::Answer { id: Some(id), .. }) if id == ours)
+        {
+            return false;
+        }
+        self.hear(&text);
+        !self.upstream.is_open(self.ours)
     }
 
     async fn next_session(&self, count: u64) -> bool {
@@ -134,7 +155,7 @@ impl Call {
     }
 
     async fn hear_message(&self, mut body: Incoming) {
-        match whole(&mut body, MAX_MESSAGE, &mut Reading::of(&self.web)).await {
+        match whole(&mut body, MAX_MESSAGE, &mut self.web.reading()).await {
             Ok(text) => {
                 self.hear(&text);
                 if self.upstream.is_open(self.ours) {
@@ -175,7 +196,7 @@ impl Call {
         loop {
             let ended = match body.take() {
                 Some(body) => {
-                    let reading = Reading::of(&self.web);
+                    let reading = self.web.reading();
                     streamed.hear(&self.upstream, body, Some(self.ours), reading).await
                 }
                 None => Ok(()),
@@ -244,7 +265,7 @@ impl Call {
 
     /// Passes on an error that a server wrote itself; whether it did.
     async fn own_words(&self, mut body: Incoming) -> bool {
-        let read = whole(&mut body, MOST_WORDS, &mut Reading::of(&self.web)).await;
+        let read = whole(&mut body, MOST_WORDS, &mut self.web.reading()).await;
         let Ok(text) = read else { return false };
         let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(&text)
         else {

@@ -18,8 +18,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::OnceCell;
 
-use super::Reading;
 use super::place::{is_same_origin, resolve, shown};
+use crate::held::Held;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -191,7 +191,7 @@ pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Fai
 pub(super) async fn whole(
     body: &mut Incoming,
     most: usize,
-    reading: &mut Reading,
+    reading: &mut Held,
 ) -> Result<Bytes, Half> {
     let first = next_piece(body).await.map_err(Half::Failed)?.unwrap_or_default();
     if body.is_end_stream() && first.len() <= most {

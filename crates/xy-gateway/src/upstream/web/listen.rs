@@ -11,7 +11,8 @@ use xy_mcp::sse::{Events, Piece};
 use super::fetch::{Failed, next_piece};
 use super::meaning::{Meaning, Refusal, meaning};
 use super::place::{is_same_origin, resolve};
-use super::{LAST_EVENT, Reading, Trouble, Web};
+use super::{LAST_EVENT, Trouble, Web};
+use crate::held::Held;
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -55,7 +56,7 @@ impl Streamed {
         upstream: &Rc<Upstream>,
         mut body: Incoming,
         during: Option<u64>,
-        mut reading: Reading,
+        mut reading: Held,
     ) -> Result<(), Failed> {
         let mut events = Events::new(MAX_MESSAGE);
         loop {
@@ -164,7 +165,7 @@ impl Web {
         match meaning(response.status(), response.headers(), self.has_session()) {
             Meaning::Events => {
                 // Whether it ends or breaks, it is asked for again.
-                let reading = Reading::of(self);
+                let reading = self.reading();
                 let _ = streamed.hear(upstream, response.into_body(), None, reading).await;
                 Ok(())
             }
