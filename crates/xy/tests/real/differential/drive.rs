@@ -182,27 +182,38 @@ impl Driver<'_> {
     }
 
     fn settle(&mut self, method: &str, holds: &str, wanted: &str) {
+        let server = self.reach.among_others.map(|server| format!("{server}__"));
+        let name = format!("{}echo", server.unwrap_or_default());
+        let call = format!(r#"{{"name":"{name}","arguments":{{"message":"here?"}}}}"#);
         let mut is_heard = false;
         // The ids of what is compared do not depend on how often that is.
         for time in 0..300 {
+            // A server that lives for one client comes when it is called, not when it is listed.
+            let id = format!("\"settle-call-{time}\"");
+            self.send_as(&id, "tools/call", &call);
+            self.pass_by(&id, wanted, &mut is_heard);
             let id = format!("\"settle-{time}\"");
             self.send_as(&id, method, "{}");
-            loop {
-                let text = self.next(WITHIN);
-                let text = text.unwrap_or_else(|| panic!("`{method}` is not answered"));
-                is_heard |= text.word("method") == wanted;
-                if is_question(&text) {
-                    self.reply(&text);
-                } else if is_id(&text, &id) {
-                    if is_heard && text.to_string().contains(holds) {
-                        return;
-                    }
-                    break;
-                }
+            let answer = self.pass_by(&id, wanted, &mut is_heard);
+            if is_heard && answer.to_string().contains(holds) {
+                return;
             }
             std::thread::park_timeout(Duration::from_millis(100));
         }
         panic!("`{method}` never holds `{holds}`, or `{wanted}` has not come: {is_heard}");
+    }
+
+    /// Waits for an answer, whatever else comes.
+    fn pass_by(&mut self, id: &str, wanted: &str, is_heard: &mut bool) -> Text {
+        loop {
+            let text = self.next(WITHIN).unwrap_or_else(|| panic!("{id} is not answered"));
+            *is_heard |= text.word("method") == wanted;
+            if is_question(&text) {
+                self.reply(&text);
+            } else if is_id(&text, id) {
+                return text;
+            }
+        }
     }
 
     fn next(&mut self, limit: Duration) -> Option<Text> {
