@@ -199,7 +199,7 @@ impl Client {
                 self.hear_request(text, id, &method, params, stream)
             }
             Ok(Message::Notification { method, params }) => {
-                self.hear_notification(&method, params, text, stream);
+                self.hear_notification(&method, params, text);
                 Heard::Taken
             }
             Ok(Message::Answer { id, outcome }) => {
@@ -293,7 +293,7 @@ impl Client {
         Heard::Asked
     }
 
-    fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8], stream: StreamNo) {
+    fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8]) {
         match method {
             "notifications/cancelled" => {
                 if let Some(id) = Params::read(params).request_id() {
@@ -304,7 +304,7 @@ impl Client {
             // Of what a server has asked the client.
             "notifications/progress" => self.progressed(params, text),
             "notifications/tasks/status" => self.task_changed(params, text),
-            _ => self.pass_notification(method, text, stream),
+            _ => self.pass_notification(method, text),
         }
     }
 

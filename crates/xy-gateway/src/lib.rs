@@ -25,6 +25,7 @@ pub mod metrics;
 mod names;
 mod owners;
 mod params;
+mod piece;
 #[cfg(test)]
 mod play;
 mod say;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use xy_supervisor::instance::InstanceKey;
 
+use crate::upstream::ECHO;
+
 /// Tasks of one client.
 pub(crate) const MOST_TASKS: usize = 1000;
 
@@ -27,9 +29,6 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// Tasks are forgotten after this time, whatever their server says.
 const LONGEST_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// What a client leaves behind may still be worked on for so long.
-const ECHO: Duration = Duration::from_secs(60);
 
 /// Whose everything is.
 #[derive(Debug, Default)]

@@ -46,7 +46,7 @@ const MOST_CALLS: usize = 10_000;
 
 /// How long something a server says may belong to a call that was given up, or to one of
 /// another daemon's client.
-const ECHO: Duration = Duration::from_secs(60);
+pub(crate) const ECHO: Duration = Duration::from_secs(60);
 
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;

@@ -21,6 +21,7 @@
 mod clock;
 mod daemon;
 mod home;
+pub mod json;
 mod kdl;
 mod leaks;
 mod logs;

@@ -35,6 +35,10 @@ pub enum Mood {
     HangsUp,
     /// It hangs up in the middle of each answer.
     BreaksOff,
+    /// It does as it should once the test has let it go.
+    Waits,
+    /// It says so many bytes of an answer, and then no more.
+    HoldsBack(usize),
 }
 
 /// What it applies to.
@@ -44,6 +48,10 @@ pub enum To {
     Everything,
     /// Calls of tools only.
     Calls,
+    /// Greetings only.
+    Greetings,
+    /// What clients answer to its questions.
+    Answers,
 }
 
 /// A remote server, at `/mcp`, where `/moved` leads to as well. It ends when it is dropped.
@@ -64,6 +72,7 @@ struct State {
     everything: Mood,
     calls: Mood,
     greetings: Mood,
+    heeds: Mood,
     sessions: BTreeSet<String>,
     begun: usize,
     /// The texts of all calls that were carried out.
@@ -112,6 +121,7 @@ impl Remote {
             everything: Mood::Well,
             calls: Mood::Well,
             greetings: Mood::Well,
+            heeds: Mood::Well,
             sessions: BTreeSet::new(),
             begun: 0,
             done: Vec::new(),
@@ -146,12 +156,9 @@ impl Remote {
         match to {
             To::Everything => state.everything = mood,
             To::Calls => state.calls = mood,
+            To::Greetings => state.greetings = mood,
+            To::Answers => state.heeds = mood,
         }
-    }
-
-    /// Changes how it behaves when it is greeted.
-    pub fn mood_of_greetings(&self, mood: Mood) {
-        self.shared.lock().greetings = mood;
     }
 
     /// Offers nothing to those who only listen.
@@ -187,6 +194,11 @@ impl Remote {
     /// What clients answered to its questions.
     pub fn answers(&self) -> Vec<Value> {
         self.shared.lock().answers.clone()
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().open.len()
     }
 
     /// How many listen for what belongs to no call.
@@ -274,6 +286,9 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             match head.message.as_str() {
                 "tools/call" if state.everything == Mood::Well => state.calls.clone(),
                 "initialize" if state.everything == Mood::Well => state.greetings.clone(),
+                "" if head.method == "POST" && state.everything == Mood::Well => {
+                    state.heeds.clone()
+                }
                 _ => state.everything.clone(),
             }
         };
@@ -282,8 +297,11 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             answer(&mut out, 308, &[("location".to_owned(), "/mcp".to_owned())], "")?;
             continue;
         }
+        if mood == Mood::Waits {
+            drop(wait(shared, |state| state.is_over || state.is_let_go));
+        }
         match mood {
-            Mood::Well => {
+            Mood::Well | Mood::Waits => {
                 if !well(shared, &mut out, &head, &message)? {
                     return Ok(());
                 }
@@ -302,6 +320,13 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             }
             Mood::Silent => drop(wait(shared, |state| state.is_over)),
             Mood::HangsUp => return Ok(()),
+            Mood::HoldsBack(bytes) => {
+                let length = bytes + 1;
+                let kind = "content-type: application/json\r\n";
+                write!(out, "HTTP/1.1 200 x\r\n{kind}content-length: {length}\r\n\r\n")?;
+                out.write_all(&vec![b' '; bytes])?;
+                drop(wait(shared, |state| state.is_over));
+            }
             Mood::BreaksOff => {
                 let head = "HTTP/1.1 200 x\r\ncontent-type: application/json\r\n";
                 return write!(out, "{head}content-length: 1000\r\n\r\n{{\"jsonrpc\":");

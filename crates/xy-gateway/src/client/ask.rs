@@ -373,7 +373,7 @@ impl Client {
     }
 
     /// A notification of the client's that is not for us.
-    pub(super) fn pass_notification(&self, method: &str, text: &[u8], _stream: StreamNo) {
+    pub(super) fn pass_notification(&self, method: &str, text: &[u8]) {
         // What is shared does not hear what concerns one client alone.
         let concerns_one = method == "notifications/roots/list_changed";
         let servers = match &self.entry.view {

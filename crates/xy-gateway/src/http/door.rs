@@ -2,8 +2,6 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -27,6 +25,7 @@ use super::stream::EventStream;
 use super::{HttpRules, HttpStatus};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
+use crate::piece;
 
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
@@ -339,17 +338,7 @@ async fn collect_rest(
     Ok(whole.into())
 }
 
-/// The next piece of a body; trailers are none.
+/// The next piece of a body.
 async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Refused> {
-    loop {
-        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
-            None => return Ok(None),
-            Some(Err(_)) => return Err(Refused::BodyBroken),
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
-                }
-            }
-        }
-    }
+    piece::next_piece(body).await.map_err(|_| Refused::BodyBroken)
 }

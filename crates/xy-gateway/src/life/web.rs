@@ -17,7 +17,7 @@ use crate::hub::Hub;
 use crate::server::Server;
 use crate::upstream::Upstream;
 use crate::upstream::greet::{INITIALIZED, Note};
-use crate::upstream::web::{Trouble, Web};
+use crate::upstream::web::{GOOD_AFTER, TAKEN_WITHIN, Trouble, Web};
 
 /// How soon a server that was started here is tried again while it comes up.
 const FIRST_AGAIN: Duration = Duration::from_millis(25);
@@ -35,12 +35,6 @@ const DEAF_AFTER: Duration = Duration::from_secs(5);
 
 /// How often that is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-
-/// How long a server may take to take the second half of a greeting.
-const TAKEN_WITHIN: Duration = Duration::from_secs(10);
-
-/// A session that has lived for so long was a good one.
-const GOOD_AFTER: Duration = Duration::from_secs(5);
 
 /// Greetings in a row that were each forgotten at once.
 const MOST_FORGOTTEN: u32 = 5;

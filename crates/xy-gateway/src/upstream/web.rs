@@ -42,7 +42,7 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
 /// How long a server may take to take what wants no answer.
-const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The answer to a call that was given up is read for so long.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
@@ -52,6 +52,9 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// News for whoever leads this life; only the first of a kind matters.
 const TROUBLES: usize = 8;
+
+/// A session or a stream that has lived for so long was a good one.
+pub(crate) const GOOD_AFTER: Duration = Duration::from_secs(5);
 
 /// Calls under way with one server; more wait. Each has a connection, and others need theirs.
 const MOST_AT_ONCE: usize = 256;
@@ -296,9 +299,14 @@ impl Web {
         Ask { method, to, headers, body }
     }
 
+    /// Whether this call begins a session.
+    fn is_greeted_by(&self, call: u64) -> bool {
+        self.greeting.get() == Greeting::Call(call)
+    }
+
     /// The answer to a greeting may name the session.
     fn take_session(&self, call: u64, headers: &HeaderMap) {
-        if self.greeting.get() != Greeting::Call(call) {
+        if !self.is_greeted_by(call) {
             return;
         }
         let id = headers.get(SESSION).filter(|id| id.len() <= LONGEST_SESSION);
@@ -372,7 +380,11 @@ impl Wire for Web {
         !self.unsent.borrow().contains(&place)
     }
 
+    /// Whoever is greeted need not have taken what waits for that.
     fn waiting(&self) -> usize {
+        if self.greeting.get() == Greeting::Due {
+            return 0;
+        }
         self.untold_bytes.get() + self.unsent_bytes.get()
     }
 

@@ -1,6 +1,8 @@
 //! Servers somewhere else that are slow, break off, forget, refuse and talk nonsense: each a
 //! clear state and a clear error, and never anybody else's trouble.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use xy_testkit::remote::{Mood, Remote, Tls, To};
 use xy_testkit::{Home, McpClient};
@@ -94,14 +96,15 @@ fn a_forgotten_session_is_begun_again_and_nothing_is_done_twice() {
     assert_eq!(text(&client.call("far__echo", say("2"))), "2");
     assert_eq!(remote.begun(), 2);
     remote.forget();
+    // More than may be under way at a time: they must not keep the greeting out.
     let calls: Vec<u64> =
-        (3..13).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
-    for (number, id) in (3..13).zip(calls) {
+        (3..403).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
+    for (number, id) in (3..403).zip(calls) {
         assert_eq!(text(&client.wait_answer(id)), number.to_string());
     }
     let mut done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
     done.sort_unstable();
-    assert_eq!(done, (1..13).collect::<Vec<_>>(), "each was done once");
+    assert_eq!(done, (1..403).collect::<Vec<_>>(), "each was done once");
     assert_eq!(remote.begun(), 3);
     home.finish();
 }
@@ -427,7 +430,7 @@ fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_eve
     let client = local(&home);
     assert_eq!(text(&client.call("far__echo", say("1"))), "1");
     remote.mood(To::Calls, Mood::Status(404, Vec::new()));
-    remote.mood_of_greetings(Mood::Silent);
+    remote.mood(To::Greetings, Mood::Silent);
     let undone = client.call("far__echo", say("2"));
     assert_eq!(code(&undone), -32005, "{undone}");
     assert!(words(&undone).contains("not done"), "{undone}");
@@ -437,7 +440,7 @@ fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_eve
     });
     assert!(gone["reason"].as_str().unwrap().contains("initialize"), "{gone}");
     remote.mood(To::Calls, Mood::Well);
-    remote.mood_of_greetings(Mood::Well);
+    remote.mood(To::Greetings, Mood::Well);
     ready(&home, &[REMOTE]);
     assert_eq!(text(&client.call("far__echo", say("3"))), "3");
     assert_eq!(remote.done(), ["1", "3"]);
@@ -517,5 +520,85 @@ fn a_tool_that_answers_404_in_its_own_words_has_answered() {
     assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
     let calls = remote.heads().iter().filter(|head| head.message == "tools/call").count();
     assert_eq!(calls, 8, "each was sent once");
+    home.finish();
+}
+
+#[test]
+fn what_is_cancelled_while_a_session_is_begun_again_is_never_done() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    remote.forget();
+    remote.mood(To::Greetings, Mood::Waits);
+    let id = client.start_call("far__echo", say("cancelled"));
+    home.wait_until("it is greeted again", || {
+        remote.heads().iter().filter(|head| head.message == "initialize").count() == 2
+    });
+    client.cancel(&json!(id));
+    echoes(&client, "near");
+    remote.let_go();
+    assert_eq!(text(&client.call("far__echo", say("wanted"))), "wanted");
+    assert_eq!(remote.done(), ["wanted"]);
+    home.finish();
+}
+
+#[test]
+fn no_answer_of_a_client_waits_behind_another_clients() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let (slow, quick) = (capable(&home), capable(&home));
+    remote.mood(To::Answers, Mood::Silent);
+    slow.start_call("far__ask", say("slow"));
+    let question = slow.wait_question();
+    slow.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
+    home.wait_until("it is not taken", || {
+        remote.heads().iter().any(|head| head.method == "POST" && head.message.is_empty())
+    });
+    remote.mood(To::Answers, Mood::Well);
+    let call = quick.start_call("far__ask", say("quick"));
+    let question = quick.wait_question();
+    quick.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
+    assert_eq!(text(&quick.wait_answer(call)), "quick");
+    let log = home.xy(&["logs", REMOTE]).stdout;
+    assert!(!log.contains("a message was lost"), "the other is still on its way: {log}");
+    home.finish();
+}
+
+#[test]
+fn however_many_call_a_server_has_a_bounded_number_of_connections() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let clients = [local(&home), local(&home)];
+    let calls: Vec<_> = (0..400)
+        .map(|number| clients[number % 2].start_call("far__wait", say(&number.to_string())))
+        .collect();
+    home.wait_until("as many as may be are there", || remote.done().len() == 256);
+    echoes(&clients[0], "near");
+    // Those, the stream that belongs to no call, and what wants no answer.
+    assert!(remote.connections() <= 256 + 2, "{}", remote.connections());
+    remote.let_go();
+    for (number, id) in calls.into_iter().enumerate() {
+        assert_eq!(text(&clients[number % 2].wait_answer(id)), number.to_string());
+    }
+    assert_eq!(remote.done().len(), 400);
+    home.finish();
+}
+
+#[test]
+fn unfinished_answers_have_a_bound_over_all() {
+    const EACH: usize = 30 << 20;
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    remote.mood(To::Calls, Mood::HoldsBack(EACH));
+    // Four fit into 128 MiB.
+    let calls: Vec<u64> = (0..5).map(|_| client.start_call("far__echo", say("1"))).collect();
+    let told = home.wait_until("one is told", || {
+        let heard = |id: &u64| client.answer_within(*id, Duration::from_millis(10));
+        calls.iter().find_map(heard)
+    });
+    assert_eq!(code(&told), -32010, "{told}");
+    assert!(words(&told).contains("large and unfinished"), "{told}");
+    echoes(&client, "near");
     home.finish();
 }

@@ -53,7 +53,12 @@ impl Call {
     async fn run(&self, body: Body) {
         // What was said before comes first, unless the server does not take it.
         let _ = timeout(TOLD_WITHIN, self.web.told_before(body.after)).await;
-        let _room = self.web.room.acquire().await; // It is never closed.
+        // Others may wait for a greeting, and must not keep it out.
+        let _room = if self.web.is_greeted_by(self.ours) {
+            None
+        } else {
+            self.web.room.acquire().await.ok() // It is never closed.
+        };
         let Some((had_session, response)) = self.post(body).await else { return };
         let status = response.status();
         if self.web.is_older && status.is_success() {
@@ -118,9 +123,8 @@ impl Call {
     }
 
     /// Whether it was answered after all, by the server's own error under our own id.
-    async fn is_answer(&self, mut body: Incoming) -> bool {
-        let read = whole(&mut body, MOST_WORDS, &mut self.web.reading()).await;
-        let Ok(text) = read else { return false };
+    async fn is_answer(&self, body: Incoming) -> bool {
+        let Some(text) = self.words(body).await else { return false };
         let ours = self.ours.to_string();
         if !matches!(envelope::parse(&text), Ok(Message::Answer { id: Some(id), .. }) if id == ours)
         {
@@ -263,10 +267,14 @@ impl Call {
         self.web.trouble(Trouble::Failing(format!("it answered {status}")));
     }
 
+    /// What a server says to a call that it does not answer as it should.
+    async fn words(&self, mut body: Incoming) -> Option<Bytes> {
+        whole(&mut body, MOST_WORDS, &mut self.web.reading()).await.ok()
+    }
+
     /// Passes on an error that a server wrote itself; whether it did.
-    async fn own_words(&self, mut body: Incoming) -> bool {
-        let read = whole(&mut body, MOST_WORDS, &mut self.web.reading()).await;
-        let Ok(text) = read else { return false };
+    async fn own_words(&self, body: Incoming) -> bool {
+        let Some(text) = self.words(body).await else { return false };
         let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(&text)
         else {
             return false;

@@ -2,9 +2,7 @@
 //! as far as the same server goes.
 
 use std::error::Error;
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -20,6 +18,7 @@ use tokio::sync::OnceCell;
 
 use super::place::{is_same_origin, resolve, shown};
 use crate::held::Held;
+use crate::piece;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -174,17 +173,7 @@ fn innermost(error: &dyn Error) -> String {
 
 /// The next piece of a body; `None` at its end.
 pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Failed> {
-    loop {
-        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
-            None => return Ok(None),
-            Some(Err(problem)) => return Err(Failed::Broken(innermost(&problem))),
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
-                }
-            }
-        }
-    }
+    piece::next_piece(body).await.map_err(|problem| Failed::Broken(innermost(&problem)))
 }
 
 /// A whole body, unless it is longer than `most`, or there is too much of others.

@@ -11,7 +11,7 @@ use xy_mcp::sse::{Events, Piece};
 use super::fetch::{Failed, next_piece};
 use super::meaning::{Meaning, Refusal, meaning};
 use super::place::{is_same_origin, resolve};
-use super::{LAST_EVENT, Trouble, Web};
+use super::{GOOD_AFTER, LAST_EVENT, Trouble, Web};
 use crate::held::Held;
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
@@ -22,9 +22,6 @@ const MOST_WAIT: Duration = Duration::from_secs(60);
 
 /// After many streams that brought nothing, one is asked for this often.
 const LONG_WAIT: Duration = Duration::from_secs(10);
-
-/// A stream that has lived for so long was a good one.
-const GOOD_AFTER: Duration = Duration::from_secs(5);
 
 /// So many times in a row a server may not be reached before it counts as gone.
 const MOST_MISSES: u32 = 3;

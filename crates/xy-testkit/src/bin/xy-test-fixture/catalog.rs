@@ -1,8 +1,8 @@
 //! What the server shows: itself, its tools, prompts and resources, as texts.
 
-use crate::json::{Members, quoted};
 use crate::request::BAD_PARAMS;
 use crate::session::Session;
+use xy_testkit::json::{Members, quoted};
 
 /// A red pixel.
 pub(crate) const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";

@@ -13,7 +13,6 @@
 //! nobody knows, numbers spelled `1.0`, keys in an unusual order.
 
 mod catalog;
-mod json;
 mod older;
 mod request;
 mod session;

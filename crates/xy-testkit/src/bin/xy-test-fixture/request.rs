@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::json::{Members, quoted};
 use crate::session::Session;
 use crate::stream::Out;
+use xy_testkit::json::{Members, quoted};
 
 /// There is no such method.
 pub(crate) const NO_METHOD: i64 = -32601;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::json::{Members, quoted};
 use crate::request::{BAD_PARAMS, NO_METHOD, Request, notification};
 use crate::stream::Out;
 use crate::tasks::Tasks;
 use crate::{catalog, tasks, tools};
+use xy_testkit::json::{Members, quoted};
 
 /// The revisions with `initialize`, the youngest last.
 pub(crate) const KNOWN: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::json::Members;
 use crate::session::{Heard, KNOWN, Session};
 use crate::stream::{Out, Stream};
 use crate::web::{Ask, Body, Reply, Serve, Style};
+use xy_testkit::json::Members;
 
 /// More sessions than any test leaves open.
 const MOST_SESSIONS: usize = 2000;

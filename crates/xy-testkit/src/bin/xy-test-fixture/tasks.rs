@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::json::{Members, quoted};
 use crate::request::{BAD_PARAMS, Request};
+use xy_testkit::json::{Members, quoted};
 
 /// More tasks than any test begins.
 const MOST_TASKS: usize = 1000;

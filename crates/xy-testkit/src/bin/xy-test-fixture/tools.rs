@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::catalog::{PICTURE, SOUND};
-use crate::json::{Members, quoted};
 use crate::request::{BAD_PARAMS, Request, notification};
 use crate::tasks;
+use xy_testkit::json::{Members, quoted};
 
 /// Between two steps of a tool that takes a moment.
 const STEP: Duration = Duration::from_millis(50);

@@ -94,7 +94,7 @@ pub(crate) enum Style {
 impl Reply {
     /// No more than a status and, in words, why.
     pub(crate) fn refusal(status: u16, why: &str) -> Self {
-        let error = format!(r#"{{"code":-32600,"message":{}}}"#, crate::json::quoted(why));
+        let error = format!(r#"{{"code":-32600,"message":{}}}"#, xy_testkit::json::quoted(why));
         let body = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#);
         Self { status, headers: Vec::new(), body: Body::Json(body) }
     }

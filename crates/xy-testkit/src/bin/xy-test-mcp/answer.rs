@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::json::{Members, quoted};
 use crate::outlet::Outlet;
+use xy_testkit::json::{Members, quoted};
 
 /// There is no such method.
 pub(crate) const NO_METHOD: i64 = -32601;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::answer::{Call, structured_result};
-use crate::json::quoted;
 use crate::server::Server;
 use crate::tools;
+use xy_testkit::json::quoted;
 
 /// The same numbers for the same seed.
 struct Chance(u64);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, notification, text_result};
-use crate::json::Members;
 use crate::server::Server;
 use crate::tools;
+use xy_testkit::json::Members;
 
 /// One task.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) fn job(server: &Arc<Server>, call: Call) {
 fn work(server: &Arc<Server>, worker: &Asked, call: &Call, id: &str) {
     let message = call.string("message");
     if let Some(token) = &call.progress_token {
-        let text = crate::json::quoted(&message);
+        let text = xy_testkit::json::quoted(&message);
         let params = format!(r#"{{"progressToken":{token},"progress":1,"message":{text}}}"#);
         call.notify("notifications/progress", &params);
     }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::catalog;
-use crate::json::Members;
 use crate::server::Server;
+use xy_testkit::json::Members;
 
 /// The resource that `bump` changes.
 pub(crate) const COUNTER: &str = "test://counter";

@@ -33,7 +33,6 @@ mod catalog;
 mod chatter;
 mod http;
 mod jobs;
-mod json;
 mod lists;
 mod outlet;
 mod plan;

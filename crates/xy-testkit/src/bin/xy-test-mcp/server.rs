@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, NO_METHOD, notification, refusal};
 use crate::jobs::{self, Job};
-use crate::json::Members;
 use crate::outlet::Outlet;
 use crate::plan::Plan;
 use crate::{die, lists, stdin, tools};
+use xy_testkit::json::Members;
 
 /// The revisions with `initialize`, the youngest last.
 const KNOWN: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];

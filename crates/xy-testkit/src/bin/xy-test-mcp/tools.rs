@@ -21,9 +21,9 @@ use crate::answer::{BAD_PARAMS, Call, structured_result, text_result};
 use crate::chatter;
 use crate::die;
 use crate::jobs;
-use crate::json::quoted;
 use crate::lists;
 use crate::server::{Server, level_of};
+use xy_testkit::json::quoted;
 
 /// Does what a call asks for.
 pub(crate) fn call(server: &Arc<Server>, call: Call) {
