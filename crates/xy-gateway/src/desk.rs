@@ -19,7 +19,7 @@ use xy_supervisor::instance::Holder;
 
 use crate::catalog::Kind;
 use crate::client::ask::PATIENCE;
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::hub::{DEFAULT_PROFILE, Hub};
 use crate::names::quoted;
 use crate::server::{Server, Standing};
@@ -198,7 +198,7 @@ impl Outlet for OneAnswer {
 impl Visit {
     fn begin(hub: &Rc<Hub>, view: View) -> Result<Self, CallError> {
         let answer = Rc::new(OneAnswer::default());
-        let entry = Entry { view, may_manage: true };
+        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0 };
         let conversation = hub
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;

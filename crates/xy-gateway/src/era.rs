@@ -9,6 +9,18 @@ pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025
 /// The latest of them.
 pub const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
 
+/// The revision without `initialize`: every request says by itself what it has to say.
+pub const MODERN: &str = "2026-07-28";
+
+/// The two kinds of revisions, which are different protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// It begins with `initialize`, and servers ask clients.
+    Legacy,
+    /// Every request stands for itself, and what a server wants to know is in its result.
+    Modern,
+}
+
 /// A revision that we know, as one of ours.
 pub fn known(version: &str) -> Option<&'static str> {
     VERSIONS.into_iter().find(|known| *known == version)
@@ -73,31 +85,70 @@ struct Answer {
     instructions: Value,
 }
 
+#[derive(Deserialize)]
+struct Discovered {
+    #[serde(rename = "supportedVersions")]
+    versions: Vec<String>,
+    #[serde(default)]
+    capabilities: Value,
+    #[serde(default)]
+    instructions: Value,
+}
+
 impl Introduction {
     /// Reads a server's answer to `initialize`; an error is for its status.
     pub fn read(result: &str) -> Result<Self, String> {
         let answer: Answer = serde_json::from_str(result)
             .map_err(|cause| format!("its answer to `initialize` is not one: {cause}"))?;
         if known(&answer.version).is_none() {
-            return Err(format!(
-                "it speaks revision `{}` of MCP, and xy knows {}",
-                xy_protocol::control::quoted(&answer.version),
-                VERSIONS.join(", ")
-            ));
+            return Err(unknown(&answer.version));
         }
-        let has = |what: &str| answer.capabilities.get(what).is_some_and(|it| !it.is_null());
-        let abilities = Abilities {
+        Ok(Self {
+            abilities: Abilities::read(&answer.capabilities),
+            version: answer.version,
+            result: result.to_owned(),
+            instructions: answer.instructions.as_str().map(str::to_owned),
+        })
+    }
+
+    /// Reads a server's answer to `server/discover`; an error is for its status.
+    pub fn discovered(result: &str) -> Result<Self, String> {
+        let answer: Discovered = serde_json::from_str(result)
+            .map_err(|cause| format!("its answer to `server/discover` is not one: {cause}"))?;
+        if !answer.versions.iter().any(|version| version == MODERN) {
+            return Err(unknown(&answer.versions.join(", ")));
+        }
+        Ok(Self {
+            abilities: Abilities::read(&answer.capabilities),
+            version: MODERN.to_owned(),
+            result: result.to_owned(),
+            instructions: answer.instructions.as_str().map(str::to_owned),
+        })
+    }
+
+    /// Which kind of revision it speaks.
+    pub fn era(&self) -> Era {
+        if self.version == MODERN { Era::Modern } else { Era::Legacy }
+    }
+}
+
+impl Abilities {
+    fn read(capabilities: &Value) -> Self {
+        let has = |what: &str| capabilities.get(what).is_some_and(|it| !it.is_null());
+        Self {
             tools: has("tools"),
             prompts: has("prompts"),
             resources: has("resources"),
-            subscribe: answer.capabilities["resources"]["subscribe"] == true,
+            subscribe: capabilities["resources"]["subscribe"] == true,
             completions: has("completions"),
             logging: has("logging"),
-        };
-        let instructions = answer.instructions.as_str().map(str::to_owned);
-        let version = answer.version;
-        Ok(Self { version, result: result.to_owned(), abilities, instructions })
+        }
     }
+}
+
+fn unknown(version: &str) -> String {
+    let version = xy_protocol::control::quoted(version);
+    format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }
 
 /// What a server is greeted with. `capabilities` is what it is told a client can do.
@@ -139,6 +190,21 @@ mod tests {
             ..Abilities::default()
         };
         assert_eq!((read.abilities, read.instructions.as_deref()), (abilities, Some("do")));
+    }
+
+    #[test]
+    fn a_server_without_initialize_is_discovered() {
+        let read = Introduction::discovered(
+            r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0}"#,
+        )
+        .unwrap();
+        assert_eq!((read.era(), read.version.as_str()), (Era::Modern, MODERN));
+        assert_eq!(read.abilities, Abilities { prompts: true, ..Abilities::default() });
+        for wrong in [r#"{"supportedVersions":["2099-01-01"]}"#, "{}", "7"] {
+            assert!(Introduction::discovered(wrong).is_err(), "{wrong}");
+        }
+        let legacy = Introduction::read(r#"{"protocolVersion":"2025-06-18"}"#).unwrap();
+        assert_eq!(legacy.era(), Era::Legacy);
     }
 
     #[test]

@@ -21,6 +21,21 @@ pub struct Entry {
     /// Whether it may manage servers: everyone on the local door, over HTTP a token with
     /// that right.
     pub may_manage: bool,
+    /// How long it stays.
+    pub stay: Stay,
+    /// What tells it from others that the door knows apart, such as the holder of another
+    /// token; 0 for everyone on the local door.
+    pub who: u64,
+}
+
+/// How long a client stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// For a connection or a session.
+    Long,
+    /// For one request, of a revision that has no sessions. Every request is another client,
+    /// as far as anybody can tell.
+    Once,
 }
 
 /// What a client is shown.

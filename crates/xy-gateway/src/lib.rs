@@ -22,6 +22,7 @@ mod life;
 mod local;
 mod manifest;
 pub mod metrics;
+mod modern;
 mod names;
 mod owners;
 mod params;

@@ -18,7 +18,7 @@ use xy_ipc::is_hung_up;
 use xy_mcp::edit::append_on_one_line;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, To, View};
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::say;
 use crate::upstream::pipes::{READ_BYTES, with_scratch};
 use crate::upstream::wire::MAX_MESSAGE;
@@ -273,7 +273,7 @@ fn welcome(
         door::View::Profile(name) => View::Profile(name),
         door::View::Server(name) => View::Server(name),
     };
-    let entry = Entry { view, may_manage: true };
+    let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0 };
     front.open(entry, outlet).map_err(|refusal| refused(refusal.to_string(), Some("see `xy list`")))
 }
 

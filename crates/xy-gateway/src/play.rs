@@ -24,7 +24,7 @@ use xy_supervisor::speak::Said;
 
 use crate::control::{Control, Later};
 use crate::era::Introduction;
-use crate::front::{Conversation, Entry, Front, Outlet, To, View};
+use crate::front::{Conversation, Entry, Front, Outlet, Stay, To, View};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::Server;
@@ -161,7 +161,12 @@ impl Play {
 
     /// A client that can do this.
     fn client(&self, capabilities: &Value) -> Visitor {
-        let entry = Entry { view: View::Profile("default".to_owned()), may_manage: false };
+        let entry = Entry {
+            view: View::Profile("default".to_owned()),
+            may_manage: false,
+            stay: Stay::Long,
+            who: 0,
+        };
         let heard = Rc::new(Heard::default());
         let conversation = self.hub.open(entry, heard.clone()).unwrap();
         let visitor = Visitor { conversation, heard };

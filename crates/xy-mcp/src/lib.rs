@@ -7,4 +7,5 @@
 pub mod edit;
 pub mod envelope;
 pub mod head;
+pub mod members;
 pub mod sse;

@@ -58,6 +58,13 @@ pub(super) struct Guest<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Who(usize);
 
+impl Who {
+    /// A number that is nobody else's, and not that of the local door.
+    pub(super) fn number(self) -> u64 {
+        self.0 as u64 + 1
+    }
+}
+
 impl Guest<'_> {
     /// Whether it may see what is at `place`.
     pub(super) fn may_see(&self, place: Place<'_>) -> Result<(), Refused> {

@@ -17,7 +17,7 @@ use super::refused::Refused;
 use super::room::Room;
 use super::route::Place;
 use crate::era;
-use crate::front::{Conversation, Entry, Front, View};
+use crate::front::{Conversation, Entry, Front, Stay, View};
 
 /// A session that is idle for so long makes room for others when there is none.
 const FORSAKEN_AFTER: Duration = Duration::from_secs(60);
@@ -201,7 +201,8 @@ impl Sessions {
         let id = SessionId::random()?;
         let room = Room::for_session(&self.room);
         let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
-        let entry = Entry { view: place.to_view(), may_manage: guest.may_manage };
+        let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
+        let entry = Entry { view, may_manage, stay: Stay::Long, who };
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
             id,

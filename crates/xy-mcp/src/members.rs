@@ -1,0 +1,134 @@
+//! The members of an object, each as a piece of the text that was read.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// An object's members, in their order. A key that is there twice is there twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members<'t>(Vec<(Cow<'t, str>, &'t str)>);
+
+impl<'t> Members<'t> {
+    /// The members of `text`; `None` if that is no object.
+    pub fn read(text: &'t str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The first member of this name, as it is written.
+    pub fn get(&self, name: &str) -> Option<&'t str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &'t str)> {
+        self.0.iter().map(|(key, value)| (&**key, *value))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Leaves out all that `is_meant` by their keys.
+    pub fn without(mut self, is_meant: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(key, _)| !is_meant(key));
+        self
+    }
+}
+
+impl fmt::Display for Members<'_> {
+    /// As an object; the values as they were written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (place, (key, value)) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            let key = serde_json::to_string(key).map_err(|_| fmt::Error)?;
+            write!(f, "{comma}{key}:{value}")?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl<'t> Deserialize<'t> for Members<'t> {
+    fn deserialize<D: Deserializer<'t>>(value: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'t> Visitor<'t> for Object {
+            type Value = Members<'t>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(Key(key)) = map.next_key()? {
+                    let value: &RawValue = map.next_value()?;
+                    all.push((key, value.get()));
+                }
+                Ok(Members(all))
+            }
+        }
+
+        value.deserialize_map(Object)
+    }
+}
+
+/// A key, borrowed unless it has escapes.
+struct Key<'t>(Cow<'t, str>);
+
+impl<'t> Deserialize<'t> for Key<'t> {
+    fn deserialize<D: Deserializer<'t>>(value: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'t> Visitor<'t> for Text {
+            type Value = Key<'t>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'t str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        value.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_pieces_of_the_text_in_their_order() {
+        let text = r#"{ "b" : 1.50, "\u0061":{"x" : [1]},"b":2 }"#;
+        let members = Members::read(text).unwrap();
+        assert_eq!(members.to_string(), r#"{"b":1.50,"a":{"x" : [1]},"b":2}"#);
+        assert_eq!((members.get("a"), members.get("b")), (Some(r#"{"x" : [1]}"#), Some("1.50")));
+        assert_eq!(members.get("c"), None);
+        let within = text.as_bytes().as_ptr_range();
+        assert!(members.iter().all(|(_, value)| within.contains(&value.as_ptr())));
+        assert_eq!(members.clone().without(|key| key == "b").to_string(), r#"{"a":{"x" : [1]}}"#);
+    }
+
+    #[test]
+    fn what_is_no_object_has_none() {
+        for text in ["", "[]", "7", "null", "{", r#"{"a"}"#, "{1:2}"] {
+            assert_eq!(Members::read(text), None, "{text}");
+        }
+        assert!(Members::read("{}").unwrap().is_empty());
+    }
+}
