@@ -14,6 +14,7 @@
 
 mod catalog;
 mod older;
+mod reply;
 mod request;
 mod session;
 mod stdio;

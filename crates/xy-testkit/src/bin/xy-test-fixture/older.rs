@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::reply::{Body, Reply, Style};
 use crate::session::{Heard, Session};
 use crate::stream::{Out, Stream};
-use crate::web::{Ask, Body, Reply, Serve, Style};
+use crate::web::{Ask, Serve};
 
 /// More sessions than any test begins. One lasts as long as the process: nothing tells that
 /// it is over.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::reply::{Body, Reply, Style};
 use crate::session::{Heard, KNOWN, Session};
 use crate::stream::{Out, Stream};
-use crate::web::{Ask, Body, Reply, Serve, Style};
+use crate::web::{Ask, Serve};
 use xy_testkit::json::Members;
 
 /// More sessions than any test leaves open.
