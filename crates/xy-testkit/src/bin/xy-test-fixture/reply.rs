@@ -1,14 +1,15 @@
-//! Answers of the two doors, and how they are written.
+//! Answers over HTTP, and how they are written.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::answer::Answer;
 use crate::stream::{Next, Reader};
 
 /// After so long a silence something is said, so that a client that has left is noticed.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// How soon a client that was let go of may come back, in milliseconds.
 const RETRY: u32 = 100;
@@ -25,7 +26,12 @@ pub(crate) struct Reply {
 pub(crate) enum Body {
     Json(String),
     Empty,
-    Events { reader: Reader, style: Style },
+    Events {
+        reader: Reader,
+        style: Style,
+    },
+    /// To a request of the modern era.
+    Answer(Answer),
 }
 
 /// How events are written.
@@ -62,30 +68,45 @@ impl Reply {
 
 /// Writes an answer; whether the connection can be used again.
 pub(crate) fn write(writer: &mut TcpStream, reply: Reply) -> io::Result<bool> {
-    let mut head = format!("HTTP/1.1 {} {}\r\n", reply.status, reason(reply.status));
-    for (name, value) in &reply.headers {
-        let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
-    }
+    let head = head(reply.status, &reply.headers);
     match reply.body {
         Body::Empty => {
             writer.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes())?;
             Ok(true)
         }
-        Body::Json(json) => {
-            let length = json.len();
-            let type_ = "Content-Type: application/json";
-            let whole = format!("{head}{type_}\r\nContent-Length: {length}\r\n\r\n{json}");
-            writer.write_all(whole.as_bytes())?;
-            Ok(true)
-        }
+        Body::Json(json) => write_json(writer, &head, &json),
         Body::Events { reader, style } => {
-            let more = "Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
-                        X-Accel-Buffering: no\r\nConnection: close\r\n\r\n";
-            writer.write_all(format!("{head}{more}").as_bytes())?;
+            begin_events(writer, &head)?;
             write_events(writer, reader, &style)?;
             Ok(false)
         }
+        Body::Answer(answer) => answer.write(writer),
     }
+}
+
+/// The head of an answer, as far as it is the same for all.
+pub(crate) fn head(status: u16, headers: &[(&'static str, String)]) -> String {
+    let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
+    for (name, value) in headers {
+        let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+    }
+    head
+}
+
+/// Writes JSON after this head; the connection can be used again.
+pub(crate) fn write_json(writer: &mut TcpStream, head: &str, json: &str) -> io::Result<bool> {
+    let length = json.len();
+    let type_ = "Content-Type: application/json";
+    let whole = format!("{head}{type_}\r\nContent-Length: {length}\r\n\r\n{json}");
+    writer.write_all(whole.as_bytes())?;
+    Ok(true)
+}
+
+/// Writes what comes before a stream of events.
+pub(crate) fn begin_events(writer: &mut TcpStream, head: &str) -> io::Result<()> {
+    let more = "Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
+                X-Accel-Buffering: no\r\nConnection: close\r\n\r\n";
+    writer.write_all(format!("{head}{more}").as_bytes())
 }
 
 fn write_events(writer: &mut TcpStream, mut reader: Reader, style: &Style) -> io::Result<()> {
