@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::jobs::{self, Plan};
 use crate::request::Request;
 use crate::rounds::{self, Question};
+use crate::tools;
 use xy_testkit::json::Members;
 
 /// Nobody waits longer for a tool that is no task.
@@ -50,11 +51,12 @@ pub(crate) fn call(request: &Request, name: &str, arguments: &Members) -> bool {
 fn slow_compute(request: &Request, arguments: &Members) {
     let seconds = arguments.number("seconds").unwrap_or(0).min(MOST_SECONDS);
     let text = format!("Computed {}.", arguments.raw("label").unwrap_or("nothing"));
-    if seconds == 0 || !jobs::can_have(request) {
-        request.wait(Duration::from_secs(seconds));
-        return request.text(&text);
+    if seconds > 0 && jobs::can_have(request) {
+        return jobs::begin(request, Plan { looks: seconds, ..Plan::telling(&text) });
     }
-    jobs::begin(request, Plan { looks: seconds, ..Plan::telling(&text) });
+    if !tools::is_cancelled_within(request, Duration::from_secs(seconds)) {
+        request.text(&text);
+    }
 }
 
 fn only_as_task(request: &Request, end: &str) {

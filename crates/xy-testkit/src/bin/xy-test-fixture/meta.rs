@@ -31,14 +31,11 @@ impl Meta {
         let version = meta.string(VERSION_KEY).ok_or_else(|| missing(VERSION_KEY))?;
         let capabilities = meta.raw(CAPABILITIES_KEY).and_then(Members::of);
         let capabilities = capabilities.ok_or_else(|| missing(CAPABILITIES_KEY))?;
-        let level = match meta.raw(LEVEL_KEY) {
-            None => None,
-            Some(_) => {
-                let level = meta.string(LEVEL_KEY).unwrap_or_default();
-                let number = LEVELS.iter().position(|known| *known == level);
-                Some(number.ok_or_else(|| bad(&format!("no level `{level}`")))?)
-            }
-        };
+        let wanted = meta.has(LEVEL_KEY).then(|| meta.string(LEVEL_KEY).unwrap_or_default());
+        let level = wanted.as_ref().and_then(|it| LEVELS.iter().position(|known| known == it));
+        if wanted.is_some() && level.is_none() {
+            return Err(bad(&format!("`{LEVEL_KEY}` is no level")));
+        }
         Ok(Self { version, capabilities, level })
     }
 

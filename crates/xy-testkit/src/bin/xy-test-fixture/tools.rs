@@ -224,15 +224,21 @@ fn ask_url(request: &Request) {
 /// Says that it has begun, and answers nothing once it is cancelled, as it should be.
 fn wait_for_cancel(request: &Request) {
     request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
-    match request.session.wait_for_cancel(&request.key, CANCELLED_WITHIN) {
-        Some(params) => {
-            let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
-            let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
-            request.session.change(|state| state.cancelled = Some(told));
-            request.out.finish();
-        }
-        None => request.failed("nobody cancelled this"),
+    if !is_cancelled_within(request, CANCELLED_WITHIN) {
+        request.failed("nobody cancelled this");
     }
+}
+
+/// Waits to be cancelled. If it is, that is remembered, and there is nothing more to say.
+pub(crate) fn is_cancelled_within(request: &Request, time: Duration) -> bool {
+    let Some(params) = request.session.wait_for_cancel(&request.key, time) else {
+        return false;
+    };
+    let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
+    let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
+    request.session.change(|state| state.cancelled = Some(told));
+    request.out.finish();
+    true
 }
 
 /// A resource is another now: whoever watches it hears so.
