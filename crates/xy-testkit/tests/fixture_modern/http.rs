@@ -46,6 +46,20 @@ fn a_subscription_over_http_is_a_stream_of_its_own() {
 }
 
 #[test]
+fn a_subscription_that_is_hung_up_on_is_forgotten() {
+    let server = Listening::start("modern");
+    let uri = "test://watched-resource";
+    let mut lines =
+        server.open("subscriptions/listen", &listen(json!({ "resourceSubscriptions": [uri] })));
+    assert!(lines.any(|line| line.unwrap().starts_with("data: ")));
+    let touch = || server.ask("tools/call", &tool("touch", json!({ "uri": uri })));
+    assert_eq!(text(&touch()), "touched");
+    drop(lines);
+    let is_forgotten = (0..10_000).any(|_| text(&touch()) == "nobody watches");
+    assert!(is_forgotten);
+}
+
+#[test]
 fn headers_have_to_say_what_the_body_says() {
     let server = Listening::start("modern");
     let list = modern(json!({}));

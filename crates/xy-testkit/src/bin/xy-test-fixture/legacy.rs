@@ -7,14 +7,12 @@ use crate::era::Era;
 use crate::request::{BAD_PARAMS, LEVELS, NO_METHOD, Request};
 use crate::session::Session;
 use crate::stream::Out;
+use crate::subscriptions::MOST_WATCHED;
 use crate::{tasks, tools};
 use xy_testkit::json::Members;
 
 /// The revisions with `initialize`, the youngest last.
 pub(crate) const KNOWN: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-
-/// More resources than any test watches.
-const MOST_WATCHED: usize = 1000;
 
 /// What a message was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use xy_testkit::json::{Members, quoted};
 const MOST_LISTENERS: usize = 1000;
 
 /// More resources than any test watches.
-const MOST_WATCHED: usize = 1000;
+pub(crate) const MOST_WATCHED: usize = 1000;
 
 /// Every notification on a stream says whose it is.
 const ID_KEY: &str = "io.modelcontextprotocol/subscriptionId";

@@ -58,7 +58,7 @@ pub(crate) fn call(request: &Request) {
 
 /// The tools that the conformance suite does not know.
 fn more(request: &Request, name: &str, arguments: &Members) {
-    let is_task = request.params.has("task");
+    let is_task = !request.is_modern() && request.params.has("task");
     match name {
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
