@@ -14,8 +14,8 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
-use crate::catalog::Known;
 use crate::bridge;
+use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
 use crate::manifest::Remembered;

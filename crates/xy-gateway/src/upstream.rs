@@ -329,10 +329,7 @@ impl Upstream {
     pub(crate) fn unhand(&self, ours: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
-        let can_wait = matches!(
-            call.caller.across(),
-            Some(Across::ToLegacy { bond: Some(_), .. })
-        );
+        let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 
