@@ -177,7 +177,7 @@ impl Play {
     }
 }
 
-fn settings(calls: CallRules) -> ServerSettings {
+pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     let name = ServerName::new("s").unwrap();
     let file = PathBuf::from("s.kdl");
     let source = Source { file, command_line: 1, is_outdated: false, added: false };

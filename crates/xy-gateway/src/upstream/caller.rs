@@ -34,6 +34,8 @@ pub(crate) enum Caller {
     Own(oneshot::Sender<Answered>),
     /// The same, for a person who asks something at the control socket.
     Visitor(oneshot::Sender<Answered>),
+    /// Our own ears: it is not answered as long as they are open, and is no client's.
+    Ears(oneshot::Sender<Answered>),
 }
 
 /// The whole answer, as it was written, or why there is none.
@@ -72,6 +74,11 @@ pub(crate) struct Question {
 impl Question {
     /// The whole answer, as it was written.
     pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
+        self.answered().await
+    }
+
+    /// The same. Cancel-safe; must not be asked again.
+    pub(crate) async fn answered(&mut self) -> Result<Box<str>, CallError> {
         let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
         (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
     }
@@ -87,6 +94,12 @@ impl Question {
             call.caller = Caller::Unheard;
         }
     }
+
+    /// The same, and the server need not go on with it; but it is not told so.
+    pub(crate) fn forget(self) {
+        self.upstream.wire.given_up(self.ours);
+        self.let_be();
+    }
 }
 
 impl Drop for Question {
@@ -101,13 +114,15 @@ impl Caller {
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
             // The asker may have left.
-            Self::Own(answer) | Self::Visitor(answer) => drop(answer.send(Err(fault.clone()))),
+            Self::Own(answer) | Self::Visitor(answer) | Self::Ears(answer) => {
+                drop(answer.send(Err(fault.clone())));
+            }
             Self::Nobody { .. } | Self::Unheard => {}
         }
     }
 
     /// Whether anybody waits.
     pub(super) fn is_there(&self) -> bool {
-        matches!(self, Self::Client { .. } | Self::Own(_) | Self::Visitor(_))
+        !matches!(self, Self::Nobody { .. } | Self::Unheard)
     }
 }
