@@ -1,7 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
 use xy_supervisor::speak::{Line, Speak};
 
 use crate::control::Control;
-use crate::desk::{Question, Tool};
+use crate::desk::{Question, Seen, Tool};
 use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
@@ -97,7 +97,7 @@ pub enum End {
 pub struct Gateway {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
-    asking: watch::Receiver<BTreeSet<ServerName>>,
+    seen: watch::Receiver<Seen>,
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -108,16 +108,16 @@ impl Gateway {
         let (end, ended) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (state, listening) = watch::channel(None);
-        let (tell_asking, asking) = watch::channel(BTreeSet::new());
+        let (show, seen) = watch::channel(Seen::default());
         let runtime = runtime::Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()?;
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, asked, (state, tell_asking), ended));
+            local.block_on(&runtime, run(parts, asked, (state, show), ended));
         })?;
-        Ok(Self { questions, listening, asking, end: Some(end), thread: Some(thread) })
+        Ok(Self { questions, listening, seen, end: Some(end), thread: Some(thread) })
     }
 
     /// What people at the control socket can ask.
@@ -125,7 +125,7 @@ impl Gateway {
         Desk {
             questions: self.questions.clone(),
             listening: self.listening.clone(),
-            asking: self.asking.clone(),
+            seen: self.seen.clone(),
         }
     }
 
@@ -153,7 +153,7 @@ impl Gateway {
 pub struct Desk {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
-    asking: watch::Receiver<BTreeSet<ServerName>>,
+    seen: watch::Receiver<Seen>,
 }
 
 /// Any request to one server.
@@ -179,9 +179,14 @@ impl Desk {
 
     /// What could be better about how a server is configured, as its clients meet it.
     pub fn advice(&self, server: &ServerName) -> Option<String> {
-        self.asking.borrow().contains(server).then(|| {
+        self.seen.borrow().asking.contains(server).then(|| {
             format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
         })
+    }
+
+    /// The revision of MCP that is spoken with a server, while it is.
+    pub fn protocol(&self, server: &ServerName) -> Option<String> {
+        self.seen.borrow().spoken.get(server).cloned()
     }
 
     /// The tools of one server, or of all that are there.
@@ -219,11 +224,11 @@ impl Desk {
 async fn run(
     parts: Parts,
     asked: mpsc::Receiver<Question>,
-    (state, asking): (watch::Sender<Option<ListenState>>, watch::Sender<BTreeSet<ServerName>>),
+    (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
     let Parts { lines: Lines(lines), local, http, manifests_dir, control, roster, changes } = parts;
-    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client(), asking);
+    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client(), seen);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),

@@ -21,6 +21,7 @@ use xy_supervisor::instance::{Holder, InstanceKey};
 use crate::catalog::{Kind, Known};
 use crate::client::{Client, Shown};
 use crate::control::Control;
+use crate::desk::Seen;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
 use crate::level::Level;
 use crate::manifest::Manifests;
@@ -62,8 +63,8 @@ pub(crate) struct Hub {
     is_telling: Cell<bool>,
     /// What servers were last told to log.
     level: Cell<Option<Level>>,
-    /// The servers whose clients take turns.
-    asking: watch::Sender<BTreeSet<ServerName>>,
+    /// What is to be shown of servers.
+    seen: watch::Sender<Seen>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -73,7 +74,7 @@ impl Hub {
         manifests: Manifests,
         control: Arc<dyn Control>,
         first_client: u64,
-        asking: watch::Sender<BTreeSet<ServerName>>,
+        seen: watch::Sender<Seen>,
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -85,7 +86,7 @@ impl Hub {
             revision: watch::Sender::new(0),
             is_telling: Cell::new(false),
             level: Cell::new(None),
-            asking,
+            seen,
             manifests,
             control,
         })
@@ -126,9 +127,24 @@ impl Hub {
         let servers = self.servers();
         let asking: BTreeSet<ServerName> =
             servers.iter().filter(|it| it.asks()).map(|it| it.name.clone()).collect();
-        self.asking.send_if_modified(|told| {
-            let is_new = *told != asking;
-            *told = asking;
+        self.seen.send_if_modified(|seen| {
+            let is_new = seen.asking != asking;
+            seen.asking = asking;
+            is_new
+        });
+    }
+
+    /// Lets it be known which revision is spoken with each server.
+    pub(crate) fn tell_spoken(&self) {
+        let version = |server: &Rc<Server>| {
+            let upstream = server.all_upstreams().into_iter().next()?;
+            Some((server.name.clone(), upstream.introduction()?.version.clone()))
+        };
+        let spoken: BTreeMap<ServerName, String> =
+            self.servers().iter().filter_map(version).collect();
+        self.seen.send_if_modified(|seen| {
+            let is_new = seen.spoken != spoken;
+            seen.spoken = spoken;
             is_new
         });
     }
@@ -316,11 +332,23 @@ impl Hub {
             None if upstream.is_tuned() => tell_level(upstream, Level::USUAL),
             None => {}
         }
-        for uri in self.subscriptions.borrow().of(&server.name, holder) {
-            let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-            let_be(upstream.ask("resources/subscribe", Some(&params)));
+        if upstream.is_modern() {
+            self.listen_again(upstream);
+        } else {
+            for uri in self.subscriptions.borrow().of(&server.name, holder) {
+                let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+                let_be(upstream.ask("resources/subscribe", Some(&params)));
+            }
         }
         self.tell_news();
+    }
+
+    /// Has a server without `resources/subscribe` tell of what is watched now; the wish stands,
+    /// whoever waits for it.
+    fn listen_again(&self, upstream: &Upstream) {
+        let InstanceKey { server, holder } = upstream.key();
+        let uris = self.subscriptions.borrow().of(server, *holder);
+        drop(upstream.listen_to(uris.into_iter().collect()));
     }
 
     /// Servers log what the one who wants to know most wants to know.
@@ -349,9 +377,13 @@ impl Hub {
         self.clients.borrow_mut().remove(&number);
         for (server, uri) in self.subscriptions.borrow_mut().forget(number) {
             let upstream = self.server(server.as_str()).and_then(|it| it.upstream(Holder::Shared));
-            if let Some(upstream) = upstream {
-                let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-                let_be(upstream.ask("resources/unsubscribe", Some(&params)));
+            match upstream {
+                Some(upstream) if upstream.is_modern() => self.listen_again(&upstream),
+                Some(upstream) => {
+                    let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+                    let_be(upstream.ask("resources/unsubscribe", Some(&params)));
+                }
+                None => {}
             }
         }
         self.owners.borrow_mut().left(number, Instant::now());
@@ -370,6 +402,7 @@ impl Hub {
         if server.is_removed.get() {
             self.remove(server);
         }
+        self.tell_spoken();
         self.tell_news();
     }
 
@@ -398,6 +431,9 @@ fn let_be(question: Result<Question, CallError>) {
 }
 
 fn tell_level(upstream: &Rc<Upstream>, level: Level) {
+    if upstream.is_modern() {
+        return; // Each request says it.
+    }
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
         let asked = upstream.ask("logging/setLevel", Some(&params));

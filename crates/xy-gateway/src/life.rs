@@ -216,6 +216,7 @@ async fn learn(life: Rc<Life>, note: Note) {
         }
     };
     life.speaks(Some(introduction.era()));
+    hub.tell_spoken();
     upstream.say(Said::Ready).await;
     hub.opened(upstream);
     tokio::select! {

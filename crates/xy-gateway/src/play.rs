@@ -2,7 +2,7 @@
 //! whose words and whose ears are the story's. On paused time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,6 +23,7 @@ use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
 use crate::control::{Control, Later};
+use crate::desk::Seen;
 use crate::era::Introduction;
 use crate::front::{Conversation, Entry, Front, Outlet, Stay, To, View};
 use crate::hub::Hub;
@@ -99,9 +100,9 @@ impl Play {
     }
 
     async fn with(calls: CallRules, is_adopted: bool) -> Self {
-        let (asking, _) = watch::channel(BTreeSet::new());
+        let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, asking);
+        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());

@@ -211,9 +211,8 @@ impl Upstream {
     /// How many calls are open that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
-        let is_waited_for = |call: &&Call| {
-            call.caller.is_there() && !matches!(call.caller, Caller::Ears(_))
-        };
+        let is_waited_for =
+            |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
         calls.values().filter(is_waited_for).count()
     }
 

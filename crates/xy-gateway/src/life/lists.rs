@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
+use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 
 use crate::catalog::{Item, Kind, Known, Lists, MOST_BYTES, MOST_ITEMS, Page};
 use crate::era::{Introduction, MODERN};
 use crate::hub::Hub;
+use crate::mirror;
 use crate::modern::UNSUPPORTED_VERSION;
 use crate::server::Server;
 use crate::upstream::probe::code_of;
@@ -154,6 +156,18 @@ enum Unlisted {
     Refused(String),
 }
 
+/// Whether a tool can be called as its server wants it to be. One that cannot is said to its
+/// log.
+fn can_be_called(upstream: &Upstream, tool: &Item) -> bool {
+    let unfit = if upstream.has_heads() { mirror::of_tool(&tool.raw).err() } else { None };
+    if let Some(why) = &unfit {
+        let name = quoted(&tool.name);
+        tracing::warn!(server = %upstream.key(), tool = name, %why, "a tool is not shown");
+        upstream.stray(format!("xy: tool `{name}` is not shown: {why}").as_bytes());
+    }
+    unfit.is_none()
+}
+
 async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), Unlisted> {
     use Unlisted::{Refused, Unanswered, Wrong};
 
@@ -167,13 +181,17 @@ async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Re
         let is_refusal =
             matches!(code_of(answer.as_bytes()), Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));
         let result = result_of(&answer);
-        let result = result.map_err(if is_refusal && upstream.is_modern() { Refused } else { Wrong })?;
+        let result =
+            result.map_err(if is_refusal && upstream.is_modern() { Refused } else { Wrong })?;
         let page = Page::read(kind, result).map_err(Wrong)?;
         if page.nameless > 0 {
             let count = page.nameless;
             upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
         }
         for item in page.items {
+            if kind == Kind::Tools && !can_be_called(upstream, &item) {
+                continue;
+            }
             bytes += item.raw.len();
             if items.len() >= MOST_ITEMS || bytes > MOST_BYTES {
                 let limit = MOST_BYTES >> 20;

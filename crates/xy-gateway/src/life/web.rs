@@ -176,7 +176,8 @@ impl Leader {
         let has_session = note.session.is_some();
         let goes_on = |it: &Introduction| it.era() == Era::Modern || has_session;
         let introduction = note.introduction.filter(goes_on);
-        let mut earlier = introduction.filter(|_| !self.web.is_remote()).map(|it| (it, note.session));
+        let mut earlier =
+            introduction.filter(|_| !self.web.is_remote()).map(|it| (it, note.session));
         let (mut tries, mut is_ready) = (0, false);
         let is_remote = self.web.is_remote();
         loop {
@@ -188,6 +189,7 @@ impl Leader {
             };
             let lost = match opened {
                 Ok(introduction) => {
+                    self.hub.tell_spoken();
                     if !std::mem::replace(&mut is_ready, true) {
                         tries = 0;
                         self.upstream.say(Said::Ready).await;
@@ -239,8 +241,7 @@ impl Leader {
         troubles: &mut mpsc::Receiver<Trouble>,
     ) -> Result<Rc<Introduction>, Trouble> {
         let within = self.settings.rules.ready.within;
-        let late =
-            || Trouble::Failing(format!("it has not answered a greeting within {within:?}"));
+        let late = || Trouble::Failing(format!("it has not answered a greeting within {within:?}"));
         timeout(within, self.greet(streams, troubles)).await.unwrap_or_else(|_| Err(late()))
     }
 

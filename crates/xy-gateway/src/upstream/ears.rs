@@ -129,9 +129,8 @@ impl Upstream {
                 let message = format!("too many wait to hear of `{server}`");
                 return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
             }
-            let gone = || {
-                CallError::new(ErrorKind::NotRunning, format!("`{server}` is not listened to"))
-            };
+            let gone =
+                || CallError::new(ErrorKind::NotRunning, format!("`{server}` is not listened to"));
             heard.await.unwrap_or_else(|_| Err(gone()))
         }
     }
@@ -173,9 +172,11 @@ impl Upstream {
     /// Whether this is a request of ours that listens.
     pub(super) fn is_ear(&self, ours: u64) -> bool {
         self.ears.count() > 0
-            && self.calls.borrow().get(&ours).is_some_and(|call| {
-                matches!(call.caller, Caller::Ears(_))
-            })
+            && self
+                .calls
+                .borrow()
+                .get(&ours)
+                .is_some_and(|call| matches!(call.caller, Caller::Ears(_)))
     }
 
     /// Takes what is said to whoever listens about the listening itself.
@@ -183,7 +184,8 @@ impl Upstream {
         match method {
             ACKNOWLEDGED => {
                 let Some((ours, accepted)) = acknowledged(params) else { return true };
-                let opening = self.ears.opening.borrow_mut().take_if(|(waiting, _)| *waiting == ours);
+                let opening =
+                    self.ears.opening.borrow_mut().take_if(|(waiting, _)| *waiting == ours);
                 if let Some((_, opening)) = opening {
                     let _ = opening.send(accepted); // It may have come too late.
                 }

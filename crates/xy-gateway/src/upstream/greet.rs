@@ -141,11 +141,7 @@ impl Upstream {
         }
     }
 
-    fn say_hello(
-        self: &Rc<Self>,
-        hello: Hello,
-        capabilities: &str,
-    ) -> Result<Question, CallError> {
+    fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
         match hello {
             Hello::Discover => self.ask(DISCOVER, Some(&own::params(None))),
             Hello::Initialize => self.ask("initialize", Some(&era::greeting(capabilities))),

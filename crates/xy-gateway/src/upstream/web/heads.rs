@@ -1,22 +1,45 @@
 //! What the head of a request says of its message, in the revision without sessions. It is read
 //! from the very text that is sent, so that both always say the same.
 
-use xy_mcp::envelope::{self, Message, text_of};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use xy_mcp::envelope::{self, Message, text_of};
 
 use super::fetch::Ask;
 use super::{VERSION, Web};
+use crate::catalog::{Kind, Known};
 use crate::era::MODERN;
+use crate::mirror::{self, Mirror, encode};
 use crate::modern::DISCOVER;
 use crate::params::Params;
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// What heads are made of.
+/// The arguments that are said in the head too, of the tools that have any.
 #[derive(Default)]
-pub(super) struct Heads;
+pub(super) struct Heads(RefCell<Option<(Rc<Known>, Tools)>>);
+
+type Tools = HashMap<Box<str>, Rc<[Mirror]>>;
+
+impl Heads {
+    /// Those of one tool, as far as its server has said.
+    fn of(&self, tool: &str, known: &Rc<Known>) -> Option<Rc<[Mirror]>> {
+        let mut read = self.0.borrow_mut();
+        if !read.as_ref().is_some_and(|(of, _)| Rc::ptr_eq(of, known)) {
+            let tools = known.lists.of(Kind::Tools).iter();
+            let marked = tools.filter_map(|tool| {
+                let mirrors = mirror::of_tool(&tool.raw).ok().filter(|it| !it.is_empty())?;
+                Some((tool.name.clone(), mirrors.into()))
+            });
+            *read = Some((known.clone(), marked.collect()));
+        }
+        read.as_ref().and_then(|(_, tools)| tools.get(tool).cloned())
+    }
+}
 
 /// Whether a message calls a tool.
 pub(super) fn is_of_tool(text: &[u8]) -> bool {
@@ -43,10 +66,21 @@ impl Web {
             "resources/read" => params.uri(),
             _ => None,
         };
-        if let Some(name) = name.and_then(text_of)
-            && let Ok(value) = HeaderValue::from_str(&name)
-        {
-            headers.insert(NAME, value);
+        let Some(name) = name.and_then(text_of) else { return };
+        say(headers, NAME, &name);
+        let known = self.upstream().and_then(|upstream| upstream.known());
+        let Some(known) = known.filter(|_| method == "tools/call") else { return };
+        for mirror in self.heads.of(&name, &known).iter().flat_map(|it| it.iter()) {
+            let said = mirror.said(params.arguments());
+            if let (Some(said), Ok(header)) = (said, mirror.header().parse()) {
+                say(headers, header, &said.text());
+            }
         }
+    }
+}
+
+fn say(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::from_str(&encode(text)) {
+        headers.insert(name, value);
     }
 }
