@@ -144,36 +144,43 @@ impl Call {
     /// tools want there may have changed, so it is sent again when that is known, once.
     async fn answered_by_error(
         &self,
-        body: &Body,
+        asked: &Body,
         response: Response<Incoming>,
     ) -> Option<Response<Incoming>> {
         let status = response.status();
         let text = self.words(response.into_body()).await.unwrap_or_default();
         let code = code_of(&text);
-        if code == Some(HEADER_MISMATCH) && heads::is_of_tool(&body.text) {
+        if code == Some(HEADER_MISMATCH) && heads::is_of_tool(&asked.text) {
             self.web.unsent.borrow_mut().insert(self.ours);
             let _ = timeout(LEARNED_WITHIN, self.upstream.learn_anew()).await;
-            let (_, response) = self.post(body).await?;
+            let (_, response) = self.post(asked).await?;
             if !has_own_words(response.status()) {
                 return Some(response);
             }
             let (status, body) = (response.status(), response.into_body());
             let text = self.words(body).await.unwrap_or_default();
-            self.take_error(status, &text);
+            self.take_error(&asked.text, status, &text);
             return None;
         }
-        self.take_error(status, &text);
+        self.take_error(&asked.text, status, &text);
         None
     }
 
-    fn take_error(&self, status: StatusCode, text: &[u8]) {
+    /// If that is no answer at all, or not of the revision that is spoken, it may be another
+    /// server by now, which its lists will tell.
+    fn take_error(&self, asked: &[u8], status: StatusCode, text: &[u8]) {
         let is_answer = self.own_text(text);
         if !is_answer {
             let refusal = Refusal::Other(status);
             self.upstream.fail(self.ours, &refusal.fault(self.server()));
         }
-        if !is_answer || code_of(text) == Some(UNSUPPORTED_VERSION) {
-            self.upstream.lists_changed(); // Perhaps it is another server now: that will tell.
+        if is_answer && code_of(text) != Some(UNSUPPORTED_VERSION) {
+            return;
+        }
+        if !is_answer && heads::is_list(asked) {
+            self.web.forgotten(self.session.get());
+        } else {
+            self.upstream.lists_changed();
         }
     }
 

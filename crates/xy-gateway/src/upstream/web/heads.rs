@@ -43,7 +43,16 @@ impl Heads {
 
 /// Whether a message calls a tool.
 pub(super) fn is_of_tool(text: &[u8]) -> bool {
-    matches!(envelope::parse(text), Ok(Message::Request { method, .. }) if method == "tools/call")
+    is(text, |method| method == "tools/call")
+}
+
+/// Whether a message asks for a list.
+pub(super) fn is_list(text: &[u8]) -> bool {
+    is(text, |method| Kind::listed_by(method).is_some())
+}
+
+fn is(text: &[u8], is_it: impl Fn(&str) -> bool) -> bool {
+    matches!(envelope::parse(text), Ok(Message::Request { method, .. }) if is_it(&method))
 }
 
 impl Web {
