@@ -16,11 +16,13 @@ use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::era;
-use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To};
+use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
 use crate::hub::Hub;
 use crate::level::Level;
+use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
+use crate::names;
 use crate::params::Params;
 use crate::say;
 use crate::server::Server;
@@ -450,5 +452,24 @@ impl Conversation for Client {
         self.listens.take();
         self.answer_no_more();
         self.hub.left(self);
+    }
+
+    fn mirrors(&self, tool: &str) -> Vec<Mirror> {
+        let server = match &self.entry.view {
+            View::Server(name) => Some(name.as_str()),
+            View::Profile(_) => names::inside(tool).map(|(server, _)| server),
+        };
+        let server = server.and_then(|name| self.hub.server(name));
+        let Some(known) = server.and_then(|server| server.known_to(self)) else {
+            return Vec::new();
+        };
+        let inside = match &self.entry.view {
+            View::Server(_) => Some(tool),
+            View::Profile(_) => known.inside(Kind::Tools, tool),
+        };
+        let mut tools = known.lists.of(Kind::Tools).iter();
+        let tool = tools.find(|item| Some(&*item.name) == inside);
+        // By marks that cannot be followed no client may go.
+        tool.and_then(|tool| mirror::of_tool(&tool.raw).ok()).unwrap_or_default()
     }
 }

@@ -7,6 +7,8 @@
 
 use std::rc::Rc;
 
+use crate::mirror::Mirror;
+
 /// Opens conversations.
 pub trait Front {
     /// Begins a conversation with a client that came in through `entry`.
@@ -77,6 +79,12 @@ pub trait Conversation {
 
     /// Whether any of its requests is still to be answered.
     fn is_busy(&self) -> bool;
+
+    /// Which arguments of a tool, by its name for this client, are said in the head of a
+    /// request too.
+    fn mirrors(&self, _tool: &str) -> Vec<Mirror> {
+        Vec::new()
+    }
 
     /// The client has gone, or its session is ended. Nothing is put to the outlet any more.
     fn close(&self);

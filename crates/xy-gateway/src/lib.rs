@@ -23,6 +23,7 @@ mod life;
 mod local;
 mod manifest;
 pub mod metrics;
+mod mirror;
 mod modern;
 mod names;
 mod owners;

@@ -2,7 +2,7 @@
 //! whose words and whose ears are the story's. On paused time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,6 +25,7 @@ use xy_supervisor::speak::Said;
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
 use crate::control::{Control, Later};
+use crate::desk::Seen;
 use crate::era::Introduction;
 use crate::front::{Conversation, Entry, Front, Outlet, Stay, To, View};
 use crate::hub::Hub;
@@ -106,10 +107,10 @@ impl Play {
     }
 
     async fn of(calls: CallRules, is_adopted: bool, introduction: &Introduction) -> Self {
-        let (asking, _) = watch::channel(BTreeSet::new());
+        let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
         let parked = Parked::new(Key::of(b"secret"), 1);
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, asking, parked);
+        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
@@ -186,7 +187,7 @@ impl Play {
     }
 }
 
-fn settings(calls: CallRules) -> ServerSettings {
+pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     let name = ServerName::new("s").unwrap();
     let file = PathBuf::from("s.kdl");
     let source = Source { file, command_line: 1, is_outdated: false, added: false };
