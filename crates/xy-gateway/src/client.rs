@@ -379,7 +379,9 @@ impl Conversation for Client {
             View::Profile(_) => names::inside(tool).map(|(server, _)| server),
         };
         let server = server.and_then(|name| self.hub.server(name));
-        let Some(known) = server.and_then(|server| server.known_to(self)) else { return Vec::new() };
+        let Some(known) = server.and_then(|server| server.known_to(self)) else {
+            return Vec::new();
+        };
         let inside = match &self.entry.view {
             View::Server(_) => Some(tool),
             View::Profile(_) => known.inside(Kind::Tools, tool),

@@ -92,7 +92,11 @@ impl Counts {
         }
         let counters = [
             ("xy_http_visits_total", "requests of clients without sessions", &self.visits),
-            ("xy_http_abandoned_total", "those whose client left before the answer", &self.abandoned),
+            (
+                "xy_http_abandoned_total",
+                "those whose client left before the answer",
+                &self.abandoned,
+            ),
         ];
         for (name, help, value) in counters {
             metrics::single(out, name, Kind::Counter, help, value.get());

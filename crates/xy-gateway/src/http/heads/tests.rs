@@ -177,7 +177,8 @@ fn what_the_arguments_say_is_said_in_the_head() {
     let mirrors = mirror::of_schema(&schema.to_string()).unwrap();
     let check = |arguments: Value, more: &[(&str, &str)]| {
         let body = body("tools/call", json!({ "name": "a", "arguments": arguments }));
-        let name = [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "a")];
+        let name =
+            [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "a")];
         let headers = headers(&[&name[..], more].concat());
         let Ok(Posted::Request(call)) = read(&headers, body.as_bytes()) else { panic!("{body}") };
         assert_eq!(call.tool(), Some("a"));
@@ -196,7 +197,10 @@ fn what_the_arguments_say_is_said_in_the_head() {
         (json!({ "region": "SGVsbG8=" }), &[region("SGVsbG8=")]),
         (json!({ "region": "=?base64?SGVsbG8=" }), &[region("=?base64?SGVsbG8=")]),
         (json!({ "place": { "shelf": 42 } }), &[("mcp-param-shelf", "42.0")]),
-        (json!({ "quick": false }), &[("mcp-param-quick", "false"), ("mcp-param-other", "\u{1f980}")]),
+        (
+            json!({ "quick": false }),
+            &[("mcp-param-quick", "false"), ("mcp-param-other", "\u{1f980}")],
+        ),
     ] {
         assert_eq!(check(arguments.clone(), more), None, "{arguments} {more:?}");
     }
@@ -219,7 +223,9 @@ fn what_the_arguments_say_is_said_in_the_head() {
 
 #[test]
 fn few_errors_have_a_status_of_their_own() {
-    let error = |code: &str| format!(r#"{{"error" : {{ "message":"x", "code": {code} }},"id":1,"jsonrpc":"2.0"}}"#);
+    let error = |code: &str| {
+        format!(r#"{{"error" : {{ "message":"x", "code": {code} }},"id":1,"jsonrpc":"2.0"}}"#)
+    };
     for (answer, status) in [
         (error("-32601"), 404),
         (error("-32020"), 400),
