@@ -146,6 +146,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     let confined = told_of.and_then(|instance| instance.now().confined);
     ServerStatus {
         entry,
+        protocol: None, // The gateway knows.
         transitions: transitions
             .iter()
             .map(|it| Transition {

@@ -359,7 +359,16 @@ impl Client {
         if is_greeted && method == "initialize" {
             return refuse(-32600, "this client has been introduced already");
         }
-        self.request(&ask::Request { text, id, method, params, params_text, manner, stream, rounds });
+        self.request(&ask::Request {
+            text,
+            id,
+            method,
+            params,
+            params_text,
+            manner,
+            stream,
+            rounds,
+        });
         Heard::Asked
     }
 

@@ -3,6 +3,7 @@
 //! Whoever asks is a client like any other, for as long as the question lasts.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::catalog::Kind;
@@ -23,6 +25,15 @@ use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::hub::{DEFAULT_PROFILE, Hub};
 use crate::names::quoted;
 use crate::server::{Server, Standing};
+
+/// What is to be shown of servers, as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The servers whose clients take turns.
+    pub(crate) asking: BTreeSet<ServerName>,
+    /// The revision that is spoken with each.
+    pub(crate) spoken: BTreeMap<ServerName, String>,
+}
 
 /// What can be asked.
 #[derive(Debug)]

@@ -154,7 +154,8 @@ impl Abilities {
     }
 }
 
-fn unknown(version: &str) -> String {
+/// It speaks none that we know.
+pub(crate) fn unknown(version: &str) -> String {
     let version = xy_protocol::control::quoted(version);
     format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }

@@ -1,7 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use xy_supervisor::speak::{Line, Speak};
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
 use crate::control::Control;
-use crate::desk::{Question, Tool};
+use crate::desk::{Question, Seen, Tool};
 use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
@@ -101,7 +101,7 @@ pub enum End {
 pub struct Gateway {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
-    asking: watch::Receiver<BTreeSet<ServerName>>,
+    seen: watch::Receiver<Seen>,
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -112,16 +112,16 @@ impl Gateway {
         let (end, ended) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (state, listening) = watch::channel(None);
-        let (tell_asking, asking) = watch::channel(BTreeSet::new());
+        let (show, seen) = watch::channel(Seen::default());
         let runtime = runtime::Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()?;
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, asked, (state, tell_asking), ended));
+            local.block_on(&runtime, run(parts, asked, (state, show), ended));
         })?;
-        Ok(Self { questions, listening, asking, end: Some(end), thread: Some(thread) })
+        Ok(Self { questions, listening, seen, end: Some(end), thread: Some(thread) })
     }
 
     /// What people at the control socket can ask.
@@ -129,7 +129,7 @@ impl Gateway {
         Desk {
             questions: self.questions.clone(),
             listening: self.listening.clone(),
-            asking: self.asking.clone(),
+            seen: self.seen.clone(),
         }
     }
 
@@ -157,7 +157,7 @@ impl Gateway {
 pub struct Desk {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
-    asking: watch::Receiver<BTreeSet<ServerName>>,
+    seen: watch::Receiver<Seen>,
 }
 
 /// Any request to one server.
@@ -183,9 +183,14 @@ impl Desk {
 
     /// What could be better about how a server is configured, as its clients meet it.
     pub fn advice(&self, server: &ServerName) -> Option<String> {
-        self.asking.borrow().contains(server).then(|| {
+        self.seen.borrow().asking.contains(server).then(|| {
             format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
         })
+    }
+
+    /// The revision of MCP that is spoken with a server, while it is.
+    pub fn protocol(&self, server: &ServerName) -> Option<String> {
+        self.seen.borrow().spoken.get(server).cloned()
     }
 
     /// The tools of one server, or of all that are there.
@@ -223,14 +228,14 @@ impl Desk {
 async fn run(
     parts: Parts,
     asked: mpsc::Receiver<Question>,
-    (state, asking): (watch::Sender<Option<ListenState>>, watch::Sender<BTreeSet<ServerName>>),
+    (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
     let Parts { lines: Lines(lines), local, http, manifests_dir, key, control, roster, changes } =
         parts;
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
-    let hub = Hub::new(manifests, control, first_client(), asking, parked);
+    let hub = Hub::new(manifests, control, first_client(), seen, parked);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),

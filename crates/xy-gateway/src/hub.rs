@@ -22,6 +22,7 @@ use crate::bridge::hold::Parked;
 use crate::catalog::{Kind, Known};
 use crate::client::{Client, Shown};
 use crate::control::Control;
+use crate::desk::Seen;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, Stay, View};
 use crate::level::Level;
 use crate::manifest::Manifests;
@@ -74,8 +75,8 @@ pub(crate) struct Hub {
     kept: Rc<Cell<usize>>,
     /// Who shares instances since the door cannot tell them apart.
     houses: RefCell<HashMap<u64, House>>,
-    /// The servers whose clients take turns.
-    asking: watch::Sender<BTreeSet<ServerName>>,
+    /// What is to be shown of servers.
+    seen: watch::Sender<Seen>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -94,7 +95,7 @@ impl Hub {
         manifests: Manifests,
         control: Arc<dyn Control>,
         first_client: u64,
-        asking: watch::Sender<BTreeSet<ServerName>>,
+        seen: watch::Sender<Seen>,
         parked: Parked,
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
@@ -112,7 +113,7 @@ impl Hub {
             is_sweeping: Cell::new(false),
             kept: Rc::default(),
             houses: RefCell::default(),
-            asking,
+            seen,
             manifests,
             control,
         })
@@ -153,9 +154,24 @@ impl Hub {
         let servers = self.servers();
         let asking: BTreeSet<ServerName> =
             servers.iter().filter(|it| it.asks()).map(|it| it.name.clone()).collect();
-        self.asking.send_if_modified(|told| {
-            let is_new = *told != asking;
-            *told = asking;
+        self.seen.send_if_modified(|seen| {
+            let is_new = seen.asking != asking;
+            seen.asking = asking;
+            is_new
+        });
+    }
+
+    /// Lets it be known which revision is spoken with each server.
+    pub(crate) fn tell_spoken(&self) {
+        let version = |server: &Rc<Server>| {
+            let upstream = server.all_upstreams().into_iter().next()?;
+            Some((server.name.clone(), upstream.introduction()?.version.clone()))
+        };
+        let spoken: BTreeMap<ServerName, String> =
+            self.servers().iter().filter_map(version).collect();
+        self.seen.send_if_modified(|seen| {
+            let is_new = seen.spoken != spoken;
+            seen.spoken = spoken;
             is_new
         });
     }
@@ -343,11 +359,23 @@ impl Hub {
             None if upstream.is_tuned() => tell_level(upstream, Level::USUAL),
             None => {}
         }
-        for uri in self.subscriptions.borrow().of(&server.name, holder) {
-            let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-            let_be(upstream.ask("resources/subscribe", Some(&params)));
+        if upstream.is_modern() {
+            self.listen_again(upstream);
+        } else {
+            for uri in self.subscriptions.borrow().of(&server.name, holder) {
+                let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+                let_be(upstream.ask("resources/subscribe", Some(&params)));
+            }
         }
         self.tell_news();
+    }
+
+    /// Has a server without `resources/subscribe` tell of what is watched now; the wish stands,
+    /// whoever waits for it.
+    fn listen_again(&self, upstream: &Upstream) {
+        let InstanceKey { server, holder } = upstream.key();
+        let uris = self.subscriptions.borrow().of(server, *holder);
+        drop(upstream.listen_to(uris.into_iter().collect()));
     }
 
     /// Servers log what the one who wants to know most wants to know.
@@ -403,6 +431,7 @@ impl Hub {
         if server.is_removed.get() {
             self.remove(server);
         }
+        self.tell_spoken();
         self.tell_news();
     }
 
@@ -436,6 +465,9 @@ fn let_be(question: Result<Question, CallError>) {
 }
 
 fn tell_level(upstream: &Rc<Upstream>, level: Level) {
+    if upstream.is_modern() {
+        return; // Each request says it.
+    }
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
         let asked = upstream.ask("logging/setLevel", Some(&params));

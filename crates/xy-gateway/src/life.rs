@@ -1,6 +1,7 @@
 //! One life of a server, from its first word to its last: greets it, learns what it offers,
 //! and says what the supervisor has to know.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,24 +16,19 @@ use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
-use crate::catalog::{Item, Kind, Known, Lists, MOST_BYTES, MOST_ITEMS, Page};
-use crate::era::Introduction;
+use crate::era::Era;
 use crate::hub::Hub;
 use crate::server::Server;
-use crate::upstream::greet::Note;
+use crate::upstream::Upstream;
+use crate::upstream::greet::{INITIALIZED, Meeting, Note};
 use crate::upstream::pipes::Pipes;
-use crate::upstream::{Upstream, result_of};
+use crate::upstream::probe::{Came, Hello};
+use crate::upstream::web::Trouble;
 
+mod lists;
 mod web;
 
-/// How long a server has to answer a list before it is shown without it.
-const LIST_WITHIN: Duration = Duration::from_secs(30);
-
-/// A list that was not answered is asked for again after this time.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
-
-/// How many changes of its lists a server may tell at once before they are asked for.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+use lists::learn_lists;
 
 /// A server that has closed a pipe and ends within this time has simply ended.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -45,9 +41,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How long the last words of a server that has ended may take to be read.
 const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
-
-/// Pages of one list.
-const MOST_PAGES: usize = 1000;
 
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
@@ -78,16 +71,19 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let pipes = Pipes::new(&stdin, said.clone());
     let upstream = Upstream::new(key, said, note.first_id, is_adopted, pipes.clone(), hub.clone());
     server.add(&upstream);
+    upstream.was_listened_to(note.listening);
+    let life = Rc::new(Life {
+        hub: hub.clone(),
+        server: server.clone(),
+        settings,
+        upstream: upstream.clone(),
+        pipes: pipes.clone(),
+        probing: Cell::new(false),
+    });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
-        tokio::task::spawn_local(read(upstream.clone(), pipes.clone(), stdout, ended)),
-        tokio::task::spawn_local(learn(
-            hub.clone(),
-            server.clone(),
-            settings,
-            upstream.clone(),
-            note,
-        )),
+        tokio::task::spawn_local(read(life.clone(), stdout, ended)),
+        tokio::task::spawn_local(learn(life.clone(), note)),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
@@ -95,6 +91,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Close) => {
+                life.probing.set(false); // What comes now is as it was asked for.
                 upstream.take_no_more();
                 writer.abort();
             }
@@ -102,6 +99,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
+                life.ends_on_probe().await;
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
@@ -111,6 +109,9 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         task.abort();
     }
     let Some(reply) = reply else {
+        if upstream.introduction().is_none() && upstream.known().is_none() {
+            life.speaks(None); // Another life is not asked in the same way.
+        }
         writer.abort();
         upstream.close(&why);
         return hub.over(&server, &upstream, &why);
@@ -136,16 +137,45 @@ fn open(stdin: OwnedFd, stdout: OwnedFd) -> std::io::Result<(pipe::Sender, pipe:
     Ok((pipe::Sender::from_owned_fd(stdin)?, pipe::Receiver::from_owned_fd(stdout)?))
 }
 
-/// Hears a server until it closes its stdout; one that lives on without it cannot answer.
-async fn read(
+/// One life of a server that is spoken with at its pipes.
+struct Life {
+    hub: Rc<Hub>,
+    server: Rc<Server>,
+    settings: Arc<ServerSettings>,
     upstream: Rc<Upstream>,
     pipes: Rc<Pipes>,
-    stdout: pipe::Receiver,
-    ended: oneshot::Sender<()>,
-) {
-    if let Err(problem) = pipes.read_all(&upstream, stdout).await {
+    /// Whether it is asked what it need not know.
+    probing: Cell<bool>,
+}
+
+impl Life {
+    /// It is spoken with like this, or was not at all.
+    fn speaks(&self, era: Option<Era>) {
+        self.server.hunch.borrow_mut().speaks(&self.settings, era);
+    }
+
+    /// It has ended, or says nothing more. If it was asked what it need not know, that may be
+    /// why, unless it has never read that.
+    async fn ends_on_probe(&self) {
+        if !self.probing.replace(false) {
+            return;
+        }
+        if self.pipes.is_all_read() {
+            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        } else {
+            self.upstream.say(Said::Probing(false)).await;
+        }
+    }
+}
+
+/// Hears a server until it closes its stdout; one that lives on without it cannot answer.
+async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>) {
+    let upstream = &life.upstream;
+    if let Err(problem) = life.pipes.read_all(upstream, stdout).await {
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
+    tokio::task::yield_now().await; // Whoever has got an answer may want to do something first.
+    life.ends_on_probe().await;
     let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
@@ -165,48 +195,45 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
 }
 
 /// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
-async fn learn(
-    hub: Rc<Hub>,
-    server: Rc<Server>,
-    settings: Arc<ServerSettings>,
-    upstream: Rc<Upstream>,
-    note: Note,
-) {
+async fn learn(life: Rc<Life>, note: Note) {
+    let Life { hub, server, settings, upstream, .. } = &*life;
     let introduction = match note.introduction {
         Some(introduction) => upstream.resume(introduction, note.is_tuned).await,
-        None => match upstream.greet(&capabilities(&hub, &upstream)).await {
-            Ok(introduction) => introduction,
-            Err(why) => return upstream.say(Said::Unfit(why)).await,
-        },
+        None => {
+            let capabilities = capabilities(hub, upstream);
+            let first = server.hunch.borrow().first(settings);
+            let probing = Some(&life.probing);
+            let meeting = Meeting { capabilities: &capabilities, first, probing };
+            match upstream.meet(meeting, said_to).await {
+                Ok(introduction) => {
+                    if introduction.era() == Era::Legacy {
+                        upstream.send(INITIALIZED);
+                    }
+                    upstream.open(introduction).await
+                }
+                Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
+            }
+        }
     };
+    life.speaks(Some(introduction.era()));
+    hub.tell_spoken();
     upstream.say(Said::Ready).await;
-    hub.opened(&upstream);
-    learn_lists(&hub, &server, &settings, &upstream, &introduction).await;
+    hub.opened(upstream);
+    tokio::select! {
+        refused = learn_lists(hub, server, settings, upstream, &introduction) => {
+            if let Some(refused) = refused {
+                upstream.say(Said::Unfit(refused.why)).await;
+            }
+        }
+        () = upstream.keep_listening() => {}
+    }
 }
 
-/// Learns what a server offers, again whenever that may have changed.
-async fn learn_lists(
-    hub: &Hub,
-    server: &Rc<Server>,
-    settings: &Arc<ServerSettings>,
-    upstream: &Rc<Upstream>,
-    introduction: &Rc<Introduction>,
-) {
-    let mut lists = Lists::default();
-    while !upstream.is_closed() {
-        let is_whole = ask_all(upstream, introduction, &mut lists).await;
-        if upstream.is_closed() {
-            return; // What it could not answer any more says nothing of what it offers.
-        }
-        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
-        let known = hub.learn(server, upstream, known);
-        if is_whole {
-            hub.manifests.remember(settings, &known, server.asks()).await;
-            upstream.until_lists_change().await;
-        } else {
-            let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
-        }
-        sleep(DEBOUNCE).await;
+/// What came of a question. One that was not answered will not be: its server is gone.
+fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
+    match answer {
+        Ok(answer) => of.read(&answer),
+        Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }
 }
 
@@ -222,83 +249,4 @@ fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
         Holder::Client(number) if hub.is_house(number) => crate::capabilities::SHARED.to_owned(),
         Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
     }
-}
-
-/// Asks for all lists. One that it does not answer stays what it was; whether all were
-/// answered.
-async fn ask_all(upstream: &Rc<Upstream>, introduction: &Introduction, lists: &mut Lists) -> bool {
-    let abilities = introduction.abilities;
-    let mut is_whole = true;
-    for kind in Kind::ALL {
-        let has = match kind {
-            Kind::Tools => abilities.tools,
-            Kind::Prompts => abilities.prompts,
-            Kind::Resources | Kind::Templates => abilities.resources,
-        };
-        if !has {
-            continue;
-        }
-        match list(upstream, kind).await {
-            Some(items) => lists.set(kind, items),
-            None => is_whole = false,
-        }
-    }
-    is_whole
-}
-
-/// One list of a server; `None` if it was not answered. What is wrong with it is its own
-/// trouble, and stands in its log: what is good of it is shown.
-async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Option<Vec<Item>> {
-    let mut items = Vec::new();
-    let asked = timeout(LIST_WITHIN, pages(upstream, kind, &mut items)).await;
-    let late = || Unlisted::Unanswered(format!("it took longer than {LIST_WITHIN:?}"));
-    let (problem, items) = match asked.unwrap_or_else(|_| Err(late())) {
-        Ok(()) => return Some(items),
-        Err(Unlisted::Unanswered(problem)) => (problem, None),
-        Err(Unlisted::Wrong(problem)) => (problem, Some(items)),
-    };
-    let method = kind.method();
-    tracing::warn!(server = %upstream.key(), method, problem, "a list is not shown whole");
-    upstream.stray(format!("xy: {method}: {problem}").as_bytes());
-    upstream.tell_strays().await;
-    items
-}
-
-/// Why there is no whole list.
-enum Unlisted {
-    /// The server has not answered, which it may do another time.
-    Unanswered(String),
-    /// The server has answered with something that is none.
-    Wrong(String),
-}
-
-async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), Unlisted> {
-    use Unlisted::{Unanswered, Wrong};
-
-    let unanswered = |fault: CallError| Unanswered(fault.to_string());
-    let mut cursor: Option<String> = None;
-    let mut bytes = 0;
-    for _ in 0..MOST_PAGES {
-        let params = cursor.take().map(|cursor| format!(r#"{{"cursor":{cursor}}}"#));
-        let question = upstream.ask(kind.method(), params.as_deref()).map_err(unanswered)?;
-        let answer = question.answer().await.map_err(unanswered)?;
-        let page = result_of(&answer).and_then(|result| Page::read(kind, result)).map_err(Wrong)?;
-        if page.nameless > 0 {
-            let count = page.nameless;
-            upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
-        }
-        for item in page.items {
-            bytes += item.raw.len();
-            if items.len() >= MOST_ITEMS || bytes > MOST_BYTES {
-                let limit = MOST_BYTES >> 20;
-                return Err(Wrong(format!(
-                    "longer than {MOST_ITEMS} items or {limit} MiB: the rest is not shown"
-                )));
-            }
-            items.push(item);
-        }
-        let Some(next) = page.next else { return Ok(()) };
-        cursor = Some(next);
-    }
-    Err(Wrong(format!("more than {MOST_PAGES} pages: the rest is not shown")))
 }

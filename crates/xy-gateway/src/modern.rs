@@ -94,14 +94,15 @@ pub(crate) fn read(
         return Err(unsupported(&version));
     }
     let capabilities = members.get(CAPABILITIES).filter(|it| it.starts_with('{'));
-    let capabilities =
-        capabilities.ok_or_else(|| missing(CAPABILITIES, "what the client can do, as an object"))?;
+    let capabilities = capabilities
+        .ok_or_else(|| missing(CAPABILITIES, "what the client can do, as an object"))?;
     let level = match members.get(LOG_LEVEL) {
         None => None,
         Some(written) => {
             let level = text_of(written).and_then(|word| Level::read(&word));
             let words = Level::words();
-            let wrong = || Wrong::new(INVALID_PARAMS, format!("`{LOG_LEVEL}` is not one of {words}"));
+            let wrong =
+                || Wrong::new(INVALID_PARAMS, format!("`{LOG_LEVEL}` is not one of {words}"));
             Some(level.ok_or_else(wrong)?)
         }
     };
@@ -116,10 +117,8 @@ pub(crate) fn version_of<'t>(meta: Option<&'t str>) -> Option<Cow<'t, str>> {
 
 /// This revision is not spoken here.
 pub(crate) fn unsupported(version: &str) -> Wrong {
-    let message = format!(
-        "revision `{}` of MCP is not spoken here",
-        xy_protocol::control::quoted(version)
-    );
+    let message =
+        format!("revision `{}` of MCP is not spoken here", xy_protocol::control::quoted(version));
     let data = format!(r#"{{"supported":[{}],"requested":{}}}"#, versions(), quoted(version));
     Wrong { data: Some(data), ..Wrong::new(UNSUPPORTED_VERSION, message) }
 }
@@ -145,13 +144,14 @@ pub(crate) fn meta_for_legacy(meta: &str, token: Option<&str>) -> Option<String>
 
 /// The `_meta` of a request by which it says all that this revision wants: what was there
 /// before, if anything, and `manner`.
-pub(crate) fn meta_for_modern(before: Option<&str>, token: Option<&str>, manner: &Manner) -> String {
+pub(crate) fn meta_for_modern(
+    before: Option<&str>,
+    token: Option<&str>,
+    manner: &Manner,
+) -> String {
     let before = before.and_then(Members::read).unwrap_or_default();
     let before = with_token(&before, token);
-    let mut all = format!(
-        r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{}"#,
-        manner.capabilities
-    );
+    let mut all = format!(r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{}"#, manner.capabilities);
     if let Some(info) = &manner.info {
         all.push_str(&format!(r#","{CLIENT_INFO}":{info}"#));
     }
@@ -278,7 +278,8 @@ pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> St
     let members = Members::read(discovered).unwrap_or_default();
     let capabilities = members.get("capabilities").and_then(Members::read).unwrap_or_default();
     let info = server_info(discovered).map(str::to_owned);
-    let info = info.unwrap_or_else(|| format!(r#"{{"name":{},"version":"unknown"}}"#, quoted(name)));
+    let info =
+        info.unwrap_or_else(|| format!(r#"{{"name":{},"version":"unknown"}}"#, quoted(name)));
     let instructions = members.get("instructions").filter(|it| it.starts_with('"'));
     let instructions = instructions.map(|it| format!(r#","instructions":{it}"#));
     format!(

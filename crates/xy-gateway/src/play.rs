@@ -2,7 +2,7 @@
 //! whose words and whose ears are the story's. On paused time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,6 +25,7 @@ use xy_supervisor::speak::Said;
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
 use crate::control::{Control, Later};
+use crate::desk::Seen;
 use crate::era::Introduction;
 use crate::front::{Conversation, Entry, Front, Outlet, Stay, To, View};
 use crate::hub::Hub;
@@ -34,6 +35,7 @@ use crate::upstream::Upstream;
 use crate::upstream::wire::Wire;
 
 mod attribution;
+mod eras;
 mod patience;
 mod tasks;
 mod turns;
@@ -101,14 +103,18 @@ impl Play {
     }
 
     async fn with(calls: CallRules, is_adopted: bool) -> Self {
-        let (asking, _) = watch::channel(BTreeSet::new());
+        Self::of(calls, is_adopted, &legacy()).await
+    }
+
+    async fn of(calls: CallRules, is_adopted: bool, introduction: &Introduction) -> Self {
+        let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
         let parked = Parked::new(Key::of(b"secret"), 1);
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, asking, parked);
+        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
-        let upstream = life(&hub, &server, said, sent.clone(), is_adopted).await;
+        let upstream = life(&hub, &server, said, sent.clone(), is_adopted, introduction).await;
         Self { hub, server, upstream, sent, said: heard }
     }
 
@@ -119,7 +125,8 @@ impl Play {
         let (said, heard) = mpsc::channel(64);
         self.said = heard;
         self.sent = Rc::default();
-        self.upstream = life(&self.hub, &self.server, said, self.sent.clone(), false).await;
+        let sent = self.sent.clone();
+        self.upstream = life(&self.hub, &self.server, said, sent, false, &legacy()).await;
     }
 
     /// The server says something.
@@ -180,7 +187,7 @@ impl Play {
     }
 }
 
-fn settings(calls: CallRules) -> ServerSettings {
+pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     let name = ServerName::new("s").unwrap();
     let file = PathBuf::from("s.kdl");
     let source = Source { file, command_line: 1, is_outdated: false, added: false };
@@ -205,16 +212,19 @@ async fn life(
     said: mpsc::Sender<Said>,
     sent: Rc<Sent>,
     is_adopted: bool,
+    introduction: &Introduction,
 ) -> Rc<Upstream> {
     let key = InstanceKey::shared(server.name.clone());
     let upstream = Upstream::new(key, said, 1, is_adopted, sent, hub.clone());
     server.add(&upstream);
-    let introduction = Introduction::read(
-        r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}}}"#,
-    );
-    upstream.resume(introduction.unwrap(), false).await;
+    upstream.resume(introduction.clone(), false).await;
     hub.opened(&upstream);
     upstream
+}
+
+fn legacy() -> Introduction {
+    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}},"serverInfo":{"name":"old"}}"#;
+    Introduction::read(said).unwrap()
 }
 
 #[derive(Default)]

@@ -14,14 +14,17 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
-use crate::catalog::Known;
 use crate::bridge;
+use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
 use crate::manifest::Remembered;
 use crate::upstream::{Caller, Request, Upstream, Watch};
 
+mod hunch;
 mod turn;
+
+pub(crate) use hunch::Hunch;
 
 /// Calls that may wait for one server to come up, or for their turn.
 const MOST_WAITING: usize = 1000;
@@ -50,6 +53,8 @@ pub(crate) struct Server {
     pub(crate) known: RefCell<Option<Rc<Known>>>,
     /// No file and nobody configures it any more.
     pub(crate) is_removed: Cell<bool>,
+    /// How it is to be greeted.
+    pub(crate) hunch: RefCell<Hunch>,
     /// Somebody has waited for what it offers, in vain.
     pub(crate) was_waited_for: Cell<bool>,
     /// It asks its clients questions: those who share it take turns.
@@ -96,8 +101,10 @@ pub(crate) enum Went {
 impl Server {
     pub(crate) fn new(settings: Arc<ServerSettings>, remembered: Option<Remembered>) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
+        let era = remembered.as_ref().map(|it| it.known.introduction.era());
         Rc::new(Self {
             name: settings.name.clone(),
+            hunch: RefCell::new(Hunch::new(settings.clone(), era)),
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
             known: RefCell::new(remembered.map(|it| Rc::new(it.known))),

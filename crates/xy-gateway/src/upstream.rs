@@ -5,6 +5,7 @@
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
 //! What moves the bytes is behind `wire.rs`; `greet.rs` says hello.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -30,17 +31,21 @@ use crate::modern::Manner;
 use crate::params::Params;
 
 mod caller;
+pub(crate) mod ears;
 mod ending;
 mod flight;
 pub(crate) mod greet;
 mod ids;
 mod outgoing;
+pub(crate) mod own;
 mod patience;
 pub(crate) mod pipes;
+pub(crate) mod probe;
 pub(crate) mod web;
 pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Follow, Question, Whose};
+use ears::Ears;
 use ids::Ids;
 pub(crate) use patience::Watch;
 use wire::Wire;
@@ -110,8 +115,14 @@ pub(crate) struct Upstream {
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
+    /// Whether it speaks the revision without sessions.
+    is_modern: Cell<bool>,
+    /// What listens to what it says of its own accord, where it has to be asked for that.
+    ears: Ears,
     /// Some of its lists may have changed.
     stale: Notify,
+    /// It is known better.
+    learned: Notify,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
     /// It has been told what to log.
@@ -194,7 +205,10 @@ impl Upstream {
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
+            is_modern: Cell::new(false),
+            ears: Ears::default(),
             stale: Notify::new(),
+            learned: Notify::new(),
             strays: RefCell::default(),
             is_tuned: Cell::new(false),
             known: RefCell::default(),
@@ -223,18 +237,12 @@ impl Upstream {
         self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
     }
 
-    /// STUB until ears are merged.
-    pub(crate) async fn listen_to(
-        &self,
-        _uris: std::collections::BTreeSet<String>,
-    ) -> Result<std::collections::BTreeSet<String>, CallError> {
-        Err(CallError::new(ErrorKind::Internal, "not yet"))
-    }
-
     /// How many calls are open that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
-        calls.values().filter(|call| call.caller.is_there()).count()
+        let is_waited_for =
+            |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
+        calls.values().filter(is_waited_for).count()
     }
 
     /// Sends a request on, under an id of ours; answers that id.
@@ -255,7 +263,7 @@ impl Upstream {
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
         let watch = request.watch;
         self.calls.borrow_mut().insert(ours, Call { caller, place, watch });
-        self.wire.flush(self.calls.borrow().len() == 1);
+        self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
     }
 
@@ -276,6 +284,11 @@ impl Upstream {
     ) -> Result<Question, CallError> {
         self.check_room()?;
         let ours = self.new_id();
+        let params = if self.is_modern() {
+            Some(Cow::Owned(own::params(params)))
+        } else {
+            params.map(Cow::Borrowed)
+        };
         let text = match params {
             Some(params) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#)
@@ -329,10 +342,7 @@ impl Upstream {
     pub(crate) fn unhand(&self, ours: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
-        let can_wait = matches!(
-            call.caller.across(),
-            Some(Across::ToLegacy { bond: Some(_), .. })
-        );
+        let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 
@@ -358,6 +368,7 @@ impl Upstream {
     /// Takes one message that the server has said; `during` is the call it was said about, if
     /// that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
+        let during = during.filter(|ours| !self.is_ear(*ours));
         match envelope::parse(line) {
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
@@ -365,6 +376,9 @@ impl Upstream {
             }
             Ok(Message::Notification { method, params }) => {
                 let method = &*method;
+                if self.is_for_ears(method, params) {
+                    return;
+                }
                 self.company.told(self, &Told { method, params, line, during });
             }
             Ok(Message::Request { id, method, .. }) if method == "ping" => {
@@ -413,7 +427,7 @@ impl Upstream {
                 drop(scratch);
                 self.call_is_over();
             }
-            Some(Caller::Own(answer) | Caller::Visitor(answer)) => {
+            Some(Caller::Own(answer) | Caller::Visitor(answer) | Caller::Ears(answer)) => {
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }
@@ -529,6 +543,24 @@ impl Upstream {
     /// It has said what it offers.
     pub(crate) fn set_known(&self, known: Rc<Known>) {
         *self.known.borrow_mut() = Some(known);
+        self.learned.notify_waiters();
+    }
+
+    /// Has its lists asked for again; resolves when that is done.
+    pub(crate) async fn learn_anew(&self) {
+        let learned = self.learned.notified();
+        self.lists_changed();
+        learned.await;
+    }
+
+    /// Whether it speaks the revision without sessions.
+    pub(crate) fn is_modern(&self) -> bool {
+        self.is_modern.get()
+    }
+
+    /// Whether a tool of it that cannot be told of outside of messages is none.
+    pub(crate) fn has_heads(&self) -> bool {
+        self.wire.has_heads()
     }
 
     /// What this life of it has said that it offers.

@@ -371,6 +371,9 @@ pub struct ServerStatus {
     /// What `list` shows of it.
     #[serde(flatten)]
     pub entry: ServerEntry,
+    /// The revision of MCP that is spoken with it, while it is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub protocol: Option<String>,
     /// Its latest changes of state, oldest first.
     pub transitions: Vec<Transition>,
     /// The last lines of its stderr, when it has failed.

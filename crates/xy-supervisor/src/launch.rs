@@ -81,6 +81,8 @@ pub enum News {
     Ready,
     /// Whoever speaks with it says that it cannot be spoken with, and why.
     Unfit(String),
+    /// The same, while it was asked something that it need not know.
+    UnfitOnProbe(String),
     /// It lives somewhere else and does not answer, for this reason. The last news.
     Unreachable(String),
     /// It refuses to be spoken with, for this reason, and nobody here can end it. The last news.
@@ -92,6 +94,8 @@ pub enum News {
     LaunchFailed(LaunchFault),
     /// It is gone, and all it wrote has been kept. The last news.
     Exited(Exit),
+    /// The same, while it was asked something that it need not know. The last news.
+    ExitedOnProbe(Exit),
     /// It is about to be reported gone, but these processes of it would not die.
     Survivors(Vec<u32>),
     /// No later daemon could find it: its lock or its socket could not be made.

@@ -22,6 +22,9 @@
 //!
 //! One that lives somewhere else cannot die here. If it does not answer it is *unreachable*:
 //! it goes to `backoff` by delays of its own, and nothing is counted.
+//!
+//! One that does not bear the first thing it is asked is started again at once and asked
+//! otherwise. That was our doing: nothing is counted, once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -145,6 +148,8 @@ pub struct Tally {
     recent_exits: VecDeque<Instant>,
     /// How often in a row one that lives somewhere else could not be reached.
     unreached: u32,
+    /// An end on a probe was not counted; the next is.
+    is_forgiven: bool,
 }
 
 impl Tally {
@@ -192,8 +197,19 @@ impl Life {
         }
     }
 
+    /// Whether an end on a probe is not held against it: once, until somebody wants it anew.
+    pub fn forgives_probe(&self) -> bool {
+        let is_up = matches!(self.state, State::Starting { .. } | State::Running { .. });
+        is_up && !self.tally.is_forgiven
+    }
+
     fn enters(self, state: State, reason: Reason) -> Self {
         Self { state, reason, ..self }
+    }
+
+    fn forgiven(mut self) -> Self {
+        self.tally.is_forgiven = true;
+        self
     }
 }
 
@@ -226,6 +242,10 @@ pub enum Event {
     Hopeless(String),
     /// It is gone.
     Exited(Exit),
+    /// It is gone, and what it was asked to find out how to speak with it may be why.
+    ExitedOnProbe(Exit),
+    /// The same of one that is still there, but cannot be spoken with, for this reason.
+    UnfitOnProbe(String),
     /// A daemon was killed while it was speaking with it, in the middle of a message.
     Torn,
     /// The state's own deadline has come.
@@ -260,13 +280,19 @@ pub struct Moment {
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
     use AfterStop::{CountFailure, Retire, StartAgain, StayDown, TryAgain};
     use Event::{
-        DeadlineReached, Exited, Hopeless, LaunchFailed, ProcessChanged, Ready, RestartRequested,
-        RetireRequested, RulesChanged, StartRequested, StopRequested, Torn, Unfit, Unreachable,
+        DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, ProcessChanged, Ready,
+        RestartRequested, RetireRequested, RulesChanged, StartRequested, StopRequested, Torn,
+        Unfit, UnfitOnProbe, Unreachable,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
     let now = moment.now;
     let life = Life { wanted: wanted_after(&event, life.wanted), ..life };
+    let event = match event {
+        ExitedOnProbe(exit) if !life.forgives_probe() => Exited(exit),
+        UnfitOnProbe(why) if !life.forgives_probe() => Unfit(why),
+        event => event,
+    };
     match (life.state, event) {
         // What an operator asks for.
         (Stopped | Backoff { .. } | Failed, StartRequested) => {
@@ -329,6 +355,14 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         // Half a message cannot be taken back. It is our fault, so nothing is counted.
         (Starting { .. } | Running { .. }, Torn) => {
             stop(life, StartAgain, Reason::Torn, rules, now)
+        }
+
+        // Asking it was our doing too. Whoever asks does it otherwise now.
+        (Starting { .. } | Running { .. }, ExitedOnProbe(_)) => {
+            launch(life.forgiven(), Reason::Probed, rules, now)
+        }
+        (Starting { .. } | Running { .. }, UnfitOnProbe(_)) => {
+            stop(life.forgiven(), StartAgain, Reason::Probed, rules, now)
         }
 
         // What becomes of one that lives somewhere else.
@@ -398,7 +432,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 StartAgain if life.reason == Reason::SettingsChanged => {
                     launch_afresh(life, Reason::SettingsChanged, rules, now)
                 }
-                StartAgain if life.reason == Reason::Torn => launch(life, Reason::Torn, rules, now),
+                StartAgain if matches!(life.reason, Reason::Torn | Reason::Probed) => {
+                    let why = life.reason.clone();
+                    launch(life, why, rules, now)
+                }
                 StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
                 CountFailure => {
                     let what = match &life.reason {

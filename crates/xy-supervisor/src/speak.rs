@@ -92,6 +92,10 @@ pub enum Said {
     /// It refuses to be spoken with, for this reason, and will until somebody changes
     /// something. It is given up.
     Hopeless(String),
+    /// It is asked something that it need not know, to find out how to speak with it, or
+    /// (`false`) that is over. If it ends or falls silent meanwhile, that was our doing: it is
+    /// started again at once, and nothing is counted, once.
+    Probing(bool),
     /// It has closed its stdout. If it does not end by itself soon, it is unfit.
     Mute,
     /// It said something that is no message of the protocol: this is for its log. Whole

@@ -208,6 +208,7 @@ impl Task {
             }
             News::Ready => (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready),
             News::Unfit(why) => Some(Event::Unfit(why)),
+            News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
                 Some(Event::LaunchFailed(fault))
@@ -225,19 +226,12 @@ impl Task {
                 Some(Event::Exited(Exit::UNSEEN))
             }
             News::Exited(exit) => {
-                self.instance = None;
-                self.now.pid = None;
-                self.now.confined = None;
-                let expected = matches!(
-                    self.now.life.state,
-                    State::Stopping {
-                        then: AfterStop::StayDown | AfterStop::StartAgain | AfterStop::Retire,
-                        ..
-                    }
-                );
-                let at = self.ended_at.take().unwrap_or_else(time_of_day);
-                self.now.last_exit = Some(SeenExit { exit, expected, at });
+                self.is_gone(exit, false);
                 Some(Event::Exited(exit))
+            }
+            News::ExitedOnProbe(exit) => {
+                self.is_gone(exit, self.now.life.forgives_probe());
+                Some(Event::ExitedOnProbe(exit))
             }
             News::Survivors(pids) => {
                 tracing::error!(server = %self.key, ?pids, "these processes would not die");
@@ -264,6 +258,22 @@ impl Task {
                 None
             }
         }
+    }
+
+    /// Its life is over; `is_our_doing` even if nobody has asked for its end.
+    fn is_gone(&mut self, exit: Exit, is_our_doing: bool) {
+        self.instance = None;
+        self.now.pid = None;
+        self.now.confined = None;
+        let is_asked_for = matches!(
+            self.now.life.state,
+            State::Stopping {
+                then: AfterStop::StayDown | AfterStop::StartAgain | AfterStop::Retire,
+                ..
+            }
+        );
+        let at = self.ended_at.take().unwrap_or_else(time_of_day);
+        self.now.last_exit = Some(SeenExit { exit, expected: is_asked_for || is_our_doing, at });
     }
 
     fn probe(&self) -> Probe {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod modern;
 mod tls;
 
 pub use tls::Tls;
@@ -92,6 +93,12 @@ struct State {
     has_no_stream: bool,
     /// Calls of `wait` are answered.
     is_let_go: bool,
+    /// It speaks the revision without sessions, and no other.
+    is_modern: bool,
+    /// What its tool `marked` wants its argument to be called in the head.
+    mark: String,
+    /// How often it was listened to, without sessions.
+    listened: usize,
 }
 
 /// The head of a request.
@@ -133,6 +140,9 @@ impl Remote {
             is_over: false,
             has_no_stream: false,
             is_let_go: false,
+            is_modern: false,
+            mark: "Region".to_owned(),
+            listened: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let serving = shared.clone();
@@ -159,6 +169,21 @@ impl Remote {
             To::Greetings => state.greetings = mood,
             To::Answers => state.heeds = mood,
         }
+    }
+
+    /// From now on it speaks the revision without sessions and no other, or those before it.
+    pub fn is_modern(&self, is_modern: bool) {
+        self.shared.lock().is_modern = is_modern;
+    }
+
+    /// From now on its tool `marked` wants its argument to be called like this in the head.
+    pub fn mark(&self, name: &str) {
+        name.clone_into(&mut self.shared.lock().mark);
+    }
+
+    /// How often it was listened to, without sessions.
+    pub fn listened(&self) -> usize {
+        self.shared.lock().listened
     }
 
     /// Offers nothing to those who only listen.
@@ -358,6 +383,9 @@ fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(Head, Vec<u8
 
 /// Does as it should; whether the connection can be used again.
 fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> io::Result<bool> {
+    if shared.lock().is_modern {
+        return modern::well(shared, out, head, message);
+    }
     let session = head.headers.get("mcp-session-id").cloned();
     let is_known = {
         let state = shared.lock();

@@ -19,6 +19,8 @@ mod chance;
 mod chatter;
 #[path = "gateway/deaths.rs"]
 mod deaths;
+#[path = "gateway/eras.rs"]
+mod eras;
 #[path = "gateway/fidelity.rs"]
 mod fidelity;
 #[path = "gateway/isolated.rs"]

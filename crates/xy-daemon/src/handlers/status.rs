@@ -16,5 +16,6 @@ pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let log_file = has_file.then(|| log_file.display().to_string());
     let mut status = view::status(&member, log_file);
     daemon.advise(&mut status.entry);
+    status.protocol = daemon.desk().ok().and_then(|desk| desk.protocol(&status.entry.name));
     Ok(status)
 }

@@ -68,8 +68,7 @@ pub(crate) fn between(
             if request.has_state {
                 return Err(hold::refused(Unfit::NotOurs));
             }
-            let bond =
-                can_want_input(method).then(|| bond(client.entry(), method, request.params));
+            let bond = can_want_input(method).then(|| bond(client.entry(), method, request.params));
             Across::ToLegacy { method: method.into(), bond }
         }
         (None, Era::Modern) => {
@@ -156,4 +155,3 @@ fn add_meta<'t>(request: &Request<'t>, meta: &str, edits: &mut Edits<'t>) {
 pub(super) fn is_empty(object: &str) -> bool {
     object[1..].trim_start().starts_with('}')
 }
-

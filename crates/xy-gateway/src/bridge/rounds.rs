@@ -187,7 +187,8 @@ struct Question<'t> {
 
 impl<'t> Question<'t> {
     fn read(client: &Client, request: &'t str) -> Result<Self, CallError> {
-        let members = Members::read(request).ok_or_else(|| strange("what it wants is no request"))?;
+        let members =
+            Members::read(request).ok_or_else(|| strange("what it wants is no request"))?;
         let method = match members.get("method").and_then(text_of).as_deref() {
             Some("elicitation/create") => "elicitation/create",
             Some("sampling/createMessage") => "sampling/createMessage",
@@ -232,4 +233,3 @@ fn too_often() -> CallError {
     let message = format!("the server wanted to know more {MOST_ROUNDS} times");
     CallError::new(ErrorKind::Internal, message).hint("it waited for that before it did the call")
 }
-

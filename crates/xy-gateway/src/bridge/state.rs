@@ -48,7 +48,10 @@ impl Bond {
             put(&mut request, key);
             put(&mut request, value);
         }
-        Self { whose: u64::from_be_bytes(first(&whose.finish())), request: first(&request.finish()) }
+        Self {
+            whose: u64::from_be_bytes(first(&whose.finish())),
+            request: first(&request.finish()),
+        }
     }
 }
 

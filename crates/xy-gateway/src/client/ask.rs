@@ -146,7 +146,10 @@ impl Client {
         match request.method {
             DISCOVER => return Ok(Some(self.discover(request))),
             LISTEN => return self.listen(request).map(Some),
-            "initialize" | "ping" | "logging/setLevel" | "resources/subscribe"
+            "initialize"
+            | "ping"
+            | "logging/setLevel"
+            | "resources/subscribe"
             | "resources/unsubscribe" => return Err(no_method(request.method)),
             _ => {}
         }

@@ -79,11 +79,13 @@ impl Client {
     /// the servers have said which resources can be watched.
     pub(super) fn listen(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
         let filter = request.params.notifications().unwrap_or("null");
-        let filter: Option<Filter> = serde_json::from_str(filter)
-            .map_err(|problem| say::invalid(format!("`notifications` cannot be read: {problem}")))?;
+        let filter: Option<Filter> = serde_json::from_str(filter).map_err(|problem| {
+            say::invalid(format!("`notifications` cannot be read: {problem}"))
+        })?;
         let filter = filter.ok_or_else(|| say::invalid("`notifications` says what to tell"))?;
         if self.listens.borrow().len() >= MOST || filter.resource_subscriptions.len() > MOST_URIS {
-            let message = format!("a client may listen {MOST} times, to {MOST_URIS} resources each");
+            let message =
+                format!("a client may listen {MOST} times, to {MOST_URIS} resources each");
             return Err(CallError::new(ErrorKind::QueueFull, message));
         }
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| filter.wants(*kind)).collect();
@@ -244,4 +246,3 @@ fn edited(line: &[u8], meta: impl FnOnce(&str) -> String) -> Vec<u8> {
     }
     edits.to_vec()
 }
-

@@ -72,8 +72,7 @@ impl Client {
     }
 
     fn park_again(&self, request: &Request<'_>, hold: &Rc<Hold>) -> Result<(), CallError> {
-        let reply_to =
-            ReplyTo { client: self.me(), id: request.id.into(), stream: request.stream };
+        let reply_to = ReplyTo { client: self.me(), id: request.id.into(), stream: request.stream };
         let manner = request.manner.clone().unwrap_or_else(|| hold.manner.clone());
         let next = self.hub.parked.park(NewHold {
             reply_to,

@@ -129,16 +129,16 @@ impl Client {
         let asked = Asked { by: Weak::new(), id: "".into(), token: None, kind };
         questions.asked.insert(number, asked);
         drop(questions);
-        let line = format!(
-            r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#
-        );
+        let line =
+            format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
         self.tell(line.as_bytes(), to);
         Ok(())
     }
 
     /// Nobody wants to know what is asked in this round any more.
     pub(crate) fn unask_round(&self, round: &Rc<Round>) {
-        let is_of = |one: &Asked| matches!(&one.kind, Kind::InRound(it, _) if Rc::ptr_eq(it, round));
+        let is_of =
+            |one: &Asked| matches!(&one.kind, Kind::InRound(it, _) if Rc::ptr_eq(it, round));
         let why = "the request it was asked for is over";
         self.unask_those(is_of, why);
     }

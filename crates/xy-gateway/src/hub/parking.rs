@@ -338,4 +338,3 @@ fn elsewhere(error: &str) -> Option<String> {
     let all: Vec<String> = all.collect();
     (!all.is_empty()).then(|| format!("{{{}}}", all.join(",")))
 }
-

@@ -9,14 +9,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{Probe, ServerSettings};
+use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
 use super::{capabilities, learn_lists};
-use crate::era::Introduction;
+use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
 use crate::upstream::Upstream;
-use crate::upstream::greet::{INITIALIZED, Note};
+use crate::upstream::greet::{INITIALIZED, Meeting, Note};
+use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::{GOOD_AFTER, TAKEN_WITHIN, Trouble, Web};
 
 /// How soon a server that was started here is tried again while it comes up.
@@ -144,14 +146,38 @@ fn after(trouble: Trouble, so_far: SoFar) -> Next {
         }
         Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
         Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
-        Trouble::Refused(why) | Trouble::Hopeless(why) => Next::Hopeless(why),
+        Trouble::Refused(why) | Trouble::Forbidden(why) | Trouble::Hopeless(why) => {
+            Next::Hopeless(why)
+        }
+    }
+}
+
+/// What came of a question, and of how it was sent. Where there is nobody, or nobody lets us
+/// in, there is no use in asking otherwise.
+fn came(of: Hello, answer: Result<Box<str>, CallError>, trouble: Option<Trouble>) -> Came {
+    let read = answer.map(|answer| of.read(&answer));
+    match (read, trouble) {
+        (Ok(Came::Good(introduction)), _) => Came::Good(introduction),
+        (_, Some(trouble @ (Trouble::Unreachable(_) | Trouble::Forbidden(_)))) => {
+            Came::Never(trouble)
+        }
+        (_, Some(trouble @ Trouble::Hopeless(_))) => Came::Never(trouble),
+        (_, Some(trouble @ Trouble::Failing(_))) => Came::No(trouble),
+        (Ok(came), _) => came,
+        (Err(_), Some(trouble)) => Came::No(trouble),
+        (Err(fault), None) => Came::No(Trouble::Hopeless(fault.to_string())),
     }
 }
 
 impl Leader {
     /// Leads a life: from greeting to greeting.
     async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
-        let mut earlier = note.introduction.zip(note.session).filter(|_| !self.web.is_remote());
+        // Without a session there is nothing to go on with, unless there are none at all.
+        let has_session = note.session.is_some();
+        let goes_on = |it: &Introduction| it.era() == Era::Modern || has_session;
+        let introduction = note.introduction.filter(goes_on);
+        let mut earlier =
+            introduction.filter(|_| !self.web.is_remote()).map(|it| (it, note.session));
         let (mut tries, mut is_ready) = (0, false);
         let is_remote = self.web.is_remote();
         loop {
@@ -163,6 +189,7 @@ impl Leader {
             };
             let lost = match opened {
                 Ok(introduction) => {
+                    self.hub.tell_spoken();
                     if !std::mem::replace(&mut is_ready, true) {
                         tries = 0;
                         self.upstream.say(Said::Ready).await;
@@ -193,9 +220,15 @@ impl Leader {
     }
 
     /// Goes on with the session that an earlier daemon began.
-    async fn resume(&self, earlier: (Introduction, String), is_tuned: bool) -> Rc<Introduction> {
+    async fn resume(
+        &self,
+        earlier: (Introduction, Option<String>),
+        is_tuned: bool,
+    ) -> Rc<Introduction> {
         let (introduction, session) = earlier;
-        self.web.resume(&session);
+        if let Some(session) = session {
+            self.web.resume(&session);
+        }
         self.web.agree(&introduction.version);
         let introduction = self.upstream.resume(introduction, is_tuned).await;
         self.web.open();
@@ -208,8 +241,7 @@ impl Leader {
         troubles: &mut mpsc::Receiver<Trouble>,
     ) -> Result<Rc<Introduction>, Trouble> {
         let within = self.settings.rules.ready.within;
-        let late =
-            || Trouble::Failing(format!("it has not answered `initialize` within {within:?}"));
+        let late = || Trouble::Failing(format!("it has not answered a greeting within {within:?}"));
         timeout(within, self.greet(streams, troubles)).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -225,25 +257,39 @@ impl Leader {
         if self.web.is_older() {
             streams.spawn_local(self.web.open_older().await?);
         }
-        let capabilities = capabilities(&self.hub, &self.upstream);
-        let introduced = tokio::select! {
-            introduced = self.upstream.introduce(&capabilities) => introduced,
+        let introduction = tokio::select! {
+            met = self.meet(troubles) => met?,
             Some(ended) = streams.join_next() => {
                 return Err(Trouble::Failing(ended.unwrap_or_default()));
             }
         };
-        let introduction = match (introduced, troubles.try_recv()) {
-            (Ok(introduction), _) => introduction,
-            (Err(_), Ok(trouble)) => return Err(trouble),
-            (Err(why), Err(_)) => return Err(Trouble::Hopeless(why)),
-        };
         self.web.agree(&introduction.version);
-        self.upstream.send(INITIALIZED);
+        self.server.hunch.borrow_mut().speaks(&self.settings, Some(introduction.era()));
+        if introduction.era() == Era::Legacy {
+            self.upstream.send(INITIALIZED);
+        }
         let late = || Trouble::Failing(format!("it was not greeted within {TAKEN_WITHIN:?}"));
         timeout(TAKEN_WITHIN, self.web.all_told()).await.map_err(|_| late())?;
         let introduction = self.upstream.open(introduction).await;
         self.web.open();
         Ok(introduction)
+    }
+
+    /// Finds out how to speak with it.
+    async fn meet(&self, troubles: &mut mpsc::Receiver<Trouble>) -> Result<Introduction, Trouble> {
+        let capabilities = capabilities(&self.hub, &self.upstream);
+        let first = if self.web.is_older() {
+            Hello::Initialize
+        } else {
+            self.server.hunch.borrow().first(&self.settings)
+        };
+        let is_older = self.web.is_older();
+        let meeting = Meeting { capabilities: &capabilities, first, probing: None };
+        let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
+            Came::No(trouble) if is_older => Came::Never(trouble), // There is no other way.
+            came => came,
+        };
+        self.upstream.meet(meeting, judge).await
     }
 
     /// Serves a server that can be asked, until something is wrong.
@@ -255,13 +301,18 @@ impl Leader {
     ) -> Trouble {
         self.hub.opened(&self.upstream);
         let mut listening = JoinSet::new();
-        if !self.web.is_older() {
+        if !self.web.is_older() && !self.web.is_modern() {
             listening.spawn_local(self.web.clone().listen());
         }
         let learning =
             learn_lists(&self.hub, &self.server, &self.settings, &self.upstream, introduction);
         tokio::select! {
-            () = learning => {} // It is closed, and only heard from now on.
+            refused = learning => match refused {
+                None => {} // It is closed, and only heard from now on.
+                Some(refused) if refused.was_good => return Trouble::Forgotten, // By another one.
+                Some(refused) => return Trouble::Hopeless(refused.why),
+            },
+            () = self.upstream.keep_listening() => {}
             trouble = until_lost(troubles) => return trouble,
             () = self.web.until_forgotten() => return Trouble::Forgotten,
             Some(ended) = streams.join_next() => {
@@ -289,13 +340,7 @@ impl Leader {
 
     /// Says in its log why it is not spoken with.
     async fn log(&self, trouble: &Trouble) {
-        let why = match trouble {
-            Trouble::Forgotten => "it has forgotten the session",
-            Trouble::Unreachable(why)
-            | Trouble::Failing(why)
-            | Trouble::Refused(why)
-            | Trouble::Hopeless(why) => why,
-        };
+        let why = trouble.clone().words();
         self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
         self.upstream.tell_strays().await;
     }
@@ -305,7 +350,8 @@ impl Leader {
 async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
     loop {
         match troubles.recv().await {
-            Some(Trouble::Failing(_) | Trouble::Refused(_)) => {} // Whoever asked has been told.
+            // Whoever asked has been told.
+            Some(Trouble::Failing(_) | Trouble::Refused(_) | Trouble::Forbidden(_)) => {}
             Some(trouble) => return trouble,
             None => std::future::pending().await,
         }

@@ -43,6 +43,8 @@ pub(crate) enum Caller {
     Own(oneshot::Sender<Answered>),
     /// The same, for a person who asks something at the control socket.
     Visitor(oneshot::Sender<Answered>),
+    /// Our own ears: it is not answered as long as they are open, and is no client's.
+    Ears(oneshot::Sender<Answered>),
 }
 
 /// The whole answer, as it was written, or why there is none.
@@ -81,6 +83,11 @@ pub(crate) struct Question {
 impl Question {
     /// The whole answer, as it was written.
     pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
+        self.answered().await
+    }
+
+    /// The same. Cancel-safe; must not be asked again.
+    pub(crate) async fn answered(&mut self) -> Result<Box<str>, CallError> {
         let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
         (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
     }
@@ -95,6 +102,12 @@ impl Question {
         if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {
             call.caller = Caller::Unheard;
         }
+    }
+
+    /// The same, and the server need not go on with it; but it is not told so.
+    pub(crate) fn forget(self) {
+        self.upstream.wire.given_up(self.ours);
+        self.let_be();
     }
 }
 
@@ -147,13 +160,15 @@ impl Caller {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
             Self::Parked(hold) => hold.came(Came::Fault(fault.clone())),
             // The asker may have left.
-            Self::Own(answer) | Self::Visitor(answer) => drop(answer.send(Err(fault.clone()))),
+            Self::Own(answer) | Self::Visitor(answer) | Self::Ears(answer) => {
+                drop(answer.send(Err(fault.clone())));
+            }
             Self::Nobody { .. } | Self::Unheard => {}
         }
     }
 
     /// Whether anybody waits.
     pub(super) fn is_there(&self) -> bool {
-        matches!(self, Self::Client { .. } | Self::Parked(_) | Self::Own(_) | Self::Visitor(_))
+        !matches!(self, Self::Nobody { .. } | Self::Unheard)
     }
 }

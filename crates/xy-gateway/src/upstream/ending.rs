@@ -28,9 +28,17 @@ impl Upstream {
 
     pub(super) fn cancel_saying(self: &Rc<Self>, ours: u64, message: &[u8]) {
         if self.give_up(ours).is_some() {
-            self.wire.given_up(ours);
-            self.send(message);
+            self.tell_given_up(ours, message);
             self.call_is_over();
+        }
+    }
+
+    /// Lets the server know that a call was given up.
+    pub(super) fn tell_given_up(&self, ours: u64, message: &[u8]) {
+        if self.wire.given_up(ours) {
+            self.calls.borrow_mut().remove(&ours); // Nothing more can come of it.
+        } else {
+            self.send(message);
         }
     }
 
@@ -89,6 +97,7 @@ impl Upstream {
         let mut stage = self.stage.borrow_mut();
         if !matches!(*stage, Stage::Closed) {
             *stage = Stage::Greeted;
+            self.is_modern.set(false);
         }
     }
 

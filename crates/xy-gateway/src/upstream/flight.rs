@@ -32,7 +32,7 @@ impl Upstream {
                 }
                 Caller::Nobody { client: Some(client), .. } => flight = flight.and(*client),
                 Caller::Nobody { client: None, .. } | Caller::Visitor(_) => return None,
-                Caller::Own(_) | Caller::Unheard => {}
+                Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => {}
             }
         }
         match flight {
@@ -97,7 +97,7 @@ impl Upstream {
                 Caller::Nobody { since, client: Some(hold.client), follow: Follow::Nothing }
             }
             Caller::Visitor(_) => Caller::Nobody { since, client: None, follow: Follow::Nothing },
-            Caller::Own(_) => Caller::Unheard, // It was no client's.
+            Caller::Own(_) | Caller::Ears(_) => Caller::Unheard, // It was no client's.
         };
         call.watch = None;
         Some(std::mem::replace(&mut call.caller, next))

@@ -1,16 +1,27 @@
 //! The first words with a server, and the word left for a later daemon, which does not
 //! greet it again.
 
+use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep_until};
+use xy_protocol::error::CallError;
 use xy_supervisor::speak::Said;
 
-use super::{Stage, Upstream, result_of};
-use crate::era::{self, Introduction};
+use super::probe::{Asked, Came, Hello, Next};
+use super::web::Trouble;
+use super::{Question, Stage, Upstream, own};
+use crate::era::{self, Era, Introduction};
+use crate::modern::DISCOVER;
 
 /// No daemon has come so far by counting.
 const FAR_AWAY: u64 = 1 << 40;
+
+/// How long a server may say nothing to the first question before it is asked the older way
+/// too.
+const LATE_AFTER: Duration = Duration::from_secs(2);
 
 /// The second half of a greeting.
 pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
@@ -28,6 +39,19 @@ pub(crate) struct Note {
     /// What the server calls the session, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<String>,
+    /// The request by which it is listened to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listening: Option<u64>,
+}
+
+/// How a server is met for the first time.
+pub(crate) struct Meeting<'m> {
+    /// What an older one is told that its clients can do.
+    pub(crate) capabilities: &'m str,
+    /// What is asked first.
+    pub(crate) first: Hello,
+    /// Set while it is asked what it need not know, where it may not bear that.
+    pub(crate) probing: Option<&'m Cell<bool>>,
 }
 
 impl Note {
@@ -51,28 +75,77 @@ impl Note {
 }
 
 impl Upstream {
-    /// Greets the server; `Err` if it cannot be spoken with, and why.
-    pub(crate) async fn greet(
+    /// Finds out how to speak with a server, and begins to. `judge` says what came of each
+    /// question.
+    pub(crate) async fn meet(
         self: &Rc<Self>,
-        capabilities: &str,
-    ) -> Result<Rc<Introduction>, String> {
-        let introduction = self.introduce(capabilities).await?;
-        self.send(INITIALIZED);
-        Ok(self.open(introduction).await)
+        meeting: Meeting<'_>,
+        mut judge: impl FnMut(Hello, Result<Box<str>, CallError>) -> Came,
+    ) -> Result<Introduction, Trouble> {
+        self.leave_note_surely().await;
+        let mut asked = Asked::default();
+        let (mut discover, mut initialize) = (None, None);
+        let mut late_at = None;
+        let mut next = Next::Ask(meeting.first);
+        let met = loop {
+            match next {
+                Next::Ask(hello) => {
+                    asked.ask(hello);
+                    let place = match hello {
+                        Hello::Discover => &mut discover,
+                        Hello::Initialize => &mut initialize,
+                    };
+                    if hello == Hello::Discover {
+                        late_at = Some(Instant::now() + LATE_AFTER);
+                        self.begin_probing(meeting.probing).await;
+                    }
+                    match self.say_hello(hello, meeting.capabilities) {
+                        Ok(question) => *place = Some(question),
+                        Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
+                    }
+                }
+                Next::Wait => {}
+                Next::Open(introduction) => break Ok(introduction),
+                Next::GiveUp(trouble) => break Err(trouble),
+            }
+            next = tokio::select! {
+                answer = answer_to(&mut discover) => {
+                    asked.came(Hello::Discover, judge(Hello::Discover, answer))
+                }
+                answer = answer_to(&mut initialize) => {
+                    asked.came(Hello::Initialize, judge(Hello::Initialize, answer))
+                }
+                () = until(late_at) => {
+                    late_at = None;
+                    asked.is_late()
+                }
+            };
+        };
+        for left in [discover, initialize].into_iter().flatten() {
+            left.forget(); // Whatever it still says to that.
+        }
+        self.end_probing(meeting.probing).await;
+        met
     }
 
-    /// The first half of a greeting: who are you? The second is [`INITIALIZED`].
-    pub(crate) async fn introduce(
-        self: &Rc<Self>,
-        capabilities: &str,
-    ) -> Result<Introduction, String> {
-        self.leave_note_surely().await;
-        let greeting = era::greeting(capabilities);
-        let asked = self.ask("initialize", Some(&greeting)).map_err(|fault| fault.to_string())?;
-        let answer = asked.answer().await.map_err(|fault| fault.to_string())?;
-        let result =
-            result_of(&answer).map_err(|error| format!("it refused `initialize`: {error}"))?;
-        Introduction::read(result)
+    async fn begin_probing(&self, probing: Option<&Cell<bool>>) {
+        if let Some(probing) = probing {
+            probing.set(true);
+            self.say(Said::Probing(true)).await;
+        }
+    }
+
+    async fn end_probing(&self, probing: Option<&Cell<bool>>) {
+        if probing.is_some_and(|probing| probing.replace(false)) {
+            self.say(Said::Probing(false)).await;
+        }
+    }
+
+    fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
+        match hello {
+            Hello::Discover => self.ask(DISCOVER, Some(&own::params(None))),
+            Hello::Initialize => self.ask("initialize", Some(&era::greeting(capabilities))),
+        }
     }
 
     /// Goes on with a server that an earlier daemon has greeted.
@@ -88,6 +161,7 @@ impl Upstream {
     /// The server can be asked from now on.
     pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
+        self.is_modern.set(introduction.era() == Era::Modern);
         self.stage.replace(Stage::Open(introduction.clone()));
         self.leave_note_surely().await;
         introduction
@@ -129,8 +203,24 @@ impl Upstream {
         let first_id = self.ids.borrow().to_record();
         let introduction = self.introduction().map(|it| (*it).clone());
         let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
-        let note = Note { first_id, introduction, is_tuned, session };
+        let listening = self.ears.listening();
+        let note = Note { first_id, introduction, is_tuned, session, listening };
         (Said::Note(note.to_text()), first_id)
+    }
+}
+
+/// The answer to a question, once; never, if there is none.
+async fn answer_to(question: &mut Option<Question>) -> Result<Box<str>, CallError> {
+    let Some(asked) = question else { return std::future::pending().await };
+    let answer = asked.answered().await;
+    *question = None;
+    answer
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -143,10 +233,13 @@ mod tests {
         let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
         let introduction = Introduction::read(result).ok();
         let session = Some("s".to_owned());
-        let note = Note { first_id: 7, introduction, is_tuned: true, session };
+        let listening = Some(9);
+        let note = Note { first_id: 7, introduction, is_tuned: true, session, listening };
         assert_eq!(Note::read(&note.to_text()), note);
-        let older = note.to_text().replace(r#","is_tuned":true,"session":"s""#, "");
-        assert_eq!(Note::read(&older), Note { is_tuned: false, session: None, ..note });
+        let newer = r#","is_tuned":true,"session":"s","listening":9"#;
+        let older = note.to_text().replace(newer, "");
+        let expected = Note { is_tuned: false, session: None, listening: None, ..note };
+        assert_eq!(Note::read(&older), expected);
     }
 
     #[test]

@@ -127,11 +127,10 @@ impl Upstream {
 
     fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
         let Some(Caller::Client { client, id, stream, .. }) = self.give_up(ours) else { return };
-        self.wire.given_up(ours);
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it took too long"}}}}"#
         );
-        self.send(message.as_bytes());
+        self.tell_given_up(ours, message.as_bytes());
         client.failed(&id, stream, fault);
         self.call_is_over();
     }

@@ -128,6 +128,12 @@ impl Pipes {
         }
     }
 
+    /// Whether the server has read all that was said to it, as far as anybody can tell.
+    pub(crate) fn is_all_read(&self) -> bool {
+        let is_read = |stdin: &Rc<pipe::Sender>| !has_unread(stdin);
+        self.out.borrow().len() == 0 && self.stdin.borrow().as_ref().is_none_or(is_read)
+    }
+
     /// Writes all there is if the pipe takes it at once.
     fn write_now(&self) -> bool {
         let Some(stdin) = self.stdin.borrow().clone() else { return false };
@@ -223,6 +229,18 @@ fn capacity(pipe: &pipe::Sender) -> usize {
 #[cfg(target_os = "linux")]
 fn is_empty(pipe: &pipe::Sender) -> bool {
     rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
+}
+
+/// Whether something is in the pipe that nobody has read.
+#[cfg(target_os = "linux")]
+fn has_unread(pipe: &pipe::Sender) -> bool {
+    rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread > 0)
+}
+
+/// Nothing tells, at this end of a pipe.
+#[cfg(not(target_os = "linux"))]
+fn has_unread(_pipe: &pipe::Sender) -> bool {
+    false
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -5,7 +5,10 @@
 //! `listen.rs` hears what belongs to no call, `fetch.rs` sends single requests, `meaning.rs`
 //! says what their answers mean.
 //!
-//! A server may forget the session at any time: then it is greeted again, by whoever leads
+//! One of the revision without sessions is told in the head of each request what that is about
+//! (`heads.rs`). Closing the stream of a call is all it hears when that is given up.
+//!
+//! A server of the others may forget the session at any time: then it is greeted again, by whoever leads
 //! this life (`life/web.rs`), and calls that it has not taken are sent again, once.
 
 use std::cell::{Cell, RefCell};
@@ -25,17 +28,20 @@ use xy_mcp::envelope::{self, Message};
 
 use super::Upstream;
 use super::wire::Wire;
+use crate::era::MODERN;
 use crate::held::Held;
 
 mod call;
 mod fetch;
 mod few;
+mod heads;
 mod listen;
 mod meaning;
 mod place;
 mod tell;
 
 use fetch::{Ask, Failed, Fetch};
+use heads::Heads;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -78,8 +84,16 @@ pub(crate) struct Web {
     /// What its settings want to be sent with everything.
     headers: HeaderMap,
     session: RefCell<Session>,
-    /// The call whose answer begins a session: the first after a session has ended.
+    /// The call whose answer begins a session.
     greeting: Cell<Greeting>,
+    /// The call that asks whether there are sessions at all.
+    probe: Cell<Option<u64>>,
+    /// Whether the revision without sessions is spoken.
+    is_modern: Cell<bool>,
+    /// What heads of calls are made of.
+    heads: Heads,
+    /// How often in a row nobody could be listened to.
+    misses: Cell<u32>,
     /// How many sessions there have been; calls wait here for the next.
     sessions: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
@@ -125,7 +139,7 @@ struct Session {
 enum Greeting {
     /// No.
     Done,
-    /// The next call begins one.
+    /// The next `initialize` begins one.
     Due,
     /// This call does.
     Call(u64),
@@ -142,6 +156,8 @@ pub(crate) enum Trouble {
     Failing(String),
     /// It has refused what it was asked.
     Refused(String),
+    /// It does not let us do what it was asked.
+    Forbidden(String),
     /// It does not let us in.
     Hopeless(String),
 }
@@ -167,6 +183,10 @@ impl Web {
             headers,
             session: RefCell::default(),
             greeting: Cell::new(Greeting::Done),
+            probe: Cell::new(None),
+            is_modern: Cell::new(false),
+            heads: Heads::default(),
+            misses: Cell::new(0),
             room: Semaphore::new(MOST_AT_ONCE),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
@@ -226,6 +246,7 @@ impl Web {
         }
         self.answers.borrow_mut().abort_all();
         self.is_forgotten.set(false);
+        self.is_modern.set(false);
         self.greeting.set(Greeting::Due);
     }
 
@@ -237,7 +258,17 @@ impl Web {
     /// The server has answered to a greeting: this revision is spoken from now on.
     pub(crate) fn agree(&self, version: &str) {
         self.greeting.set(Greeting::Done);
-        self.session.borrow_mut().version = HeaderValue::from_str(version).ok();
+        self.is_modern.set(version == MODERN);
+        let mut session = self.session.borrow_mut();
+        session.version = HeaderValue::from_str(version).ok();
+        if self.is_modern.get() {
+            session.id = None; // It knows none, whatever it says.
+        }
+    }
+
+    /// Whether the revision without sessions is spoken.
+    pub(crate) fn is_modern(&self) -> bool {
+        self.is_modern.get()
     }
 
     /// The server can be asked: what waits for that goes on.
@@ -262,6 +293,15 @@ impl Web {
         }
     }
 
+    /// Ends a call, and closes its stream.
+    fn end_call(&self, call: u64) {
+        let task = self.calls.borrow_mut().remove(&call);
+        if let Some(task) = task {
+            task.abort();
+            self.call_is_over(call);
+        }
+    }
+
     /// Ends the session, as far as the server wants to know.
     pub(crate) async fn end(&self) {
         if self.is_older || self.session.borrow().id.is_none() {
@@ -275,7 +315,9 @@ impl Web {
     async fn post(&self, message: Bytes) -> Result<hyper::Response<hyper::body::Incoming>, Failed> {
         let to = self.post_to.borrow().clone();
         let no_place = || Failed::Unconnected("it has not said where it listens".to_owned());
-        self.fetch.send(self.ask(Method::POST, to.ok_or_else(no_place)?, message)).await
+        let mut ask = self.ask(Method::POST, to.ok_or_else(no_place)?, message);
+        self.add_heads(&mut ask);
+        self.fetch.send(ask).await
     }
 
     fn ask(&self, method: Method, to: Uri, body: Bytes) -> Ask {
@@ -302,6 +344,12 @@ impl Web {
     /// Whether this call begins a session.
     fn is_greeted_by(&self, call: u64) -> bool {
         self.greeting.get() == Greeting::Call(call)
+    }
+
+    /// Whether this call is one that nobody may keep waiting: a first word, or one that lasts.
+    fn needs_no_room(&self, call: u64) -> bool {
+        let is_ear = || self.upstream().is_some_and(|upstream| upstream.is_ear(call));
+        self.is_greeted_by(call) || self.probe.get() == Some(call) || is_ear()
     }
 
     /// The answer to a greeting may name the session.
@@ -357,12 +405,20 @@ impl Wire for Web {
         let message = Bytes::from(message);
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
             if self.greeting.get() == Greeting::Due {
-                self.greeting.set(Greeting::Call(ours));
+                match envelope::parse(&message) {
+                    Ok(Message::Request { method, .. }) if method == "initialize" => {
+                        self.greeting.set(Greeting::Call(ours));
+                    }
+                    _ => self.probe.set(Some(ours)),
+                }
             }
             self.unsent.borrow_mut().insert(ours);
             let body = Body::of(me, message);
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
+        } else if self.is_modern() {
+            // There is nothing of this kind that it would understand.
+            tracing::debug!(place = self.shown(), "a message that wants no answer is not sent");
         } else if matches!(envelope::parse(&message), Ok(Message::Answer { .. })) {
             self.answer(message);
         } else {
@@ -388,16 +444,21 @@ impl Wire for Web {
         self.untold_bytes.get() + self.unsent_bytes.get()
     }
 
-    fn given_up(&self, call: u64) {
-        let Some(me) = self.me.upgrade() else { return };
+    fn given_up(&self, call: u64) -> bool {
+        if self.is_modern() {
+            self.end_call(call);
+            return true;
+        }
+        let Some(me) = self.me.upgrade() else { return false };
         tokio::task::spawn_local(async move {
             tokio::time::sleep(GIVEN_UP_FOR).await;
-            let task = me.calls.borrow_mut().remove(&call);
-            if let Some(task) = task {
-                task.abort();
-                me.call_is_over(call);
-            }
+            me.end_call(call);
         });
+        false
+    }
+
+    fn has_heads(&self) -> bool {
+        self.is_modern()
     }
 
     fn session(&self) -> Option<String> {
@@ -447,6 +508,20 @@ impl Body {
 impl Drop for Body {
     fn drop(&mut self) {
         self.web.unsent_bytes.set(self.web.unsent_bytes.get() - self.text.len());
+    }
+}
+
+impl Trouble {
+    /// The same for people.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::Forgotten => "it has forgotten the session".to_owned(),
+            Self::Unreachable(why)
+            | Self::Failing(why)
+            | Self::Refused(why)
+            | Self::Forbidden(why)
+            | Self::Hopeless(why) => why,
+        }
     }
 }
 

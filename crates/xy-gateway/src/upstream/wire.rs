@@ -19,8 +19,16 @@ pub(crate) trait Wire {
     /// How many bytes wait to be sent.
     fn waiting(&self) -> usize;
 
-    /// Nobody waits for the answer to this call any more.
-    fn given_up(&self, _call: u64) {}
+    /// Nobody waits for the answer to this call any more; whether the server knows it by that.
+    fn given_up(&self, _call: u64) -> bool {
+        false
+    }
+
+    /// Whether the server reads some of what it is told outside of messages too, and a tool
+    /// that cannot be called like that is none.
+    fn has_heads(&self) -> bool {
+        false
+    }
 
     /// What is put from now on is sent after the answer to this call, where it would not be by
     /// itself.

@@ -72,6 +72,8 @@ pub(super) struct Driver {
     /// Whether it has been told to end: then a line that is only now opened is closed too.
     is_ending: bool,
     below: Below,
+    /// Whether it is asked something that it need not know.
+    is_probed: bool,
     /// Why it is ended although it has been started.
     refused: Option<LaunchFault>,
     /// How it ended, and when the shim must have ended too.
@@ -126,6 +128,7 @@ impl Driver {
             has_task: true,
             is_ending: false,
             below,
+            is_probed: false,
             refused: None,
             end: None,
         }
@@ -216,7 +219,12 @@ impl Driver {
                 self.tell(News::Survivors(left)).await;
             }
         }
-        let last = self.end.map_or(News::Exited(Exit::UNSEEN), |(news, _)| news);
+        let last = match self.end {
+            // Only now everything has been heard of whoever spoke with it.
+            Some((News::Exited(exit), _)) if self.is_probed => News::ExitedOnProbe(exit),
+            Some((news, _)) => news,
+            None => News::Exited(Exit::UNSEEN),
+        };
         let _ = self.ends.news.send(last).await; // Nobody may hold this life any more.
     }
 

@@ -125,7 +125,7 @@ impl Driver {
             Said::WriteBegins(known) => {
                 let _ = known.send(()); // There is no shim that has to know.
             }
-            Said::Ready | Said::Mute | Said::Note(_) | Said::WriteEnds => {}
+            Said::Ready | Said::Probing(_) | Said::Mute | Said::Note(_) | Said::WriteEnds => {}
         }
     }
 

@@ -318,7 +318,9 @@ impl Book {
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
             (Event::Ready | Event::Unfit(_) | Event::DeadlineReached, _) => return None, // Too late.
-            (Event::Torn, _) => unreachable!("no history holds it: it has plays of its own"),
+            (Event::Torn | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_), _) => {
+                unreachable!("no history holds it: it has plays of its own")
+            }
         };
         self.entries.push(entry(fact));
         if self.is_launch_due(fact, &before) {

@@ -161,6 +161,7 @@ impl Note {
                 .map(|ms| earlier(now, ms))
                 .collect(),
             unreached: 0, // No shim has a note of one that lives somewhere else.
+            is_forgiven: false,
         };
         Life { state, wanted, tally, reason }
     }
@@ -212,6 +213,7 @@ mod tests {
             in_a_row: 2,
             recent_exits: [ago(now, 55), ago(now, 45)].into(),
             unreached: 0,
+            is_forgiven: false,
         };
         let state = State::Running { launched_at: ago(now, 40), ready_at: ago(now, 30) };
         let life = Life { state, tally, wanted: Wanted::Up, reason: Reason::Ready };

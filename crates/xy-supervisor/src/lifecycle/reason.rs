@@ -124,6 +124,8 @@ pub enum Reason {
     Adopted,
     /// A daemon was killed while it was speaking with it, in the middle of a message.
     Torn,
+    /// It did not bear the question how it is to be spoken with, and is asked otherwise.
+    Probed,
     /// A start was asked for.
     StartRequested,
     /// A stop was asked for.
@@ -207,6 +209,7 @@ impl fmt::Display for Reason {
             Self::Predecessor => write!(f, "waiting for the end of its predecessor"),
             Self::Adopted => write!(f, "taken over from an earlier daemon"),
             Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
+            Self::Probed => write!(f, "it did not bear its first question, and is asked another"),
             Self::StartRequested => write!(f, "start requested"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),

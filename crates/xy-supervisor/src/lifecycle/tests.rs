@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use xy_config::settings::{RestartPolicy, Rules};
-use xy_protocol::server::Wanted;
+use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason};
 use super::{
@@ -171,6 +171,7 @@ fn every_reason_in_words() {
         Reason::RetireRequested,
         Reason::Adopted,
         Reason::Torn,
+        Reason::Probed,
         Reason::SettingsChanged,
         Reason::Ready,
         Reason::StopDone,
@@ -209,6 +210,7 @@ fn every_reason_in_words() {
     removed, or the daemon is ending
     taken over from an earlier daemon
     its daemon was killed in the middle of a message to it
+    it did not bear its first question, and is asked another
     its file has changed
     ready
     stopped as requested
@@ -255,6 +257,63 @@ fn a_torn_server_that_somebody_stops_stays_stopped() {
     play.sees(Event::StopRequested);
     assert_eq!(play.sees(crash()), None);
     assert_eq!(play.life.state, State::Stopped);
+}
+
+// What it does not bear to be asked.
+
+#[test]
+fn one_that_ends_on_a_probe_is_started_again_at_once_and_only_once_for_nothing() {
+    let dies = || Event::ExitedOnProbe(Exit::code(1));
+    for policy in [RestartPolicy::Never, RestartPolicy::OnFailure, RestartPolicy::Always] {
+        for mut play in [Play::starting, Play::running]
+            .map(|begin| begin(rules(|it| it.restart.policy = policy)))
+        {
+            assert_eq!(play.sees(dies()), Some(Effect::Launch), "{policy:?}");
+            assert_eq!(play.life.reason, Reason::Probed);
+            assert_eq!(
+                (play.life.tally.restarts_total, play.life.tally.recent_exits.len()),
+                (0, 0)
+            );
+            play.sees(dies());
+            assert_eq!(
+                play.life.state.on_wire() == ServerState::Failed,
+                policy == RestartPolicy::Never
+            );
+            assert!(!matches!(play.life.state, State::Starting { .. }), "the second is counted");
+        }
+    }
+}
+
+#[test]
+fn one_that_falls_silent_on_a_probe_is_ended_and_started_again_for_nothing() {
+    let mut play = Play::starting(steady());
+    let silent = || Event::UnfitOnProbe("it closed its stdout".into());
+    assert_eq!(play.sees(silent()), Some(Effect::Stop));
+    assert_eq!(play.sees(crash()), Some(Effect::Launch));
+    assert_eq!((play.life.reason.clone(), play.life.tally.recent_exits.len()), (Reason::Probed, 0));
+    assert_eq!(play.sees(silent()), Some(Effect::Stop));
+    assert_eq!(play.sees(crash()), None);
+    assert_eq!(
+        (play.says().as_str(), play.life.tally.recent_exits.len()),
+        ("it closed its stdout", 1)
+    );
+}
+
+#[test]
+fn one_that_ends_on_a_probe_while_it_is_stopped_stays_stopped() {
+    let mut play = Play::starting(steady());
+    play.sees(Event::StopRequested);
+    assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), None);
+    assert_eq!(play.life.state, State::Stopped);
+}
+
+#[test]
+fn whoever_starts_it_anew_forgives_anew() {
+    let mut play = Play::starting(steady());
+    play.sees(Event::ExitedOnProbe(Exit::code(1)));
+    play.sees(Event::RestartRequested);
+    play.sees(crash());
+    assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
 }
 
 // What whoever speaks with it says.

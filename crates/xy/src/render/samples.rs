@@ -119,6 +119,7 @@ pub(crate) fn failed_status() -> ServerStatus {
             }),
             ..entry("flaky", ServerState::Failed)
         },
+        protocol: None,
         transitions: vec![
             transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
             transition(ServerState::Starting, ServerState::Running, "ready", 3999),

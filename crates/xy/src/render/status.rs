@@ -15,8 +15,11 @@ use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
     let rows = facts(&status.entry, now).into_iter();
+    let protocol = status.protocol.as_deref();
+    let protocol = protocol.map(|revision| ("protocol", safe_text(revision).into_owned()));
     let instances = instances(status).map(|value| ("instances", value));
-    for (label, value) in rows.chain(instances).chain(confine::facts(status)).chain(files(status)) {
+    let rows = rows.chain(protocol).chain(instances);
+    for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
     text += &transitions(status, now);
@@ -150,6 +153,7 @@ mod tests {
     fn a_running_server_is_short() {
         let mut status = samples::failed_status();
         status.entry = samples::entries().remove(1);
+        status.protocol = Some("2025-11-25".to_owned());
         status.transitions.clear();
         status.last_stderr.clear();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));

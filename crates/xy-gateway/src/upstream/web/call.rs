@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Response};
+use hyper::{Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -14,8 +14,10 @@ use super::fetch::{Failed, Half, whole};
 use super::few::Few;
 use super::listen::Streamed;
 use super::meaning::{Meaning, Refusal, meaning};
-use super::{Body, LAST_EVENT, Trouble, Web};
+use super::{Body, LAST_EVENT, Trouble, Web, heads};
+use crate::modern::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::upstream::Upstream;
+use crate::upstream::probe::code_of;
 use crate::upstream::wire::MAX_MESSAGE;
 
 /// How long a call waits for the next session after its own was forgotten.
@@ -23,6 +25,9 @@ const NEXT_SESSION_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long a call waits for what was said before it to be taken.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a call waits for the lists of a server that found something wrong with its head.
+const LEARNED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How much is read of what a server says to a call that it refuses.
 const MOST_WORDS: usize = 64 * 1024;
@@ -49,17 +54,29 @@ struct Call {
     session: Cell<u64>,
 }
 
+/// Whether a server that answers like this says in a message of its own what is wrong.
+fn has_own_words(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
+}
+
 impl Call {
     async fn run(&self, body: Body) {
         // What was said before comes first, unless the server does not take it.
         let _ = timeout(TOLD_WITHIN, self.web.told_before(body.after)).await;
         // Others may wait for a greeting, and must not keep it out.
-        let _room = if self.web.is_greeted_by(self.ours) {
+        let _room = if self.web.needs_no_room(self.ours) {
             None
         } else {
             self.web.room.acquire().await.ok() // It is never closed.
         };
-        let Some((had_session, response)) = self.post(body).await else { return };
+        let Some((had_session, mut response)) = self.post(&body).await else { return };
+        if self.web.is_modern() && has_own_words(response.status()) {
+            match self.answered_by_error(&body, response).await {
+                Some(again) => response = again,
+                None => return,
+            }
+        }
+        drop(body); // It has been taken.
         let status = response.status();
         if self.web.is_older && status.is_success() {
             return; // An older server says everything where it is listened to.
@@ -80,7 +97,7 @@ impl Call {
 
     /// Sends it, a second time if its session was forgotten: then nobody has taken it. Also
     /// answers whether it was sent within a session.
-    async fn post(&self, body: Body) -> Option<(bool, Response<Incoming>)> {
+    async fn post(&self, body: &Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
             if !self.upstream.is_wanted(self.ours) {
                 return None; // It was given up before anybody has taken it.
@@ -122,6 +139,51 @@ impl Call {
         None
     }
 
+    /// Takes the error with which a server of the revision without sessions has answered. One
+    /// that says that the head of a call is not what it should be has done nothing: what its
+    /// tools want there may have changed, so it is sent again when that is known, once.
+    async fn answered_by_error(
+        &self,
+        asked: &Body,
+        response: Response<Incoming>,
+    ) -> Option<Response<Incoming>> {
+        let status = response.status();
+        let text = self.words(response.into_body()).await.unwrap_or_default();
+        let code = code_of(&text);
+        if code == Some(HEADER_MISMATCH) && heads::is_of_tool(&asked.text) {
+            self.web.unsent.borrow_mut().insert(self.ours);
+            let _ = timeout(LEARNED_WITHIN, self.upstream.learn_anew()).await;
+            let (_, response) = self.post(asked).await?;
+            if !has_own_words(response.status()) {
+                return Some(response);
+            }
+            let (status, body) = (response.status(), response.into_body());
+            let text = self.words(body).await.unwrap_or_default();
+            self.take_error(&asked.text, status, &text);
+            return None;
+        }
+        self.take_error(&asked.text, status, &text);
+        None
+    }
+
+    /// If that is no answer at all, or not of the revision that is spoken, it may be another
+    /// server by now, which its lists will tell.
+    fn take_error(&self, asked: &[u8], status: StatusCode, text: &[u8]) {
+        let is_answer = self.own_text(text);
+        if !is_answer {
+            let refusal = Refusal::Other(status);
+            self.upstream.fail(self.ours, &refusal.fault(self.server()));
+        }
+        if is_answer && code_of(text) != Some(UNSUPPORTED_VERSION) {
+            return;
+        }
+        if !is_answer && heads::is_list(asked) {
+            self.web.forgotten(self.session.get());
+        } else {
+            self.upstream.lists_changed();
+        }
+    }
+
     /// Whether it was answered after all, by the server's own error under our own id.
     async fn is_answer(&self, body: Incoming) -> bool {
         let Some(text) = self.words(body).await else { return false };
@@ -144,8 +206,11 @@ impl Call {
         let why = failed.words();
         match failed {
             Failed::Unconnected(_) => {
+                let is_bearable = self.upstream.is_ear(self.ours) && self.web.misses_another();
                 self.undone(&why);
-                self.web.trouble(Trouble::Unreachable(why));
+                if !is_bearable {
+                    self.web.trouble(Trouble::Unreachable(why));
+                }
             }
             Failed::Broken(_) => {
                 self.unknown(&why);
@@ -209,7 +274,9 @@ impl Call {
             if !self.upstream.is_open(self.ours) || self.web.is_closed.get() {
                 return;
             }
-            let Some(last) = streamed.last.clone() else {
+            // Without sessions, nothing can be taken up again.
+            let last = streamed.last.clone().filter(|_| !self.web.is_modern());
+            let Some(last) = last else {
                 let why = ended.err().map_or_else(
                     || "its answer ended before it was whole".to_owned(),
                     |failed| failed.words(),
@@ -256,7 +323,8 @@ impl Call {
         self.web.trouble(match refusal {
             Refusal::Unauthorized => Trouble::Hopeless(refusal.words()),
             Refusal::TooMany(_) => Trouble::Failing(refusal.words()),
-            Refusal::Forbidden | Refusal::Other(_) => Trouble::Refused(refusal.words()),
+            Refusal::Forbidden => Trouble::Forbidden(refusal.words()),
+            Refusal::Other(_) => Trouble::Refused(refusal.words()),
         });
     }
 
@@ -275,7 +343,11 @@ impl Call {
     /// Passes on an error that a server wrote itself; whether it did.
     async fn own_words(&self, body: Incoming) -> bool {
         let Some(text) = self.words(body).await else { return false };
-        let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(&text)
+        self.own_text(&text)
+    }
+
+    fn own_text(&self, text: &[u8]) -> bool {
+        let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(text)
         else {
             return false;
         };

@@ -122,6 +122,13 @@ fn hear(upstream: &Rc<Upstream>, data: &[u8], during: Option<u64>) {
 }
 
 impl Web {
+    /// One more time nobody could be listened to; whether that may still be.
+    pub(super) fn misses_another(&self) -> bool {
+        let misses = self.misses.get() + 1;
+        self.misses.set(if misses < MOST_MISSES { misses } else { 0 });
+        misses < MOST_MISSES
+    }
+
     /// Hears what belongs to no call, as long as the server offers that.
     pub(crate) async fn listen(self: Rc<Self>) {
         let mut streamed = Streamed::default();

@@ -21,6 +21,9 @@ use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way, plain_why};
 /// A server that has closed its stdout has this long to end by itself.
 const MUTE_FOR: Duration = Duration::from_secs(2);
 
+/// The same of one that was asked what it need not know: it is started again anyway.
+const MUTE_ON_PROBE_FOR: Duration = Duration::from_millis(200);
+
 /// How long a speaker may take to let go.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 
@@ -125,6 +128,8 @@ impl Driver {
             Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
                 self.unfit(why).await;
             }
+            Said::Probing(is_probed) => self.is_probed = is_probed,
+            Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
             Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
             said => self.pass_on(said),
         }
@@ -147,6 +152,7 @@ impl Driver {
             | Said::Unfit(_)
             | Said::Unreachable(_)
             | Said::Hopeless(_)
+            | Said::Probing(_)
             | Said::Mute => {}
         }
     }
@@ -161,7 +167,9 @@ impl Driver {
 
     async fn unfit(&mut self, why: String) {
         if !self.is_ending && self.end.is_none() {
-            self.tell(News::Unfit(plain_why(&why))).await;
+            let why = plain_why(&why);
+            let is_probed = self.is_probed;
+            self.tell(if is_probed { News::UnfitOnProbe(why) } else { News::Unfit(why) }).await;
         }
     }
 

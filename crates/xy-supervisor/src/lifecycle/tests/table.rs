@@ -17,7 +17,7 @@ struct Row {
 /// A few restarts have been, and none of the limits is near.
 fn some_tally(origin: Instant) -> Tally {
     let recent_exits = [origin + Duration::from_secs(90)].into();
-    Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits, unreached: 0 }
+    Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits, ..Tally::default() }
 }
 
 /// Those in which one more failure may be one too many.
@@ -32,6 +32,7 @@ fn exhausted_rows(origin: Instant) -> Vec<Row> {
     let one_attempt_left = Tally { in_a_row: 4, ..some_tally(origin) };
     let one_exit_left = Tally { recent_exits: [at(90); 4].into(), ..some_tally(origin) };
     let slid_out = Tally { recent_exits: [at(40); 5].into(), ..some_tally(origin) };
+    let forgiven = Tally { is_forgiven: true, ..some_tally(origin) };
     let row = |name, state, tally: &Tally| {
         let (wanted, reason) = (Wanted::Up, Reason::NotStarted);
         Row { name, life: Life { state, wanted, tally: tally.clone(), reason } }
@@ -48,6 +49,8 @@ fn exhausted_rows(origin: Instant) -> Vec<Row> {
         row("running, one attempt left", running, &one_attempt_left),
         row("running, one exit left", running, &one_exit_left),
         row("running, exits slid out", running, &slid_out),
+        row("starting, forgiven", starting, &forgiven),
+        row("running, forgiven", running, &forgiven),
     ]
 }
 
@@ -101,6 +104,8 @@ fn events() -> Vec<(&'static str, Event)> {
         ("Exited 0", clean_exit()),
         ("Exited 1", crash()),
         ("Exited SIGKILL", Event::Exited(KILLED)),
+        ("ExitedOnProbe 1", Event::ExitedOnProbe(Exit::code(1))),
+        ("UnfitOnProbe", Event::UnfitOnProbe("it closed its stdout".into())),
         ("Torn", Event::Torn),
         ("DeadlineReached", Event::DeadlineReached),
     ]
@@ -139,7 +144,7 @@ fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant)
         let _ = write!(text, " | wanted {:?}", after.wanted);
     }
     if after.tally != before.tally {
-        let Tally { restart_count, restarts_total, in_a_row, recent_exits, unreached } =
+        let Tally { restart_count, restarts_total, in_a_row, recent_exits, unreached, .. } =
             &after.tally;
         let exits = recent_exits.len();
         let _ = write!(
@@ -148,6 +153,10 @@ fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant)
         );
         if *unreached != before.tally.unreached {
             let _ = write!(text, ", unreached {unreached}");
+        }
+        if after.tally.is_forgiven != before.tally.is_forgiven {
+            let is = if after.tally.is_forgiven { "" } else { "not " };
+            let _ = write!(text, ", {is}forgiven");
         }
     }
     text
@@ -225,7 +234,7 @@ fn policy_matters(row: &Row, event: &Event) -> bool {
         State::Stopping { then, .. } => then == AfterStop::CountFailure,
         _ => false,
     };
-    can_end && matches!(event, Event::Exited(_) | Event::LaunchFailed(_))
+    can_end && matches!(event, Event::Exited(_) | Event::ExitedOnProbe(_) | Event::LaunchFailed(_))
 }
 
 #[test]
@@ -256,7 +265,10 @@ fn the_rows_of_one_that_lives_somewhere_else() {
         it.restart.max_attempts = 1;
         it.restart.max_retries_per_minute = 1;
     });
-    let is_its_own = |_: &Row, event: &Event| !matches!(event, Event::Unfit(_) | Event::Torn);
+    let is_its_own = |_: &Row, event: &Event| {
+        use Event::{ExitedOnProbe, Torn, Unfit, UnfitOnProbe};
+        !matches!(event, Unfit(_) | Torn | ExitedOnProbe(_) | UnfitOnProbe(_))
+    };
     insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_its_own));
 }
 

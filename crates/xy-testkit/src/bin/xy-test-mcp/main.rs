@@ -14,6 +14,12 @@
 //! - `--pass-unknown` answers unknown methods with their params
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
+//! Of the revision without `initialize` (2026-07-28):
+//!
+//! - `--era modern|both`: it speaks that, or that too; `--no-listen` without listeners
+//! - `--discover silent|dies|mute|late|CODE`: what it does when it is asked for that
+//! - `--lies CODE`: it says that it speaks it, and refuses all else of it like this
+//!
 //! What it does wrong:
 //!
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
@@ -31,6 +37,7 @@
 mod answer;
 mod catalog;
 mod chatter;
+mod eras;
 mod http;
 mod jobs;
 mod lists;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use xy_testkit::standin::Flags;
 
+use crate::eras::Era;
+
 /// Flags without a value.
-const SWITCHES: [&str; 18] = [
+const SWITCHES: [&str; 19] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
@@ -15,6 +17,7 @@ const SWITCHES: [&str; 18] = [
     "--garbage-first",
     "--list-never",
     "--never-init",
+    "--no-listen",
     "--no-tools",
     "--odd-names",
     "--only-tools",
@@ -45,6 +48,10 @@ pub(crate) struct Plan {
     pub(crate) close_stdout_after: u64,
     pub(crate) diary: Option<PathBuf>,
     pub(crate) http: Option<u16>,
+    pub(crate) era: Era,
+    pub(crate) discover: Option<String>,
+    /// The code by which it refuses the revision that it said it speaks.
+    pub(crate) lies: Option<i64>,
     switches: BTreeSet<String>,
 }
 
@@ -64,6 +71,9 @@ impl Plan {
             close_stdout_after: u64::MAX,
             diary: None,
             http: None,
+            era: Era::Legacy,
+            discover: None,
+            lies: None,
             switches: BTreeSet::new(),
         };
         let mut flags = Flags::of_this_process();
@@ -89,6 +99,9 @@ impl Plan {
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
             "--diary" => self.diary = Some(flags.value().into()),
             "--http" => self.http = Some(flags.number().try_into().expect("a port")),
+            "--era" => self.era = Era::read(&flags.value()),
+            "--discover" => self.discover = Some(flags.value()),
+            "--lies" => self.lies = Some(flags.value().parse().expect("a code")),
             switch if SWITCHES.contains(&switch) => {
                 self.switches.insert(flag);
             }

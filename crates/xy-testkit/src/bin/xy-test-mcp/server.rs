@@ -12,7 +12,7 @@ use crate::answer::{Asked, BAD_PARAMS, Call, NO_METHOD, notification, refusal};
 use crate::jobs::{self, Job};
 use crate::outlet::Outlet;
 use crate::plan::Plan;
-use crate::{die, lists, stdin, tools};
+use crate::{die, eras, lists, stdin, tools};
 use xy_testkit::json::Members;
 
 /// The revisions with `initialize`, the youngest last.
@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) removed: BTreeSet<String>,
     pub(crate) counter: u64,
     pub(crate) subscribed: BTreeSet<String>,
+    /// Requests that listen, and to which resources.
+    pub(crate) listening: BTreeMap<String, Vec<String>>,
     pub(crate) has_closed_stdin: bool,
     pub(crate) jobs: BTreeMap<String, Job>,
     /// Requests that are worked on elsewhere, each with whether it is cancelled.
@@ -103,6 +105,7 @@ impl Server {
 
     fn request(self: &Arc<Self>, asked: Asked, method: &str, message: &Members) {
         let params = message.members("params");
+        let Some(asked) = eras::answer(self, asked, method, &params) else { return };
         let capability = method.split('/').next().unwrap_or_default();
         let is_optional = matches!(capability, "tools" | "prompts" | "resources" | "logging");
         if is_optional && !self.plan.declares(capability) {
@@ -171,7 +174,7 @@ impl Server {
         }
     }
 
-    fn introduction(&self, version: &str) -> Value {
+    pub(crate) fn introduction(&self, version: &str) -> Value {
         let release = if self.plan.has("--v2") { "2.0.0" } else { "1.0.0" };
         let all = [
             ("tools", json!({ "listChanged": true })),
@@ -221,6 +224,7 @@ impl Server {
             if let Some(is_cancelled) = self.state().open.get_mut(id) {
                 *is_cancelled = true;
             }
+            self.state().listening.remove(id);
             self.changed.notify_all();
         }
     }
@@ -300,8 +304,11 @@ impl Server {
     }
 
     /// Says that the list of tools is another.
-    pub(crate) fn list_has_changed(outlet: &Outlet) {
-        outlet.say(notification("notifications/tools/list_changed", "{}"));
+    pub(crate) fn list_has_changed(&self, asked: &Asked) {
+        let method = "notifications/tools/list_changed";
+        if !eras::tell(self, asked, method, None) {
+            asked.outlet.say(notification(method, "{}"));
+        }
     }
 }
 

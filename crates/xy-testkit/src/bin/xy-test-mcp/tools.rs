@@ -20,6 +20,7 @@ use xy_testkit::standin;
 use crate::answer::{BAD_PARAMS, Call, structured_result, text_result};
 use crate::chatter;
 use crate::die;
+use crate::eras;
 use crate::jobs;
 use crate::lists;
 use crate::server::{Server, level_of};
@@ -174,9 +175,11 @@ fn bump(server: &Server, call: &Call) {
     state.counter += 1;
     let (count, is_watched) = (state.counter, state.subscribed.contains(lists::COUNTER));
     drop(state);
+    let updated = "notifications/resources/updated";
+    eras::tell(server, &call.asked, updated, Some(lists::COUNTER));
     if is_watched {
         let uri = quoted(lists::COUNTER);
-        call.notify("notifications/resources/updated", &format!(r#"{{"uri":{uri}}}"#));
+        call.notify(updated, &format!(r#"{{"uri":{uri}}}"#));
     }
     call.text(&count.to_string());
 }
@@ -196,7 +199,7 @@ fn change_list(server: &Server, call: &Call) {
         _ => {}
     }
     drop(state);
-    Server::list_has_changed(&call.asked.outlet);
+    server.list_has_changed(&call.asked);
     call.text("changed");
 }
 

@@ -1,0 +1,208 @@
+//! Learning what a server offers: its lists, again and again.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use xy_config::settings::ServerSettings;
+use xy_protocol::control::quoted;
+use xy_protocol::error::CallError;
+
+use crate::catalog::{Item, Kind, Known, Lists, MOST_BYTES, MOST_ITEMS, Page};
+use crate::era::{Introduction, MODERN};
+use crate::hub::Hub;
+use crate::mirror;
+use crate::modern::UNSUPPORTED_VERSION;
+use crate::server::Server;
+use crate::upstream::probe::code_of;
+use crate::upstream::{Upstream, result_of};
+
+/// How long a server has to answer a list before it is shown without it.
+const LIST_WITHIN: Duration = Duration::from_secs(30);
+
+/// A list that was not answered is asked for again after this time.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// How many changes of its lists a server may tell at once before they are asked for.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// How long lists wait until changes of them are heard. Without that they are asked for again.
+const LISTENED_WITHIN: Duration = Duration::from_millis(500);
+
+/// Pages of one list.
+const MOST_PAGES: usize = 1000;
+
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// A server refuses what it said that it speaks.
+pub(super) struct Refused {
+    pub(super) why: String,
+    /// It did not at first.
+    pub(super) was_good: bool,
+}
+
+/// Learns what a server offers, again whenever that may have changed, until it is closed or
+/// refuses to be asked at all.
+pub(super) async fn learn_lists(
+    hub: &Hub,
+    server: &Rc<Server>,
+    settings: &Arc<ServerSettings>,
+    upstream: &Rc<Upstream>,
+    introduction: &Rc<Introduction>,
+) -> Option<Refused> {
+    let mut lists = Lists::default();
+    let mut was_good = false;
+    if upstream.is_modern() {
+        let _ = timeout(LISTENED_WITHIN, upstream.listens_before_lists()).await;
+    }
+    while !upstream.is_closed() {
+        upstream.lists_are_asked();
+        let asked = ask_all(upstream, introduction, &mut lists).await;
+        if upstream.is_closed() {
+            return None; // What it could not answer any more says nothing of what it offers.
+        }
+        let is_whole = match asked {
+            Ok(is_whole) => is_whole,
+            Err(why) => return Some(Refused { why, was_good }),
+        };
+        was_good = true;
+        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
+        let known = hub.learn(server, upstream, known);
+        if is_whole {
+            hub.manifests.remember(settings, &known, server.asks()).await;
+            upstream.until_lists_change().await;
+        } else {
+            let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
+        }
+        sleep(DEBOUNCE).await;
+    }
+    None
+}
+
+/// Asks for all lists. One that it does not answer stays what it was; whether all were
+/// answered. `Err` if it refuses them all, in a revision that it said it speaks.
+async fn ask_all(
+    upstream: &Rc<Upstream>,
+    introduction: &Introduction,
+    lists: &mut Lists,
+) -> Result<bool, String> {
+    let abilities = introduction.abilities;
+    let (mut is_whole, mut is_any_good, mut refused) = (true, false, None);
+    for kind in Kind::ALL {
+        let has = match kind {
+            Kind::Tools => abilities.tools,
+            Kind::Prompts => abilities.prompts,
+            Kind::Resources | Kind::Templates => abilities.resources,
+        };
+        if !has {
+            continue;
+        }
+        match list(upstream, kind).await {
+            Listed::Items(items) => {
+                is_any_good = true;
+                lists.set(kind, items);
+            }
+            Listed::Unanswered => (is_any_good, is_whole) = (true, false),
+            Listed::Refused(why) => {
+                lists.set(kind, Vec::new());
+                refused.get_or_insert_with(|| {
+                    let method = kind.method();
+                    format!("it says that it speaks revision {MODERN}, and refuses `{method}` of it: {why}")
+                });
+            }
+        }
+    }
+    match refused {
+        Some(why) if !is_any_good => Err(why),
+        _ => Ok(is_whole),
+    }
+}
+
+/// What came of asking for a list.
+enum Listed {
+    Items(Vec<Item>),
+    Unanswered,
+    /// The server does not know it, or not the revision it is asked in.
+    Refused(String),
+}
+
+/// One list of a server. What is wrong with it is its own trouble, and stands in its log: what
+/// is good of it is shown.
+async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Listed {
+    let mut items = Vec::new();
+    let asked = timeout(LIST_WITHIN, pages(upstream, kind, &mut items)).await;
+    let late = || Unlisted::Unanswered(format!("it took longer than {LIST_WITHIN:?}"));
+    let (problem, listed) = match asked.unwrap_or_else(|_| Err(late())) {
+        Ok(()) => return Listed::Items(items),
+        Err(Unlisted::Unanswered(problem)) => (problem, Listed::Unanswered),
+        Err(Unlisted::Wrong(problem)) => (problem, Listed::Items(items)),
+        Err(Unlisted::Refused(problem)) => (problem.clone(), Listed::Refused(problem)),
+    };
+    let method = kind.method();
+    tracing::warn!(server = %upstream.key(), method, problem, "a list is not shown whole");
+    upstream.stray(format!("xy: {method}: {problem}").as_bytes());
+    upstream.tell_strays().await;
+    listed
+}
+
+/// Why there is no whole list.
+enum Unlisted {
+    /// The server has not answered, which it may do another time.
+    Unanswered(String),
+    /// The server has answered with something that is none.
+    Wrong(String),
+    /// The server does not know it, or not the revision it is asked in.
+    Refused(String),
+}
+
+/// Whether a tool can be called as its server wants it to be. One that cannot is said to its
+/// log.
+fn can_be_called(upstream: &Upstream, tool: &Item) -> bool {
+    let unfit = if upstream.has_heads() { mirror::of_tool(&tool.raw).err() } else { None };
+    if let Some(why) = &unfit {
+        let name = quoted(&tool.name);
+        tracing::warn!(server = %upstream.key(), tool = name, %why, "a tool is not shown");
+        upstream.stray(format!("xy: tool `{name}` is not shown: {why}").as_bytes());
+    }
+    unfit.is_none()
+}
+
+async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), Unlisted> {
+    use Unlisted::{Refused, Unanswered, Wrong};
+
+    let unanswered = |fault: CallError| Unanswered(fault.to_string());
+    let mut cursor: Option<String> = None;
+    let mut bytes = 0;
+    for _ in 0..MOST_PAGES {
+        let params = cursor.take().map(|cursor| format!(r#"{{"cursor":{cursor}}}"#));
+        let question = upstream.ask(kind.method(), params.as_deref()).map_err(unanswered)?;
+        let answer = question.answer().await.map_err(unanswered)?;
+        let is_refusal =
+            matches!(code_of(answer.as_bytes()), Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));
+        let result = result_of(&answer);
+        let result =
+            result.map_err(if is_refusal && upstream.is_modern() { Refused } else { Wrong })?;
+        let page = Page::read(kind, result).map_err(Wrong)?;
+        if page.nameless > 0 {
+            let count = page.nameless;
+            upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
+        }
+        for item in page.items {
+            if kind == Kind::Tools && !can_be_called(upstream, &item) {
+                continue;
+            }
+            bytes += item.raw.len();
+            if items.len() >= MOST_ITEMS || bytes > MOST_BYTES {
+                let limit = MOST_BYTES >> 20;
+                return Err(Wrong(format!(
+                    "longer than {MOST_ITEMS} items or {limit} MiB: the rest is not shown"
+                )));
+            }
+            items.push(item);
+        }
+        let Some(next) = page.next else { return Ok(()) };
+        cursor = Some(next);
+    }
+    Err(Wrong(format!("more than {MOST_PAGES} pages: the rest is not shown")))
+}

@@ -1,0 +1,353 @@
+//! Finding out which era a server speaks: what to ask it next, from what it has said. Pure.
+//!
+//! A server is asked for `server/discover`, which those with `initialize` do not know. Some of
+//! these refuse it in one way or another, some say nothing at all; then they are greeted with
+//! `initialize`. What was asked first is not forgotten meanwhile: whichever gets a useful
+//! answer first decides, since a server that starts slowly finds both.
+
+use serde::Deserialize;
+use serde_json::Value;
+use xy_mcp::envelope::{self, Message, Outcome};
+use xy_protocol::control::quoted;
+
+use super::web::Trouble;
+use crate::era::{Introduction, MODERN, VERSIONS};
+use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
+
+/// The two ways to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hello {
+    /// As the revision without sessions has it.
+    Discover,
+    /// As all before it do.
+    Initialize,
+}
+
+/// What came of one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// That is how it is spoken with.
+    Good(Introduction),
+    /// It is not, for this reason.
+    No(Trouble),
+    /// It is not, and not in the other way either.
+    Never(Trouble),
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Ask this too.
+    Ask(Hello),
+    /// What was asked may still be answered.
+    Wait,
+    /// That is how it is spoken with.
+    Open(Introduction),
+    /// It is not spoken with, for this reason.
+    GiveUp(Trouble),
+}
+
+/// What was asked, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    discover: Fate,
+    initialize: Fate,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Fate {
+    #[default]
+    Unasked,
+    Open,
+    Vain(Trouble),
+}
+
+impl Hello {
+    fn other(self) -> Self {
+        match self {
+            Self::Discover => Self::Initialize,
+            Self::Initialize => Self::Discover,
+        }
+    }
+
+    /// What an answer to it means.
+    pub(crate) fn read(self, answer: &str) -> Came {
+        match self {
+            Self::Discover => discovered(answer),
+            Self::Initialize => initialized(answer),
+        }
+    }
+}
+
+impl Asked {
+    /// It is asked now.
+    pub(crate) fn ask(&mut self, hello: Hello) {
+        *self.fate(hello) = Fate::Open;
+    }
+
+    /// This came of one of them.
+    pub(crate) fn came(&mut self, of: Hello, came: Came) -> Next {
+        let is_other_open = *self.fate(of.other()) == Fate::Open;
+        match came {
+            Came::Good(introduction) => return Next::Open(introduction),
+            Came::Never(trouble) if !is_other_open => return Next::GiveUp(trouble),
+            Came::Never(trouble) | Came::No(trouble) => *self.fate(of) = Fate::Vain(trouble),
+        }
+        match (&self.discover, &self.initialize) {
+            (Fate::Vain(_), Fate::Unasked) => Next::Ask(Hello::Initialize),
+            (Fate::Unasked, Fate::Vain(_)) => Next::Ask(Hello::Discover),
+            // What may be otherwise the next time is the better reason.
+            (Fate::Vain(it @ Trouble::Failing(_)), Fate::Vain(_))
+            | (Fate::Vain(_), Fate::Vain(it)) => Next::GiveUp(it.clone()),
+            _ => Next::Wait,
+        }
+    }
+
+    /// Nothing has come for a while.
+    pub(crate) fn is_late(&self) -> Next {
+        match (&self.discover, &self.initialize) {
+            (Fate::Open, Fate::Unasked) => Next::Ask(Hello::Initialize),
+            _ => Next::Wait,
+        }
+    }
+
+    fn fate(&mut self, hello: Hello) -> &mut Fate {
+        match hello {
+            Hello::Discover => &mut self.discover,
+            Hello::Initialize => &mut self.initialize,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Error {
+    #[serde(default)]
+    code: Value,
+    #[serde(default)]
+    data: Value,
+}
+
+/// The code of the error in a whole answer.
+pub(crate) fn code_of(answer: &[u8]) -> Option<i64> {
+    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(answer) else {
+        return None;
+    };
+    serde_json::from_str::<Error>(error).ok()?.code.as_i64()
+}
+
+fn discovered(answer: &str) -> Came {
+    match envelope::parse(answer.as_bytes()) {
+        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => of_result(result),
+        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => of_error(error),
+        _ => Came::No(Trouble::Refused("it is no answer".to_owned())),
+    }
+}
+
+fn of_result(result: &str) -> Came {
+    match Introduction::discovered(result) {
+        Ok(introduction) => Came::Good(introduction),
+        Err(why) => {
+            let result: Value = serde_json::from_str(result).unwrap_or_default();
+            match result.get("supportedVersions").and_then(versions) {
+                Some(theirs) if !has_legacy(&theirs) => Came::Never(Trouble::Hopeless(why)),
+                // It has an older one too, or answers whatever it is asked.
+                Some(_) | None => Came::No(Trouble::Refused(why)),
+            }
+        }
+    }
+}
+
+fn of_error(text: &str) -> Came {
+    let refused = format!("it refused `server/discover`: {}", quoted(text));
+    let Ok(error) = serde_json::from_str::<Error>(text) else {
+        return Came::No(Trouble::Refused(refused));
+    };
+    match error.code.as_i64() {
+        Some(UNSUPPORTED_VERSION) => match error.data.get("supported").and_then(versions) {
+            Some(theirs) if has_legacy(&theirs) && !theirs.iter().any(|it| it == MODERN) => {
+                Came::No(Trouble::Refused(refused))
+            }
+            Some(theirs) if !theirs.iter().any(|it| it == MODERN) => {
+                Came::Never(Trouble::Hopeless(crate::era::unknown(&theirs.join(", "))))
+            }
+            _ => Came::Never(Trouble::Hopeless(refused)),
+        },
+        Some(HEADER_MISMATCH | MISSING_CAPABILITY) => Came::Never(Trouble::Hopeless(refused)),
+        _ => Came::No(Trouble::Refused(refused)),
+    }
+}
+
+fn versions(list: &Value) -> Option<Vec<String>> {
+    let list = list.as_array()?;
+    Some(list.iter().filter_map(|it| it.as_str().map(str::to_owned)).collect())
+}
+
+fn has_legacy(theirs: &[String]) -> bool {
+    theirs.iter().any(|it| VERSIONS.contains(&it.as_str()))
+}
+
+fn initialized(answer: &str) -> Came {
+    let read = super::result_of(answer)
+        .map_err(|error| format!("it refused `initialize`: {error}"))
+        .and_then(Introduction::read);
+    match read {
+        Ok(introduction) => Came::Good(introduction),
+        Err(why) => Came::No(Trouble::Hopeless(why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(result: &str) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)
+    }
+
+    fn error(code: i64, data: &str) -> String {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"no","data":{data}}}}}"#
+        )
+    }
+
+    fn modern() -> Introduction {
+        Introduction::discovered(r#"{"supportedVersions":["2026-07-28"]}"#).unwrap()
+    }
+
+    fn legacy() -> Introduction {
+        Introduction::read(r#"{"protocolVersion":"2025-06-18"}"#).unwrap()
+    }
+
+    fn word(came: &Came) -> &'static str {
+        match came {
+            Came::Good(_) => "good",
+            Came::No(_) => "no",
+            Came::Never(_) => "never",
+        }
+    }
+
+    #[test]
+    fn what_an_answer_to_the_probe_means() {
+        for (answer, expected) in [
+            (result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#), "good"),
+            (result(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#), "good"),
+            (result(r#"{"supportedVersions":["2027-01-01","2025-11-25"]}"#), "no"),
+            (result(r#"{"supportedVersions":["2027-01-01"]}"#), "never"),
+            (result(r#"{"supportedVersions":7}"#), "no"),
+            (result("{}"), "no"),
+            (result("[]"), "no"),
+            (error(-32601, "null"), "no"),
+            (error(-32602, "null"), "no"),
+            (error(-32600, "null"), "no"),
+            (error(-32603, "null"), "no"),
+            (error(-32000, "null"), "no"),
+            (error(0, "null"), "no"),
+            (error(-32020, "null"), "never"),
+            (error(-32021, r#"{"requiredCapabilities":{"roots":{}}}"#), "never"),
+            (error(-32022, r#"{"supported":["2027-01-01"]}"#), "never"),
+            (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "no"),
+            (error(-32022, r#"{"supported":["2026-07-28"]}"#), "never"),
+            (error(-32022, "null"), "never"),
+            (r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#.to_owned(), "no"),
+            (r#"{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}"#.to_owned(), "no"),
+            ("nothing".to_owned(), "no"),
+        ] {
+            assert_eq!(word(&Hello::Discover.read(&answer)), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn one_that_speaks_none_of_ours_is_told_so_in_words() {
+        let answer = error(-32022, r#"{"supported":["2027-01-01"]}"#);
+        let Came::Never(Trouble::Hopeless(why)) = Hello::Discover.read(&answer) else { panic!() };
+        assert!(why.contains("`2027-01-01`") && why.contains(MODERN), "{why}");
+    }
+
+    fn vain(why: &str) -> Came {
+        Came::No(Trouble::Refused(why.to_owned()))
+    }
+
+    fn refused(why: &str) -> Trouble {
+        Trouble::Refused(why.to_owned())
+    }
+
+    /// What is asked first, and then each thing that comes and what is to be done then.
+    fn play(first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
+        let mut asked = Asked::default();
+        asked.ask(first);
+        for (event, expected) in story {
+            let next = match event.clone() {
+                Some((of, came)) => asked.came(of, came),
+                None => asked.is_late(),
+            };
+            assert_eq!(next, *expected, "{event:?} of {story:?}");
+            if let Next::Ask(hello) = next {
+                asked.ask(hello);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_and_when() {
+        use Hello::{Discover, Initialize};
+        let discovered = || Some((Discover, Came::Good(modern())));
+        let initialized = || Some((Initialize, Came::Good(legacy())));
+        let no_discover = || Some((Discover, vain("d")));
+        let no_initialize = || Some((Initialize, vain("i")));
+        let never = || Some((Discover, Came::Never(refused("never"))));
+        let late = || None;
+        let ask = Next::Ask;
+        let (open, give_up) = (Next::Open, |why| Next::GiveUp(refused(why)));
+
+        play(Discover, &[(discovered(), open(modern()))]);
+        play(Discover, &[(no_discover(), ask(Initialize)), (initialized(), open(legacy()))]);
+        play(Discover, &[(no_discover(), ask(Initialize)), (no_initialize(), give_up("i"))]);
+        play(Discover, &[(never(), give_up("never"))]);
+        // Silent, or slow.
+        play(Discover, &[(late(), ask(Initialize)), (initialized(), open(legacy()))]);
+        play(Discover, &[(late(), ask(Initialize)), (discovered(), open(modern()))]);
+        play(
+            Discover,
+            &[
+                (late(), ask(Initialize)),
+                (no_initialize(), Next::Wait),
+                (discovered(), open(modern())),
+            ],
+        );
+        play(
+            Discover,
+            &[
+                (late(), ask(Initialize)),
+                (no_discover(), Next::Wait),
+                (initialized(), open(legacy())),
+            ],
+        );
+        play(
+            Discover,
+            &[(late(), ask(Initialize)), (never(), Next::Wait), (no_initialize(), give_up("i"))],
+        );
+        play(Discover, &[(late(), ask(Initialize)), (late(), Next::Wait)]);
+        // What was remembered is right, or not any more.
+        play(Initialize, &[(late(), Next::Wait), (initialized(), open(legacy()))]);
+        play(Initialize, &[(no_initialize(), ask(Discover)), (discovered(), open(modern()))]);
+        play(Initialize, &[(no_initialize(), ask(Discover)), (no_discover(), give_up("i"))]);
+        play(Initialize, &[(no_initialize(), ask(Discover)), (never(), give_up("never"))]);
+    }
+
+    #[test]
+    fn what_may_be_otherwise_the_next_time_is_tried_again() {
+        let mut asked = Asked::default();
+        asked.ask(Hello::Discover);
+        let failing = Trouble::Failing("503".to_owned());
+        let next = asked.came(Hello::Discover, Came::No(failing.clone()));
+        assert_eq!(next, Next::Ask(Hello::Initialize));
+        asked.ask(Hello::Initialize);
+        assert_eq!(asked.came(Hello::Initialize, vain("400")), Next::GiveUp(failing));
+    }
+
+    #[test]
+    fn the_code_of_an_error_is_found() {
+        assert_eq!(code_of(error(-32020, "null").as_bytes()), Some(-32020));
+        assert_eq!(code_of(result("{}").as_bytes()), None);
+    }
+}

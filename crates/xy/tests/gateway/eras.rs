@@ -1,0 +1,405 @@
+//! Which era a server speaks: found out without harm, remembered, and spoken.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use xy_testkit::Home;
+use xy_testkit::remote::Remote;
+
+use crate::stage::{heard, heard_of, home, linger, local, ready, serve_noting};
+use crate::support::status;
+
+const MODERN: &str = "2026-07-28";
+const LEGACY: &str = "2025-11-25";
+
+/// A home with one server that writes down what it hears, and its daemon; it is ready.
+#[track_caller]
+fn home_with(flags: &[&str]) -> Home {
+    let home = home();
+    serve_noting(&home, "s", flags);
+    home.daemon();
+    ready(&home, &["s"]);
+    home
+}
+
+/// The revision that is spoken with it.
+#[track_caller]
+fn spoken(home: &Home) -> String {
+    status(home, "s")["protocol"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The methods it has heard, in order, since `skip`.
+fn methods(home: &Home, skip: usize) -> Vec<String> {
+    let heard = heard(home, "s").into_iter().skip(skip);
+    heard.map(|it| it["method"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Waits until its lists are remembered.
+#[track_caller]
+fn remembered(home: &Home, version: &str) {
+    let file = home.root().join("state/xy/manifests/s.json");
+    let is_there = || fs::read_to_string(&file).is_ok_and(|text| text.contains(version));
+    home.wait_until("it is remembered", is_there);
+}
+
+#[track_caller]
+fn restart(home: &Home) {
+    let ran = home.xy(&["restart", "s"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    ready(home, &["s"]);
+}
+
+/// What a raw request answers.
+#[track_caller]
+fn request(home: &Home, method: &str, params: Value) -> Value {
+    home.call("request", json!({ "server": "s", "method": method, "params": params })).unwrap()
+}
+
+#[test]
+fn a_legacy_server_is_asked_once_and_known_from_then_on() {
+    for code in ["-32601", "-32602"] {
+        let home = home_with(&["--discover", code]);
+        assert_eq!(spoken(&home), LEGACY);
+        let first = methods(&home, 0);
+        assert_eq!(first[..3], ["server/discover", "initialize", "notifications/initialized"]);
+        remembered(&home, LEGACY);
+        let before = heard(&home, "s").len();
+        restart(&home);
+        assert_eq!(methods(&home, before)[0], "initialize");
+        home.finish();
+    }
+}
+
+#[test]
+fn what_is_known_outlives_the_daemon() {
+    let home = home_with(&[]);
+    remembered(&home, LEGACY);
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    let before = heard(&home, "s").len();
+    home.daemon();
+    ready(&home, &["s"]);
+    assert_eq!(methods(&home, before)[0], "initialize");
+    home.finish();
+}
+
+#[test]
+fn a_modern_server_is_listed_asked_and_listened_to() {
+    let home = home_with(&["--era", "modern"]);
+    assert_eq!(spoken(&home), MODERN);
+    let client = local(&home);
+    assert!(client.tool_names().contains(&"s__echo".to_owned()));
+    let answer = request(&home, "tools/list", json!({ "_meta": { "x": 1 } }));
+    assert!(answer["result"]["tools"].is_array(), "{answer}");
+    let mine = heard_of(&home, "s", "tools/list");
+    assert_eq!(mine.last().unwrap()["params"]["_meta"]["x"], 1, "{mine:?}");
+    let never = ["initialize", "ping", "logging/setLevel", "notifications/initialized"];
+    assert!(!methods(&home, 0).iter().any(|it| never.contains(&it.as_str())));
+    let key = "io.modelcontextprotocol/protocolVersion";
+    for asked in heard(&home, "s").iter().filter(|it| it.get("id").is_some()) {
+        assert_eq!(asked["params"]["_meta"][key], MODERN, "{asked}");
+    }
+    assert_eq!(heard_of(&home, "s", "subscriptions/listen").len(), 1);
+    home.finish();
+}
+
+#[test]
+fn what_a_modern_server_says_of_its_lists_is_heard() {
+    let home = home_with(&["--era", "modern"]);
+    let client = local(&home);
+    assert!(!client.tool_names().contains(&"s__new".to_owned()));
+    let call = json!({ "name": "add_tool", "arguments": { "name": "new" } });
+    let answer = request(&home, "tools/call", call);
+    assert!(answer.get("result").is_some(), "{answer}");
+    client.wait_notification("notifications/tools/list_changed");
+    assert!(client.tool_names().contains(&"s__new".to_owned()));
+    home.finish();
+}
+
+#[test]
+fn a_modern_server_without_listeners_does_without() {
+    let home = home_with(&["--era", "modern", "--no-listen"]);
+    let client = local(&home);
+    assert!(client.tool_names().contains(&"s__echo".to_owned()));
+    linger();
+    assert_eq!(heard_of(&home, "s", "subscriptions/listen").len(), 1, "it is not asked again");
+    home.finish();
+}
+
+#[test]
+fn one_that_speaks_both_is_spoken_with_in_the_newer() {
+    let home = home_with(&["--era", "both"]);
+    assert_eq!(spoken(&home), MODERN);
+    assert!(heard_of(&home, "s", "initialize").is_empty());
+    home.finish();
+}
+
+#[test]
+fn one_that_is_silent_is_asked_the_older_way() {
+    let home = home_with(&["--discover", "silent"]);
+    assert_eq!(spoken(&home), LEGACY);
+    assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"]);
+    assert!(heard_of(&home, "s", "notifications/cancelled").is_empty());
+    home.finish();
+}
+
+#[test]
+fn a_late_answer_is_an_answer() {
+    let home = home_with(&["--era", "modern", "--discover", "late"]);
+    assert_eq!(spoken(&home), MODERN);
+    assert_eq!(heard_of(&home, "s", "initialize").len(), 1, "it was asked both ways");
+    let client = local(&home);
+    assert!(client.tool_names().contains(&"s__echo".to_owned()));
+    home.finish();
+}
+
+#[test]
+fn one_that_dies_of_the_question_is_asked_the_older_way_and_nothing_is_counted() {
+    for how in ["dies", "mute"] {
+        let home = home_with(&["--discover", how]);
+        let now = status(&home, "s");
+        assert_eq!(
+            (&now["protocol"], &now["restarts_total"]),
+            (&json!(LEGACY), &json!(0)),
+            "{now}"
+        );
+        assert_eq!(now["last_exit"]["expected"], true, "{now}");
+        let first = methods(&home, 0);
+        assert_eq!(first[..2], ["server/discover", "initialize"], "{how}");
+        restart(&home);
+        assert_eq!(
+            heard_of(&home, "s", "server/discover").len(),
+            1,
+            "{how}: it is not asked again"
+        );
+        home.finish();
+    }
+}
+
+#[test]
+fn one_that_dies_whatever_it_is_asked_is_counted_from_the_second_time() {
+    let home = home();
+    let flags = ["--discover", "dies", "--die-on", "initialize"];
+    let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+    home.write_config("servers/s.kdl", &format!("{}{once}", home.kdl_mcp(&flags)));
+    home.daemon();
+    let now = home.wait_for_state("s", "failed");
+    assert_eq!(now["restarts_total"], 1, "{now}");
+    home.finish();
+}
+
+#[test]
+fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
+    for code in ["-32601", "-32022"] {
+        let home = home();
+        let flags = ["--era", "modern", "--lies", code];
+        let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+        home.write_config("servers/s.kdl", &format!("{}{once}", home.kdl_mcp(&flags)));
+        home.daemon();
+        let now = home.wait_for_state("s", "failed");
+        let reason = now["reason"].as_str().unwrap();
+        assert!(reason.contains("2026-07-28, and refuses `tools/list`"), "{reason}");
+        home.finish();
+    }
+}
+
+#[test]
+fn one_that_speaks_no_revision_of_ours_is_given_up_with_the_reason() {
+    let home = home();
+    let flags = ["--discover", "-32022", "--refuse-init"];
+    let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+    home.write_config("servers/s.kdl", &format!("{}{once}", home.kdl_mcp(&flags)));
+    home.daemon();
+    let now = home.wait_for_state("s", "failed");
+    let reason = now["reason"].as_str().unwrap();
+    assert!(reason.contains("it refused `server/discover`"), "{reason}");
+    home.finish();
+}
+
+/// A server that is another after an upgrade, with the same file: a script that leads to it.
+fn upgradable(home: &Home, flags: &str) {
+    let script = home.root().join("harness/upgradable");
+    let (program, diary) = (home.program("xy-test-mcp"), home.root().join("harness/s.diary"));
+    let line =
+        format!("#!/bin/sh\nexec {} --diary {} {flags}\n", program.display(), diary.display());
+    fs::write(&script, line).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).unwrap();
+    home.write_config("servers/s.kdl", &home.kdl_command(script.to_str().unwrap(), &[]));
+}
+
+#[test]
+fn what_was_remembered_is_found_wrong_after_an_upgrade_and_corrected() {
+    let home = home();
+    upgradable(&home, "--era legacy");
+    home.daemon();
+    ready(&home, &["s"]);
+    remembered(&home, LEGACY);
+    upgradable(&home, "--era modern");
+    restart(&home);
+    assert_eq!(spoken(&home), MODERN);
+    remembered(&home, MODERN);
+    upgradable(&home, "--era legacy");
+    restart(&home);
+    assert_eq!(spoken(&home), LEGACY);
+    remembered(&home, LEGACY);
+    let now = status(&home, "s");
+    assert_eq!(now["restarts_total"], 0, "{now}");
+    home.finish();
+}
+
+#[test]
+fn an_adopted_modern_server_is_not_asked_again() {
+    let home = home();
+    serve_noting(&home, "s", &["--era", "modern"]);
+    let daemon = home.daemon();
+    ready(&home, &["s"]);
+    remembered(&home, MODERN);
+    let pid = status(&home, "s")["pid"].clone();
+    daemon.kill9();
+    home.daemon();
+    ready(&home, &["s"]);
+    assert_eq!((&status(&home, "s")["pid"], spoken(&home).as_str()), (&pid, MODERN));
+    assert_eq!(heard_of(&home, "s", "server/discover").len(), 1);
+    home.wait_until("what the earlier daemon listened to is ended", || {
+        heard_of(&home, "s", "notifications/cancelled").len() == 1
+    });
+    let ears = heard_of(&home, "s", "subscriptions/listen");
+    let ended = &heard_of(&home, "s", "notifications/cancelled")[0]["params"]["requestId"];
+    assert_eq!((ears.len(), &ears[0]["id"]), (2, ended));
+    home.finish();
+}
+
+// Over HTTP.
+
+#[track_caller]
+fn home_of_remote(remote: &Remote) -> Home {
+    let home = home();
+    home.write_config("servers/s.kdl", &remote.kdl());
+    home.daemon();
+    ready(&home, &["s"]);
+    home
+}
+
+fn modern() -> Remote {
+    let remote = Remote::start();
+    remote.is_modern(true);
+    remote
+}
+
+#[track_caller]
+fn call(home: &Home, tool: &str, message: &str) -> Value {
+    request(home, "tools/call", json!({ "name": tool, "arguments": { "message": message } }))
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn a_modern_server_over_http_is_told_in_the_head_what_each_call_is() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    assert_eq!(spoken(&home), MODERN);
+    let client = local(&home);
+    home.wait_until("its tools are there", || {
+        client.tool_names().contains(&"s__marked".to_owned())
+    });
+    assert!(!client.tool_names().contains(&"s__ill_marked".to_owned()));
+    let log = home.call("logs", json!({ "name": "s", "tail": 50 })).unwrap().to_string();
+    assert!(log.contains("tool `ill_marked` is not shown"), "{log}");
+    assert_eq!(text(&call(&home, "echo", "a")), "a");
+    assert_eq!(text(&call(&home, "stream", "b")), "b");
+    assert_eq!(text(&call(&home, "marked", "c d")), "c d");
+    let odd = call(&home, "refused", "d");
+    assert_eq!(odd["error"]["code"], -32602, "{odd}");
+    let heads = remote.heads();
+    assert!(heads.iter().all(|head| head.method == "POST"), "no GET and no DELETE");
+    assert!(!heads.iter().any(|head| head.message == "initialize"));
+    home.wait_until("it is listened to", || remote.listeners() == 1);
+    home.finish();
+}
+
+#[test]
+fn what_the_head_has_to_say_is_learned_again_and_the_call_is_done_once() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    assert_eq!(text(&call(&home, "marked", "a")), "a");
+    remote.mark("Place");
+    assert_eq!(text(&call(&home, "marked", "b")), "b");
+    assert_eq!(remote.done(), ["a", "b"]);
+    let last = remote.heads().into_iter().rfind(|head| head.message == "tools/call").unwrap();
+    assert_eq!(last.headers["mcp-param-place"], "b");
+    assert!(!last.headers.contains_key("mcp-param-region"));
+    home.finish();
+}
+
+#[test]
+fn a_stream_without_an_answer_is_lost_and_never_taken_up_again() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    for tool in ["lost", "cut"] {
+        let params = json!({ "name": tool, "arguments": { "message": "x" } });
+        let params = json!({ "server": "s", "method": "tools/call", "params": params });
+        let error = home.call("request", params).unwrap_err();
+        assert_eq!(error["code"], -32010, "{error}");
+    }
+    assert!(remote.heads().iter().all(|head| head.method == "POST"));
+    home.finish();
+}
+
+#[test]
+fn whoever_gives_up_a_call_closes_its_stream_and_says_nothing() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    home.wait_until("it is listened to", || remote.listeners() == 1);
+    let params = json!({ "name": "wait", "arguments": { "message": "x" } });
+    let ask = json!({ "server": "s", "method": "tools/call", "params": params, "timeout_ms": 300 });
+    let error = home.call("request", ask).unwrap_err();
+    assert_eq!(error["code"], -32007, "{error}");
+    remote.let_go();
+    assert!(!remote.heads().iter().any(|head| head.message.starts_with("notifications/")));
+    assert_eq!(text(&call(&home, "echo", "on")), "on");
+    home.finish();
+}
+
+#[test]
+fn a_server_that_is_listened_to_is_listened_to_again() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    home.wait_until("it is listened to", || remote.listeners() == 1);
+    let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
+    let before = lists();
+    remote.hang_up();
+    home.wait_until("it is listened to again", || remote.listened() == 2);
+    home.wait_until("its lists are asked for again", || lists() > before);
+    home.finish();
+}
+
+#[test]
+fn a_server_over_http_may_come_back_in_the_other_era() {
+    let remote = Remote::start();
+    let home = home_of_remote(&remote);
+    assert_eq!(spoken(&home), LEGACY);
+    remembered(&home, LEGACY);
+    remote.is_modern(true);
+    restart(&home);
+    assert_eq!(spoken(&home), MODERN);
+    remote.is_modern(false);
+    restart(&home);
+    assert_eq!(spoken(&home), LEGACY);
+    home.finish();
+}
+
+#[test]
+fn a_server_over_http_that_is_another_meanwhile_is_met_anew() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    home.wait_until("it is listened to", || remote.listeners() == 1);
+    remote.is_modern(false);
+    let params = json!({ "name": "echo", "arguments": { "message": "x" } });
+    let ask = json!({ "server": "s", "method": "tools/call", "params": params });
+    let _ = home.call("request", ask); // It does not understand that.
+    home.wait_until("it is met anew", || spoken(&home) == LEGACY);
+    assert_eq!(text(&call(&home, "echo", "a")), "a");
+    home.finish();
+}
