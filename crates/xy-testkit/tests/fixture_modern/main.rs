@@ -2,6 +2,7 @@
 //! legacy one.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
+mod client;
 mod eras;
 mod http;
 mod peer;

@@ -28,6 +28,10 @@ impl Listening {
         Self { child, address, http }
     }
 
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Posts a request on a connection of its own, and leaves its answer to be read.
     pub(crate) fn open(&self, method: &str, params: &Value) -> Lines {
         let body = body(method, params);
