@@ -50,6 +50,11 @@ impl<'t> Wants<'t> {
         self.elicitation.and_then(|id| text_of(id.get())).map(Into::into)
     }
 
+    /// Whether its user is to go elsewhere.
+    pub(crate) fn is_url(&self) -> bool {
+        self.mode.and_then(|mode| text_of(mode.get())).is_some_and(|mode| mode == "url")
+    }
+
     /// Whether it may be done as a task.
     pub(crate) fn is_task(&self) -> bool {
         self.task.is_some_and(|task| task.get() != "null")

@@ -1,7 +1,8 @@
 //! One client's conversation: what it has said, what it waits for, what it is told.
 //!
 //! `client/ask.rs` decides what each of its requests means, `client/questions.rs` keeps what
-//! servers ask it.
+//! servers ask it, `client/listen.rs` what it wants to be told of. A request may be of either
+//! era, whatever those before it were.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,13 +12,16 @@ use tokio::task::AbortHandle;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
 
-use crate::capabilities::Capabilities;
+use crate::bridge::rounds::Round;
+use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::era;
-use crate::front::{Conversation, Entry, Heard, Outlet, StreamNo, To, View};
+use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
+use crate::held::Held;
 use crate::hub::Hub;
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
+use crate::modern::{self, Manner};
 use crate::names;
 use crate::params::Params;
 use crate::say;
@@ -25,8 +29,11 @@ use crate::server::Server;
 use crate::upstream::Upstream;
 
 pub(crate) mod ask;
+mod listen;
+mod parking;
 mod questions;
 
+use listen::Listens;
 use questions::Questions;
 
 /// Requests that one client may have open.
@@ -41,6 +48,7 @@ const MOST_IN_BATCH: usize = 100;
 /// One client.
 pub(crate) struct Client {
     number: u64,
+    house: u64,
     entry: Entry,
     hub: Rc<Hub>,
     outlet: Rc<dyn Outlet>,
@@ -51,6 +59,8 @@ pub(crate) struct Client {
     batches: RefCell<HashMap<StreamNo, usize>>,
     /// What servers ask it, by the id it is asked under.
     questions: RefCell<Questions>,
+    /// What it wants to be told of.
+    listens: RefCell<Listens>,
     level: Cell<Option<Level>>,
     /// What tells the lists it was shown from others.
     shown: [Cell<Shown>; 4],
@@ -77,6 +87,8 @@ pub(crate) struct Greeted {
     pub(crate) version: &'static str,
     /// What it can do, as it was written.
     pub(crate) capabilities: Box<str>,
+    /// Who it is, as it was written.
+    pub(crate) info: Option<Box<str>>,
 }
 
 /// Where a request of a client is.
@@ -87,12 +99,22 @@ pub(crate) enum Open {
     Waiting { server: Rc<Server>, ticket: u64 },
     /// Being answered by ourselves.
     Here(AbortHandle),
+    /// Its server wants to know something of the client first.
+    Asked(Rc<Round>),
+    /// It is told of what changes, until it has heard enough.
+    Listening,
 }
 
 impl Client {
-    pub(crate) fn new(number: u64, entry: Entry, hub: Rc<Hub>, outlet: Rc<dyn Outlet>) -> Rc<Self> {
+    pub(crate) fn new(
+        (number, house): (u64, u64),
+        entry: Entry,
+        hub: Rc<Hub>,
+        outlet: Rc<dyn Outlet>,
+    ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             number,
+            house,
             entry,
             hub,
             outlet,
@@ -101,6 +123,7 @@ impl Client {
             open: RefCell::default(),
             batches: RefCell::default(),
             questions: RefCell::default(),
+            listens: RefCell::default(),
             level: Cell::new(None),
             shown: Default::default(),
             is_closed: Cell::new(false),
@@ -125,6 +148,43 @@ impl Client {
     /// What it said of itself, if it has.
     pub(crate) fn greeted(&self) -> Option<Greeted> {
         self.greeted.borrow().clone()
+    }
+
+    /// Whether it is there for longer than one request.
+    pub(crate) fn stays(&self) -> bool {
+        self.entry.stay == Stay::Long
+    }
+
+    /// Whose instance it shares with others, where clients do not share one: its own, or that
+    /// of all whom the door cannot tell apart.
+    pub(crate) fn house(&self) -> u64 {
+        self.house
+    }
+
+    /// What a modern server is told of it, if it is not modern itself.
+    pub(crate) fn as_modern(&self) -> Manner {
+        let greeted = self.greeted.borrow();
+        let (capabilities, info) = match &*greeted {
+            Some(it) => (modern::capabilities_from_legacy(&it.capabilities), it.info.clone()),
+            None => ("{}".to_owned(), None),
+        };
+        let level = Some(self.level.get().unwrap_or(Level::USUAL));
+        Manner { capabilities: capabilities.into(), info, level }
+    }
+
+    /// Whether a server may ask it this; if not, a code and a sentence.
+    pub(crate) fn allows(
+        &self,
+        method: &str,
+        wants: &Wants<'_>,
+    ) -> Result<(), capabilities::Refusal> {
+        let is_old = self.greeted.borrow().as_ref().is_none_or(|it| it.version != era::LATEST);
+        self.capabilities().allow(method, wants, is_old)
+    }
+
+    /// For what is kept of its requests; there is a bound for all clients.
+    pub(crate) fn hold_bytes(&self) -> Held {
+        self.hub.hold_bytes()
     }
 
     /// What it was last shown of a list.
@@ -184,9 +244,11 @@ impl Client {
         self.answered(id, stream, &say::fault(id, fault));
     }
 
-    /// It is told something.
+    /// It is told something. What belongs to no request is for clients that were greeted: the
+    /// others have to ask for it.
     pub(crate) fn tell(&self, message: &[u8], to: To) {
-        if !self.is_closed.get() {
+        let is_asked_for = to != To::Anyone || self.greeted.borrow().is_some();
+        if is_asked_for && !self.is_closed.get() {
             self.outlet.put(message, to);
         }
     }
@@ -198,7 +260,7 @@ impl Client {
     fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(text) {
             Ok(Message::Request { id, method, params }) => {
-                self.hear_request(text, id, &method, params, stream)
+                self.hear_request(text, id, &method, params, stream, 0)
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -262,6 +324,7 @@ impl Client {
         method: &str,
         params: Option<&str>,
         stream: StreamNo,
+        rounds: u8,
     ) -> Heard {
         let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
         if self.open.borrow().contains_key(id) {
@@ -280,18 +343,32 @@ impl Client {
                 &format!("{MOST_OPEN} requests are open, which is the most there may be"),
             );
         }
+        let params_text = params;
+        let params = match Params::checked(params) {
+            Ok(params) => params,
+            Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
+        };
+        let manner = match modern::read(method, params.meta(), !self.stays()) {
+            Ok(manner) => manner.map(Rc::new),
+            Err(wrong) => return Heard::Refused(wrong.line(id)),
+        };
         let is_greeted = self.greeted.borrow().is_some();
-        if !is_greeted && !matches!(method, "initialize" | "ping") {
+        if manner.is_none() && !is_greeted && !matches!(method, "initialize" | "ping") {
             return refuse(-32600, "the first request has to be `initialize`");
         }
         if is_greeted && method == "initialize" {
             return refuse(-32600, "this client has been introduced already");
         }
-        let params = match Params::checked(params) {
-            Ok(params) => params,
-            Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
-        };
-        self.request(&ask::Request { text, id, method, params, stream });
+        self.request(&ask::Request {
+            text,
+            id,
+            method,
+            params,
+            params_text,
+            manner,
+            stream,
+            rounds,
+        });
         Heard::Asked
     }
 
@@ -315,6 +392,7 @@ impl Client {
         let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
         match open {
             Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
+            Open::Listening => self.listens_no_more(id),
             open => Self::give_up(open, ""),
         }
         if self.is_last_of(stream) {
@@ -330,6 +408,8 @@ impl Client {
                 server.release(); // Somebody may have waited behind it.
             }
             Open::Here(task) => task.abort(),
+            Open::Asked(round) => round.end(),
+            Open::Listening => {}
         }
     }
 }
@@ -369,6 +449,7 @@ impl Conversation for Client {
         for open in open {
             Self::give_up(open, "the client is gone");
         }
+        self.listens.take();
         self.answer_no_more();
         self.hub.left(self);
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// The revisions that begin with `initialize`, oldest first.
 pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -54,6 +55,9 @@ pub struct Introduction {
     pub abilities: Abilities,
     /// How it wants to be used.
     pub instructions: Option<String>,
+    /// Who it is, as it was written.
+    #[serde(default)]
+    pub info: Option<String>,
 }
 
 /// What a server can do, as far as it matters here.
@@ -83,6 +87,8 @@ struct Answer {
     capabilities: Value,
     #[serde(default)]
     instructions: Value,
+    #[serde(default, rename = "serverInfo")]
+    info: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +114,7 @@ impl Introduction {
             version: answer.version,
             result: result.to_owned(),
             instructions: answer.instructions.as_str().map(str::to_owned),
+            info: answer.info.map(|info| info.get().to_owned()),
         })
     }
 
@@ -123,6 +130,7 @@ impl Introduction {
             version: MODERN.to_owned(),
             result: result.to_owned(),
             instructions: answer.instructions.as_str().map(str::to_owned),
+            info: crate::modern::server_info(result).map(str::to_owned),
         })
     }
 

@@ -5,8 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use xy_mcp::envelope::{self, Message};
+use xy_mcp::members::Members;
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
+use crate::mirror::{self, Mirror};
+
+/// What the tool `mirrored` takes.
+const MIRRORED: &str = r#"{"properties":{"region":{"type":"string","x-mcp-header":"Region"},"shelf":{"type":"integer","x-mcp-header":"Shelf"}}}"#;
 
 #[derive(Default)]
 pub(crate) struct FakeFront {
@@ -37,6 +42,7 @@ impl Front for FakeFront {
             number,
             entry,
             outlet,
+            ids: RefCell::default(),
             heard: RefCell::default(),
             version: Cell::new("2025-11-25"),
             is_busy: Cell::new(false),
@@ -51,6 +57,8 @@ pub(crate) struct FakeConversation {
     number: usize,
     pub(crate) entry: Entry,
     pub(crate) outlet: Rc<dyn Outlet>,
+    /// The ids of requests, as they were written.
+    ids: RefCell<Vec<String>>,
     /// Methods, and the streams they came on.
     heard: RefCell<Vec<(String, StreamNo)>>,
     /// What was agreed on, unless the story says another.
@@ -69,6 +77,11 @@ impl FakeConversation {
     pub(crate) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
         let heard = self.heard.borrow();
         heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
+    }
+
+    /// Whether it was asked something under this id.
+    pub(crate) fn asked(&self, id: u64) -> bool {
+        self.ids.borrow().contains(&id.to_string())
     }
 
     /// Says something as a gateway would: nothing after the end.
@@ -97,12 +110,18 @@ impl FakeConversation {
             "cancelled" => self.say("", To::Nobody(stream)),
             // As many words as asked for, and then the answer.
             "tell" => {
-                for count in 0..params.trim_matches(['[', ']']).parse().unwrap() {
+                for count in 0..number(params, "count") {
                     self.say(&told(count), To::During(stream));
                 }
                 self.answer(id, params, stream);
             }
             "wait" => {} // Whoever tells the story answers.
+            "error" => {
+                let code = -number(params, "minus").cast_signed();
+                let error = crate::say::error(id, code, "no");
+                self.outlet.put(&error, To::Answer(stream));
+            }
+            "subscriptions/listen" => self.say(ACKNOWLEDGED, To::During(stream)),
             _ => self.answer(id, params, stream),
         }
     }
@@ -122,6 +141,10 @@ impl Conversation for FakeConversation {
         self.is_busy.get()
     }
 
+    fn mirrors(&self, tool: &str) -> Vec<Mirror> {
+        if tool == "mirrored" { mirror::of_schema(MIRRORED).unwrap() } else { Vec::new() }
+    }
+
     fn close(&self) {
         assert!(!self.closed.replace(true), "a conversation is closed once");
     }
@@ -130,8 +153,12 @@ impl Conversation for FakeConversation {
 impl FakeConversation {
     fn hear_one(&self, message: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(message) {
+            Ok(Message::Request { id, method, .. }) if method == "refuse" => {
+                Heard::Refused(crate::say::error(id, -32602, "not like this"))
+            }
             Ok(Message::Request { id, method, params }) => {
                 self.heard.borrow_mut().push((method.to_string(), stream));
+                self.ids.borrow_mut().push(id.to_owned());
                 self.ask(id, &method, params.unwrap_or("null"), stream);
                 Heard::Asked
             }
@@ -143,6 +170,17 @@ impl FakeConversation {
             Err(malformed) => Heard::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
         }
     }
+}
+
+/// What is said first to who listens.
+pub(crate) const ACKNOWLEDGED: &str =
+    r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}"#;
+
+/// The number that a request is about: the only one of an array, or the one of this name.
+fn number(params: &str, name: &str) -> u64 {
+    let members = Members::read(params);
+    let written = members.as_ref().and_then(|members| members.get(name));
+    written.unwrap_or(params.trim_matches(['[', ']'])).parse().unwrap()
 }
 
 /// Answers the only `wait` of a conversation after a while.

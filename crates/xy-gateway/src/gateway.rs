@@ -22,6 +22,8 @@ use xy_supervisor::fleet::{Member, Roster};
 use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
 use xy_supervisor::speak::{Line, Speak};
 
+use crate::bridge::Key;
+use crate::bridge::hold::Parked;
 use crate::control::Control;
 use crate::desk::{Question, Seen, Tool};
 use crate::front::Conversation;
@@ -75,6 +77,8 @@ pub struct Parts {
     pub http: Option<(SocketAddr, HttpRules)>,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
+    /// What is signed with, for clients that come back to another daemon.
+    pub key: String,
     /// The daemon around it.
     pub control: Arc<dyn Control>,
     /// All servers, as they are.
@@ -227,8 +231,11 @@ async fn run(
     (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
-    let Parts { lines: Lines(lines), local, http, manifests_dir, control, roster, changes } = parts;
-    let hub = Hub::new(Manifests::in_folder(manifests_dir), control, first_client(), seen);
+    let Parts { lines: Lines(lines), local, http, manifests_dir, key, control, roster, changes } =
+        parts;
+    let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
+    let manifests = Manifests::in_folder(manifests_dir);
+    let hub = Hub::new(manifests, control, first_client(), seen, parked);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -301,6 +308,15 @@ async fn serve_http(
 /// named by them.
 fn first_client() -> u64 {
     u64::from(std::process::id()) << 32
+}
+
+/// The same for calls that wait for their clients: a state may be older than this daemon.
+fn first_parked() -> u64 {
+    let mut bits = [0; 8];
+    match getrandom::fill(&mut bits) {
+        Ok(()) => u64::from_ne_bytes(bits),
+        Err(_) => first_client(),
+    }
 }
 
 /// Keeps what is known of servers as it is.

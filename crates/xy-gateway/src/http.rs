@@ -1,15 +1,18 @@
-//! The HTTP door: Streamable HTTP as MCP had it from 2025-03-26 to 2025-11-25, and the pair of
-//! 2024 that came before it, on loopback.
+//! The HTTP door: Streamable HTTP, with sessions as MCP had it from 2025-03-26 to 2025-11-25
+//! and without them as it has it since, and the pair of 2024 that came before both, on loopback.
+//! Each request says by itself which of these it is of.
 //!
 //! Everything is on one thread and belongs to one task set. The way of a call: a POST is read
 //! whole and given to the client's conversation; the answer is put into the mailbox of that
 //! POST, and goes out as JSON in one write. Only if something is to be said before the answer,
 //! or it takes a while, does it become an event stream: its events are held on a tape, so that
-//! a client that loses the connection can go on where it was.
+//! a client that loses the connection can go on where it was. A client without a session cannot:
+//! each of its requests is a visit, which ends with its connection.
 //!
 //! ```text
-//!  connection ── door ──┬── ask      pure: what does this head ask for (route, guard)
-//!  (time limits)        ├── session ── conversation ──► the gateway
+//!  connection ── door ──┬── ask      pure: what does this head ask for (route, guard, heads)
+//!  (time limits)        ├── session ┬─ conversation ──► the gateway
+//!                       ├── visit ──┘
 //!                       └── stream  ◄── postbox ◄─────── what clients shall hear
 //!                             └── tape  pure: what was sent, what can be sent again (room)
 //! ```
@@ -32,6 +35,7 @@ mod counts;
 mod door;
 mod event;
 mod guard;
+mod heads;
 mod limits;
 mod listen;
 mod mailbox;
@@ -44,6 +48,7 @@ mod session;
 mod stream;
 mod tape;
 mod token;
+mod visit;
 
 use door::Door;
 pub use guard::{Auth, Token};
@@ -102,6 +107,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
             biased;
             () = &mut shutdown => break,
             Some(ended) = connections.join_next() => note_end(ended),
+            () = door.visits().leave_slow() => {}
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
                 if connections.len() < CONNECTIONS_MAX {
@@ -114,9 +120,11 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
     }
     drop(listener); // Nobody new may think that somebody is here.
     door.sessions().end_listeners();
+    door.visits().end_listeners();
     closing.send_replace(true);
     finish(&mut connections, FINISH_WITHIN).await;
     door.sessions().end_all(); // Who still waits is told so.
+    door.visits().end_all();
     finish(&mut connections, LAST_WORD_WITHIN).await;
     connections.shutdown().await;
     door.counts().connections.set(0);

@@ -18,11 +18,12 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
+use crate::bridge::hold::Parked;
 use crate::catalog::{Kind, Known};
 use crate::client::{Client, Shown};
 use crate::control::Control;
 use crate::desk::Seen;
-use crate::front::{Conversation, Entry, Front, Outlet, Refusal, To, View};
+use crate::front::{Conversation, Entry, Front, Outlet, Refusal, Stay, View};
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
@@ -34,6 +35,7 @@ use crate::upstream::{Question, Upstream};
 
 mod attribution;
 mod lists;
+mod parking;
 mod status;
 mod tasks;
 
@@ -63,10 +65,29 @@ pub(crate) struct Hub {
     is_telling: Cell<bool>,
     /// What servers were last told to log.
     level: Cell<Option<Level>>,
+    /// The most that any modern client wanted to know of that.
+    modern_level: Cell<Option<Level>>,
+    /// Calls that wait for modern clients to come back.
+    pub(crate) parked: Parked,
+    /// Whether somebody looks after those that do not.
+    is_sweeping: Cell<bool>,
+    /// What is kept of requests that may have to be sent again.
+    kept: Rc<Cell<usize>>,
+    /// Who shares instances since the door cannot tell them apart.
+    houses: RefCell<HashMap<u64, House>>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
+}
+
+/// Clients that a door cannot tell apart.
+struct House {
+    number: u64,
+    /// How many there are now.
+    open: usize,
+    /// Whether somebody looks whether they stay away.
+    is_closing: bool,
 }
 
 impl Hub {
@@ -75,6 +96,7 @@ impl Hub {
         control: Arc<dyn Control>,
         first_client: u64,
         seen: watch::Sender<Seen>,
+        parked: Parked,
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -86,6 +108,11 @@ impl Hub {
             revision: watch::Sender::new(0),
             is_telling: Cell::new(false),
             level: Cell::new(None),
+            modern_level: Cell::new(None),
+            parked,
+            is_sweeping: Cell::new(false),
+            kept: Rc::default(),
+            houses: RefCell::default(),
             seen,
             manifests,
             control,
@@ -238,7 +265,7 @@ impl Hub {
                 client.shows(kind, now);
                 if !told.contains(&kind.changed()) {
                     told.push(kind.changed());
-                    client.tell(&say::notification(kind.changed()), To::Anyone);
+                    client.tell_changed(kind.changed());
                 }
             }
         }
@@ -304,7 +331,7 @@ impl Hub {
         if holder == Holder::Shared || server.upstream(holder).is_some() {
             return;
         }
-        let (server, number) = (server.clone(), client.number());
+        let (server, number) = (server.clone(), client.house());
         let hold = self.control.hold(&server.name, number);
         tokio::task::spawn_local(async move {
             if let Err(fault) = hold.await {
@@ -333,7 +360,8 @@ impl Hub {
             None => {}
         }
         if upstream.is_modern() {
-            self.listen_again(upstream);
+            // The wish stands, whoever waits for it.
+            drop(upstream.listen_to(self.watched(&server, holder)));
         } else {
             for uri in self.subscriptions.borrow().of(&server.name, holder) {
                 let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
@@ -343,24 +371,19 @@ impl Hub {
         self.tell_news();
     }
 
-    /// Has a server without `resources/subscribe` tell of what is watched now; the wish stands,
-    /// whoever waits for it.
-    fn listen_again(&self, upstream: &Upstream) {
-        let InstanceKey { server, holder } = upstream.key();
-        let uris = self.subscriptions.borrow().of(server, *holder);
-        drop(upstream.listen_to(uris.into_iter().collect()));
-    }
-
     /// Servers log what the one who wants to know most wants to know.
     pub(crate) fn tune(&self) {
         let clients = self.clients.borrow();
-        let has_anybody_said = clients.values().any(|client| client.level().is_some());
+        let modern = self.modern_level.get();
+        let has_anybody_said =
+            modern.is_some() || clients.values().any(|client| client.level().is_some());
         if self.level.get().is_none() && !has_anybody_said {
             return; // Servers say what they like.
         }
         // What one client does not want to know must not be kept from the others.
         let wanted = clients.values().filter(|client| client.greeted().is_some());
-        let level = wanted.map(|client| client.level().unwrap_or(Level::USUAL)).min();
+        let wanted = wanted.map(|client| client.level().unwrap_or(Level::USUAL));
+        let level = wanted.chain(modern).min();
         drop(clients);
         let Some(level) = level else { return };
         if self.level.replace(Some(level)) == Some(level) {
@@ -375,18 +398,17 @@ impl Hub {
     pub(crate) fn left(&self, client: &Client) {
         let number = client.number();
         self.clients.borrow_mut().remove(&number);
-        for (server, uri) in self.subscriptions.borrow_mut().forget(number) {
-            let upstream = self.server(server.as_str()).and_then(|it| it.upstream(Holder::Shared));
-            match upstream {
-                Some(upstream) if upstream.is_modern() => self.listen_again(&upstream),
-                Some(upstream) => {
-                    let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-                    let_be(upstream.ask("resources/unsubscribe", Some(&params)));
-                }
-                None => {}
+        let unwatched = self.subscriptions.borrow_mut().forget(number);
+        for (server, uri) in unwatched {
+            if let Some(server) = self.server(server.as_str()) {
+                self.unwatched(&server, Holder::Shared, &uri);
             }
         }
         self.owners.borrow_mut().left(number, Instant::now());
+        if !client.stays() {
+            return self.left_house(client);
+        }
+        self.give_up_parked(client);
         for server in self.servers() {
             if server.holder(client) == Holder::Client(number) {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
@@ -416,6 +438,11 @@ impl Hub {
         for client in self.clients() {
             client.unask_all(upstream);
         }
+    }
+
+    /// A number that no client has, or had.
+    fn new_number(&self) -> u64 {
+        self.next_client.replace(self.next_client.get() + 1)
     }
 
     fn me(&self) -> Rc<Self> {
@@ -460,8 +487,21 @@ impl Front for Hub {
         if count >= MOST_CLIENTS {
             return Err(Refusal::TooMany(count));
         }
-        let number = self.next_client.replace(self.next_client.get() + 1);
-        let client = Client::new(number, entry, self.me(), outlet);
+        let number = self.new_number();
+        let house = match entry.stay {
+            Stay::Long => number,
+            Stay::Once => {
+                let mut houses = self.houses.borrow_mut();
+                let house = houses.entry(entry.who).or_insert_with(|| House {
+                    number: self.new_number(),
+                    open: 0,
+                    is_closing: false,
+                });
+                house.open += 1;
+                house.number
+            }
+        };
+        let client = Client::new((number, house), entry, self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

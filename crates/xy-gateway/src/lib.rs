@@ -4,6 +4,7 @@
 //! socket into a server's pipe, and back, without a lock, a channel or another task in
 //! between, and its inside stays the text it was.
 
+mod bridge;
 mod capabilities;
 mod catalog;
 mod client;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use xy_mcp::edit::Edits;
 use xy_mcp::envelope::text_of;
 use xy_mcp::members::Members;
 
@@ -21,6 +22,9 @@ pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 /// A key of `_meta` in what is told to a listener.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// The extension by which results can be fetched later.
+pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// What only this revision asks.
 pub(crate) const DISCOVER: &str = "server/discover";
@@ -178,7 +182,124 @@ fn with_token(members: &Members<'_>, token: Option<&str>) -> String {
 /// tasks are another thing here.
 pub(crate) fn capabilities_from_legacy(capabilities: &str) -> String {
     let Some(members) = Members::read(capabilities) else { return "{}".to_owned() };
-    members.without(|key| key == "tasks").to_string()
+    without_tasks(&members.without(|key| key == "tasks"))
+}
+
+/// Who the server is that answered `server/discover` like this.
+pub(crate) fn server_info(result: &str) -> Option<&str> {
+    let members = Members::read(result)?;
+    let meta = members.get("_meta").and_then(Members::read);
+    meta.and_then(|meta| meta.get(SERVER_INFO)).or_else(|| members.get("serverInfo"))
+}
+
+/// Whether results of a method say for how long they hold.
+fn is_cacheable(method: &str) -> bool {
+    let is_list = crate::catalog::Kind::listed_by(method).is_some();
+    is_list || matches!(method, "resources/read" | DISCOVER)
+}
+
+/// What is to be changed of an older server's result, so that a client of this revision can
+/// read it: a part of it, and what stands there then.
+pub(crate) fn completed<'t>(
+    result: &'t str,
+    method: &str,
+    info: Option<&str>,
+) -> Vec<(&'t str, String)> {
+    let Some(members) = Members::read(result) else { return Vec::new() };
+    let mut changed = Vec::new();
+    let mut added: Vec<String> = Vec::new();
+    let mut add = |key: &str, value: &str| {
+        if members.get(key).is_none() {
+            added.push(format!(r#""{key}":{value}"#));
+        }
+    };
+    add("resultType", r#""complete""#);
+    if is_cacheable(method) {
+        add("ttlMs", "0");
+        add("cacheScope", r#""private""#);
+    }
+    let info = info.map(|info| format!(r#"{{"{SERVER_INFO}":{info}"#));
+    match (members.get("_meta"), info) {
+        (None, Some(info)) => add("_meta", &format!("{info}}}")),
+        (Some(meta), Some(info)) => {
+            let inside = Members::read(meta);
+            if let Some(inside) = inside.filter(|it| it.get(SERVER_INFO).is_none()) {
+                let comma = if inside.is_empty() { "" } else { "," };
+                changed.push((&meta[..1], format!("{info}{comma}")));
+            }
+        }
+        (_, None) => {}
+    }
+    if !added.is_empty() {
+        let comma = if members.is_empty() { "" } else { "," };
+        changed.push((&result[..1], format!("{{{}{comma}", added.join(","))));
+    }
+    changed
+}
+
+/// A result of our own for a client of this revision.
+pub(crate) fn completed_own(result: &str, method: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let info = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
+    let mut edits = Edits::of(result.as_bytes());
+    for (part, new) in completed(result, method, Some(&info)) {
+        edits.replace(part, new);
+    }
+    String::from_utf8_lossy(&edits.to_vec()).into_owned()
+}
+
+/// The code of an error, as it is written, and what it is for a client of this revision, if
+/// that is another.
+pub(crate) fn code_from_legacy(error: &str) -> Option<(&str, &'static str)> {
+    let code = Members::read(error)?.get("code")?;
+    (code == "-32002").then_some((code, "-32602"))
+}
+
+/// How a server that was greeted with `initialize` introduces itself to a client that does not
+/// know that. Its tasks are another thing than those of this revision.
+pub(crate) fn discovered_from(introduction: &str) -> String {
+    let members = Members::read(introduction).unwrap_or_default();
+    let capabilities = members.get("capabilities").and_then(Members::read).unwrap_or_default();
+    let capabilities = capabilities.without(|key| key == "tasks");
+    let instructions = members.get("instructions").filter(|it| it.starts_with('"'));
+    let instructions = instructions.map(|it| format!(r#","instructions":{it}"#));
+    let info = members.get("serverInfo").filter(|it| it.starts_with('{'));
+    let meta = info.map(|info| format!(r#","_meta":{{"{SERVER_INFO}":{info}}}"#));
+    format!(
+        r#"{{"resultType":"complete","supportedVersions":[{}],"capabilities":{capabilities}{},"ttlMs":0,"cacheScope":"private"{}}}"#,
+        versions(),
+        instructions.unwrap_or_default(),
+        meta.unwrap_or_default()
+    )
+}
+
+/// How a server of this revision introduces itself to a client that begins with `initialize`.
+pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> String {
+    let members = Members::read(discovered).unwrap_or_default();
+    let capabilities = members.get("capabilities").and_then(Members::read).unwrap_or_default();
+    let info = server_info(discovered).map(str::to_owned);
+    let info =
+        info.unwrap_or_else(|| format!(r#"{{"name":{},"version":"unknown"}}"#, quoted(name)));
+    let instructions = members.get("instructions").filter(|it| it.starts_with('"'));
+    let instructions = instructions.map(|it| format!(r#","instructions":{it}"#));
+    format!(
+        r#"{{"protocolVersion":"{version}","capabilities":{},"serverInfo":{info}{}}}"#,
+        without_tasks(&capabilities),
+        instructions.unwrap_or_default()
+    )
+}
+
+/// Capabilities without the extension that both sides would have to know.
+fn without_tasks(capabilities: &Members<'_>) -> String {
+    let extensions = capabilities.get("extensions").and_then(Members::read);
+    let Some(extensions) = extensions else { return capabilities.to_string() };
+    let rest = extensions.without(|key| key == TASKS);
+    let others = capabilities.clone().without(|key| key == "extensions").to_string();
+    if rest.is_empty() {
+        return others;
+    }
+    let comma = if others.len() > 2 { "," } else { "" };
+    format!(r#"{{"extensions":{rest}{comma}{}"#, &others[1..])
 }
 
 #[cfg(test)]
@@ -234,5 +355,49 @@ mod tests {
         let before = r#"{"progressToken":"p","x":1.50}"#;
         let after = meta_for_modern(Some(before), Some("9"), &manner);
         assert_eq!(after, expected(r#","progressToken":9,"x":1.50"#));
+    }
+    #[test]
+    fn a_result_of_an_older_server_gets_what_it_lacks_and_nothing_else() {
+        let complete = |result: &str, method| {
+            let mut edits = Edits::of(result.as_bytes());
+            for (part, new) in completed(result, method, Some(r#"{"name":"s"}"#)) {
+                edits.replace(part, new);
+            }
+            String::from_utf8(edits.to_vec()).unwrap()
+        };
+        let meta = r#""_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}"#;
+        assert_eq!(
+            complete(r#"{ "x" : 1.50 }"#, "tools/call"),
+            format!(r#"{{"resultType":"complete",{meta}}}, "x" : 1.50 }}"#)
+        );
+        assert_eq!(
+            complete(r#"{"tools":[],"ttlMs":7,"_meta":{"a":1}}"#, "tools/list"),
+            format!(
+                r#"{{"resultType":"complete","cacheScope":"private","tools":[],"ttlMs":7,{meta},"a":1}}}}"#
+            )
+        );
+        assert_eq!(complete("{}", "x"), format!(r#"{{"resultType":"complete",{meta}}}}}"#));
+        let whole = format!(r#"{{"resultType":"task",{meta}}}}}"#);
+        assert_eq!(complete(&whole, "tools/call"), whole);
+        assert_eq!(complete("7", "x"), "7");
+    }
+
+    #[test]
+    fn each_server_is_introduced_in_the_words_of_the_client() {
+        let legacy = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"x":1.0},"tasks":{}},"serverInfo":{"name":"s"},"instructions":"do"}"#;
+        let modern = discovered_from(legacy);
+        let read: Value = serde_json::from_str(&modern).unwrap();
+        assert_eq!(read["capabilities"], serde_json::json!({"tools": {"x": 1.0}}));
+        assert_eq!((&read["instructions"], &read["ttlMs"]), (&"do".into(), &0.into()));
+        assert_eq!(server_info(&modern), Some(r#"{"name":"s"}"#));
+        let back = introduced_from("s", &modern, "2025-06-18");
+        assert_eq!(
+            back,
+            r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"x":1.0}},"serverInfo":{"name":"s"},"instructions":"do"}"#
+        );
+        let tasks = r#"{"capabilities":{"extensions":{"io.modelcontextprotocol/tasks":{},"y":{}},"tools":{}}}"#;
+        let back = introduced_from("s", tasks, "2025-06-18");
+        assert!(back.contains(r#"{"extensions":{"y":{}},"tools":{}}"#), "{back}");
+        assert!(back.contains(r#""serverInfo":{"name":"s","version":"unknown"}"#), "{back}");
     }
 }

@@ -35,6 +35,14 @@ pub(crate) struct Params<'t> {
     task_id: Option<&'t RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "clientInfo")]
+    info: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "inputResponses")]
+    answers: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "requestState")]
+    state: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    notifications: Option<&'t RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -126,6 +134,31 @@ impl<'t> Params<'t> {
     /// `taskId`, as a text.
     pub(crate) fn task_id(&self) -> Option<String> {
         self.task_id.and_then(|it| text_of(it.get())).map(Into::into)
+    }
+
+    /// `_meta`, as it is written, if it is an object.
+    pub(crate) fn meta(&self) -> Option<&'t str> {
+        self.meta.map(RawValue::get).filter(|meta| meta.starts_with('{'))
+    }
+
+    /// `clientInfo`, as it is written.
+    pub(crate) fn info(&self) -> Option<&'t str> {
+        self.info.map(RawValue::get)
+    }
+
+    /// `inputResponses`, as they are written.
+    pub(crate) fn answers(&self) -> Option<&'t str> {
+        self.answers.map(RawValue::get)
+    }
+
+    /// `requestState`, as it is written.
+    pub(crate) fn state(&self) -> Option<&'t str> {
+        self.state.map(RawValue::get)
+    }
+
+    /// `notifications`, as they are written.
+    pub(crate) fn notifications(&self) -> Option<&'t str> {
+        self.notifications.map(RawValue::get)
     }
 
     /// `_meta.progressToken` of a request, as it is written.

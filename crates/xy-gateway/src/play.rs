@@ -22,6 +22,8 @@ use xy_protocol::server::{ServerName, Transport};
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
+use crate::bridge::Key;
+use crate::bridge::hold::Parked;
 use crate::control::{Control, Later};
 use crate::desk::Seen;
 use crate::era::Introduction;
@@ -102,7 +104,8 @@ impl Play {
     async fn with(calls: CallRules, is_adopted: bool) -> Self {
         let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen);
+        let parked = Parked::new(Key::of(b"secret"), 1);
+        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());

@@ -14,6 +14,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
+use crate::bridge;
 use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
@@ -123,7 +124,7 @@ impl Server {
     pub(crate) fn holder(&self, client: &Client) -> Holder {
         match self.settings.borrow().isolation {
             Isolation::Shared => Holder::Shared,
-            Isolation::Client => Holder::Client(client.number()),
+            Isolation::Client => Holder::Client(client.house()),
         }
     }
 
@@ -163,6 +164,11 @@ impl Server {
     /// Whether any of its instances lives.
     pub(crate) fn has_instances(&self) -> bool {
         !self.upstreams.borrow().is_empty()
+    }
+
+    /// Whether an instance lives for these clients alone.
+    pub(crate) fn has_instance_for(&self, house: u64) -> bool {
+        self.upstreams.borrow().contains_key(&Holder::Client(house))
     }
 
     /// An instance has begun to live.
@@ -208,12 +214,15 @@ impl Server {
                 format!("`{}{}`", quoted(method), about.unwrap_or_default())
             });
             let is_watched = request.watch.is_some();
+            let across = bridge::between(client, &request, upstream.era())?;
             let caller = Caller::Client {
                 client: client.clone(),
                 id: request.id.into(),
                 stream,
                 token: request.token.map(Into::into),
                 follow: request.follow.clone(),
+                manner: request.manner.clone(),
+                across,
             };
             let ours = upstream.forward(request, caller)?;
             if is_watched {

@@ -22,6 +22,8 @@ pub(crate) struct Subscriptions {
 pub(crate) struct Watcher {
     /// Which client.
     pub(crate) client: u64,
+    /// Whose instance it watches at, where each has its own.
+    pub(crate) at: u64,
     /// Whether it knows the resource by its name outside.
     pub(crate) by_outside_name: bool,
 }
@@ -62,7 +64,7 @@ impl Subscriptions {
         let key = (server.clone(), uri.to_owned());
         let Some(watchers) = self.watchers.get_mut(&key) else { return true };
         watchers.remove(&client);
-        let is_last = !watchers.keys().any(|client| is_for(holder, *client));
+        let is_last = !watchers.values().any(|watcher| is_for(holder, watcher));
         if watchers.is_empty() {
             self.watchers.remove(&key);
         }
@@ -87,7 +89,7 @@ impl Subscriptions {
         let found = self.watchers.get(&(server.clone(), uri.to_owned()));
         let exact: Vec<Watcher> = found.into_iter().flat_map(BTreeMap::values).copied().collect();
         let all = if exact.is_empty() { self.watchers_around(server, uri) } else { exact };
-        all.into_iter().filter(|watcher| is_for(holder, watcher.client)).collect()
+        all.into_iter().filter(|watcher| is_for(holder, watcher)).collect()
     }
 
     /// Who watches what a resource is a part of, each once.
@@ -102,7 +104,7 @@ impl Subscriptions {
     /// What is watched of the instance that lives for `holder`.
     pub(crate) fn of(&self, server: &ServerName, holder: Holder) -> Vec<String> {
         let all = self.watchers.iter().filter(|((of, _), _)| of == server);
-        all.filter(|(_, watchers)| watchers.keys().any(|client| is_for(holder, *client)))
+        all.filter(|(_, watchers)| watchers.values().any(|watcher| is_for(holder, watcher)))
             .map(|((_, uri), _)| uri.clone())
             .collect()
     }
@@ -113,8 +115,13 @@ impl Subscriptions {
     }
 }
 
-fn is_for(holder: Holder, client: u64) -> bool {
-    holder == Holder::Shared || holder == Holder::Client(client)
+fn is_for(holder: Holder, watcher: &Watcher) -> bool {
+    holder == Holder::Shared || holder == Holder::Client(watcher.at)
+}
+
+/// Whether who watches `whole` is told of a change of `uri`.
+pub(crate) fn covers(whole: &str, uri: &str) -> bool {
+    whole == uri || is_part_of(uri, whole)
 }
 
 /// Whether a resource is below another.
@@ -131,7 +138,7 @@ mod tests {
     fn a_part_of_what_is_watched_is_watched() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, by_outside_name: false };
+        let watcher = |client| Watcher { client, at: client, by_outside_name: false };
         all.add(&server, "file:///dir", watcher(1)).unwrap();
         all.add(&server, "file:///", watcher(2)).unwrap();
         for (uri, expected) in [
@@ -150,7 +157,7 @@ mod tests {
     fn the_last_to_leave_is_known() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, by_outside_name: false };
+        let watcher = |client| Watcher { client, at: client, by_outside_name: false };
         for client in [1, 2] {
             all.add(&server, "a", watcher(client)).unwrap();
         }
@@ -170,7 +177,7 @@ mod tests {
     fn what_is_too_much_is_refused_and_a_removed_server_is_forgotten() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, by_outside_name: true };
+        let watcher = |client| Watcher { client, at: client, by_outside_name: true };
         all.add(&server, &"x".repeat(LONGEST_URI + 1), watcher(1)).unwrap_err();
         for number in 0..MOST {
             all.add(&server, &number.to_string(), watcher(1)).unwrap();

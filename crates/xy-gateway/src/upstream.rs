@@ -20,10 +20,14 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
+use crate::bridge::hold::{Came, Hold};
+use crate::bridge::rounds::{self, Round};
+use crate::bridge::{Across, Bond};
 use crate::catalog::Known;
 use crate::client::Client;
-use crate::era::Introduction;
+use crate::era::{Era, Introduction};
 use crate::front::{StreamNo, To};
+use crate::modern::Manner;
 use crate::params::Params;
 
 mod caller;
@@ -40,7 +44,7 @@ pub(crate) mod probe;
 pub(crate) mod web;
 pub(crate) mod wire;
 
-pub(crate) use caller::{Caller, Follow, Question};
+pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 use ids::Ids;
 pub(crate) use patience::Watch;
@@ -69,6 +73,16 @@ pub(crate) trait Company {
     fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
     /// A call of a client is over, of a server where clients take turns.
     fn is_over(&self, by: &Rc<Upstream>);
+    /// A server refused a modern client's request until its user has done something elsewhere,
+    /// if this error says so: then the client is asked for that. Whether it is.
+    fn wants_elsewhere(
+        &self,
+        client: &Rc<Client>,
+        request: (&str, StreamNo),
+        manner: &Manner,
+        bond: &Bond,
+        error: &str,
+    ) -> bool;
 }
 
 /// Something that a server says of its own accord.
@@ -101,8 +115,6 @@ pub(crate) struct Upstream {
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
-    /// Whether it speaks the revision without sessions.
-    is_modern: Cell<bool>,
     /// What listens to what it says of its own accord, where it has to be asked for that.
     ears: Ears,
     /// Some of its lists may have changed.
@@ -161,6 +173,16 @@ pub(crate) struct Request<'t> {
     pub(crate) follow: Follow,
     /// How long it may take.
     pub(crate) watch: Option<Box<Watch>>,
+    /// The text of its params.
+    pub(crate) params: Option<&'t str>,
+    /// Their `_meta`, if that is an object.
+    pub(crate) meta: Option<&'t str>,
+    /// What it says of its client, if that is modern.
+    pub(crate) manner: Option<Rc<Manner>>,
+    /// How many times it was sent again with what the server wanted to know.
+    pub(crate) rounds: u8,
+    /// It says that it is sent again.
+    pub(crate) has_state: bool,
 }
 
 impl Upstream {
@@ -181,7 +203,6 @@ impl Upstream {
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
-            is_modern: Cell::new(false),
             ears: Ears::default(),
             stale: Notify::new(),
             learned: Notify::new(),
@@ -208,6 +229,11 @@ impl Upstream {
         }
     }
 
+    /// Which kind of revision it speaks.
+    pub(crate) fn era(&self) -> Era {
+        self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
+    }
+
     /// How many calls are open that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
@@ -223,8 +249,10 @@ impl Upstream {
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
         edits.replace(request.id, number.as_str());
-        if let Some(token) = request.token {
-            edits.replace(token, number.as_str());
+        match (caller.across(), request.token) {
+            (Some(across), _) => across.edit(&request, &number, &mut edits),
+            (None, Some(token)) => edits.replace(token, number.as_str()),
+            (None, None) => {}
         }
         if let Some((part, new)) = request.renamed {
             edits.replace(part, new);
@@ -292,12 +320,46 @@ impl Upstream {
         self.wire.flush(false);
     }
 
-    /// The client that made this call and waits for it, and where.
-    pub(crate) fn client_of(&self, ours: u64) -> Option<(Rc<Client>, StreamNo)> {
+    /// Whose this call is, as far as somebody waits for it.
+    pub(crate) fn whose(&self, ours: u64) -> Option<Whose> {
+        self.calls.borrow().get(&ours)?.caller.whose(ours)
+    }
+
+    /// What a call said of its client, if that is modern.
+    pub(crate) fn manner_of(&self, ours: u64) -> Option<Rc<Manner>> {
         match &self.calls.borrow().get(&ours)?.caller {
-            Caller::Client { client, stream, .. } => Some((client.clone(), *stream)),
+            Caller::Client { manner, .. } => manner.clone(),
+            Caller::Parked(hold) => Some(hold.manner.clone()),
             _ => None,
         }
+    }
+
+    /// Takes a call from its client, which is to answer something before it goes on: what it
+    /// was, if it can be parked.
+    pub(crate) fn unhand(&self, ours: u64) -> Option<Caller> {
+        let mut calls = self.calls.borrow_mut();
+        let call = calls.get_mut(&ours)?;
+        let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
+        can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
+    }
+
+    /// From now on this call is somebody else's.
+    pub(crate) fn rejoin(self: &Rc<Self>, ours: u64, caller: Caller) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(call) = calls.get_mut(&ours) else { return };
+        call.caller = caller;
+        if let Some(watch) = &call.watch {
+            watch.touch();
+            drop(calls);
+            self.keep_watch();
+        }
+    }
+
+    /// Whether this very call waits for its client.
+    pub(crate) fn is_parked(&self, hold: &Rc<Hold>) -> bool {
+        let calls = self.calls.borrow();
+        let call = calls.get(&hold.ours);
+        call.is_some_and(|it| matches!(&it.caller, Caller::Parked(it) if Rc::ptr_eq(it, hold)))
     }
 
     /// Takes one message that the server has said; `during` is the call it was said about, if
@@ -336,9 +398,17 @@ impl Upstream {
         let ours: Option<u64> = id.parse().ok();
         let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
         match call.map(|call| call.caller) {
-            Some(Caller::Client { client, id: theirs, stream, token, follow }) => {
+            Some(Caller::Client { client, id: theirs, stream, token, follow, manner, across }) => {
+                let whose = (&client, &*theirs, stream);
+                let Some(across) = self.across(across, manner.as_deref(), whose, outcome) else {
+                    return self.call_is_over();
+                };
                 let mut edits = Edits::of(line);
                 edits.replace(id, &*theirs);
+                if let Some(across) = across {
+                    let info = self.introduction().and_then(|it| it.info.clone());
+                    across.edit_answer(outcome, info.as_deref(), &mut edits);
+                }
                 if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
                     let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
                     let answer = Answer { client: &client, ours, token, follow: &follow, outcome };
@@ -363,9 +433,46 @@ impl Upstream {
                     self.answered_nobody(ours, &nobody, result);
                 }
             }
+            Some(Caller::Parked(hold)) => {
+                hold.came(Came::Answer(line.into()));
+                self.call_is_over();
+            }
             Some(Caller::Unheard) => {}
             // A call of an earlier daemon, or one that is answered twice.
             None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
+        }
+    }
+
+    /// Looks at an answer for a client of the other era; `None` if it wants to know something
+    /// of the client first, and the client is being asked.
+    fn across(
+        &self,
+        across: Option<Box<Across>>,
+        manner: Option<&Manner>,
+        (client, id, stream): (&Rc<Client>, &str, StreamNo),
+        outcome: Outcome<'_>,
+    ) -> Option<Option<Box<Across>>> {
+        match (across.map(|it| *it), outcome) {
+            (None, _) => Some(None),
+            (Some(Across::ToModern { asked: Some(asked), manner }), Outcome::Result(result)) => {
+                let Some(wanted) = rounds::wanted(result) else {
+                    return Some(Some(Box::new(Across::ToModern { asked: None, manner })));
+                };
+                match Round::begin(client, (id, stream), asked, &wanted) {
+                    Ok(round) if round.is_answered() => round.ask_again(client),
+                    Ok(round) => client.waits_for_answers(id, round, stream),
+                    Err(fault) => client.failed(id, stream, &fault),
+                }
+                None
+            }
+            (Some(Across::ToLegacy { method, bond: Some(bond) }), Outcome::Error(error)) => {
+                let request = (id, stream);
+                let is_done = manner.is_some_and(|manner| {
+                    self.company.wants_elsewhere(client, request, manner, &bond, error)
+                });
+                (!is_done).then(|| Some(Box::new(Across::ToLegacy { method, bond: Some(bond) })))
+            }
+            (Some(across), _) => Some(Some(Box::new(across))),
         }
     }
 
@@ -445,7 +552,7 @@ impl Upstream {
 
     /// Whether it speaks the revision without sessions.
     pub(crate) fn is_modern(&self) -> bool {
-        self.is_modern.get()
+        self.era() == Era::Modern
     }
 
     /// Whether a tool of it that cannot be told of outside of messages is none.

@@ -36,7 +36,7 @@ mod wire;
 pub use daemon::Daemon;
 pub use home::Home;
 pub use logs::read_log_lines;
-pub use mcp::{HttpAnswer, McpClient, McpHttp, McpOlder, McpSocket, McpStdio};
+pub use mcp::{Exchange, HttpAnswer, McpClient, McpHttp, McpModern, McpOlder, McpSocket, McpStdio};
 pub use process::{Proc, group_and_session, is_alive, marked_processes};
 pub use run::Ran;
 pub use wait::Sign;

@@ -1,12 +1,14 @@
 //! MCP clients for tests: over stdio, a Unix socket, HTTP.
 //!
-//! They speak the revisions with `initialize`. What came is kept as text, so that a test can
+//! They speak the revisions with `initialize`, but for one that speaks the revision without it.
+//! What came is kept as text, so that a test can
 //! see a number or an order that got lost on the way; many requests may be in flight, from
 //! many threads; no wait is without a limit, and what goes wrong is a panic with a sentence.
 
 mod http;
 mod inbox;
 mod lines;
+mod modern;
 mod web;
 
 use std::fmt::Display;
@@ -19,6 +21,7 @@ use serde_json::{Value, json};
 pub use self::http::{McpHttp, McpOlder};
 use self::inbox::{Inbox, Sort};
 pub use self::lines::{McpSocket, McpStdio};
+pub use self::modern::{Exchange, McpModern};
 pub use self::web::HttpAnswer;
 
 /// How long an answer, a notification or a question is waited for.

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::text_of;
+use xy_mcp::envelope::{self, Message, text_of};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
+use crate::bridge::rounds::Round;
 use crate::catalog::Kind;
-use crate::era;
+use crate::era::{self, Era};
 use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
+use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
@@ -40,15 +42,58 @@ pub(super) struct Request<'t> {
     pub(super) id: &'t str,
     pub(super) method: &'t str,
     pub(super) params: Params<'t>,
+    /// The text of these.
+    pub(super) params_text: Option<&'t str>,
+    /// What it says of its client, if that is modern.
+    pub(super) manner: Option<Rc<Manner>>,
     pub(super) stream: StreamNo,
+    /// How many times it was sent again with what its server wanted to know.
+    pub(super) rounds: u8,
 }
 
 /// What came of looking at a request.
-enum Verdict {
+pub(super) enum Verdict {
     /// This is the result.
     Result(String),
+    /// This is the whole line of an answer.
+    Line(Vec<u8>),
     /// It is on its way.
     Under(Open),
+    /// It has been dealt with.
+    Done,
+}
+
+/// Where the answer to a request goes, in the words of its client's era.
+#[derive(Clone)]
+pub(super) struct Reply {
+    pub(super) id: Box<str>,
+    pub(super) stream: StreamNo,
+    /// Its method, if its client is modern.
+    modern: Option<Box<str>>,
+}
+
+impl Reply {
+    /// The answer with this result, as a line.
+    fn line(&self, result: &str) -> Vec<u8> {
+        match &self.modern {
+            None => say::result(&self.id, result),
+            Some(method) => say::result(&self.id, &modern::completed_own(result, method)),
+        }
+    }
+
+    pub(super) fn answer(&self, client: &Client, outcome: Result<String, CallError>) {
+        match outcome {
+            Ok(result) => client.answered(&self.id, self.stream, &self.line(&result)),
+            Err(fault) => client.failed(&self.id, self.stream, &fault),
+        }
+    }
+}
+
+impl Request<'_> {
+    pub(super) fn reply(&self) -> Reply {
+        let modern = self.manner.as_ref().map(|_| self.method.into());
+        Reply { id: self.id.into(), stream: self.stream, modern }
+    }
 }
 
 impl Client {
@@ -56,7 +101,9 @@ impl Client {
     pub(super) fn request(&self, request: &Request<'_>) {
         let (id, stream) = (request.id, request.stream);
         match self.look_at(request) {
-            Ok(Verdict::Result(result)) => self.put_answer(&say::result(id, &result), stream),
+            Ok(Verdict::Result(result)) => self.put_answer(&request.reply().line(&result), stream),
+            Ok(Verdict::Line(line)) => self.put_answer(&line, stream),
+            Ok(Verdict::Done) => {}
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
             }
@@ -73,7 +120,54 @@ impl Client {
         let _ = self.hear_one(text, stream); // It was a request before.
     }
 
+    /// The same, of one that is sent again with what its server wanted to know.
+    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: u8) {
+        if self.is_closed.get() {
+            return;
+        }
+        self.open.borrow_mut().remove(id);
+        if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
+            // It was a request before.
+            let _ = self.hear_request(text, id, &method, params, stream, rounds);
+        }
+    }
+
+    /// Its request waits for what its server wants to know.
+    pub(crate) fn waits_for_answers(&self, id: &str, round: Rc<Round>, stream: StreamNo) {
+        self.open.borrow_mut().insert(id.into(), (Open::Asked(round), stream));
+    }
+
+    /// What is different about requests that say everything by themselves.
+    fn look_at_modern(
+        &self,
+        request: &Request<'_>,
+        manner: &Manner,
+    ) -> Result<Option<Verdict>, CallError> {
+        match request.method {
+            DISCOVER => return Ok(Some(self.discover(request))),
+            LISTEN => return self.listen(request).map(Some),
+            "initialize"
+            | "ping"
+            | "logging/setLevel"
+            | "resources/subscribe"
+            | "resources/unsubscribe" => return Err(no_method(request.method)),
+            _ => {}
+        }
+        if let Some(level) = manner.level {
+            self.hub.wants_level(level);
+        }
+        match request.params.state() {
+            Some(state) => self.take_up(request, state),
+            None => Ok(None),
+        }
+    }
+
     fn look_at(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if let Some(manner) = &request.manner
+            && let Some(verdict) = self.look_at_modern(request, manner)?
+        {
+            return Ok(verdict);
+        }
         match request.method {
             "initialize" => return Ok(self.greet(request)),
             "ping" => return Ok(Verdict::Result("{}".to_owned())),
@@ -103,7 +197,8 @@ impl Client {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
-        if is_of_task(request.method) {
+        // What a modern client knows of a task is all that it takes to ask about it.
+        if request.manner.is_none() && is_of_task(request.method) {
             let id = request.params.task_id();
             self.hub.check_task(self, &server, id.as_deref().unwrap_or_default())?;
         }
@@ -127,6 +222,9 @@ impl Client {
                 Some(Reference::Uri(uri)) => self.by_uri(request, Some(uri)),
                 None => Err(say::invalid("`ref` names neither a prompt nor a template")),
             },
+            method if request.manner.is_some() && method.starts_with("tasks/") => {
+                Err(no_method(method))
+            }
             // They are all on one page.
             "tasks/list" if request.params.cursor().is_some() => {
                 Err(say::invalid("there is no such `cursor`"))
@@ -137,10 +235,7 @@ impl Client {
                 let server = self.hub.server_of_task(self, id.as_deref().unwrap_or_default())?;
                 self.send_on(request, &server, None)
             }
-            method => Err(CallError::new(
-                ErrorKind::MethodNotFound,
-                format!("there is no method `{}`", shortened(method)),
-            )),
+            method => Err(no_method(method)),
         }
     }
 
@@ -193,19 +288,41 @@ impl Client {
     ) -> Result<Verdict, CallError> {
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {
-                let watcher = Watcher { client: self.number, by_outside_name: renamed.is_some() };
+                let by_outside_name = renamed.is_some();
+                let watcher = Watcher { client: self.number, at: self.house, by_outside_name };
                 self.hub.subscribe(server, uri, watcher)?;
+                if self.hub.is_modern(server, self) {
+                    return Ok(self.watch(request, server, uri));
+                }
                 let verdict = self.send_on(request, server, renamed);
                 if verdict.is_err() {
                     self.hub.unsubscribe(server, uri, self);
                 }
                 verdict
             }
+            ("resources/unsubscribe", Some(uri)) if self.hub.is_modern(server, self) => {
+                self.hub.unwatch(server, self, uri);
+                Ok(Verdict::Result("{}".to_owned()))
+            }
             ("resources/unsubscribe", Some(uri)) if !self.hub.unsubscribe(server, uri, self) => {
                 Ok(Verdict::Result("{}".to_owned()))
             }
             _ => self.send_on(request, server, renamed),
         }
+    }
+
+    /// Has a resource watched at a modern server.
+    fn watch(&self, request: &Request<'_>, server: &Rc<Server>, uri: &str) -> Verdict {
+        let (client, reply) = (self.me(), request.reply());
+        let (server, uri) = (server.clone(), uri.to_owned());
+        let task = tokio::task::spawn_local(async move {
+            let watched = client.hub.watch(&server, &client, &uri).await;
+            if watched.is_err() {
+                client.hub.unwatch(&server, &client, &uri);
+            }
+            reply.answer(&client, watched.map(|()| "{}".to_owned()));
+        });
+        Verdict::Under(Open::Here(task.abort_handle()))
     }
 
     fn send_on(
@@ -222,6 +339,11 @@ impl Client {
             what: (request.method, request.params.name().or(request.params.uri())),
             follow: follow(request),
             watch: None,
+            params: request.params_text,
+            meta: request.params.meta(),
+            manner: request.manner.clone(),
+            rounds: request.rounds,
+            has_state: request.params.state().is_some(),
         };
         if outgoing.follow == Follow::NewTask {
             self.hub.check_room_for_task(self)?;
@@ -257,7 +379,8 @@ impl Client {
     fn greet(&self, request: &Request<'_>) -> Verdict {
         let version = era::offered(&request.params.version().unwrap_or_default());
         let capabilities = request.params.capabilities().unwrap_or("{}").into();
-        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities });
+        let info = request.params.info().map(Into::into);
+        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
         self.hub.tune();
         match &self.entry.view {
             View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
@@ -282,6 +405,34 @@ impl Client {
             },
             move |_| Ok(anything(&named, version)),
         )
+    }
+
+    /// Who is there, for a client that says everything by itself.
+    fn discover(&self, request: &Request<'_>) -> Verdict {
+        let View::Server(name) = &self.entry.view else {
+            let introduction = self.hub.introduction(era::LATEST);
+            return Verdict::Result(modern::discovered_from(&introduction));
+        };
+        let name = name.clone();
+        let Some(server) = self.hub.server(&name) else {
+            return Verdict::Result(modern::discovered_from(&anything(&name, era::LATEST)));
+        };
+        self.hub.want(&server, &self.me());
+        let unknown = move || modern::discovered_from(&anything(&name, era::LATEST));
+        let (when_down, at_last) = (unknown.clone(), unknown);
+        let discovered = move |client: &Client| {
+            said(&server, client).map_or_else(
+                || (!server.is_shown()).then(&when_down),
+                |(result, era)| match era {
+                    Era::Modern => Some(result),
+                    Era::Legacy => Some(modern::discovered_from(&result)),
+                },
+            )
+        };
+        match discovered(self) {
+            Some(result) => Verdict::Result(result),
+            None => self.later(request, move |it| discovered(it).map(Ok), move |_| Ok(at_last())),
+        }
     }
 
     fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Verdict, CallError> {
@@ -321,7 +472,7 @@ impl Client {
         at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
     ) -> Verdict {
         let (client, mut news) = (self.me(), self.hub.news());
-        let (id, stream) = (request.id.to_owned(), request.stream);
+        let reply = request.reply();
         let give_up_at = Instant::now() + PATIENCE;
         let task = tokio::task::spawn_local(async move {
             let answer = loop {
@@ -333,10 +484,7 @@ impl Client {
                     break at_last(&client);
                 }
             };
-            match answer {
-                Ok(result) => client.answered(&id, stream, &say::result(&id, &result)),
-                Err(fault) => client.failed(&id, stream, &fault),
-            }
+            reply.answer(&client, answer);
         });
         Verdict::Under(Open::Here(task.abort_handle()))
     }
@@ -360,14 +508,10 @@ impl Client {
             .hint("use `xy connect`, or a token that has the right"));
         }
         let arguments = request.params.arguments().unwrap_or("{}").to_owned();
-        let (client, name) = (self.me(), name.to_owned());
-        let (id, stream) = (request.id.to_owned(), request.stream);
+        let (client, name, reply) = (self.me(), name.to_owned(), request.reply());
         let task = tokio::task::spawn_local(async move {
             let result = tools::call(&client.hub, &name, &arguments).await;
-            match result {
-                Ok(result) => client.answered(&id, stream, &say::result(&id, &result)),
-                Err(fault) => client.failed(&id, stream, &fault),
-            }
+            reply.answer(&client, result);
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))
     }
@@ -423,13 +567,30 @@ fn gone(name: &str) -> CallError {
         .cause("it has been removed")
 }
 
+/// There is no such method.
+fn no_method(method: &str) -> CallError {
+    let message = format!("there is no method `{}`", shortened(method));
+    CallError::new(ErrorKind::MethodNotFound, message)
+}
+
+/// What a server said of itself, and in which era, if it is known.
+fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
+    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
+    Some(match living {
+        Some(it) => (it.result.clone(), it.era()),
+        None => {
+            let known = server.shown_to(client)?;
+            (known.introduction.result.clone(), known.introduction.era())
+        }
+    })
+}
+
 /// What a server said of itself, for a client of this revision.
 fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Option<String> {
-    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
-    let result = match living {
-        Some(introduction) => introduction.result.clone(),
-        None => server.shown_to(client)?.introduction.result.clone(),
-    };
+    let (result, era) = said(server, client)?;
+    if era == Era::Modern {
+        return Some(modern::introduced_from(server.name.as_str(), &result, version));
+    }
     let Some(written) = Params::read(Some(&result)).version_as_written() else {
         return Some(result);
     };

@@ -11,6 +11,7 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::error::CallError;
 
 use super::Client;
+use crate::bridge::rounds::Round;
 use crate::capabilities::Wants;
 use crate::front::To;
 use crate::params::Params;
@@ -45,13 +46,14 @@ struct Asked {
 }
 
 /// What is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
     /// It may be done as a task.
     AsTask,
     /// The tasks that the client does, of which a server hears its own.
     Tasks,
+    /// What a modern server wants to know under this key, before it does something.
+    InRound(Rc<Round>, Box<str>),
 }
 
 /// Something that a client does for a server, for a longer time.
@@ -106,6 +108,58 @@ impl Client {
         Ok(())
     }
 
+    /// A modern server wants to know something, before it does what this client asked.
+    pub(crate) fn ask_for_round(
+        &self,
+        round: &Rc<Round>,
+        key: &str,
+        method: &str,
+        params: &str,
+        to: To,
+    ) -> Result<(), CallError> {
+        let mut questions = self.questions.borrow_mut();
+        if questions.asked.len() >= MOST_ASKED {
+            return Err(say::invalid(format!(
+                "the client has {MOST_ASKED} questions open, which is the most there may be"
+            )));
+        }
+        questions.last += 1;
+        let number = questions.last;
+        let kind = Kind::InRound(round.clone(), key.into());
+        let asked = Asked { by: Weak::new(), id: "".into(), token: None, kind };
+        questions.asked.insert(number, asked);
+        drop(questions);
+        let line =
+            format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
+        self.tell(line.as_bytes(), to);
+        Ok(())
+    }
+
+    /// Nobody wants to know what is asked in this round any more.
+    pub(crate) fn unask_round(&self, round: &Rc<Round>) {
+        let is_of =
+            |one: &Asked| matches!(&one.kind, Kind::InRound(it, _) if Rc::ptr_eq(it, round));
+        let why = "the request it was asked for is over";
+        self.unask_those(is_of, why);
+    }
+
+    fn unask_those(&self, is_meant: impl Fn(&Asked) -> bool, why: &str) {
+        let mut questions = self.questions.borrow_mut();
+        let meant = questions.asked.iter().filter(|(_, one)| is_meant(one));
+        let mut numbers: Vec<u64> = meant.map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        for number in &numbers {
+            questions.asked.remove(number);
+        }
+        drop(questions);
+        for number in numbers {
+            let message = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"{why}"}}}}"#
+            );
+            self.tell(message.as_bytes(), To::Anyone);
+        }
+    }
+
     /// Whether it has a question of this server open.
     pub(crate) fn is_asked_by(&self, upstream: &Rc<Upstream>) -> bool {
         self.questions.borrow().asked.values().any(|one| is(&one.by, upstream))
@@ -133,21 +187,8 @@ impl Client {
 
     /// A server is gone, and what it asked is of no use any more.
     pub(crate) fn unask_all(&self, by: &Rc<Upstream>) {
-        let mut questions = self.questions.borrow_mut();
-        questions.tasks.retain(|_, task| !is(&task.by, by));
-        let theirs = questions.asked.iter().filter(|(_, one)| is(&one.by, by));
-        let mut theirs: Vec<u64> = theirs.map(|(number, _)| *number).collect();
-        theirs.sort_unstable();
-        for number in &theirs {
-            questions.asked.remove(number);
-        }
-        drop(questions);
-        for number in theirs {
-            let message = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"the server has ended"}}}}"#
-            );
-            self.tell(message.as_bytes(), To::Anyone);
-        }
+        self.questions.borrow_mut().tasks.retain(|_, task| !is(&task.by, by));
+        self.unask_those(|one| is(&one.by, by), "the server has ended");
     }
 
     /// It answers what a server asked.
@@ -157,6 +198,9 @@ impl Client {
         };
         let asked = self.questions.borrow_mut().asked.remove(&number);
         let Some(Asked { by, id: theirs, token, kind }) = asked else { return };
+        if let Kind::InRound(round, key) = kind {
+            return round.answered(&key, outcome);
+        }
         let Some(upstream) = by.upgrade() else { return };
         let mut edits = Edits::of(text);
         edits.replace(id, &*theirs);

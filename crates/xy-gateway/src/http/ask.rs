@@ -7,6 +7,7 @@ use hyper::http::request::Parts;
 use super::HttpRules;
 use super::event::EventId;
 use super::guard::{self, Guest};
+use super::heads::{self, VERSION};
 use super::refused::Refused;
 use super::route::{self, Place, Route};
 use super::session::SessionId;
@@ -15,7 +16,6 @@ use crate::era;
 /// The header that says which session it is.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) enum Ask<'h> {
     Preflight,
     /// A message.
     Post { place: Place<'h>, guest: Guest<'h>, session: Option<SessionId>, accepts: Accepts },
+    /// A message of a client without a session, by its head; others show it in their body.
+    Visit { place: Place<'h>, guest: Guest<'h>, accepts: Accepts },
     /// To hear what belongs to no call.
     Listen { place: Place<'h>, guest: Guest<'h>, session: SessionId },
     /// To go on hearing a stream, after an event of it.
@@ -79,12 +81,22 @@ fn read_mcp<'h>(
 ) -> Result<Ask<'h>, Refused> {
     let guest = guard::identify(&head.headers, &rules.auth)?;
     guest.may_see(place)?;
-    check_version(&head.headers)?;
+    let is_visit = head.method == Method::POST && heads::is_modern(&head.headers);
+    if !is_visit {
+        // Without sessions there is nothing to listen to, and nothing to end.
+        if head.method != Method::POST && heads::has_modern_version(&head.headers) {
+            return Err(Refused::Method { allow: "POST" });
+        }
+        check_version(&head.headers)?;
+    }
     let accepts = accepts(&head.headers);
     if head.method == Method::POST {
         check_content(&head.headers, rules.body_max_bytes)?;
         if !accepts.json && !accepts.events {
             return Err(Refused::Accept);
+        }
+        if is_visit {
+            return Ok(Ask::Visit { place, guest, accepts });
         }
         let session = session(&head.headers)?;
         return Ok(Ask::Post { place, guest, session, accepts });
@@ -239,6 +251,9 @@ mod tests {
             Ok(Ask::Post { session, accepts: Accepts { json, events, .. }, .. }) => {
                 format!("post {} {json} {events}", session.is_some())
             }
+            Ok(Ask::Visit { accepts: Accepts { json, events, .. }, .. }) => {
+                format!("visit {json} {events}")
+            }
             Ok(Ask::Listen { .. }) => "listen".to_owned(),
             Ok(Ask::Resume { after, .. }) => format!("resume {after}"),
             Ok(Ask::Older { place, .. }) => format!("older {place:?}"),
@@ -270,6 +285,25 @@ mod tests {
             ("POST /mcp", &[("mcp-session-id", "x")], "404 unknown-session"),
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-18")], "post true true true"),
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-19")], "400 version"),
+            ("POST /mcp", &[("mcp-protocol-version", "2026-07-27")], "400 version"),
+            ("POST /mcp", &[("mcp-protocol-version", "2026-07-28")], "visit true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "2027-01-01")], "visit true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "v999.0.0")], "visit true true"),
+            ("POST /mcp", &[("mcp-method", "tools/list")], "visit true true"),
+            (
+                "POST /mcp",
+                &[("mcp-method", "x"), ("mcp-session-id", "x"), ("last-event-id", "x")],
+                "visit true true",
+            ),
+            ("POST /mcp", &[("mcp-method", "x"), ("accept", "text/html")], "406 accept"),
+            ("POST /mcp", &[("mcp-method", "x"), ("content-type", "")], "415 content-type"),
+            ("POST /mcp", &[("mcp-method", "x"), ("authorization", "")], "401 no-token"),
+            ("GET /mcp", &[("mcp-protocol-version", "2026-07-28")], "405 method"),
+            ("GET /mcp", &[("mcp-protocol-version", "2025-11-25")], "listen"),
+            ("DELETE /mcp", &[("mcp-protocol-version", "v999.0.0")], "405 method"),
+            ("DELETE /mcp", &[("mcp-protocol-version", "2025-01-01")], "400 version"),
+            ("OPTIONS /mcp", &[("mcp-protocol-version", "2026-07-28")], "preflight"),
+            ("GET /sse", &[("mcp-protocol-version", "2026-07-28")], "400 version"),
             ("POST /mcp", &[("authorization", "")], "401 no-token"),
             ("POST /mcp", &[("authorization", "Bearer t")], "401 wrong-token"),
             ("POST /mcp", &[("host", "evil.example")], "403 host"),

@@ -88,6 +88,8 @@ pub(super) struct Pulse {
     stuck: Cell<Option<Instant>>,
     /// A call whose client waits for the first word, and when it shall hear one.
     silent: RefCell<Option<Silent>>,
+    /// Whether the client says by hanging up that it wants no answer any more.
+    heeds_hanging_up: Cell<bool>,
     /// Whether the connection shall end with what it is answered now.
     leaves: Cell<bool>,
     /// A body that nobody wants, and how much of it may still come.
@@ -102,6 +104,7 @@ impl Pulse {
             doing,
             stuck: Cell::new(None),
             silent: RefCell::new(None),
+            heeds_hanging_up: Cell::new(false),
             leaves: Cell::new(false),
             unwanted: RefCell::new(None),
         }
@@ -109,6 +112,7 @@ impl Pulse {
 
     /// A request has come; if it has a body, that is still to be read.
     pub(super) fn asked(&self, has_body: bool) {
+        self.heeds_hanging_up.set(false);
         self.doing.set(match self.doing.get() {
             Doing::Head { since } if has_body => Doing::Body { since },
             _ if has_body => Doing::Body { since: Instant::now() },
@@ -137,6 +141,11 @@ impl Pulse {
         }
     }
 
+    /// Should the client hang up before it is answered, that is to be known at once.
+    pub(super) fn heeds_hanging_up(&self) {
+        self.heeds_hanging_up.set(true);
+    }
+
     /// The client shall use another connection after this answer.
     pub(super) fn leave(&self) {
         self.leaves.set(true);
@@ -151,6 +160,7 @@ impl Pulse {
 
     /// The answer is written, or on its way.
     pub(super) fn answered(&self) {
+        self.heeds_hanging_up.set(false);
         if self.unwanted.borrow().is_some() {
             return; // Its body still comes in.
         }
@@ -318,6 +328,17 @@ impl AsyncRead for Watched {
     }
 }
 
+impl Watched {
+    /// Whether the other end has closed. Once the next request has begun to come in, nothing is
+    /// read of it until this one is answered, and so nobody else would see the end.
+    fn has_hung_up(&self, context: &mut Context<'_>) -> bool {
+        let mut byte = [0];
+        let mut peeked = ReadBuf::new(&mut byte);
+        let outcome = self.stream.poll_peek(context, &mut peeked);
+        matches!(outcome, Poll::Ready(Ok(0) | Err(_)))
+    }
+}
+
 impl AsyncWrite for Watched {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -344,6 +365,9 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.pulse.heeds_hanging_up.get() && self.has_hung_up(context) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Counts {
     refused: RefCell<BTreeMap<&'static str, u64>>,
     lost: RefCell<BTreeMap<&'static str, u64>>,
     cut: RefCell<BTreeMap<&'static str, u64>>,
+    visits: Cell<u64>,
+    abandoned: Cell<u64>,
 }
 
 /// What there is at one moment.
@@ -23,6 +25,8 @@ pub(super) struct Counts {
 pub(super) struct Gauges {
     pub(super) sessions: usize,
     pub(super) streams: usize,
+    /// Requests of clients without sessions.
+    pub(super) visits: usize,
     /// Streams without a connection.
     pub(super) apart: usize,
     /// Events that are held for clients.
@@ -57,6 +61,16 @@ impl Counts {
         *self.cut.borrow_mut().entry(reason).or_default() += 1;
     }
 
+    /// A client without a session has come with a request.
+    pub(super) fn visited(&self) {
+        self.visits.set(self.visits.get() + 1);
+    }
+
+    /// It has gone before the answer.
+    pub(super) fn abandoned(&self) {
+        self.abandoned.set(self.abandoned.get() + 1);
+    }
+
     /// Whether so many are connected that those who only wait should come back later.
     pub(super) fn is_crowded(&self) -> bool {
         self.connections.get() >= CROWDED_FROM
@@ -68,12 +82,24 @@ impl Counts {
             ("xy_http_connections", "open connections", self.connections.get()),
             ("xy_http_sessions", "open sessions", now.sessions),
             ("xy_http_streams", "open calls and streams", now.streams),
+            ("xy_http_visits", "open requests of clients without sessions", now.visits),
             ("xy_http_streams_apart", "streams that wait to be taken up again", now.apart),
             ("xy_http_stored_events", "events held for clients", now.stored.events),
             ("xy_http_stored_bytes", "bytes of events held for clients", now.stored.bytes),
         ];
         for (name, help, value) in gauges {
             metrics::single(out, name, Kind::Gauge, help, value);
+        }
+        let counters = [
+            ("xy_http_visits_total", "requests of clients without sessions", &self.visits),
+            (
+                "xy_http_abandoned_total",
+                "those whose client left before the answer",
+                &self.abandoned,
+            ),
+        ];
+        for (name, help, value) in counters {
+            metrics::single(out, name, Kind::Counter, help, value.get());
         }
         let name = "xy_http_requests_total";
         metrics::family(out, name, Kind::Counter, "requests, by the status of their answer");

@@ -12,20 +12,26 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
-use super::counts::Counts;
+use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
 use super::guard::{self, Guest};
-use super::limits::BODIES_MAX;
+use super::heads;
+use super::limits::{BODIES_MAX, VISITS_BY_ONE_MAX, VISITS_MAX};
 use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
 use super::session::{Session, Sessions, Way};
 use super::stream::EventStream;
+use super::visit::{Most, Visits};
 use super::{HttpRules, HttpStatus};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::piece;
+
+mod attend;
+
+use attend::Origin;
 
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
@@ -35,6 +41,7 @@ pub(super) struct Door {
     rules: HttpRules,
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
+    visits: Visits,
     counts: Rc<Counts>,
     /// What has come of bodies that are not whole.
     bodies: Rc<Cell<usize>>,
@@ -47,8 +54,10 @@ impl Door {
         status: Rc<dyn HttpStatus>,
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
+        let most = Most { in_all: VISITS_MAX, by_one: VISITS_BY_ONE_MAX };
+        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), most);
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
-        Rc::new(Self { rules, status, sessions, counts, bodies: Rc::default() })
+        Rc::new(Self { rules, status, sessions, visits, counts, bodies: Rc::default() })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -57,6 +66,20 @@ impl Door {
 
     pub(super) fn sessions(&self) -> &Sessions {
         &self.sessions
+    }
+
+    pub(super) fn visits(&self) -> &Visits {
+        &self.visits
+    }
+
+    /// What there is at this moment.
+    pub(super) fn gauges(&self) -> Gauges {
+        let of_sessions = self.sessions.gauges();
+        let waiting = self.visits.stored();
+        let mut stored = of_sessions.stored;
+        stored.events += waiting.events;
+        stored.bytes += waiting.bytes;
+        Gauges { visits: self.visits.count(), stored, ..of_sessions }
     }
 
     pub(super) fn rules(&self) -> &HttpRules {
@@ -102,15 +125,28 @@ impl Door {
             Ask::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
             Ask::Ready => Ok(self.ready()),
             Ask::Metrics => Ok(self.metrics()),
-            Ask::Preflight => Ok(reply::preflight()),
+            Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place)?;
                 let message = self.collect(body, pulse).await?;
+                if heads::is_modern_body(&message) {
+                    let origin = Origin { head, guest, place, accepts, pulse };
+                    return Ok(self.attend(origin, message).await);
+                }
                 self.hear(session, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
                 let message = self.collect(body, pulse).await?;
+                if heads::is_modern_body(&message) {
+                    let origin = Origin { head, guest, place, accepts, pulse };
+                    return Ok(self.attend(origin, message).await);
+                }
                 self.initialize(&message, &guest, place, accepts).await
+            }
+            Ask::Visit { place, guest, accepts } => {
+                let message = self.collect(body, pulse).await?;
+                let origin = Origin { head, guest, place, accepts, pulse };
+                Ok(self.attend(origin, message).await)
             }
             Ask::Listen { place, guest, session } => {
                 self.listen(&self.sessions.find(session, &guest, place)?)
@@ -150,7 +186,7 @@ impl Door {
 
     fn metrics(&self) -> Reply {
         let mut out = String::new();
-        self.counts.write(&mut out, self.sessions.gauges());
+        self.counts.write(&mut out, self.gauges());
         self.status.metrics(&mut out);
         reply::text(StatusCode::OK, out)
     }

@@ -24,6 +24,13 @@ pub(super) const IDLE_CONNECTION: Duration = Duration::from_secs(5 * 60);
 /// Connections at one time. Each costs a descriptor, and servers need theirs too.
 pub(super) const CONNECTIONS_MAX: usize = 1024;
 
+/// Requests of clients without sessions at one time, each of which holds a connection. The rest
+/// is for those who only look, and for clients with sessions.
+pub(super) const VISITS_MAX: usize = CONNECTIONS_MAX / 8 * 7;
+
+/// The same of those who show one token: others shall come in too.
+pub(super) const VISITS_BY_ONE_MAX: usize = CONNECTIONS_MAX / 4 * 3;
+
 /// What may wait on one stream for its reader, beyond a single message of any size. As much
 /// again may be on its way in the connection's own buffer.
 pub(super) const STREAM_BYTES_MAX: usize = 8 * 1024 * 1024;

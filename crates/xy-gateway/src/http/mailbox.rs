@@ -23,6 +23,8 @@ use crate::say;
 const NO_ANSWER_CODE: i64 = -32010;
 const NO_ANSWER: &str = "outcome unknown: the session ended before there was an answer; check \
                          what was done before calling again";
+const DOOR_CLOSED: &str = "outcome unknown: xy was ended before there was an answer; check what \
+                           was done before calling again";
 
 /// What a stream is for, and what may be said on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +84,7 @@ pub(super) enum First {
     Events,
     /// That there will be no answer, since it was cancelled.
     Nothing,
-    /// That the session has ended.
+    /// That the session, or all of xy, has ended.
     SessionOver,
 }
 
@@ -208,12 +210,21 @@ impl Mailbox {
 
     /// The session has ended. Who was told that an answer comes is told that none does.
     pub(super) fn session_over(&self) {
+        self.give_up(NO_ANSWER);
+    }
+
+    /// The same where there is no session, and all of xy ends.
+    pub(super) fn door_closes(&self) {
+        self.give_up(DOOR_CLOSED);
+    }
+
+    fn give_up(&self, words: &str) {
         self.change(|mail| {
             if let Some(request) = mail.request.take()
                 && mail.begun
                 && mail.end.is_none()
             {
-                mail.push(&say::error(&request, NO_ANSWER_CODE, NO_ANSWER), true);
+                mail.push(&say::error(&request, NO_ANSWER_CODE, words), true);
             }
             mail.finish(End::SessionOver);
         });

@@ -1,10 +1,10 @@
 //! Everything the door itself says no to: the status, and the words for a person. Pure.
 
 use hyper::StatusCode;
-use serde_json::json;
 
 use crate::era::VERSIONS;
 use crate::front::Refusal;
+use crate::say;
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +74,13 @@ pub(super) enum Refused {
     TooManySessions(usize),
     #[error("{0} calls and streams of this session are open, which is the most there may be")]
     TooManyStreams(usize),
+    #[error("{0} requests are under way, which is the most there may be: try again later")]
+    TooManyVisits(usize),
+    #[error(
+        "xy is being ended: nobody is let in any more, and what was under way has no answer; try \
+         again later"
+    )]
+    Closing,
     #[error("{0} connections are open, which is the most there may be")]
     TooManyConnections(usize),
     #[error("too many large requests are coming in at the same time: try again later")]
@@ -104,8 +111,10 @@ impl Refused {
             R::EventGone => StatusCode::GONE,
             R::TooManyStreams(_) => StatusCode::TOO_MANY_REQUESTS,
             R::TooManySessions(_)
+            | R::TooManyVisits(_)
             | R::TooManyBodies
             | R::TooManyConnections(_)
+            | R::Closing
             | R::NoRandomness(_)
             | R::Front(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -133,6 +142,8 @@ impl Refused {
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
             Self::TooManyStreams(_) => "too-many-streams",
+            Self::TooManyVisits(_) => "too-many-requests",
+            Self::Closing => "closing",
             Self::TooManyBodies => "too-many-bodies",
             Self::TooManyConnections(_) => "too-many-connections",
             Self::NoRandomness(_) => "no-randomness",
@@ -157,13 +168,16 @@ impl Refused {
 
     /// What a person or a client reads.
     pub(super) fn body(&self) -> Vec<u8> {
-        let error = json!({ "code": self.code(), "message": self.to_string() });
-        let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
-        body.to_string().into_bytes()
+        self.answer("null")
+    }
+
+    /// The same as the answer to a request that is known.
+    pub(super) fn answer(&self, id: &str) -> Vec<u8> {
+        say::error(id, self.code(), &self.to_string())
     }
 
     /// The code of JSON-RPC: of those it leaves to us, one for sessions and one for limits.
-    fn code(&self) -> i32 {
+    fn code(&self) -> i64 {
         match self.status() {
             StatusCode::NOT_FOUND if !matches!(self, Self::NoSuchPath) => -32001,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => -32000,
@@ -208,6 +222,8 @@ mod tests {
             (Refused::EventGone, 410, None),
             (Refused::TooManySessions(1), 503, Some(("retry-after", "5"))),
             (Refused::TooManyBodies, 503, Some(("retry-after", "5"))),
+            (Refused::TooManyVisits(1), 503, Some(("retry-after", "5"))),
+            (Refused::Closing, 503, Some(("retry-after", "5"))),
             (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
             (Refused::Front(Refusal::NoServer(String::new())), 404, None),
             (Refused::Front(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),

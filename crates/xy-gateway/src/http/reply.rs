@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HeaderName,
-    HeaderValue, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, VARY,
 };
 use hyper::{Response, StatusCode};
 
@@ -18,6 +18,7 @@ use super::connection::Pulse;
 use super::refused::Refused;
 use super::session::SessionId;
 use super::stream::EventStream;
+use crate::mirror::PREFIX;
 
 pub(super) type Reply = Response<Body>;
 
@@ -139,7 +140,16 @@ fn as_events(body: Body) -> Reply {
 
 /// That it is not served, and why.
 pub(super) fn refused(refused: &Refused) -> Reply {
-    let mut reply = json(refused.status(), refused.body());
+    refused_with(refused, refused.body())
+}
+
+/// The same as the answer to a request that is known.
+pub(super) fn refused_to(refused: &Refused, id: &str) -> Reply {
+    refused_with(refused, refused.answer(id))
+}
+
+fn refused_with(refused: &Refused, body: Vec<u8>) -> Reply {
+    let mut reply = json(refused.status(), body);
     if let Some((name, value)) = refused.header() {
         let name = HeaderName::from_static(name);
         reply.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -154,18 +164,25 @@ pub(super) fn set_session(reply: &mut Reply, id: SessionId) {
 }
 
 /// What a browser is told before its page may ask.
-pub(super) fn preflight() -> Reply {
+pub(super) fn preflight(asked: &HeaderMap) -> Reply {
     let mut reply = nothing(StatusCode::NO_CONTENT);
-    let headers = "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, \
-                   last-event-id";
-    for (name, value) in [
-        (ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
-        (ACCESS_CONTROL_ALLOW_HEADERS, headers),
-        (ACCESS_CONTROL_MAX_AGE, "600"),
-    ] {
-        reply.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
+    let headers = reply.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(asked));
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     reply
+}
+
+/// Which headers a page may send. Those that say what arguments say are called as tools want
+/// them to be.
+fn allowed_headers(asked: &HeaderMap) -> HeaderValue {
+    const ALWAYS: &str = "authorization, content-type, accept, mcp-session-id, \
+                          mcp-protocol-version, mcp-method, mcp-name, last-event-id";
+    let wanted = asked.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|it| it.to_str().ok());
+    let wanted = wanted.unwrap_or_default().split(',').map(str::trim);
+    let of_arguments = wanted.filter(|name| name.to_ascii_lowercase().starts_with(PREFIX));
+    let all: Vec<&str> = std::iter::once(ALWAYS).chain(of_arguments).collect();
+    HeaderValue::try_from(all.join(", ")).unwrap_or(HeaderValue::from_static(ALWAYS))
 }
 
 /// Lets a page of this machine read the answer.

@@ -290,7 +290,8 @@ impl Sessions {
         let sessions = self.by_id.borrow();
         let streams = sessions.values().map(|session| session.postbox.open()).sum();
         let apart = sessions.values().map(|session| session.postbox.apart()).sum();
-        Gauges { sessions: sessions.len(), streams, apart, stored: self.room.taken() }
+        let stored = self.room.taken();
+        Gauges { sessions: sessions.len(), streams, apart, stored, ..Gauges::default() }
     }
 
     /// How many sessions have begun and are not admitted yet.

@@ -9,14 +9,46 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::event;
 use super::limits::{KEEP_ALIVE_EVERY, RETRY_CROWDED_MS};
+use super::mailbox::Mailbox;
 use super::postbox::Lease;
+use super::visit::Visit;
 
 const KEEP_ALIVE: &[u8] = b": still here\n\n";
+
+/// Whose stream it is.
+#[derive(Debug)]
+enum Source {
+    Session(Lease),
+    Visit(Visit),
+}
+
+impl Source {
+    fn mailbox(&self) -> &Mailbox {
+        match self {
+            Self::Session(lease) => lease.mailbox(),
+            Self::Visit(visit) => visit.mailbox(),
+        }
+    }
+
+    fn connection(&self) -> u32 {
+        match self {
+            Self::Session(lease) => lease.connection(),
+            Self::Visit(_) => 0, // There is never another.
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        match self {
+            Self::Session(lease) => lease.is_crowded(),
+            Self::Visit(_) => false, // Whoever cannot come back is not asked to.
+        }
+    }
+}
 
 /// The body of an answer that is events: whatever is put into its mailbox, to the end.
 #[derive(Debug)]
 pub(super) struct EventStream {
-    lease: Lease,
+    source: Source,
     /// When a comment is due; made when there is a first silence.
     quiet: Option<Pin<Box<Sleep>>>,
     lets_go: bool,
@@ -24,7 +56,12 @@ pub(super) struct EventStream {
 
 impl EventStream {
     pub(super) fn new(lease: Lease) -> Self {
-        Self { lease, quiet: None, lets_go: false }
+        Self { source: Source::Session(lease), quiet: None, lets_go: false }
+    }
+
+    /// Of a client that cannot come back.
+    pub(super) fn of_visit(visit: Visit) -> Self {
+        Self { source: Source::Visit(visit), quiet: None, lets_go: false }
     }
 
     /// What is to be sent next; `None` at the end.
@@ -32,8 +69,8 @@ impl EventStream {
         if self.lets_go {
             return Poll::Ready(None);
         }
-        let connection = self.lease.connection();
-        if let Poll::Ready(events) = self.lease.mailbox().poll_events(connection, context) {
+        let connection = self.source.connection();
+        if let Poll::Ready(events) = self.source.mailbox().poll_events(connection, context) {
             if let Some(quiet) = &mut self.quiet {
                 quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
             }
@@ -44,7 +81,7 @@ impl EventStream {
             self.quiet.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
         ready!(quiet.as_mut().poll(context));
         quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
-        if self.lease.is_crowded() && self.lease.mailbox().polls() {
+        if self.source.is_crowded() && self.source.mailbox().polls() {
             self.lets_go = true;
             return Poll::Ready(Some(event::retry(RETRY_CROWDED_MS)));
         }
@@ -54,7 +91,7 @@ impl EventStream {
     /// How long the first silence may be. Who comes back when there are too many connections
     /// is told what is new, and to come again.
     fn patience(&self) -> Duration {
-        if self.lease.is_crowded() && self.lease.connection() > 0 {
+        if self.source.is_crowded() && self.source.connection() > 0 {
             Duration::ZERO
         } else {
             KEEP_ALIVE_EVERY
@@ -68,6 +105,6 @@ impl EventStream {
 
     /// Whether there is nothing more to send, now and later.
     pub(super) fn is_over(&self) -> bool {
-        self.lets_go || self.lease.mailbox().is_over(self.lease.connection())
+        self.lets_go || self.source.mailbox().is_over(self.source.connection())
     }
 }

@@ -23,6 +23,7 @@ mod older;
 mod resume;
 mod statuses;
 mod streams;
+mod visits;
 
 /// How long anything may take that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -144,6 +145,11 @@ impl World {
         .await;
     }
 
+    /// Waits until so many clients without sessions wait for an answer.
+    async fn wait_for_visits(&self, expected: usize) {
+        self.wait_until(|| self.door.visits().count() == expected).await;
+    }
+
     /// How many streams wait to be taken up again.
     fn apart(&self) -> usize {
         self.door.sessions().gauges().apart
@@ -156,12 +162,12 @@ impl World {
 
     fn metrics(&self) -> String {
         let mut out = String::new();
-        self.door.counts().write(&mut out, self.door.sessions().gauges());
+        self.door.counts().write(&mut out, self.door.gauges());
         out
     }
 
     fn assert_nothing_is_left(&self) {
-        assert_eq!(self.door.sessions().gauges(), Gauges::default());
+        assert_eq!(self.door.gauges(), Gauges::default());
         assert_eq!(self.door.sessions().opening(), 0);
         assert_eq!(Rc::strong_count(&self.door), 1);
         for conversation in self.front.conversations() {

@@ -12,23 +12,41 @@ use xy_mcp::envelope::{self, Outcome};
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Hub;
-use crate::capabilities::Wants;
+use crate::bridge::Bond;
+use crate::bridge::hold::Hold;
+use crate::capabilities::{Capabilities, Wants};
 use crate::client::Client;
-use crate::era;
-use crate::front::To;
+use crate::front::{StreamNo, To};
 use crate::level::Level;
+use crate::modern::Manner;
 use crate::names;
 use crate::owners::NewTask;
 use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
-use crate::upstream::{Answer, Company, Follow, Told, Upstream};
+use crate::upstream::{Answer, Company, Follow, Told, Upstream, Whose};
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// Somebody whom a message is for, and where they asked.
-type Addressee = (Rc<Client>, To);
+/// Somebody whom a message is for.
+enum Addressee {
+    /// A client, where it asked, and in which call, if that is known.
+    Client(Rc<Client>, To, Option<u64>),
+    /// One that is to come back for its call.
+    Parked(Rc<Hold>),
+}
+
+impl From<Whose> for Addressee {
+    fn from(whose: Whose) -> Self {
+        match whose {
+            Whose::Client(client, stream, ours) => {
+                Self::Client(client, To::During(stream), Some(ours))
+            }
+            Whose::Parked(hold) => Self::Parked(hold),
+        }
+    }
+}
 
 impl Hub {
     /// Whom a message of a server belongs to; `during` is the call it is about, if the way it
@@ -39,38 +57,49 @@ impl Hub {
         params: Option<&str>,
         during: Option<u64>,
     ) -> Option<Addressee> {
-        let about = during.map(|ours| by.client_of(ours));
-        if let Holder::Client(number) = by.key().holder {
-            let (client, to) = self.at(by, number)?;
-            let stream = about.flatten().map(|(_, stream)| To::During(stream));
-            return Some((client, stream.unwrap_or(to)));
+        let about = during.map(|ours| by.whose(ours));
+        if let Some(number) = self.only_one(by) {
+            return about.flatten().map(Into::into).or_else(|| self.at(by, number));
         }
         if let Some(about) = about {
             // What was said where only one call is answered is about that call.
-            return about.map(|(client, stream)| (client, To::During(stream)));
+            return about.map(Into::into);
         }
         match tasks::related(params) {
             Some(Related::To(id)) => self.owner_of_task(by, &id),
             Some(Related::Unreadable) => None,
             None => {
-                let (client, stream) = by.only_client()?;
+                let addressee = by.only_client()?.into();
+                let number = match &addressee {
+                    Addressee::Client(client, ..) => client.number(),
+                    Addressee::Parked(hold) => hold.client,
+                };
                 let (owners, now) = (self.owners.borrow(), Instant::now());
-                let is_clear = !owners.works_for_others(by.key(), client.number(), now);
-                is_clear.then_some((client, To::During(stream)))
+                (!owners.works_for_others(by.key(), number, now)).then_some(addressee)
             }
+        }
+    }
+
+    /// The client that an instance lives for, if that is one alone.
+    fn only_one(&self, by: &Upstream) -> Option<u64> {
+        match by.key().holder {
+            Holder::Client(number) if self.is_house(number) => None,
+            Holder::Client(number) => Some(number),
+            Holder::Shared => None,
         }
     }
 
     /// A client, and where it has asked this server last.
     fn at(&self, by: &Rc<Upstream>, number: u64) -> Option<Addressee> {
         let client = self.client(number)?;
-        let to = by.stream_of(&client).map_or(To::Anyone, To::During);
-        Some((client, to))
+        let latest = by.stream_of(&client);
+        let to = latest.map_or(To::Anyone, |(_, stream)| To::During(stream));
+        Some(Addressee::Client(client, to, latest.map(|(ours, _)| ours)))
     }
 
     /// Whose a task of a server is.
     fn owner_of_task(&self, by: &Rc<Upstream>, id: &str) -> Option<Addressee> {
-        if let Holder::Client(number) = by.key().holder {
+        if let Some(number) = self.only_one(by) {
             return self.at(by, number);
         }
         let owner = self.owners.borrow().owner_of_task(by.key(), id)?;
@@ -81,10 +110,7 @@ impl Hub {
     fn owner_of_elicitation(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Addressee> {
         let id = Wants::read(params).elicitation()?;
         let owner = self.owners.borrow_mut().completed(by.key(), &id);
-        match by.key().holder {
-            Holder::Client(number) => self.at(by, number),
-            Holder::Shared => self.at(by, owner?),
-        }
+        self.at(by, self.only_one(by).or(owner)?)
     }
 
     /// How a task is doing.
@@ -100,8 +126,10 @@ impl Hub {
             self.owner_of_task(by, &id)
         } else {
             // It may be told of before the call that began it is answered.
-            let addressee = self.addressee(by, None, during);
-            addressee.filter(|(client, _)| during.is_some() || by.begins_task(client))
+            self.addressee(by, None, during).filter(|addressee| match addressee {
+                Addressee::Client(client, ..) => during.is_some() || by.begins_task(client),
+                Addressee::Parked(_) => false,
+            })
         };
         if is_over {
             self.owners.borrow_mut().ended(by.key(), &id);
@@ -123,14 +151,15 @@ impl Hub {
                 "it is not clear which client this is for: several share this server",
             ));
         }
-        let clients = match by.key().holder {
-            Holder::Client(number) => self.client(number).into_iter().collect(),
-            Holder::Shared => self.clients(),
+        let only = self.only_one(by);
+        let clients = match only {
+            Some(number) => self.client(number).into_iter().collect(),
+            None => self.clients(),
         };
         let id = Params::read(params).task_id();
-        let found = match (method, id, by.key().holder) {
-            ("tasks/list", _, Holder::Client(_)) => clients.into_iter().next(),
-            ("tasks/list", _, Holder::Shared) => {
+        let found = match (method, id, only) {
+            ("tasks/list", _, Some(_)) => clients.into_iter().next(),
+            ("tasks/list", _, None) => {
                 return Err((-32601, "several clients share this server: none lists its tasks"));
             }
             (_, Some(id), _) => clients.into_iter().find(|it| it.does_task(by, &id)),
@@ -159,6 +188,7 @@ impl Hub {
     fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
         let Some(written) = Params::read(params).uri() else { return };
         let Some(uri) = envelope::text_of(written) else { return };
+        let Some(server) = self.server(by.server.as_str()) else { return };
         let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
         for watcher in watchers {
             let Some(client) = self.client(watcher.client) else { continue };
@@ -167,9 +197,30 @@ impl Hub {
                 let outside = names::uri_outside(by.server.as_str(), &uri);
                 edits.replace(written, names::quoted(&outside));
             }
-            client.tell(&edits.to_vec(), To::Anyone);
+            client.tell_updated(&server, &uri, &edits.to_vec());
         }
     }
+
+    /// A server asks something of a client that cannot be asked in the middle of a call.
+    fn ask_modern(
+        &self,
+        by: &Rc<Upstream>,
+        (id, ours): (&str, u64),
+        manner: &Manner,
+        asked: &Told<'_>,
+    ) -> Result<(), (i64, &'static str)> {
+        can_be_asked(manner, asked)?;
+        self.park(by, ours, (id, asked.method, asked.params))
+    }
+}
+
+/// Whether a modern client can be asked this.
+fn can_be_asked(manner: &Manner, asked: &Told<'_>) -> Result<(), (i64, &'static str)> {
+    if !matches!(asked.method, "elicitation/create" | "sampling/createMessage" | "roots/list") {
+        return Err((-32601, "the client does not know this"));
+    }
+    let wants = Wants::read(asked.params);
+    Capabilities::read(&manner.capabilities).allow(asked.method, &wants, false)
 }
 
 /// Whom a server may ask, or why nobody: a code and a sentence.
@@ -193,6 +244,7 @@ impl Company for Hub {
                     for client in self.clients() {
                         client.unask(by, id, line);
                     }
+                    self.parked.unask(by, id);
                 }
                 return;
             }
@@ -201,10 +253,14 @@ impl Company for Hub {
             _ => self.addressee(by, params, during),
         };
         match addressee {
-            Some((client, to)) if wants(&client, method, params) => {
-                tell(by, &client, to, line);
+            Some(Addressee::Client(client, to, ours)) => {
+                let manner = ours.and_then(|ours| by.manner_of(ours));
+                if wants(&client, manner.as_deref(), method, params) {
+                    tell(by, &client, to, line);
+                }
             }
-            Some(_) => {}
+            // Between two rounds there is nobody to hear it.
+            Some(Addressee::Parked(_)) => {}
             None => by.stray(line),
         }
     }
@@ -214,14 +270,27 @@ impl Company for Hub {
         if during.is_none() {
             self.has_asked(by);
         }
-        let (client, to) = match self.asked_one(by, method, params, during) {
-            Ok(found) => found,
-            Err((code, why)) => return by.send(&say::error(id, code, why)),
+        let refuse = |(code, why): (i64, &str)| by.send(&say::error(id, code, why));
+        let (client, to, ours) = match self.asked_one(by, method, params, during) {
+            Ok(Addressee::Client(client, to, ours)) => (client, to, ours),
+            Ok(Addressee::Parked(hold)) => {
+                let asked = can_be_asked(&hold.manner, asked).and_then(|()| {
+                    let too_many = (-32603, "the client is asked too much at once");
+                    hold.ask(id, method, params).then_some(()).ok_or(too_many)
+                });
+                return asked.unwrap_or_else(refuse);
+            }
+            Err(refusal) => return refuse(refusal),
         };
+        let manner = ours.and_then(|ours| by.manner_of(ours)).zip(ours);
+        if let Some((manner, ours)) = manner {
+            by.touch(client.number());
+            let asked = self.ask_modern(by, (id, ours), &manner, asked);
+            return asked.unwrap_or_else(refuse);
+        }
         let wants = Wants::read(params);
-        let is_old = client.greeted().is_none_or(|it| it.version != era::LATEST);
-        if let Err((code, why)) = client.capabilities().allow(method, &wants, is_old) {
-            return by.send(&say::error(id, code, why));
+        if let Err(refusal) = client.allows(method, &wants) {
+            return refuse(refusal);
         }
         if let Some(elicitation) = wants.elicitation() {
             self.owners.borrow_mut().elicited(by.key(), client.number(), &elicitation);
@@ -268,7 +337,7 @@ impl Company for Hub {
         let found = owners.by_token(by.key(), token).map(|(it, token)| (it, token.to_owned()));
         drop(owners);
         let Some((number, token)) = found else { return };
-        if let Some((client, to)) = self.at(by, number) {
+        if let Some(Addressee::Client(client, to, _)) = self.at(by, number) {
             let mut edits = Edits::of(line);
             edits.replace(part, token);
             tell(by, &client, to, &edits.to_vec());
@@ -279,6 +348,17 @@ impl Company for Hub {
         if let Some(server) = self.server(by.key().server.as_str()) {
             server.release();
         }
+    }
+
+    fn wants_elsewhere(
+        &self,
+        client: &Rc<Client>,
+        request: (&str, StreamNo),
+        manner: &Manner,
+        bond: &Bond,
+        error: &str,
+    ) -> bool {
+        self.ask_elsewhere(client, request, manner, bond, error)
     }
 }
 
@@ -306,13 +386,18 @@ fn elicitations_in(error: &str) -> Vec<String> {
 }
 
 /// Whether a client wants to know something that belongs to it.
-fn wants(client: &Client, method: &str, params: Option<&str>) -> bool {
+fn wants(client: &Client, manner: Option<&Manner>, method: &str, params: Option<&str>) -> bool {
     if method != "notifications/message" {
-        return true;
+        return manner.is_none() || method != "notifications/elicitation/complete";
     }
     let word = Params::read(params).level().and_then(envelope::text_of);
     let level = word.and_then(|word| Level::read(&word));
-    match (level, client.level()) {
+    let least = match manner {
+        Some(Manner { level: None, .. }) => return false, // It did not ask for any.
+        Some(manner) => manner.level,
+        None => client.level(),
+    };
+    match (level, least) {
         (Some(level), Some(least)) => level >= least,
         _ => true,
     }

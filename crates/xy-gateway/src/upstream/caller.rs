@@ -7,8 +7,11 @@ use tokio::time::Instant;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Upstream;
+use crate::bridge::Across;
+use crate::bridge::hold::{Came, Hold};
 use crate::client::Client;
 use crate::front::StreamNo;
+use crate::modern::Manner;
 
 /// Who waits for an answer.
 pub(crate) enum Caller {
@@ -27,7 +30,13 @@ pub(crate) enum Caller {
         token: Option<Box<str>>,
         /// How the answer is looked at.
         follow: Follow,
+        /// What the request said of the client, if that is modern.
+        manner: Option<Rc<Manner>>,
+        /// What stands between them, if they are of different eras.
+        across: Option<Box<Across>>,
     },
+    /// A modern client that has to answer something first, and then comes back.
+    Parked(Rc<Hold>),
     /// Nobody ever: it was asked for its effect.
     Unheard,
     /// Somebody here: the whole answer, as it was written.
@@ -108,11 +117,48 @@ impl Drop for Question {
     }
 }
 
+/// Whose a call is.
+pub(crate) enum Whose {
+    /// A client's, which asked it there; our id of it.
+    Client(Rc<Client>, StreamNo, u64),
+    /// That of a client that is to come back.
+    Parked(Rc<Hold>),
+}
+
 impl Caller {
+    /// Whose call it is, as far as somebody waits for it.
+    pub(super) fn whose(&self, ours: u64) -> Option<Whose> {
+        match self {
+            Self::Client { client, stream, .. } => {
+                Some(Whose::Client(client.clone(), *stream, ours))
+            }
+            Self::Parked(hold) => Some(Whose::Parked(hold.clone())),
+            _ => None,
+        }
+    }
+
+    /// The number of the client that waits, or will come back.
+    pub(super) fn client(&self) -> Option<u64> {
+        match self {
+            Self::Client { client, .. } => Some(client.number()),
+            Self::Parked(hold) => Some(hold.client),
+            _ => None,
+        }
+    }
+
+    /// What stands between it and the server.
+    pub(super) fn across(&self) -> Option<&Across> {
+        match self {
+            Self::Client { across, .. } => across.as_deref(),
+            _ => None,
+        }
+    }
+
     /// It gets no answer, for this reason.
     pub(super) fn fail(self, fault: &CallError) {
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
+            Self::Parked(hold) => hold.came(Came::Fault(fault.clone())),
             // The asker may have left.
             Self::Own(answer) | Self::Visitor(answer) | Self::Ears(answer) => {
                 drop(answer.send(Err(fault.clone())));

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::{Call, Caller, ECHO, Follow, Upstream};
+use super::{Call, Caller, ECHO, Follow, Upstream, Whose};
 use crate::client::Client;
 use crate::front::StreamNo;
 use crate::tasks;
@@ -14,20 +14,20 @@ impl Upstream {
     /// The client that everything in flight belongs to, and where it asked last; `None` if
     /// nothing is in flight, or something of somebody else too. What a client has given up
     /// counts as its own for a while: the server may still work on it.
-    pub(crate) fn only_client(&self) -> Option<(Rc<Client>, StreamNo)> {
+    pub(crate) fn only_client(&self) -> Option<Whose> {
         if self.is_strange() {
             return None;
         }
         self.forget_given_up();
         let calls = self.calls.borrow();
         let mut flight = Flight::Nobody;
-        let mut youngest: Option<(u64, &Rc<Client>, StreamNo)> = None;
+        let mut youngest: Option<(u64, &Caller)> = None;
         for (ours, call) in calls.iter() {
             match &call.caller {
-                Caller::Client { client, stream, .. } => {
-                    flight = flight.and(client.number());
-                    if youngest.is_none_or(|(latest, ..)| latest < *ours) {
-                        youngest = Some((*ours, client, *stream));
+                caller @ (Caller::Client { .. } | Caller::Parked(_)) => {
+                    flight = flight.and(caller.client().unwrap_or_default());
+                    if youngest.is_none_or(|(latest, _)| latest < *ours) {
+                        youngest = Some((*ours, caller));
                     }
                 }
                 Caller::Nobody { client: Some(client), .. } => flight = flight.and(*client),
@@ -36,13 +36,13 @@ impl Upstream {
             }
         }
         match flight {
-            Flight::One(_) => youngest.map(|(_, client, stream)| (client.clone(), stream)),
+            Flight::One(_) => youngest.and_then(|(ours, caller)| caller.whose(ours)),
             Flight::Nobody | Flight::Several => None,
         }
     }
 
     /// Where this client has asked last, of what is not answered.
-    pub(crate) fn stream_of(&self, client: &Client) -> Option<StreamNo> {
+    pub(crate) fn stream_of(&self, client: &Client) -> Option<(u64, StreamNo)> {
         let calls = self.calls.borrow();
         let theirs = calls.iter().filter_map(|(ours, call)| match &call.caller {
             Caller::Client { client: it, stream, .. } if it.number() == client.number() => {
@@ -50,7 +50,7 @@ impl Upstream {
             }
             _ => None,
         });
-        theirs.max().map(|(_, stream)| stream)
+        theirs.max()
     }
 
     /// Whether a call of this client is under way that begins a task.
@@ -65,10 +65,8 @@ impl Upstream {
     pub(crate) fn flight(&self) -> Flight {
         let calls = self.calls.borrow();
         calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
-            Caller::Client { client, follow, .. } if !follow.is_of_task() => {
-                flight.and(client.number())
-            }
-            _ => flight,
+            Caller::Client { follow, .. } if follow.is_of_task() => flight,
+            caller => caller.client().map_or(flight, |client| flight.and(client)),
         })
     }
 
@@ -94,6 +92,9 @@ impl Upstream {
             Caller::Client { client, follow, .. } => {
                 let (client, follow) = (Some(client.number()), follow.clone());
                 Caller::Nobody { since, client, follow }
+            }
+            Caller::Parked(hold) => {
+                Caller::Nobody { since, client: Some(hold.client), follow: Follow::Nothing }
             }
             Caller::Visitor(_) => Caller::Nobody { since, client: None, follow: Follow::Nothing },
             Caller::Own(_) | Caller::Ears(_) => Caller::Unheard, // It was no client's.

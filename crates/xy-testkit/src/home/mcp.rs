@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Home;
 use crate::kdl;
-use crate::mcp::{McpHttp, McpStdio};
+use crate::mcp::{McpHttp, McpModern, McpStdio};
 
 impl Home {
     /// Writes the file of a server that is `xy-test-mcp` with these flags. It says nothing
@@ -32,6 +32,12 @@ impl Home {
     #[track_caller]
     pub fn mcp_http(&self, path: &str) -> McpHttp {
         McpHttp::new(&self.gateway_address(), path, &self.gateway_token())
+    }
+
+    /// A client without sessions of the daemon over HTTP, at this path, with its token.
+    #[track_caller]
+    pub fn mcp_modern(&self, path: &str) -> McpModern {
+        McpModern::http(&self.gateway_address(), path, &self.gateway_token())
     }
 
     /// Where the daemon's gateway listens: host and port. It begins a little after the daemon

@@ -11,15 +11,21 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::lab::{Fixture, Lab, Upstream};
+use crate::lab::{Era, Fixture, Lab, Upstream};
 
-/// The suites: the package, its arguments, and how many checks pass at least, so that a suite
-/// which runs nothing is not taken for one that passes.
-const SUITES: [(&str, &[&str], usize); 3] = [
-    ("conformance", &["--suite", "active"], 38),
-    ("conformance", &["--suite", "all"], 46),
-    ("conformance-next", &["--requirements", "2025-11-25"], 83),
-];
+/// A suite: the package, its arguments, and how many checks pass at least, so that one which
+/// runs nothing is not taken for one that passes.
+type Suite = (&'static str, &'static [&'static str], usize);
+
+/// The suites of the legacy era.
+const SUITES: [Suite; 3] =
+    [("conformance", &["--suite", "active"], 38), ("conformance", &["--suite", "all"], 46), LEGACY];
+
+/// What the last revision with `initialize` requires.
+const LEGACY: Suite = ("conformance-next", &["--requirements", "2025-11-25"], 83);
+
+/// What the revision after it requires, with the extensions that the suite knows.
+const MODERN: Suite = ("conformance-next", &["--requirements", "2026-07-28"], 180);
 
 /// The suite hangs up after 10 s if the server does not before, and comes back for 5 s. xy has
 /// no reason to hang up, so behind it the call that is to be taken up again takes that long.
@@ -40,13 +46,17 @@ enum Outcome {
 
 #[test]
 fn the_fixture_passes_every_suite_by_itself() {
-    let lab = Lab::new();
-    let fixture = Fixture::start(&lab);
-    for suite in SUITES {
-        directly(&lab, &fixture, suite);
-    }
-    fixture.end(&lab);
-    lab.home.finish();
+    the_fixture_passes(Era::Legacy, &SUITES);
+}
+
+#[test]
+fn the_modern_fixture_passes_the_modern_suite_by_itself() {
+    the_fixture_passes(Era::Modern, &[MODERN]);
+}
+
+#[test]
+fn the_fixture_of_both_eras_passes_the_suites_of_both_by_itself() {
+    the_fixture_passes(Era::Both, &[LEGACY, MODERN]);
 }
 
 #[test]
@@ -62,6 +72,17 @@ fn every_check_passes_through_xy_with_a_server_over_streamable_http() {
 #[test]
 fn every_check_passes_through_xy_with_a_server_over_the_older_http() {
     every_check_passes_through(Upstream::Sse);
+}
+
+#[track_caller]
+fn the_fixture_passes(era: Era, suites: &[Suite]) {
+    let lab = Lab::new();
+    let fixture = Fixture::start_in(&lab, era);
+    for suite in suites {
+        directly(&lab, &fixture, *suite);
+    }
+    fixture.end(&lab);
+    lab.home.finish();
 }
 
 #[track_caller]
@@ -91,7 +112,7 @@ fn every_check_passes_through(upstream: Upstream) {
 
 /// Runs a suite against the fixture itself, which passes everything.
 #[track_caller]
-fn directly(lab: &Lab, fixture: &Fixture, suite: (&str, &[&str], usize)) -> Checks {
+fn directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
     let checks = run(lab, suite, &fixture.url());
     let bad: Vec<_> = checks.iter().filter(|(_, it)| **it >= Outcome::Warning).collect();
     assert!(bad.is_empty(), "the fixture does not pass {suite:?}: {bad:#?}");
@@ -103,7 +124,7 @@ fn directly(lab: &Lab, fixture: &Fixture, suite: (&str, &[&str], usize)) -> Chec
 
 /// Runs a suite: what became of each check.
 #[track_caller]
-fn run(lab: &Lab, (package, args, _): (&str, &[&str], usize), url: &str) -> Checks {
+fn run(lab: &Lab, (package, args, _): Suite, url: &str) -> Checks {
     let output = tempfile::tempdir_in(lab.home.root().join("harness")).unwrap();
     let log = output.path().join("log");
     let results = output.path().join("results");

@@ -23,6 +23,27 @@ pub(crate) enum Upstream {
     Sse,
 }
 
+/// What the fixture speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// The revisions with `initialize`.
+    Legacy,
+    /// The one after them.
+    Modern,
+    Both,
+}
+
+impl Era {
+    fn flags(self) -> [&'static str; 2] {
+        let word = match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+            Self::Both => "both",
+        };
+        ["--era", word]
+    }
+}
+
 /// A home, and where programs are installed.
 pub(crate) struct Lab {
     pub(crate) home: Home,
@@ -49,9 +70,17 @@ impl Lab {
         daemon
     }
 
-    /// The file of the fixture.
+    /// The file of the fixture, which is legacy.
     pub(crate) fn kdl(&self, upstream: Upstream) -> String {
-        let command = |args: &[&str]| self.home.kdl_command("xy-test-fixture", args);
+        self.kdl_in(upstream, Era::Legacy)
+    }
+
+    /// The same, of this era; over the older HTTP there is only the legacy one.
+    pub(crate) fn kdl_in(&self, upstream: Upstream, era: Era) -> String {
+        let command = |args: &[&str]| {
+            let args = [args, &era.flags()].concat();
+            self.home.kdl_command("xy-test-fixture", &args)
+        };
         let port = free_port().to_string();
         match upstream {
             Upstream::Stdio => command(&["--stdio"]),
@@ -119,11 +148,19 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
+    /// One that is legacy.
     #[track_caller]
     pub(crate) fn start(lab: &Lab) -> Self {
+        Self::start_in(lab, Era::Legacy)
+    }
+
+    /// One of this era.
+    #[track_caller]
+    pub(crate) fn start_in(lab: &Lab, era: Era) -> Self {
         let stderr = lab.home.root().join("harness/fixture.stderr");
         let mut command = lab.home.command_of(&lab.home.program("xy-test-fixture"), &[]);
-        command.args(["--http", "0"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.args(["--http", "0"]).args(era.flags());
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         command.stderr(File::create(&stderr).unwrap());
         let child = command.spawn().unwrap();
         let address = lab.home.wait_until("the fixture listens", || {

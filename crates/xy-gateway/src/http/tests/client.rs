@@ -7,6 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::within;
+use crate::era::MODERN;
+use crate::modern;
 
 /// A request to be sent.
 #[derive(Debug, Clone)]
@@ -40,6 +42,26 @@ impl Request {
 
     pub(super) fn listen(session: &str) -> Self {
         Self::new("GET", "/mcp").with("accept", "text/event-stream").with("mcp-session-id", session)
+    }
+
+    /// A request without a session, whose head says what its body says. `params` are an
+    /// object.
+    pub(super) fn visit(id: u64, method: &str, params: &str) -> Self {
+        Self::visit_at("/mcp", id, method, params)
+    }
+
+    pub(super) fn visit_at(path: &str, id: u64, method: &str, params: &str) -> Self {
+        let meta = format!(
+            r#""_meta":{{"{}":"{MODERN}","{}":{{}}}}"#,
+            modern::VERSION,
+            modern::CAPABILITIES
+        );
+        let more = params.strip_prefix('{').and_then(|it| it.strip_suffix('}')).unwrap();
+        let comma = if more.is_empty() { "" } else { "," };
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{meta}{comma}{more}}}}}"#
+        );
+        Self::post(path, &body).with("mcp-protocol-version", MODERN).with("mcp-method", method)
     }
 
     /// Goes on after an event.
@@ -212,6 +234,11 @@ impl Client {
         let chunk = self.take(length).await;
         self.take(2).await;
         (length > 0).then_some(chunk)
+    }
+
+    /// Says that nothing more will be sent, which is how a connection ends, and still hears.
+    pub(super) async fn hang_up(&mut self) {
+        within(self.stream.shutdown()).await.unwrap();
     }
 
     /// Whether the other end has closed, and nothing more has come.

@@ -1,8 +1,11 @@
 //! What the server shows: itself, its tools, prompts and resources, as texts.
 
-use crate::request::BAD_PARAMS;
-use crate::session::Session;
+use crate::additions;
+use crate::request::{BAD_PARAMS, Request};
 use xy_testkit::json::{Members, quoted};
+
+/// There is no such resource, in the legacy era.
+const NO_RESOURCE: i64 = -32002;
 
 /// A red pixel.
 pub(crate) const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
@@ -12,6 +15,9 @@ pub(crate) const SOUND: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAA
 
 /// No arguments.
 const NONE: &str = r#""inputSchema":{"type":"object","properties":{}}"#;
+
+/// Who speaks.
+pub(crate) const SERVER_INFO: &str = r#"{"x-s":1e3,"version":"1.0.0","name":"xy-test-fixture","title":"F\u00efxture","icons":[{"src":"data:image/png;base64,AAAA"}],"websiteUrl":"https:\/\/example.com"}"#;
 
 /// The tools of the conformance suite: each name, what it is for, and the rest of its entry.
 const TOOLS: &[(&str, &str, &str)] = &[
@@ -49,49 +55,68 @@ const ODD_TOOLS: &str = r#"{"x-before":1.0,"inputSchema":{"x-k":1e3,"type":"obje
 const DYNAMIC_TOOL: &str =
     r#",{"name":"test_dynamic","description":"Comes and goes","inputSchema":{"type":"object"}}"#;
 
-const PROMPTS: &str = r#"{"prompts":[{"name":"test_simple_prompt","description":"A prompt without arguments"},{"name":"test_prompt_with_arguments","description":"A prompt with two","arguments":[{"name":"arg1","description":"First test argument","required":true},{"name":"arg2","description":"Second test argument","required":true,"x-a":1.0}]},{"name":"test_prompt_with_embedded_resource","description":"A prompt with a resource","arguments":[{"name":"resourceUri","description":"Which","required":true}]},{"_meta":{"example.com/p":1e3},"x-first":1.0,"description":"A prompt with a picture \u00e9","name":"test_prompt_with_image","icons":[{"src":"data:image/png;base64,AAAA"}],"title":"Picture"}],"_meta":{"example.com/list":[2.00]},"x-after":1.0}"#;
+const PROMPTS: &str = r#"{"name":"test_simple_prompt","description":"A prompt without arguments"},{"name":"test_prompt_with_arguments","description":"A prompt with two","arguments":[{"name":"arg1","description":"First test argument","required":true},{"name":"arg2","description":"Second test argument","required":true,"x-a":1.0}]},{"name":"test_prompt_with_embedded_resource","description":"A prompt with a resource","arguments":[{"name":"resourceUri","description":"Which","required":true}]},{"_meta":{"example.com/p":1e3},"x-first":1.0,"description":"A prompt with a picture \u00e9","name":"test_prompt_with_image","icons":[{"src":"data:image/png;base64,AAAA"}],"title":"Picture"}"#;
 
-const RESOURCES: &str = r#"{"x-before":1.0,"resources":[{"uri":"test://static-text","name":"Static Text Resource","description":"A text that stays as it is","mimeType":"text/plain"},{"uri":"test://static-binary","name":"Static Binary Resource","description":"A picture that stays as it is","mimeType":"image/png"},{"x-first":1.0,"size":1e2,"annotations":{"priority":0.50,"lastModified":"2025-11-25T00:00:00Z"},"uri":"test://watched-resource","name":"Watched Resource \ud83d\ude00","description":"One that changes","mimeType":"text/plain","_meta":{"example.com/r":12345678901234567890},"icons":[{"src":"data:image/png;base64,AAAA","x-i":1}]}]}"#;
+const RESOURCES: &str = r#"{"uri":"test://static-text","name":"Static Text Resource","description":"A text that stays as it is","mimeType":"text/plain"},{"uri":"test://static-binary","name":"Static Binary Resource","description":"A picture that stays as it is","mimeType":"image/png"},{"x-first":1.0,"size":1e2,"annotations":{"priority":0.50,"lastModified":"2025-11-25T00:00:00Z"},"uri":"test://watched-resource","name":"Watched Resource \ud83d\ude00","description":"One that changes","mimeType":"text/plain","_meta":{"example.com/r":12345678901234567890},"icons":[{"src":"data:image/png;base64,AAAA","x-i":1}]}"#;
 
 const TEMPLATES: &str = r#"{"resourceTemplates":[{"x-first":1.0,"uriTemplate":"test://template/{id}/data","name":"Template \u00e9","description":"A resource for each id","mimeType":"application/json","_meta":{"example.com/t":1.0}}],"x-after":1.0}"#;
 
 /// The result of `initialize`.
 pub(crate) fn introduction(version: &str) -> String {
     format!(
-        r#"{{"x-first":1.0,"serverInfo":{{"x-s":1e3,"version":"1.0.0","name":"xy-test-fixture","title":"F\u00efxture","icons":[{{"src":"data:image/png;base64,AAAA"}}],"websiteUrl":"https:\/\/example.com"}},"capabilities":{{"tasks":{{"list":{{}},"cancel":{{}},"requests":{{"tools":{{"call":{{}}}}}}}},"tools":{{"listChanged":true,"x-t":1.0}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"logging":{{}},"completions":{{}},"experimental":{{"example.com/odd":{{"n":12345678901234567890}}}}}},"protocolVersion":"{version}","instructions":"Use the \u0022tools\u0022. \ud83d\ude00","_meta":{{"example.com/i":[1.0]}}}}"#
+        r#"{{"x-first":1.0,"serverInfo":{SERVER_INFO},"capabilities":{{"tasks":{{"list":{{}},"cancel":{{}},"requests":{{"tools":{{"call":{{}}}}}}}},"tools":{{"listChanged":true,"x-t":1.0}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"logging":{{}},"completions":{{}},"experimental":{{"example.com/odd":{{"n":12345678901234567890}}}}}},"protocolVersion":"{version}","instructions":"Use the \u0022tools\u0022. \ud83d\ude00","_meta":{{"example.com/i":[1.0]}}}}"#
+    )
+}
+
+/// The result of `server/discover`.
+pub(crate) fn discovery(version: &str) -> String {
+    format!(
+        r#"{{"x-first":1.0,"supportedVersions":["{version}"],"capabilities":{{"extensions":{{"com.example/odd":{{"n":1.0}},"io.modelcontextprotocol/tasks":{{}}}},"tools":{{"listChanged":true,"x-t":1.0}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":false}},"logging":{{}},"completions":{{}},"experimental":{{"example.com/odd":{{"n":12345678901234567890}}}}}},"instructions":"Use the \u0022tools\u0022. \ud83d\ude00","_meta":{{"example.com/i":[1.0]}}}}"#
     )
 }
 
 /// The result, or the error, of what only reads; `None` if it is not that.
-pub(crate) fn answer(
-    session: &Session,
-    method: &str,
-    params: &Members,
-) -> Option<Result<String, String>> {
-    match method {
-        "tools/list" => Some(Ok(tools(session.state().has_more_tools))),
-        "prompts/list" => Some(Ok(PROMPTS.to_owned())),
-        "resources/list" => Some(Ok(RESOURCES.to_owned())),
+pub(crate) fn answer(request: &Request) -> Option<Result<String, String>> {
+    let params = &request.params;
+    match request.method.as_str() {
+        "tools/list" => Some(Ok(tools(request))),
+        "prompts/list" => Some(Ok(prompts(request))),
+        "resources/list" => Some(Ok(resources(request))),
         "resources/templates/list" => Some(Ok(TEMPLATES.to_owned())),
-        "resources/read" => Some(read(&params.string("uri").unwrap_or_default())),
-        "prompts/get" => Some(prompt(params)),
+        "resources/read" => Some(read(request, &params.string("uri").unwrap_or_default())),
+        "prompts/get" => Some(prompt(request)),
         "completion/complete" => Some(Ok(complete(params))),
         _ => None,
     }
 }
 
-fn tools(has_more: bool) -> String {
+fn tools(request: &Request) -> String {
     let entries = TOOLS.iter().map(|(name, description, rest)| {
         format!(r#"{{"name":"{name}","description":"{description}",{rest}}}"#)
     });
     let entries = entries.collect::<Vec<_>>().join(",");
-    let dynamic = if has_more { DYNAMIC_TOOL } else { "" };
+    let modern = if request.is_modern() { additions::TOOLS } else { "" };
+    let dynamic = if request.session.state().has_more_tools { DYNAMIC_TOOL } else { "" };
     format!(
-        r#"{{"tools":[{entries},{ODD_TOOLS}{dynamic}],"x-after":{{"n":1.0}},"_meta":{{"example.com/list":1e3}}}}"#
+        r#"{{"tools":[{entries},{ODD_TOOLS}{modern}{dynamic}],"x-after":{{"n":1.0}},"_meta":{{"example.com/list":1e3}}}}"#
     )
 }
 
-fn read(uri: &str) -> Result<String, String> {
+fn prompts(request: &Request) -> String {
+    let modern = if request.is_modern() { additions::PROMPTS } else { "" };
+    let has_more = request.session.state().has_more_prompts;
+    let dynamic = if has_more { additions::DYNAMIC_PROMPT } else { "" };
+    format!(
+        r#"{{"prompts":[{PROMPTS}{modern}{dynamic}],"_meta":{{"example.com/list":[2.00]}},"x-after":1.0}}"#
+    )
+}
+
+fn resources(request: &Request) -> String {
+    let modern = if request.is_modern() { additions::RESOURCES } else { "" };
+    format!(r#"{{"x-before":1.0,"resources":[{RESOURCES}{modern}]}}"#)
+}
+
+fn read(request: &Request, uri: &str) -> Result<String, String> {
     let template = uri.strip_prefix("test://template/").and_then(|it| it.strip_suffix("/data"));
     let (mime, rest) = match (uri, template) {
         ("test://static-text", _) => {
@@ -109,16 +134,23 @@ fn read(uri: &str) -> Result<String, String> {
         }
         _ => {
             let uri = quoted(uri);
+            let code = if request.is_modern() { BAD_PARAMS } else { NO_RESOURCE };
             return Err(format!(
-                r#"{{"code":-32002,"message":"Resource not found","data":{{"uri":{uri},"n":1.0}}}}"#
+                r#"{{"code":{code},"message":"Resource not found","data":{{"uri":{uri},"n":1.0}}}}"#
             ));
         }
     };
-    let uri = quoted(uri);
-    Ok(format!(r#"{{"contents":[{{"uri":{uri},"mimeType":"{mime}",{rest}}}],"x-after":1.0}}"#))
+    Ok(contents(uri, mime, &rest))
 }
 
-fn prompt(params: &Members) -> Result<String, String> {
+/// What reading a resource results in; `rest` is its text or its bytes, as members.
+pub(crate) fn contents(uri: &str, mime: &str, rest: &str) -> String {
+    let uri = quoted(uri);
+    format!(r#"{{"contents":[{{"uri":{uri},"mimeType":"{mime}",{rest}}}],"x-after":1.0}}"#)
+}
+
+fn prompt(request: &Request) -> Result<String, String> {
+    let params = &request.params;
     let name = params.string("name").unwrap_or_default();
     let arguments = params.members("arguments");
     let argument = |name: &str| {
@@ -142,6 +174,7 @@ fn prompt(params: &Members) -> Result<String, String> {
             format!(r#"{{"type":"image","data":"{PICTURE}","mimeType":"image/png"}}"#),
             text("Please analyze the image above."),
         ],
+        "test_dynamic_prompt" if request.session.state().has_more_prompts => vec![text("here")],
         other => {
             let why = quoted(&format!("no prompt `{other}`"));
             return Err(format!(r#"{{"code":{BAD_PARAMS},"message":{why}}}"#));

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::session::{Heard, Session};
+use crate::legacy::{self, Heard};
+use crate::reply::{Body, Reply, Style};
+use crate::session::Session;
 use crate::stream::{Out, Stream};
-use crate::web::{Ask, Body, Reply, Serve, Style};
+use crate::web::{Ask, Serve};
 
 /// More sessions than any test begins. One lasts as long as the process: nothing tells that
 /// it is over.
@@ -53,7 +55,7 @@ impl Door {
         let Some(session) = session else {
             return Reply::refusal(404, "there is no such session");
         };
-        match session.hear(&ask.body, &session.general) {
+        match legacy::hear(&session, &ask.body, &session.general) {
             Heard::Request | Heard::Other => Reply::empty(202),
             Heard::Nothing => Reply::refusal(400, "this is no message"),
         }

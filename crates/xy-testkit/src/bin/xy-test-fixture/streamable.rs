@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::session::{Heard, KNOWN, Session};
+use crate::legacy::{self, Heard, KNOWN};
+use crate::reply::{Body, Reply, Style};
+use crate::session::Session;
 use crate::stream::{Out, Stream};
-use crate::web::{Ask, Body, Reply, Serve, Style};
+use crate::web::{Ask, Serve};
 use xy_testkit::json::Members;
 
 /// More sessions than any test leaves open.
@@ -115,7 +117,7 @@ impl Visit {
         let out = Out::Stream(Arc::clone(&stream));
         let is_call =
             matches!(message.string("method").as_deref(), Some("tools/call" | "tasks/result"));
-        match self.session.hear(&ask.body, &out) {
+        match legacy::hear(&self.session, &ask.body, &out) {
             Heard::Other => return Reply::empty(202),
             Heard::Nothing => return Reply::refusal(400, "this is no message"),
             Heard::Request => {}

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::ask::answer_to;
 use crate::catalog::{PICTURE, SOUND};
-use crate::request::{BAD_PARAMS, Request, notification};
+use crate::request::{BAD_PARAMS, Request};
+use crate::subscriptions::{self, Change};
 use crate::tasks;
 use xy_testkit::json::{Members, quoted};
 
@@ -56,7 +58,7 @@ pub(crate) fn call(request: &Request) {
 
 /// The tools that the conformance suite does not know.
 fn more(request: &Request, name: &str, arguments: &Members) {
-    let is_task = request.params.has("task");
+    let is_task = !request.is_modern() && request.params.has("task");
     match name {
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
@@ -66,16 +68,17 @@ fn more(request: &Request, name: &str, arguments: &Members) {
         "odd_notifications" => odd_notifications(request),
         "every_level" => {
             for level in ["debug", "info", "notice", "warning", "error", "critical", "emergency"] {
-                request.session.log(&request.out, level, r#"{"n":1.0,"at":"every level"}"#);
+                request.log(level, r#"{"n":1.0,"at":"every level"}"#);
             }
             request.text("said");
         }
-        "ask_roots" => ask(request, "roots", "roots/list", r#"{"_meta":{"example.com/why":1.0}}"#),
+        "ask_roots" => ask(request, "roots/list", r#"{"_meta":{"example.com/why":1.0}}"#),
         "ask_url" => ask_url(request),
+        "need_url" if request.is_modern() => ask(request, "elicitation/create", NEEDED_PAGE),
         "need_url" => request.fail(
             r#"{"code":-32042,"message":"first go there","data":{"elicitations":[{"mode":"url","elicitationId":"needed-1","url":"https:\/\/example.com\/needed","message":"Please confirm."}]}}"#,
         ),
-        "ask_oddly" => ask(request, "sampling", "sampling/createMessage", ODD_QUESTION),
+        "ask_oddly" => ask(request, "sampling/createMessage", ODD_QUESTION),
         "wait_for_cancel" => wait_for_cancel(request),
         "last_cancelled" => match request.session.wait_for_cancelled(CANCELLED_WITHIN) {
             Some(told) => request.text(&told),
@@ -101,7 +104,7 @@ fn picture() -> String {
 
 fn with_logging(request: &Request) {
     for text in ["Tool execution started", "Tool processing data", "Tool execution completed"] {
-        request.session.log(&request.out, "info", &quoted(text));
+        request.log("info", &quoted(text));
         request.wait(STEP);
     }
     request.text("Tool with logging executed successfully");
@@ -122,24 +125,11 @@ fn with_progress(request: &Request) {
     request.text("Tool with progress executed successfully");
 }
 
-/// Asks what the client has said it can be asked, and answers with its answer as it came.
-fn ask(request: &Request, capability: &str, method: &str, params: &str) {
-    if let Some(answer) = answer_to(request, capability, method, params) {
+/// Asks the client, and answers with its answer as it came.
+fn ask(request: &Request, method: &'static str, params: &str) {
+    if let Some(answer) = answer_to(request, method, params) {
         request.text(answer.raw("result").or(answer.raw("error")).unwrap_or("null"));
     }
-}
-
-/// The client's answer; without one, the request has been answered.
-fn answer_to(request: &Request, capability: &str, method: &str, params: &str) -> Option<Members> {
-    if !request.session.state().capabilities.has(capability) {
-        request.failed(&format!("the client does not support {capability}"));
-        return None;
-    }
-    let answer = request.ask(method, params);
-    if answer.is_none() {
-        request.failed("the client did not answer");
-    }
-    answer
 }
 
 fn with_sampling(request: &Request, arguments: &Members) {
@@ -147,7 +137,7 @@ fn with_sampling(request: &Request, arguments: &Members) {
     let params = format!(
         r#"{{"messages":[{{"role":"user","content":{{"type":"text","text":{prompt}}}}}],"maxTokens":100}}"#
     );
-    if let Some(answer) = answer_to(request, "sampling", "sampling/createMessage", &params) {
+    if let Some(answer) = answer_to(request, "sampling/createMessage", &params) {
         let text = answer.members("result").members("content").string("text");
         request.text(&format!("LLM response: {}", text.unwrap_or_default()));
     }
@@ -157,7 +147,7 @@ fn with_elicitation(request: &Request, arguments: &Members) {
     let message = arguments.raw("message").unwrap_or("\"\"");
     let schema = r#"{"type":"object","properties":{"username":{"type":"string","description":"User's response"},"email":{"type":"string","description":"User's email address"}},"required":["username","email"]}"#;
     let params = format!(r#"{{"message":{message},"requestedSchema":{schema}}}"#);
-    if let Some(answer) = answer_to(request, "elicitation", "elicitation/create", &params) {
+    if let Some(answer) = answer_to(request, "elicitation/create", &params) {
         request.text(&format!("User response: {}", outcome(&answer)));
     }
 }
@@ -168,7 +158,7 @@ const ENUMS: &str = r#"{"type":"object","properties":{"untitledSingle":{"type":"
 
 fn elicit(request: &Request, message: &str, schema: &str) {
     let params = format!(r#"{{"message":{},"requestedSchema":{schema}}}"#, quoted(message));
-    if let Some(answer) = answer_to(request, "elicitation", "elicitation/create", &params) {
+    if let Some(answer) = answer_to(request, "elicitation/create", &params) {
         request.text(&format!("Elicitation completed: {}", outcome(&answer)));
     }
 }
@@ -182,6 +172,9 @@ fn outcome(answer: &Members) -> String {
 /// Lets go of the client in the middle; it gets the answer when it comes back.
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
+    if request.is_modern() {
+        return request.text("Nobody can come back in this era.");
+    }
     request.out.cut();
     let millis = std::env::var("FIXTURE_AWAY_MS").ok().and_then(|millis| millis.parse().ok());
     request.wait(millis.map_or(LONG, Duration::from_millis));
@@ -194,23 +187,31 @@ fn odd_notifications(request: &Request) {
         "notifications/fixture/odd",
         r#"{"z":1.0,"a":[12345678901234567890,1e3],"_meta":{"example.com/x":null}}"#,
     );
-    request.out.say(r#"{"method":"notifications/fixture/bare","jsonrpc":"2.0"}"#);
-    request.session.log(
-        &request.out,
-        "error",
-        r#"{"nested":{"\u00e9":[1.50,{"k":1E2}]},"big":98765432109876543210}"#,
-    );
-    request.out.say(
-        r#"{"params":{"x-more":{"b":1.0,"a":2},"data":[1.0,null],"logger":"odd\/logger","level":"alert"},"x-outside":7.0,"method":"notifications/message","jsonrpc":"2.0"}"#,
-    );
+    request.say(r#"{"method":"notifications/fixture/bare","jsonrpc":"2.0"}"#);
+    request.log("error", r#"{"nested":{"\u00e9":[1.50,{"k":1E2}]},"big":98765432109876543210}"#);
+    if !request.is_modern() || request.is_heard("alert") {
+        request.say(
+            r#"{"params":{"x-more":{"b":1.0,"a":2},"data":[1.0,null],"logger":"odd\/logger","level":"alert"},"x-outside":7.0,"method":"notifications/message","jsonrpc":"2.0"}"#,
+        );
+    }
     request.text("said");
 }
 
 const ODD_QUESTION: &str = r#"{"x-first":1.0,"maxTokens":1e3,"temperature":0.70,"messages":[{"content":{"text":"\u00fcber","type":"text","x-k":1},"role":"user"}],"tools":[{"name":"t","inputSchema":{"type":"object"}}],"toolChoice":{"mode":"auto"},"modelPreferences":{"costPriority":0.0,"hints":[{"name":"small","x-h":1}]},"_meta":{"example.com/k":{"n":12345678901234567890}},"metadata":{"x":[1.0]}}"#;
 
+/// Where the user is sent; the legacy era also hears that they have been there.
+const PAGE: &str = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","elicitationId":"confirm-1","x-more":1.0}"#;
+
+const MODERN_PAGE: &str = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","x-more":1.0}"#;
+
+const NEEDED_PAGE: &str =
+    r#"{"mode":"url","url":"https:\/\/example.com\/needed","message":"Please confirm."}"#;
+
 fn ask_url(request: &Request) {
-    let params = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","elicitationId":"confirm-1","x-more":1.0}"#;
-    let Some(answer) = answer_to(request, "elicitation", "elicitation/create", params) else {
+    if request.is_modern() {
+        return ask(request, "elicitation/create", MODERN_PAGE);
+    }
+    let Some(answer) = answer_to(request, "elicitation/create", PAGE) else {
         return;
     };
     request.notify(
@@ -223,33 +224,32 @@ fn ask_url(request: &Request) {
 /// Says that it has begun, and answers nothing once it is cancelled, as it should be.
 fn wait_for_cancel(request: &Request) {
     request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
-    match request.session.wait_for_cancel(&request.id, CANCELLED_WITHIN) {
-        Some(params) => {
-            let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
-            let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
-            request.session.change(|state| state.cancelled = Some(told));
-            request.out.finish();
-        }
-        None => request.failed("nobody cancelled this"),
+    if !is_cancelled_within(request, CANCELLED_WITHIN) {
+        request.failed("nobody cancelled this");
     }
+}
+
+/// Waits to be cancelled. If it is, that is remembered, and there is nothing more to say.
+pub(crate) fn is_cancelled_within(request: &Request, time: Duration) -> bool {
+    let Some(params) = request.session.wait_for_cancel(&request.key, time) else {
+        return false;
+    };
+    let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
+    let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
+    request.session.change(|state| state.cancelled = Some(told));
+    request.out.finish();
+    true
 }
 
 /// A resource is another now: whoever watches it hears so.
 fn touch(request: &Request, uri: &str) {
-    let is_watched = request.session.state().watched.contains(uri);
-    if is_watched {
-        let uri = quoted(uri);
-        let params = format!(r#"{{"x-first":1.0,"uri":{uri},"_meta":{{"example.com/v":2.00}}}}"#);
-        request.session.general.say(&notification("notifications/resources/updated", &params));
-    }
+    let is_watched = subscriptions::tell(request, Change::Resource(uri));
     request.text(if is_watched { "touched" } else { "nobody watches" });
 }
 
-fn more_tools(request: &Request) {
-    let mut state = request.session.state();
-    state.has_more_tools = !state.has_more_tools;
-    drop(state);
-    let changed = notification("notifications/tools/list_changed", r#"{"_meta":{"x":1.0}}"#);
-    request.session.general.say(&changed);
+/// There is a tool more, or one less.
+pub(crate) fn more_tools(request: &Request) {
+    request.session.change(|state| state.has_more_tools = !state.has_more_tools);
+    subscriptions::tell(request, Change::Tools);
     request.text("the list is another");
 }

@@ -1,17 +1,15 @@
 //! As much HTTP/1.1 as the two doors need, a thread for each connection.
 
-use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use xy_testkit::standin::{self, Output};
 
-use crate::stream::{Next, Reader};
+use crate::reply::{Reply, write};
 
 /// No message of a test is longer.
 const LONGEST_BODY: u64 = 64 << 20;
@@ -21,12 +19,6 @@ const LONGEST_HEAD: u64 = 64 << 10;
 
 /// More connections than any test has.
 const MOST_CONNECTIONS: usize = 1024;
-
-/// After so long a silence something is said, so that a client that has left is noticed.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
-
-/// How soon a client that was let go of may come back, in milliseconds.
-const RETRY: u32 = 100;
 
 static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 
@@ -64,53 +56,6 @@ fn is_local(host: &str) -> bool {
         None => host.split(':').next().unwrap_or_default(),
     };
     matches!(name, "localhost" | "127.0.0.1" | "::1")
-}
-
-/// An answer.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: Body,
-}
-
-#[derive(Debug)]
-pub(crate) enum Body {
-    Json(String),
-    Empty,
-    Events { reader: Reader, style: Style },
-}
-
-/// How events are written.
-#[derive(Debug, Clone)]
-pub(crate) enum Style {
-    /// With ids that begin with the number of the stream; `is_primed` has a first one that
-    /// says nothing.
-    Resumable { stream: u64, is_primed: bool },
-    /// After one that names the place to post to.
-    Older { endpoint: String },
-}
-
-impl Reply {
-    /// No more than a status and, in words, why.
-    pub(crate) fn refusal(status: u16, why: &str) -> Self {
-        let error = format!(r#"{{"code":-32600,"message":{}}}"#, xy_testkit::json::quoted(why));
-        let body = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#);
-        Self { status, headers: Vec::new(), body: Body::Json(body) }
-    }
-
-    pub(crate) fn empty(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::Empty }
-    }
-
-    pub(crate) fn ok(body: Body) -> Self {
-        Self { status: 200, headers: Vec::new(), body }
-    }
-
-    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
-        self.headers.push((name, value.to_owned()));
-        self
-    }
 }
 
 /// Listens on `port` of the loopback until it is told to end.
@@ -183,72 +128,4 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Ask>> {
     reader.by_ref().take(length).read_to_end(&mut body)?;
     ask.body = String::from_utf8_lossy(&body).into_owned();
     Ok(Some(ask))
-}
-
-/// Writes an answer; whether the connection can be used again.
-fn write(writer: &mut TcpStream, reply: Reply) -> io::Result<bool> {
-    let mut head = format!("HTTP/1.1 {} {}\r\n", reply.status, reason(reply.status));
-    for (name, value) in &reply.headers {
-        let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
-    }
-    match reply.body {
-        Body::Empty => {
-            writer.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes())?;
-            Ok(true)
-        }
-        Body::Json(json) => {
-            let length = json.len();
-            let type_ = "Content-Type: application/json";
-            let whole = format!("{head}{type_}\r\nContent-Length: {length}\r\n\r\n{json}");
-            writer.write_all(whole.as_bytes())?;
-            Ok(true)
-        }
-        Body::Events { reader, style } => {
-            let more = "Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
-                        X-Accel-Buffering: no\r\nConnection: close\r\n\r\n";
-            writer.write_all(format!("{head}{more}").as_bytes())?;
-            write_events(writer, reader, &style)?;
-            Ok(false)
-        }
-    }
-}
-
-fn write_events(writer: &mut TcpStream, mut reader: Reader, style: &Style) -> io::Result<()> {
-    match style {
-        Style::Resumable { stream, is_primed: true } => {
-            let at = reader.at();
-            writer
-                .write_all(format!("id: {stream}-{at}\nretry: {RETRY}\ndata: \n\n").as_bytes())?;
-        }
-        Style::Resumable { is_primed: false, .. } => {}
-        Style::Older { endpoint } => {
-            writer.write_all(format!("event: endpoint\ndata: {endpoint}\n\n").as_bytes())?;
-        }
-    }
-    loop {
-        let text = match (reader.next(SIGN_OF_LIFE), style) {
-            (Next::Event(number, data), Style::Resumable { stream, .. }) => {
-                format!("event: message\nid: {stream}-{number}\ndata: {data}\n\n")
-            }
-            (Next::Event(_, data), Style::Older { .. }) => {
-                format!("event: message\ndata: {data}\n\n")
-            }
-            (Next::Silence, _) => ": nothing new\n\n".to_owned(),
-            (Next::End, _) => return Ok(()),
-        };
-        writer.write_all(text.as_bytes())?;
-    }
-}
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        202 => "Accepted",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        406 => "Not Acceptable",
-        503 => "Service Unavailable",
-        _ => "Bad Request",
-    }
 }

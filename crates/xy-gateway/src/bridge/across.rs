@@ -1,0 +1,157 @@
+//! What is changed of a request and of its answer on the way between the eras.
+
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::Outcome;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::{Bond, Unfit, hold};
+use crate::client::Client;
+use crate::era::Era;
+use crate::front::{Entry, View};
+use crate::held::Held;
+use crate::modern::{self, Manner};
+use crate::say;
+use crate::upstream::Request;
+
+/// What stands between a client and a server of different eras, for one call.
+pub(crate) enum Across {
+    /// The client is modern, and the server is not.
+    ToLegacy {
+        /// What is asked.
+        method: Box<str>,
+        /// What a state for it is bound to, if the client can be asked for input.
+        bond: Option<Bond>,
+    },
+    /// The server is modern, and the client is not.
+    ToModern {
+        /// What the server is told of the client.
+        manner: Manner,
+        /// What the client asked, if the server may ask for input, to ask it again.
+        asked: Option<Asked>,
+    },
+}
+
+/// What a client asked that a server may want to know more about.
+pub(crate) struct Asked {
+    /// As the client wrote it.
+    pub(crate) text: Box<[u8]>,
+    /// How many times it has been asked again.
+    pub(crate) count: u8,
+    /// There is a bound for all of them.
+    pub(crate) _held: Held,
+}
+
+/// Whether results of a method may ask for input.
+fn can_want_input(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+/// What a state for a request is bound to.
+pub(crate) fn bond(entry: &Entry, method: &str, params: Option<&str>) -> Bond {
+    let view = match &entry.view {
+        View::Profile(name) => format!("p/{name}"),
+        View::Server(name) => format!("s/{name}"),
+    };
+    Bond::new(entry.who, &view, method, params)
+}
+
+/// What stands between a client's request and a server of this era; `None` if they are equals.
+pub(crate) fn between(
+    client: &Client,
+    request: &Request<'_>,
+    era: Era,
+) -> Result<Option<Box<Across>>, CallError> {
+    let method = request.what.0;
+    let across = match (&request.manner, era) {
+        (Some(_), Era::Modern) | (None, Era::Legacy) => return Ok(None),
+        (Some(_), Era::Legacy) => {
+            if request.has_state {
+                return Err(hold::refused(Unfit::NotOurs));
+            }
+            let bond = can_want_input(method).then(|| bond(client.entry(), method, request.params));
+            Across::ToLegacy { method: method.into(), bond }
+        }
+        (None, Era::Modern) => {
+            if request.params.is_some_and(|params| !params.starts_with('{')) {
+                return Err(say::invalid("`params` is no object, which this server wants"));
+            }
+            let asked = match can_want_input(method) {
+                true => Some(keep(client, request)?),
+                false => None,
+            };
+            Across::ToModern { manner: client.as_modern(), asked }
+        }
+    };
+    Ok(Some(Box::new(across)))
+}
+
+fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
+    let mut held = client.hold_bytes();
+    if !held.holds(request.text.len()) {
+        let message = "too much is asked at once of servers that may ask again";
+        return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
+    }
+    Ok(Asked { text: request.text.into(), count: request.rounds, _held: held })
+}
+
+impl Across {
+    /// Changes what a request says besides what it asks. `token` is our own for its progress.
+    pub(crate) fn edit<'t>(&self, request: &Request<'t>, token: &str, edits: &mut Edits<'t>) {
+        let token = request.token.map(|_| token);
+        match (self, request.meta) {
+            (Self::ToLegacy { .. }, Some(meta)) => {
+                if let Some(new) = modern::meta_for_legacy(meta, token) {
+                    edits.replace(meta, new);
+                }
+            }
+            (Self::ToLegacy { .. }, None) => {}
+            (Self::ToModern { manner, .. }, Some(meta)) => {
+                edits.replace(meta, modern::meta_for_modern(Some(meta), token, manner));
+            }
+            (Self::ToModern { manner, .. }, None) => {
+                let meta = modern::meta_for_modern(None, None, manner);
+                add_meta(request, &meta, edits);
+            }
+        }
+    }
+
+    /// Changes an answer so that the client can read it; `info` is who the server is.
+    pub(crate) fn edit_answer<'t>(
+        &self,
+        outcome: Outcome<'t>,
+        info: Option<&str>,
+        edits: &mut Edits<'t>,
+    ) {
+        let Self::ToLegacy { method, .. } = self else { return };
+        match outcome {
+            Outcome::Result(result) => {
+                for (part, new) in modern::completed(result, method, info) {
+                    edits.replace(part, new);
+                }
+            }
+            Outcome::Error(error) => {
+                if let Some((part, new)) = modern::code_from_legacy(error) {
+                    edits.replace(part, new);
+                }
+            }
+        }
+    }
+}
+
+/// Puts `_meta` into a request that has none, and `params` if it has none of these either.
+fn add_meta<'t>(request: &Request<'t>, meta: &str, edits: &mut Edits<'t>) {
+    if let Some(params) = request.params {
+        let comma = if is_empty(params) { "" } else { "," };
+        return edits.replace(&params[..1], format!(r#"{{"_meta":{meta}{comma}"#));
+    }
+    // What has an id, a method and no params is short.
+    let text = std::str::from_utf8(request.text).unwrap_or_default();
+    if let Some(at) = text.find('{') {
+        edits.replace(&text[at..=at], format!(r#"{{"params":{{"_meta":{meta}}},"#));
+    }
+}
+
+/// Whether an object, as it is written, has no members.
+pub(super) fn is_empty(object: &str) -> bool {
+    object[1..].trim_start().starts_with('}')
+}

@@ -1,0 +1,248 @@
+//! What a modern client wants to be told of: its `subscriptions/listen` requests, each open
+//! until it has heard enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use serde::Deserialize;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Message};
+use xy_mcp::members::Members;
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::ask::{Request, Verdict};
+use super::{Client, Open, Shown};
+use crate::catalog::Kind;
+use crate::front::{StreamNo, To, View};
+use crate::modern::SUBSCRIPTION;
+use crate::names::{self, quoted};
+use crate::say;
+use crate::server::Server;
+use crate::subscriptions::Watcher;
+
+/// How many such requests one client may have open.
+const MOST: usize = 100;
+
+/// How many resources one of them may name.
+const MOST_URIS: usize = 1000;
+
+/// By what the client calls them.
+pub(super) type Listens = BTreeMap<Box<str>, Listen>;
+
+/// What one request wants to be told.
+pub(super) struct Listen {
+    stream: StreamNo,
+    kinds: BTreeSet<&'static str>,
+    watched: Vec<Watched>,
+}
+
+/// A resource that is watched.
+#[derive(Clone)]
+struct Watched {
+    server: Rc<Server>,
+    /// What the server calls it.
+    uri: String,
+    /// As the client wrote it.
+    written: String,
+    by_outside_name: bool,
+}
+
+/// What is asked for, as it stands in the request.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Filter {
+    tools_list_changed: bool,
+    prompts_list_changed: bool,
+    resources_list_changed: bool,
+    resource_subscriptions: Vec<String>,
+}
+
+/// What a client may ask for, and what it is then told.
+const LISTS: [(&str, Kind); 3] = [
+    ("toolsListChanged", Kind::Tools),
+    ("promptsListChanged", Kind::Prompts),
+    ("resourcesListChanged", Kind::Resources),
+];
+
+impl Filter {
+    fn wants(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Tools => self.tools_list_changed,
+            Kind::Prompts => self.prompts_list_changed,
+            Kind::Resources | Kind::Templates => self.resources_list_changed,
+        }
+    }
+}
+
+impl Client {
+    /// Tells what the client asks for, from now on. The first word is what that will be, once
+    /// the servers have said which resources can be watched.
+    pub(super) fn listen(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        let filter = request.params.notifications().unwrap_or("null");
+        let filter: Option<Filter> = serde_json::from_str(filter).map_err(|problem| {
+            say::invalid(format!("`notifications` cannot be read: {problem}"))
+        })?;
+        let filter = filter.ok_or_else(|| say::invalid("`notifications` says what to tell"))?;
+        if self.listens.borrow().len() >= MOST || filter.resource_subscriptions.len() > MOST_URIS {
+            let message =
+                format!("a client may listen {MOST} times, to {MOST_URIS} resources each");
+            return Err(CallError::new(ErrorKind::QueueFull, message));
+        }
+        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| filter.wants(*kind)).collect();
+        for kind in &kinds {
+            self.shows(*kind, Shown::Print(self.hub.print(*kind, self)));
+        }
+        let names = LISTS.into_iter().filter(|(_, kind)| kinds.contains(kind));
+        let accepted: Vec<&'static str> = names.map(|(name, _)| name).collect();
+        let kinds = kinds.iter().map(|kind| kind.changed()).collect();
+        let listen = Listen { stream: request.stream, kinds, watched: Vec::new() };
+        self.listens.borrow_mut().insert(request.id.into(), listen);
+        let found: Vec<Watched> =
+            filter.resource_subscriptions.iter().filter_map(|uri| self.find(uri)).collect();
+        let (client, id) = (self.me(), request.id.to_owned());
+        if found.is_empty() {
+            client.acknowledge(&id, &accepted, &[]);
+        } else {
+            tokio::task::spawn_local(async move {
+                let watched = client.watch_all(&id, found).await;
+                client.acknowledge(&id, &accepted, &watched);
+            });
+        }
+        Ok(Verdict::Under(Open::Listening))
+    }
+
+    /// Whose a resource is.
+    fn find(&self, uri: &str) -> Option<Watched> {
+        let watched = |server: Rc<Server>, inside: &str, by_outside_name| {
+            let (uri, written) = (inside.to_owned(), uri.to_owned());
+            Some(Watched { server, uri, written, by_outside_name })
+        };
+        if let View::Server(name) = &self.entry.view {
+            return watched(self.hub.server(name)?, uri, false);
+        }
+        match names::uri_inside(uri) {
+            Some((server, inside)) => watched(self.hub.server(server)?, inside, true),
+            None => watched(self.hub.owner_of(self, uri).ok()?, uri, false),
+        }
+    }
+
+    /// Has all of these watched, as far as their servers can; answers which are.
+    async fn watch_all(self: &Rc<Self>, id: &str, found: Vec<Watched>) -> Vec<String> {
+        let mut written = Vec::new();
+        for one in found {
+            let by_outside_name = one.by_outside_name;
+            let watcher = Watcher { client: self.number, at: self.house(), by_outside_name };
+            if self.hub.subscribe(&one.server, &one.uri, watcher).is_err() {
+                continue;
+            }
+            let is_watched = self.hub.watch(&one.server, self, &one.uri).await.is_ok();
+            let mut listens = self.listens.borrow_mut();
+            match listens.get_mut(id) {
+                Some(listen) if is_watched => {
+                    written.push(one.written.clone());
+                    listen.watched.push(one);
+                }
+                _ => {
+                    drop(listens);
+                    self.unwatch(&one);
+                }
+            }
+        }
+        written
+    }
+
+    /// The first word to who listens: what it will be told.
+    fn acknowledge(&self, id: &str, lists: &[&str], uris: &[String]) {
+        let Some(stream) = self.listens.borrow().get(id).map(|listen| listen.stream) else {
+            return; // It has heard enough already.
+        };
+        let mut accepted: Vec<String> =
+            lists.iter().map(|name| format!(r#""{name}":true"#)).collect();
+        if !uris.is_empty() {
+            let uris: Vec<String> = uris.iter().map(|uri| quoted(uri)).collect();
+            accepted.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        }
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}},"notifications":{{{}}}}}}}"#,
+            accepted.join(",")
+        );
+        self.tell(line.as_bytes(), To::During(stream));
+    }
+
+    /// A list has changed.
+    pub(crate) fn tell_changed(&self, changed: &str) {
+        self.tell(&say::notification(changed), To::Anyone);
+        for (id, listen) in self.listens.borrow().iter() {
+            if listen.kinds.contains(changed) {
+                let line = format!(
+                    r#"{{"jsonrpc":"2.0","method":"{changed}","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
+                );
+                self.tell(line.as_bytes(), To::During(listen.stream));
+            }
+        }
+    }
+
+    /// A resource has changed that it watches; `line` says so in the words it knows.
+    pub(crate) fn tell_updated(&self, server: &Server, uri: &str, line: &[u8]) {
+        self.tell(&without_subscription(line), To::Anyone);
+        for (id, listen) in self.listens.borrow().iter() {
+            let is_it = |one: &Watched| {
+                one.server.name == server.name && crate::subscriptions::covers(&one.uri, uri)
+            };
+            if listen.watched.iter().any(is_it) {
+                self.tell(&with_subscription(line, id), To::During(listen.stream));
+            }
+        }
+    }
+
+    /// It has heard enough of what it listened to under this id.
+    pub(super) fn listens_no_more(&self, id: &str) {
+        let Some(listen) = self.listens.borrow_mut().remove(id) else { return };
+        for one in listen.watched {
+            self.unwatch(&one);
+        }
+    }
+
+    fn unwatch(&self, one: &Watched) {
+        let is_same = |it: &Watched| it.server.name == one.server.name && it.uri == one.uri;
+        let listens = self.listens.borrow();
+        let is_wanted = listens.values().any(|listen| listen.watched.iter().any(is_same));
+        drop(listens);
+        // One that was greeted too may have asked for it in the words of that era.
+        if !is_wanted && self.greeted.borrow().is_none() {
+            self.hub.unwatch(&one.server, self, &one.uri);
+        }
+    }
+}
+
+/// What is told to who listens under this id.
+fn with_subscription(line: &[u8], id: &str) -> Vec<u8> {
+    edited(line, |rest| {
+        let comma = if rest.len() > 2 { "," } else { "" };
+        format!(r#"{{"{SUBSCRIPTION}":{id}{comma}{}"#, &rest[1..])
+    })
+}
+
+/// What is told to who does not know such ids.
+fn without_subscription(line: &[u8]) -> Vec<u8> {
+    edited(line, ToOwned::to_owned)
+}
+
+/// A notification with another `_meta`, made from what it is without a subscription of ours.
+fn edited(line: &[u8], meta: impl FnOnce(&str) -> String) -> Vec<u8> {
+    let Ok(Message::Notification { params: Some(params), .. }) = envelope::parse(line) else {
+        return line.to_vec();
+    };
+    let Some(members) = Members::read(params) else { return line.to_vec() };
+    let before = members.get("_meta").and_then(Members::read).unwrap_or_default();
+    let after = meta(&before.without(|key| key == SUBSCRIPTION).to_string());
+    let rest = members.without(|key| key == "_meta").to_string();
+    let mut edits = Edits::of(line);
+    if after == "{}" {
+        edits.replace(params, rest);
+    } else {
+        let comma = if rest.len() > 2 { "," } else { "" };
+        edits.replace(params, format!(r#"{{"_meta":{after}{comma}{}"#, &rest[1..]));
+    }
+    edits.to_vec()
+}

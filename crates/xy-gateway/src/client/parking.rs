@@ -1,0 +1,94 @@
+//! A modern client comes back to a call that waits for its answers.
+
+use std::rc::Rc;
+
+use super::ask::{Request, Verdict};
+use super::{Client, Open};
+use crate::bridge::hold::{self, Hold, Kept, NewHold, Next, ReplyTo};
+use crate::bridge::{self, Unfit, rounds};
+use crate::say;
+use crate::upstream::Caller;
+use crate::upstream::Follow;
+use xy_protocol::error::CallError;
+
+impl Client {
+    /// Takes up the call that a state stands for; `None` if it is none of ours, and may be the
+    /// server's own.
+    pub(super) fn take_up(
+        &self,
+        request: &Request<'_>,
+        state: &str,
+    ) -> Result<Option<Verdict>, CallError> {
+        let bond = bridge::bond(&self.entry, request.method, request.params_text);
+        let number = match self.hub.parked.verify(state, &bond) {
+            Ok(number) => number,
+            Err(Unfit::NotOurs) => return Ok(None),
+            Err(unfit) => return Err(hold::refused(unfit)),
+        };
+        match self.hub.parked.take(number)? {
+            Kept::Call(hold) => self.take_up_call(request, &hold).map(Some),
+            Kept::Again => {
+                let text = rounds::as_at_first(request.text)
+                    .ok_or_else(|| say::invalid("the call cannot be made again"))?;
+                self.again(request.id, &text, request.stream);
+                Ok(Some(Verdict::Done))
+            }
+        }
+    }
+
+    fn take_up_call(&self, request: &Request<'_>, hold: &Rc<Hold>) -> Result<Verdict, CallError> {
+        let (told, next) = hold.take_up(request.params.answers());
+        let upstream = hold.upstream.upgrade();
+        if let Some(upstream) = &upstream {
+            for line in told {
+                upstream.send(&line);
+            }
+        }
+        let upstream = match (next, upstream) {
+            (Next::Deliver(came), _) => return hold.answer(came, request.id).map(Verdict::Line),
+            (_, None) => return Err(hold::gone()),
+            (Next::GoOn, Some(upstream)) => {
+                upstream.rejoin(hold.ours, self.caller(request, hold));
+                upstream
+            }
+            (Next::AskMore, Some(upstream)) => {
+                self.park_again(request, hold)?;
+                upstream
+            }
+        };
+        Ok(Verdict::Under(Open::Sent { upstream, ours: hold.ours }))
+    }
+
+    fn caller(&self, request: &Request<'_>, hold: &Hold) -> Caller {
+        Caller::Client {
+            client: self.me(),
+            id: request.id.into(),
+            stream: request.stream,
+            token: request.params.own_token().map(Into::into),
+            follow: Follow::Nothing,
+            manner: request.manner.clone(),
+            across: Some(Box::new(hold.across())),
+        }
+    }
+
+    fn park_again(&self, request: &Request<'_>, hold: &Rc<Hold>) -> Result<(), CallError> {
+        let reply_to = ReplyTo { client: self.me(), id: request.id.into(), stream: request.stream };
+        let manner = request.manner.clone().unwrap_or_else(|| hold.manner.clone());
+        let next = self.hub.parked.park(NewHold {
+            reply_to,
+            manner,
+            method: hold.method.clone(),
+            bond: hold.bond,
+            upstream: hold.upstream.clone(),
+            ours: hold.ours,
+            info: hold.info.clone(),
+        });
+        let next = next.ok_or_else(hold::too_many)?;
+        hold.into_next(&next);
+        if let Some(upstream) = hold.upstream.upgrade() {
+            upstream.rejoin(hold.ours, Caller::Parked(next.clone()));
+        }
+        self.hub.flush_soon(next);
+        Ok(())
+    }
+}

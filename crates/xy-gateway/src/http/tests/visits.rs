@@ -1,0 +1,598 @@
+//! Clients without sessions: each of their requests is a visit of its own.
+
+use serde_json::{Value, json};
+
+use super::super::limits::{FINISH_WITHIN, OPEN_AFTER};
+use super::super::visit::Most;
+use super::*;
+use crate::era::MODERN;
+use crate::fake::{ACKNOWLEDGED, FakeConversation, answer_later};
+use crate::front::{Stay, To, View};
+
+/// What comes of a request on a connection of its own.
+async fn ask(world: &World, request: &Request) -> client::Answer {
+    world.client().await.ask(request).await
+}
+
+/// A client that waits for an answer, and the conversation it has.
+async fn waiting(world: &World, request: &Request) -> (Client, Rc<FakeConversation>) {
+    let before = world.front.conversations().len();
+    let mut client = world.client().await;
+    client.send(request.text().as_bytes()).await;
+    world.wait_until(|| world.front.conversations().len() > before).await;
+    let conversation = world.front.newest();
+    world.wait_until(|| !conversation.streams_of("wait").is_empty()).await;
+    (client, conversation)
+}
+
+/// Waits until the door has begun to close.
+async fn closing(addr: SocketAddr) {
+    within(async { while tokio::net::TcpStream::connect(addr).await.is_ok() {} }).await;
+}
+
+/// A request that is answered later, and then by JSON.
+fn plain(id: u64) -> Request {
+    Request::visit(id, "wait", "{}").with("accept", "application/json")
+}
+
+fn answer(conversation: &FakeConversation, message: &str) {
+    conversation.say(message, To::Answer(conversation.streams_of("wait")[0]));
+}
+
+fn during(conversation: &FakeConversation, message: &str) {
+    conversation.say(message, To::During(conversation.streams_of("wait")[0]));
+}
+
+fn code(answer: &client::Answer) -> i64 {
+    answer.json()["error"]["code"].as_i64().unwrap()
+}
+
+#[tokio::test]
+async fn each_request_is_a_conversation_of_its_own_and_no_session() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        for (number, path, view) in [
+            (0, "/mcp", View::Profile("default".to_owned())),
+            (1, "/mcp/p/work", View::Profile("work".to_owned())),
+            (2, "/mcp/s/git", View::Server("git".to_owned())),
+        ] {
+            let answer = client.ask(&Request::visit_at(path, 7, "echo", "{}")).await;
+            assert_eq!((answer.status, answer.json()["id"].as_u64()), (200, Some(7)));
+            assert_eq!(answer.header("content-type"), Some("application/json"));
+            assert_eq!(answer.header("mcp-session-id"), None);
+            assert_eq!(answer.json()["result"]["by"], number);
+            let conversation = world.front.newest();
+            assert_eq!((&conversation.entry.view, conversation.entry.stay), (&view, Stay::Once));
+            assert!(conversation.is_closed());
+        }
+        assert_eq!((world.gauges(), world.door.visits().count()), ((0, 0), 0));
+        assert!(world.metrics().contains("xy_http_visits_total 3\n"));
+        assert!(world.metrics().contains("xy_http_abandoned_total 0\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_says_who_visits_and_what_it_may_see() {
+    let only = Some(View::Server("git".to_owned()));
+    let beta = Token { only, ..token("beta", false) };
+    let auth = Auth::Tokens(vec![token("alpha", true), beta]);
+    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+        let with = |path: &str, token: &str| {
+            let request = Request::visit_at(path, 1, "echo", "{}");
+            request.with("authorization", &format!("Bearer {token}"))
+        };
+        assert_eq!(ask(world, &with("/mcp", "alpha")).await.status, 200);
+        let alpha = world.front.newest();
+        assert_eq!(ask(world, &with("/mcp/s/git", "beta")).await.status, 200);
+        let beta = world.front.newest();
+        assert_ne!(alpha.entry.who, beta.entry.who);
+        assert_eq!((alpha.entry.may_manage, beta.entry.may_manage), (true, false));
+        assert_eq!(ask(world, &with("/mcp", "beta")).await.status, 403);
+        assert_eq!(ask(world, &with("/mcp", "gamma")).await.status, 401);
+        assert_eq!(world.front.conversations().len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_belongs_to_sessions_means_nothing_to_a_visit() {
+    at_the_door(rules(), async |world| {
+        let (mut client, id) = world.session().await;
+        for session in [&*id, "nonsense"] {
+            let visit = Request::visit(1, "echo", "{}");
+            let visit = visit.with("mcp-session-id", session).with("last-event-id", "nonsense");
+            let answer = client.ask(&visit).await;
+            assert_eq!((answer.status, answer.header("mcp-session-id")), (200, None));
+        }
+        assert!(world.front.conversations()[0].streams_of("echo").is_empty());
+        for method in ["GET", "DELETE"] {
+            let request = Request::new(method, "/mcp").with("accept", "text/event-stream");
+            let request = request.with("mcp-session-id", &id).with("mcp-protocol-version", MODERN);
+            let answer = client.ask(&request).await;
+            assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")));
+        }
+        assert_eq!(world.gauges(), (1, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn both_eras_take_turns_on_one_connection() {
+    at_the_door(rules(), async |world| {
+        let (mut client, id) = world.session().await;
+        for number in 0..20 {
+            let legacy = Request::call(&id, number, "echo", "[]");
+            let legacy = client.ask(&legacy.with("mcp-protocol-version", "2025-11-25")).await;
+            assert_eq!((legacy.status, &legacy.json()["result"]["by"]), (200, &json!(0)));
+            let told = client.ask(&Request::visit(number, "tell", r#"{"count":1}"#)).await;
+            assert_eq!((told.status, told.events().len()), (200, 2));
+            let echo = client.ask(&Request::visit(number, "echo", "{}")).await;
+            assert_eq!(echo.json()["result"]["by"], 2 * number + 2);
+        }
+        assert_eq!(world.gauges(), (1, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_shows_its_era_only_in_its_body_is_a_visit_with_a_wrong_head() {
+    at_the_door(rules(), async |world| {
+        let (mut client, id) = world.session().await;
+        let bare = |request: Request| request.without("mcp-protocol-version").without("mcp-method");
+        for request in [
+            bare(Request::visit(1, "echo", "{}")),
+            bare(Request::visit(1, "echo", "{}")).with("mcp-session-id", &id),
+            bare(Request::visit(1, "server/discover", "{}")),
+        ] {
+            let answer = client.ask(&request).await;
+            assert_eq!((answer.status, code(&answer)), (400, -32020), "{answer:?}");
+            assert_eq!(answer.json()["id"], 1);
+        }
+        let discover = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#;
+        let answer = client.ask(&Request::post("/mcp", discover)).await;
+        assert_eq!((answer.status, code(&answer)), (400, -32602));
+        // It begins a session, whatever it says in its body.
+        let body = Request::visit(1, "initialize", "{}");
+        let answer = client.ask(&bare(body)).await;
+        assert!(answer.header("mcp-session-id").is_some(), "{answer:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_head_that_says_other_things_than_the_body_is_refused() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        let call = || Request::visit(7, "tools/call", r#"{"name":"a"}"#).with("mcp-name", "a");
+        for (request, expected, words) in [
+            (call().without("mcp-protocol-version"), -32020, "`mcp-protocol-version`"),
+            (call().with("mcp-protocol-version", "2027-01-01"), -32020, "2027-01-01"),
+            (call().without("mcp-method"), -32020, "`mcp-method`"),
+            (call().with("mcp-method", "TOOLS/CALL"), -32020, "TOOLS/CALL"),
+            (call().without("mcp-name"), -32020, "`mcp-name`"),
+            (call().with("mcp-name", "=?base64?YQ?="), -32020, "not well encoded"),
+            (call().with("mcp-name", "\u{e9}"), -32020, "`mcp-name`"),
+            (call().with("mcp-name", ""), -32020, "`mcp-name`"),
+        ] {
+            let answer = client.ask(&request).await;
+            assert_eq!((answer.status, code(&answer)), (400, expected), "{request:?}");
+            assert_eq!(answer.json()["id"], 7);
+            assert!(answer.message().contains(words), "{answer:?}");
+        }
+        let text = Request::visit(7, "echo", "{}").text().replace(MODERN, "v999.00.00");
+        client.send(text.as_bytes()).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, code(&answer)), (400, -32022));
+        assert_eq!(answer.json()["error"]["data"]["requested"], "v999.00.00");
+        let lacks = Request::visit(7, "echo", "{}")
+            .text()
+            .replace("clientCapabilities", "x".repeat(18).as_str());
+        client.send(lacks.as_bytes()).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, code(&answer)), (400, -32602));
+        assert!(world.front.conversations().is_empty());
+        assert_eq!(client.ask(&call().with("mcp-name", "  a  ")).await.status, 200);
+        assert!(world.metrics().contains("reason=\"header-mismatch\"} 8\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_tool_wants_said_in_the_head_is_checked() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        let call = |arguments: &str| {
+            let params = format!(r#"{{"name":"mirrored","arguments":{arguments}}}"#);
+            let call = Request::visit(1, "tools/call", &params).with("mcp-name", "mirrored");
+            call.with("mcp-param-unknown", "\u{e9}")
+        };
+        let region = |value| call(r#"{"region":"Hello"}"#).with("Mcp-Param-Region", value);
+        for request in [
+            call("{}"),
+            region("Hello"),
+            region("=?base64?SGVsbG8=?="),
+            call(r#"{"shelf":42.0}"#).with("mcp-param-shelf", "42"),
+        ] {
+            assert_eq!(client.ask(&request).await.status, 200, "{request:?}");
+        }
+        for request in [
+            call(r#"{"region":"Hello"}"#),
+            region("hello"),
+            region("=?base64?SGVsbG8?="),
+            call("{}").with("mcp-param-shelf", "42"),
+        ] {
+            let answer = client.ask(&request).await;
+            assert_eq!((answer.status, code(&answer)), (400, -32020), "{request:?}");
+            assert!(world.front.newest().streams_of("tools/call").is_empty());
+        }
+        assert_eq!(world.door.visits().count(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_no_request_reaches_nobody() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        let call = Request::visit(1, "echo", "{}");
+        let post = |body: &str| {
+            let request = Request::post("/mcp", body).with("mcp-protocol-version", MODERN);
+            request.with("mcp-method", "x")
+        };
+        for (body, status) in [
+            (r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#, 202),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, 400),
+            (r#"{"jsonrpc":"2.0","id":1,"error":{}}"#, 400),
+            (r#"[{"jsonrpc":"2.0","id":1,"method":"x"}]"#, 400),
+            (r#"{"jsonrpc":"2.0","id":1}"#, 400),
+            ("nonsense", 400),
+            ("", 400),
+        ] {
+            let answer = client.ask(&post(body)).await;
+            assert_eq!(answer.status, status, "{body}");
+            assert_eq!(answer.body.is_empty(), status == 202);
+        }
+        assert!(world.front.conversations().is_empty());
+        assert_eq!(client.ask(&call).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_said_before_the_answer_makes_it_a_stream_that_cannot_be_taken_up_again() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        let answer = client.ask(&Request::visit(5, "tell", r#"{"count":3}"#)).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+        assert_eq!(answer.header("x-accel-buffering"), Some("no"));
+        assert_eq!(answer.events().len(), 4);
+        assert!(answer.events()[3].contains(r#""id":5"#));
+        for word in ["id: ", "retry: "] {
+            assert!(!answer.body.contains(word), "{}", answer.body);
+        }
+        assert!(world.front.newest().is_closed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_a_while_becomes_a_stream_and_is_kept_alive() {
+    at_the_door(rules(), async |world| {
+        let (mut client, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        jump(OPEN_AFTER).await;
+        assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
+        for _ in 0..2 {
+            jump(Duration::from_secs(16)).await;
+            assert_eq!(client.chunk().await.as_deref(), Some(": still here\n\n"));
+        }
+        conversation.say("9", To::Anyone);
+        during(&conversation, "1");
+        assert_eq!(client.event().await.as_deref(), Some("1"));
+        assert!(!conversation.is_closed());
+        answer(&conversation, "2");
+        assert_eq!(client.event().await.as_deref(), Some("2"));
+        assert_eq!(client.event().await, None);
+        world.wait_for_visits(0).await;
+        assert!(conversation.is_closed());
+        assert_eq!(client.ask(&Request::visit(6, "echo", "{}")).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_reads_only_json_waits_for_the_answer_alone() {
+    at_the_door(rules(), async |world| {
+        let (mut client, conversation) = waiting(world, &plain(5)).await;
+        during(&conversation, "1");
+        jump(OPEN_AFTER * 10).await;
+        answer(&conversation, "{}");
+        let answer = client.answer().await;
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(answer.body, "{}");
+        let listen = Request::visit(6, "subscriptions/listen", "{}");
+        let answer = client.ask(&listen.with("accept", "application/json")).await;
+        assert_eq!((answer.status, &answer.json()["id"]), (406, &json!(6)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn some_errors_have_a_status_of_their_own() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        for (minus, status) in
+            [(32601, 404), (32020, 400), (32021, 400), (32022, 400), (32602, 200)]
+        {
+            let params = format!(r#"{{"minus":{minus}}}"#);
+            let answer = client.ask(&Request::visit(1, "error", &params)).await;
+            assert_eq!((answer.status, code(&answer)), (status, -minus));
+        }
+        let refused = client.ask(&Request::visit(1, "refuse", "{}")).await;
+        assert_eq!((refused.status, code(&refused)), (400, -32602));
+        let cancelled = client.ask(&Request::visit(1, "cancelled", "{}")).await;
+        assert_eq!((cancelled.status, &*cancelled.body), (200, ""));
+        for (path, status) in [("/mcp/s/none", 404), ("/mcp/p/none", 404), ("/mcp/p/full", 503)] {
+            let answer = client.ask(&Request::visit_at(path, 9, "echo", "{}")).await;
+            assert_eq!((answer.status, &answer.json()["id"]), (status, &json!(9)));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_hangs_up_before_the_answer_wants_none() {
+    at_the_door(rules(), async |world| {
+        let begun = Request::visit(5, "wait", "{}");
+        for (request, is_stream) in [(plain(5), false), (begun.clone(), false), (begun, true)] {
+            for sends_more in [false, true] {
+                for only_says_so in [false, true] {
+                    let (mut client, conversation) = waiting(world, &request).await;
+                    if is_stream {
+                        during(&conversation, "1");
+                        assert_eq!(client.head().await.status, 200);
+                        assert_eq!(client.event().await.as_deref(), Some("1"));
+                    }
+                    if sends_more {
+                        client.send(b"POST /mcp HTTP/1.1\r\n").await;
+                        world.client().await.ask(&Request::new("GET", "/healthz")).await;
+                    }
+                    assert!(!conversation.is_closed());
+                    if only_says_so {
+                        client.hang_up().await;
+                    } else {
+                        drop(client);
+                    }
+                    world.wait_until(|| conversation.is_closed()).await;
+                    world.wait_for_visits(0).await;
+                }
+            }
+        }
+        assert!(world.metrics().contains("xy_http_abandoned_total 12\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_hangs_up_after_the_answer_has_abandoned_nothing() {
+    at_the_door(rules(), async |world| {
+        for method in ["echo", "tell"] {
+            let mut client = world.client().await;
+            client.ask(&Request::visit(1, method, r#"{"count":1}"#)).await;
+            drop(client);
+        }
+        world.wait_until(|| world.metrics().contains("xy_http_connections 0\n")).await;
+        let metrics = world.metrics();
+        assert!(metrics.contains("xy_http_abandoned_total 0\n"), "{metrics}");
+        assert!(!metrics.contains("broken-connection"), "{metrics}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_reaches_nobody() {
+    at_the_door(rules(), async |world| {
+        let mut client = world.client().await;
+        let text = Request::visit(1, "echo", "{}").text();
+        client.send(&text.as_bytes()[..text.len() - 10]).await;
+        drop(client);
+        world.wait_until(|| world.metrics().contains("reason=\"body-broken\"} 1\n")).await;
+        assert!(world.front.conversations().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_reaches_nobody() {
+    at_the_door(HttpRules { body_max_bytes: 1000, ..rules() }, async |world| {
+        let mut client = world.client().await;
+        let params = format!(r#"{{"a":"{}"}}"#, "x".repeat(1000));
+        assert_eq!(client.ask(&Request::visit(1, "echo", &params)).await.status, 413);
+        assert_eq!(client.ask(&Request::visit(1, "echo", "{}")).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_visitor_that_reads_too_slowly_is_left_at_once_and_no_other() {
+    at_the_door(rules(), async |world| {
+        let (mut slow, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        let (mut other, others) = waiting(world, &plain(6)).await;
+        let message = "1".repeat(1024 * 1024);
+        within(async {
+            while !conversation.is_closed() {
+                during(&conversation, &message);
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert!(world.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1"));
+        assert_eq!(world.stored(), Stored::default());
+        answer(&others, "{}");
+        assert_eq!(other.answer().await.body, "{}");
+        // What was on its way is still read, and then there is an end.
+        assert_eq!(slow.head().await.status, 200);
+        while slow.event().await.is_some() {}
+        world.wait_for_visits(0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn there_are_only_so_many_visits_in_all_and_by_one_token() {
+    let auth = Auth::Tokens(vec![token("alpha", true), token("beta", true), token("gamma", true)]);
+    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+        world.door.visits().allow(Most { in_all: 3, by_one: 2 });
+        let with = |token: &str, method: &str| {
+            let request = Request::visit(1, method, "{}");
+            request.with("authorization", &format!("Bearer {token}"))
+        };
+        let mut guests = Vec::new();
+        for token in ["alpha", "alpha"] {
+            guests.push(waiting(world, &with(token, "wait")).await);
+        }
+        let refused = ask(world, &with("alpha", "echo")).await;
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
+        assert!(refused.message().contains("2 requests"));
+        assert_eq!(refused.json()["id"], 1);
+        guests.push(waiting(world, &with("beta", "wait")).await);
+        let refused = ask(world, &with("gamma", "echo")).await;
+        assert_eq!(refused.status, 503);
+        assert!(refused.message().contains("3 requests"));
+        assert!(world.metrics().contains("xy_http_visits 3\n"));
+        // A client with a session comes in all the same.
+        let legacy = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer gamma");
+        assert_eq!(ask(world, &legacy).await.status, 200);
+        guests.pop();
+        world.wait_for_visits(2).await;
+        assert_eq!(ask(world, &with("gamma", "echo")).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_visits_at_the_same_time_never_mix() {
+    at_the_door(rules(), async |world| {
+        let tell = async |first: u64| {
+            let mut client = world.client().await;
+            for id in first..first + 50 {
+                let answer = if id % 3 == 0 {
+                    client.send(Request::visit(id, "wait", "{}").text().as_bytes()).await;
+                    let mine = async || loop {
+                        let all = world.front.conversations();
+                        let waits = |it: &&Rc<FakeConversation>| {
+                            !it.is_closed() && !it.streams_of("wait").is_empty() && it.asked(id)
+                        };
+                        if let Some(found) = all.iter().find(waits) {
+                            return Rc::clone(found);
+                        }
+                        tokio::task::yield_now().await;
+                    };
+                    answer_later(within(mine()).await, id, Duration::from_millis(id % 4));
+                    client.answer().await
+                } else {
+                    let params = format!(r#"{{"count":{}}}"#, id % 4);
+                    client.ask(&Request::visit(id, "tell", &params)).await
+                };
+                let last = answer.events().pop().unwrap_or_else(|| answer.body.clone());
+                let last: Value = serde_json::from_str(&last).unwrap();
+                assert_eq!(last["id"], id);
+            }
+        };
+        tokio::join!(tell(0), tell(1000), tell(2000));
+        world.wait_for_visits(0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_door_that_closes_lets_visits_finish_and_answers_who_only_listens() {
+    at_the_door(rules(), async |world| {
+        let mut listener = world.client().await;
+        listener.open(&Request::visit(3, "subscriptions/listen", "{}")).await;
+        assert_eq!(listener.event().await.as_deref(), Some(ACKNOWLEDGED));
+        let listening = world.front.newest();
+        let (mut client, conversation) = waiting(world, &plain(5)).await;
+        world.meanwhile(async move {
+            let last: Value = serde_json::from_str(&listener.event().await.unwrap()).unwrap();
+            let meta = json!({ "io.modelcontextprotocol/subscriptionId": 3 });
+            let result = json!({ "resultType": "complete", "_meta": meta });
+            assert_eq!(last, json!({ "jsonrpc": "2.0", "id": 3, "result": result }));
+            assert_eq!(listener.event().await, None);
+            assert!(listener.is_closed().await);
+            assert!(listening.is_closed());
+            answer(&conversation, "{}");
+            drop((conversation, listening));
+            assert_eq!(client.answer().await.body, "{}");
+            assert!(client.is_closed().await);
+        });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_door_that_closes_tells_visitors_that_there_is_no_answer() {
+    at_the_door(rules(), async |world| {
+        let (mut plain, one) = waiting(world, &plain(5)).await;
+        let (mut told, other) = waiting(world, &Request::visit(6, "wait", "{}")).await;
+        during(&other, "1");
+        assert_eq!(told.head().await.status, 200);
+        assert_eq!(told.event().await.as_deref(), Some("1"));
+        drop((one, other));
+        let addr = world.addr;
+        world.meanwhile(async move {
+            closing(addr).await;
+            jump(FINISH_WITHIN).await;
+            let last: Value = serde_json::from_str(&told.event().await.unwrap()).unwrap();
+            assert_eq!((&last["id"], &last["error"]["code"]), (&json!(6), &json!(-32010)));
+            assert_eq!(told.event().await, None);
+            let answer = plain.answer().await;
+            assert_eq!((answer.status, &answer.json()["id"]), (503, &json!(5)));
+            assert!(plain.is_closed().await);
+        });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_new_comes_in_while_the_door_closes() {
+    at_the_door(rules(), async |world| {
+        let (mut client, conversation) = waiting(world, &plain(5)).await;
+        let mut late = world.client().await;
+        let text = Request::visit(6, "subscriptions/listen", "{}").text();
+        late.send(&text.as_bytes()[..text.len() - 1]).await;
+        assert_eq!(ask(world, &Request::new("GET", "/healthz")).await.status, 200);
+        let addr = world.addr;
+        world.meanwhile(async move {
+            closing(addr).await;
+            late.send(&text.as_bytes()[text.len() - 1..]).await;
+            let answer = late.answer().await;
+            assert_eq!((answer.status, &answer.json()["id"]), (503, &json!(6)));
+            answer_and_forget(conversation);
+            assert_eq!(client.answer().await.status, 200);
+        });
+    })
+    .await;
+}
+
+fn answer_and_forget(conversation: Rc<FakeConversation>) {
+    answer(&conversation, "{}");
+    drop(conversation);
+}
+
+#[tokio::test]
+async fn a_page_may_send_what_visits_need() {
+    at_the_door(rules(), async |world| {
+        let preflight = Request::new("OPTIONS", "/mcp").with("origin", "http://localhost:6274");
+        let wanted = "content-type, x-evil, Mcp-Param-Region,mcp-param-shelf";
+        let preflight = preflight.with("access-control-request-headers", wanted);
+        let answer = ask(world, &preflight).await;
+        let allowed = answer.header("access-control-allow-headers").unwrap();
+        for name in ["mcp-method", "mcp-name", "Mcp-Param-Region", "mcp-param-shelf"] {
+            assert!(allowed.contains(name), "{allowed}");
+        }
+        assert!(!allowed.contains("x-evil"));
+    })
+    .await;
+}

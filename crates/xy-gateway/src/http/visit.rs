@@ -1,0 +1,297 @@
+//! One request of a client without a session: a visit.
+//!
+//! It is a conversation of its own, that ends when the request is answered or its client has
+//! gone, and then at once: to hang up is how such a client says that it wants no answer any
+//! more. Nothing of it is kept, since nobody can come back to it.
+//!
+//! ```text
+//!  POST ── Visit ── conversation ──► the gateway
+//!            └─ mailbox ◄── Letterbox ◄── what its client shall hear
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+use super::counts::{Counts, Stored};
+use super::guard::Guest;
+use super::heads::Call;
+use super::mailbox::{Mailbox, Manner, NotTaken, Taken};
+use super::refused::Refused;
+use super::room::Room;
+use super::route::Place;
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To};
+use crate::mirror::Mirror;
+use crate::modern;
+use crate::say;
+
+/// Where its only message comes in.
+const STREAM: StreamNo = 1;
+
+/// How many visits there may be at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Most {
+    pub(super) in_all: usize,
+    /// Of those who show the same token.
+    pub(super) by_one: usize,
+}
+
+/// All visits.
+pub(super) struct Visits {
+    front: Rc<dyn Front>,
+    counts: Rc<Counts>,
+    most: Cell<Most>,
+    /// What waits for their clients. It is counted, and bounded for each by itself.
+    room: Rc<Room>,
+    open: Rc<RefCell<Open>>,
+    slow: Rc<Slow>,
+    is_closing: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Open {
+    visitors: HashMap<u64, Rc<Visitor>>,
+    last_number: u64,
+}
+
+/// Those who read too slowly. They are left by somebody else than who finds out, who is in the
+/// middle of telling them something.
+#[derive(Default)]
+struct Slow {
+    numbers: RefCell<Vec<u64>>,
+    found: Notify,
+}
+
+struct Visitor {
+    who: u64,
+    conversation: Rc<dyn Conversation>,
+    mailbox: Rc<Mailbox>,
+    /// The id of its request, as it was written.
+    id: Box<str>,
+    /// Whether that only listens.
+    listens: bool,
+    /// Whether the request was taken, and is answered.
+    asked: Cell<bool>,
+    over: Cell<bool>,
+}
+
+impl Visitor {
+    /// Ends it, once.
+    fn end(&self) {
+        if !self.over.replace(true) {
+            self.conversation.close();
+        }
+    }
+}
+
+impl Visits {
+    pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, most: Most) -> Self {
+        Self {
+            front,
+            counts,
+            most: Cell::new(most),
+            room: Room::for_all(),
+            open: Rc::default(),
+            slow: Rc::default(),
+            is_closing: Cell::new(false),
+        }
+    }
+
+    /// Begins a visit.
+    pub(super) fn open(
+        &self,
+        guest: &Guest<'_>,
+        place: Place<'_>,
+        call: &Call<'_>,
+        events: bool,
+    ) -> Result<Visit, Refused> {
+        let who = guest.who.number();
+        self.check_room(who)?;
+        let manner = Manner { events, polls: false };
+        let mailbox = Rc::new(Mailbox::new(STREAM, None, manner, Rc::clone(&self.room)));
+        mailbox.answers(call.id);
+        let number = {
+            let mut open = self.open.borrow_mut();
+            open.last_number += 1;
+            open.last_number
+        };
+        let outlet = Letterbox {
+            number,
+            mailbox: Rc::clone(&mailbox),
+            slow: Rc::clone(&self.slow),
+            counts: Rc::clone(&self.counts),
+        };
+        let (view, may_manage) = (place.to_view(), guest.may_manage);
+        let entry = Entry { view, may_manage, stay: Stay::Once, who };
+        let visitor = Rc::new(Visitor {
+            who,
+            conversation: self.front.open(entry, Rc::new(outlet))?,
+            mailbox,
+            id: call.id.into(),
+            listens: call.listens,
+            asked: Cell::new(false),
+            over: Cell::new(false),
+        });
+        self.open.borrow_mut().visitors.insert(number, Rc::clone(&visitor));
+        self.counts.visited();
+        let (open, counts) = (Rc::clone(&self.open), Rc::clone(&self.counts));
+        Ok(Visit { number, visitor, open, counts })
+    }
+
+    fn check_room(&self, who: u64) -> Result<(), Refused> {
+        if self.is_closing.get() {
+            return Err(Refused::Closing);
+        }
+        let Most { in_all, by_one } = self.most.get();
+        let open = &self.open.borrow().visitors;
+        if open.len() >= in_all {
+            return Err(Refused::TooManyVisits(in_all));
+        }
+        if open.values().filter(|visitor| visitor.who == who).count() >= by_one {
+            return Err(Refused::TooManyVisits(by_one));
+        }
+        Ok(())
+    }
+
+    /// Waits for those who read too slowly, and leaves them.
+    pub(super) async fn leave_slow(&self) {
+        self.slow.found.notified().await;
+        for number in self.slow.numbers.take() {
+            let visitor = self.open.borrow().visitors.get(&number).cloned();
+            if let Some(visitor) = visitor {
+                visitor.end();
+            }
+        }
+    }
+
+    /// Answers those who only listen, and lets nobody else in.
+    pub(super) fn end_listeners(&self) {
+        self.is_closing.set(true);
+        for visitor in self.all() {
+            if visitor.listens {
+                // It may have been answered already.
+                let _ = visitor.mailbox.put_answer(&last_word(&visitor.id));
+                visitor.end();
+            }
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) fn end_all(&self) {
+        for visitor in self.all() {
+            visitor.mailbox.door_closes();
+            visitor.end();
+        }
+    }
+
+    fn all(&self) -> Vec<Rc<Visitor>> {
+        self.open.borrow().visitors.values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.open.borrow().visitors.len()
+    }
+
+    /// How much waits for their clients.
+    pub(super) fn stored(&self) -> Stored {
+        self.room.taken()
+    }
+
+    #[cfg(test)]
+    pub(super) fn allow(&self, most: Most) {
+        self.most.set(most);
+    }
+}
+
+/// The result of a request that has listened to its end.
+fn last_word(id: &str) -> Vec<u8> {
+    let key = modern::SUBSCRIPTION;
+    say::result(id, &format!(r#"{{"resultType":"complete","_meta":{{"{key}":{id}}}}}"#))
+}
+
+/// A visit, as long as this is held: by whoever waits for its answer, and then by the stream of
+/// its events.
+pub(super) struct Visit {
+    number: u64,
+    visitor: Rc<Visitor>,
+    open: Rc<RefCell<Open>>,
+    counts: Rc<Counts>,
+}
+
+impl fmt::Debug for Visit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Visit").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Visit {
+    pub(super) fn mailbox(&self) -> &Rc<Mailbox> {
+        &self.visitor.mailbox
+    }
+
+    /// The id of its request, as it was written.
+    pub(super) fn id(&self) -> &str {
+        &self.visitor.id
+    }
+
+    /// Which arguments of a tool are said in the head too.
+    pub(super) fn mirrors(&self, tool: &str) -> Vec<Mirror> {
+        self.visitor.conversation.mirrors(tool)
+    }
+
+    /// Hands over the request.
+    pub(super) fn hear(&self, message: &[u8]) -> Heard {
+        let heard = self.visitor.conversation.hear(message, STREAM);
+        self.visitor.asked.set(heard == Heard::Asked);
+        heard
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.open.borrow_mut().visitors.remove(&self.number);
+        if self.visitor.asked.get() && self.visitor.mailbox.is_open() {
+            self.counts.abandoned();
+        }
+        self.visitor.end();
+    }
+}
+
+/// Puts what a visitor shall hear into its mailbox.
+struct Letterbox {
+    number: u64,
+    mailbox: Rc<Mailbox>,
+    slow: Rc<Slow>,
+    counts: Rc<Counts>,
+}
+
+impl Outlet for Letterbox {
+    fn put(&self, message: &[u8], to: To) {
+        match to {
+            To::Answer(_) => self.note(self.mailbox.put_answer(message)),
+            To::During(_) => self.note(self.mailbox.put_event(message)),
+            To::Nobody(_) => self.mailbox.cancel(),
+            To::Anyone => {} // It has asked for one thing, and this is another.
+        }
+    }
+}
+
+impl Letterbox {
+    fn note(&self, outcome: Result<Taken, NotTaken>) {
+        match outcome {
+            Ok(Taken::Fits) => {}
+            Ok(Taken::TooSlow) => {
+                self.counts.cut("slow-reader");
+                self.mailbox.cancel();
+                drop(self.mailbox.take_unsent()); // Its connection may take a while to end.
+                self.slow.numbers.borrow_mut().push(self.number);
+                self.slow.found.notify_one();
+            }
+            Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
+        }
+    }
+}

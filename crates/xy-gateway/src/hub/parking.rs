@@ -1,0 +1,340 @@
+//! Calls of modern clients that legacy servers have asked something in, and what such clients
+//! and servers want otherwise of each other.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, sleep_until, timeout};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::instance::Holder;
+
+use super::Hub;
+use crate::bridge::hold::{self, Hold, Kept, NewHold, ReplyTo};
+use crate::bridge::{Across, Bond};
+use crate::capabilities::{Capabilities, Wants};
+use crate::client::Client;
+use crate::era::Era;
+use crate::front::StreamNo;
+use crate::held::Held;
+use crate::level::Level;
+use crate::modern::{MISSING_CAPABILITY, Manner, Wrong};
+use crate::names::quoted;
+use crate::say;
+use crate::server::Server;
+use crate::upstream::{Caller, Upstream};
+
+/// What is kept of requests that may have to be sent again, in bytes.
+const MOST_KEPT: usize = 64 * 1024 * 1024;
+
+/// How long a server may take to say whether a resource can be watched.
+const WATCHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// An instance for all whom the door cannot tell apart lives for so long after the last of
+/// their requests.
+const HOUSE_IDLE: Duration = Duration::from_mins(10);
+
+/// Why a server's question is refused: a code and a sentence.
+type Refusal = (i64, &'static str);
+
+/// The error that says that a user has to go elsewhere first.
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+
+impl Hub {
+    /// Whether this is the number of clients that a door cannot tell apart.
+    pub(crate) fn is_house(&self, number: u64) -> bool {
+        self.houses.borrow().values().any(|house| house.number == number)
+    }
+
+    /// For what is kept of requests that may have to be sent again.
+    pub(crate) fn hold_bytes(&self) -> Held {
+        Held::of(&self.kept, MOST_KEPT)
+    }
+
+    /// A legacy server asks something in a call of a modern client, which is parked for it.
+    pub(super) fn park(
+        &self,
+        by: &Rc<Upstream>,
+        ours: u64,
+        (id, method, params): (&str, &str, Option<&str>),
+    ) -> Result<(), Refusal> {
+        let not_so = (-32603, "the client cannot be asked anything during this request");
+        let Some(Caller::Client { client, id: theirs, stream, token, follow, manner, across }) =
+            by.unhand(ours)
+        else {
+            return Err(not_so);
+        };
+        let (Some(manner), Some(across)) = (manner, across) else { return Err(not_so) };
+        let Across::ToLegacy { method: call, bond: Some(bond) } = *across else {
+            return Err(not_so);
+        };
+        let info = by.introduction().and_then(|it| it.info.clone());
+        let reply_to = ReplyTo { client: client.clone(), id: theirs.clone(), stream };
+        let new = NewHold {
+            reply_to,
+            manner: manner.clone(),
+            method: call.clone(),
+            bond,
+            upstream: Rc::downgrade(by),
+            ours,
+            info,
+        };
+        let hold = self.parked.park(new);
+        let asked = hold.filter(|hold| {
+            let is_asked = hold.ask(id, method, params);
+            if !is_asked {
+                self.parked.forget(hold.number);
+            }
+            is_asked
+        });
+        let Some(hold) = asked else {
+            let across = Some(Box::new(Across::ToLegacy { method: call, bond: Some(bond) }));
+            let manner = Some(manner);
+            let back = Caller::Client { client, id: theirs, stream, token, follow, manner, across };
+            by.rejoin(ours, back);
+            return Err((-32603, "too many calls wait for their clients"));
+        };
+        by.rejoin(ours, Caller::Parked(hold.clone()));
+        self.flush_soon(hold);
+        Ok(())
+    }
+
+    /// Has a client hear what is asked in its call, together with what is asked at the same
+    /// time.
+    pub(crate) fn flush_soon(&self, hold: Rc<Hold>) {
+        let hub = self.me();
+        tokio::task::spawn_local(async move {
+            tokio::task::yield_now().await;
+            hub.flush(&hold);
+        });
+    }
+
+    fn flush(&self, hold: &Rc<Hold>) {
+        let Some((ReplyTo { client, id, stream }, came)) = hold.flush() else { return };
+        if let Some(came) = came {
+            self.parked.forget(hold.number);
+            return match hold.answer(came, &id) {
+                Ok(line) => client.answered(&id, stream, &line),
+                Err(fault) => client.failed(&id, stream, &fault),
+            };
+        }
+        if !hold.upstream.upgrade().is_some_and(|upstream| upstream.is_parked(hold)) {
+            // It was cancelled meanwhile.
+            self.parked.forget(hold.number);
+            hold.end();
+            return;
+        }
+        let state = self.parked.state(hold.number, &hold.bond);
+        client.answered(&id, stream, &say::result(&id, &hold.asks(&state)));
+        self.give_up_in_time();
+    }
+
+    /// Has calls given up that nobody comes back for.
+    fn give_up_in_time(&self) {
+        if self.is_sweeping.replace(true) {
+            return;
+        }
+        let hub = self.me();
+        tokio::task::spawn_local(async move {
+            loop {
+                let (overdue, next) = hub.parked.overdue();
+                for kept in overdue {
+                    if let Kept::Call(hold) = kept {
+                        give_up(&hold);
+                    }
+                }
+                let Some(next) = next else { return hub.is_sweeping.set(false) };
+                sleep_until(next).await;
+            }
+        });
+    }
+
+    /// A client has gone that would have to come back for these.
+    pub(super) fn give_up_parked(&self, client: &Client) {
+        for hold in self.parked.tied_to(client.number()) {
+            self.parked.forget(hold.number);
+            give_up(&hold);
+        }
+    }
+
+    /// A modern client wants to know so much of what servers log. They go on with it: whoever
+    /// wants to know less is told less.
+    pub(crate) fn wants_level(&self, level: Level) {
+        let wanted = self.modern_level.get();
+        if wanted.is_some_and(|wanted| wanted <= level) {
+            return;
+        }
+        self.modern_level.set(Some(level));
+        self.tune();
+    }
+
+    /// Whether a client's calls go to a modern server, as far as that is known.
+    pub(crate) fn is_modern(&self, server: &Server, client: &Client) -> bool {
+        let living = server.upstream(server.holder(client));
+        living.is_some_and(|upstream| upstream.era() == Era::Modern)
+    }
+
+    /// Has a resource watched, which is among those that are; an error says why it is not.
+    pub(crate) async fn watch(
+        &self,
+        server: &Rc<Server>,
+        client: &Rc<Client>,
+        uri: &str,
+    ) -> Result<(), CallError> {
+        let holder = server.holder(client);
+        self.want(server, client);
+        let upstream = server.upstream(holder).ok_or_else(|| server.down("it is not ready yet"))?;
+        let cannot = || {
+            let message = format!("`{}` does not tell of changes of this resource", server.name);
+            CallError::new(ErrorKind::InvalidParams, message)
+        };
+        if upstream.era() == Era::Modern {
+            let accepted = upstream.listen_to(self.watched(server, holder)).await?;
+            return if accepted.contains(uri) { Ok(()) } else { Err(cannot()) };
+        }
+        if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
+            return Err(cannot());
+        }
+        let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
+        let asked = upstream.ask("resources/subscribe", Some(&params))?;
+        let answer = timeout(WATCHED_WITHIN, asked.answer()).await.map_err(|_| cannot())??;
+        let answered = crate::upstream::result_of(&answer);
+        answered.map(drop).map_err(|why| cannot().cause(why))
+    }
+
+    /// Nobody of this client watches a resource any more.
+    pub(crate) fn unwatch(&self, server: &Rc<Server>, client: &Client, uri: &str) {
+        if self.unsubscribe(server, uri, client) {
+            self.unwatched(server, server.holder(client), uri);
+        }
+    }
+
+    /// Nobody watches a resource any more.
+    pub(super) fn unwatched(&self, server: &Rc<Server>, holder: Holder, uri: &str) {
+        let Some(upstream) = server.upstream(holder) else { return };
+        if upstream.era() == Era::Modern {
+            let watched = self.watched(server, holder);
+            tokio::task::spawn_local(async move {
+                let _ = upstream.listen_to(watched).await; // It is tried again by itself.
+            });
+            return;
+        }
+        let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
+        super::let_be(upstream.ask("resources/unsubscribe", Some(&params)));
+    }
+
+    /// What is watched at an instance.
+    pub(crate) fn watched(
+        &self,
+        server: &Server,
+        holder: Holder,
+    ) -> std::collections::BTreeSet<String> {
+        self.subscriptions.borrow().of(&server.name, holder).into_iter().collect()
+    }
+
+    /// A server refused a request until its client's user has done something elsewhere.
+    pub(super) fn ask_elsewhere(
+        &self,
+        client: &Rc<Client>,
+        (id, stream): (&str, StreamNo),
+        manner: &Manner,
+        bond: &Bond,
+        error: &str,
+    ) -> bool {
+        let Some(wanted) = elsewhere(error) else { return false };
+        let wants = Wants::read(Some(r#"{"mode":"url"}"#));
+        let capabilities = Capabilities::read(&manner.capabilities);
+        if capabilities.allow("elicitation/create", &wants, false).is_err() {
+            let message = "the user has to go elsewhere first, which this client cannot show";
+            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#.to_owned();
+            let wrong = Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) };
+            client.answered(id, stream, &wrong.line(id));
+            return true;
+        }
+        let Some(number) = self.parked.allow_again() else { return false };
+        let state = self.parked.state(number, bond);
+        let result = hold::asking(&wanted, &state, None);
+        client.answered(id, stream, &say::result(id, &result));
+        self.give_up_in_time();
+        true
+    }
+
+    /// A request of somebody is over whom the door cannot tell from others: their instances
+    /// stay for a while.
+    pub(super) fn left_house(&self, client: &Client) {
+        let (who, house) = (client.entry().who, client.house());
+        let mut houses = self.houses.borrow_mut();
+        let Some(it) = houses.get_mut(&who) else { return };
+        it.open -= 1;
+        if it.open > 0 || it.is_closing {
+            return;
+        }
+        it.is_closing = true;
+        let hub = self.me();
+        tokio::task::spawn_local(async move {
+            sleep(HOUSE_IDLE).await;
+            hub.close_house(who, house);
+        });
+    }
+
+    fn close_house(&self, who: u64, house: u64) {
+        let mut houses = self.houses.borrow_mut();
+        let Some(it) = houses.get_mut(&who) else { return };
+        it.is_closing = false;
+        if it.open > 0 {
+            return;
+        }
+        houses.remove(&who);
+        drop(houses);
+        for server in self.servers() {
+            if server.has_instance_for(house) {
+                tokio::task::spawn_local(self.control.release(&server.name, house));
+            }
+        }
+    }
+}
+
+/// Nobody comes back for a call: its server is told.
+fn give_up(hold: &Rc<Hold>) {
+    if hold.end()
+        && let Some(upstream) = hold.upstream.upgrade()
+        && upstream.is_parked(hold)
+    {
+        upstream.cancel(hold.ours, "its client did not come back");
+    }
+}
+
+/// What a user has to do elsewhere before a request can be done, if an error says so, as what
+/// a modern client is asked.
+fn elsewhere(error: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named<'t> {
+        code: i64,
+        #[serde(borrow)]
+        data: Data<'t>,
+    }
+    #[derive(Deserialize)]
+    struct Data<'t> {
+        #[serde(borrow)]
+        elicitations: Vec<Elsewhere<'t>>,
+    }
+    #[derive(Deserialize)]
+    struct Elsewhere<'t> {
+        #[serde(borrow)]
+        url: &'t RawValue,
+        #[serde(borrow)]
+        message: &'t RawValue,
+    }
+    let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
+        return None;
+    };
+    let all = data.elicitations.iter().enumerate().map(|(place, Elsewhere { url, message })| {
+        format!(
+            r#""q{}":{{"method":"elicitation/create","params":{{"mode":"url","url":{url},"message":{message}}}}}"#,
+            place + 1
+        )
+    });
+    let all: Vec<String> = all.collect();
+    (!all.is_empty()).then(|| format!("{{{}}}", all.join(",")))
+}

@@ -1,0 +1,114 @@
+//! Revision 2026-07-28: each request says everything by itself, and nothing is asked of the
+//! client but in rounds.
+
+use std::sync::Arc;
+
+use crate::era::{self, Era};
+use crate::meta::{self, Meta};
+use crate::request::{NO_METHOD, Request};
+use crate::session::Session;
+use crate::stream::Out;
+use crate::subscriptions::{self, Change};
+use crate::{catalog, headers, inputs, job_tools, jobs, rounds, tools};
+use xy_testkit::json::Members;
+
+/// One line; whether it was a request that is served.
+pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> bool {
+    let message = Members::of(text).unwrap_or_default();
+    let params = message.members("params");
+    match (message.raw("id"), message.string("method")) {
+        (Some(id), Some(method)) => {
+            let era = match admit(&message) {
+                Ok(meta) => Era::Modern(meta),
+                Err(error) => {
+                    out.say(&refusal(Some(id), &error));
+                    return false;
+                }
+            };
+            let params_text = message.raw("params").unwrap_or("{}").to_owned();
+            let (session, out, id) = (Arc::clone(session), out.clone(), id.to_owned());
+            let key = id.clone();
+            Request { session, key, id, method, params_text, params, out, era }.begin();
+            true
+        }
+        (None, Some(method)) => {
+            let params_text = message.raw("params").unwrap_or("{}").to_owned();
+            session.notified(&method, &params, params_text);
+            false
+        }
+        (Some(_), None) => false, // Nothing was asked.
+        (None, None) => {
+            out.say(&refusal(None, r#"{"code":-32700,"message":"this is no message"}"#));
+            false
+        }
+    }
+}
+
+/// What a request says about itself, or why it is not served.
+fn admit(message: &Members) -> Result<Meta, String> {
+    let params = message.members("params");
+    if era::begins_legacy(message) {
+        return Err(meta::unsupported(&params.string("protocolVersion").unwrap_or_default()));
+    }
+    let meta = Meta::of(&params)?;
+    meta.check_version()?;
+    Ok(meta)
+}
+
+/// An error, for the request with this id if it could be read.
+pub(crate) fn refusal(id: Option<&str>, error: &str) -> String {
+    match id {
+        Some(id) => format!(r#"{{"jsonrpc":"2.0","error":{error},"id":{id}}}"#),
+        None => format!(r#"{{"jsonrpc":"2.0","error":{error}}}"#),
+    }
+}
+
+/// Answers a request.
+pub(crate) fn answer(request: &Request, meta: &Meta) {
+    if !rounds::check(request) {
+        return;
+    }
+    let name = request.params.string("name").unwrap_or_default();
+    match request.method.as_str() {
+        "server/discover" => request.result(&catalog::discovery(&meta.version)),
+        "subscriptions/listen" => subscriptions::listen(request),
+        "tools/call" => call(request, &name),
+        "prompts/get" if name == inputs::PROMPT => inputs::prompt(request),
+        "resources/read" if request.params.string("uri").as_deref() == Some(inputs::RESOURCE) => {
+            inputs::read(request);
+        }
+        method if method.starts_with("tasks/") => jobs::answer(request),
+        // A method that is in no revision.
+        "fixture/client" => {
+            let meta = request.params.raw("_meta").unwrap_or("null");
+            request.result(&format!(r#"{{"client":{meta}}}"#));
+        }
+        method => match catalog::answer(request) {
+            Some(Ok(result)) => request.result(&result),
+            Some(Err(error)) => request.fail(&error),
+            None => request.refuse(NO_METHOD, &format!("no method `{method}`")),
+        },
+    }
+}
+
+/// Calls a tool; those that both eras have come last.
+fn call(request: &Request, name: &str) {
+    let arguments = request.params.members("arguments");
+    match name {
+        "test_logging_tool" => {
+            request.log("info", r#""from the tool that logs""#);
+            request.text("logged, if that was wanted");
+        }
+        "test_trigger_tool_change" => tools::more_tools(request),
+        "test_trigger_prompt_change" => {
+            request.session.change(|state| state.has_more_prompts = !state.has_more_prompts);
+            subscriptions::tell(request, Change::Prompts);
+            request.text("the list is another");
+        }
+        "hang_up" => request.text(&format!("{} ended", subscriptions::end_all(request))),
+        headers::MIRRORED => request.text(&request.params_text),
+        _ if inputs::call(request, name) => {}
+        _ if job_tools::call(request, name, &arguments) => {}
+        _ => tools::call(request),
+    }
+}

@@ -1,0 +1,289 @@
+//! A client of the revision without sessions, over HTTP: each request is an exchange of its own,
+//! on a connection of its own.
+
+use std::fmt::Write as _;
+use std::io::{self, BufReader, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::WAIT_WITHIN;
+use super::web::{Connection, Head, HttpAnswer, next_event};
+
+const VERSION: &str = "2026-07-28";
+
+/// An exchange may be silent for long; it ends when it is dropped.
+const SILENT_WITHIN: Duration = Duration::from_mins(10);
+
+/// Messages that have come and are not read yet. Who sends more waits.
+const MOST_UNREAD: usize = 1000;
+
+/// A client that says with each request all that there is to say.
+#[derive(Debug)]
+pub struct McpModern {
+    address: SocketAddr,
+    path: String,
+    token: String,
+    capabilities: Value,
+    last_id: AtomicU64,
+}
+
+impl McpModern {
+    /// A client of `http://<address><path>`; without a token if that is empty.
+    #[track_caller]
+    pub fn http(address: &str, path: &str, token: &str) -> Self {
+        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+        Self {
+            address: found.unwrap_or_else(|| panic!("`{address}` is no address")),
+            path: path.to_owned(),
+            token: token.to_owned(),
+            capabilities: json!({}),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// One that can do this.
+    #[must_use]
+    pub fn with_capabilities(self, capabilities: Value) -> Self {
+        Self { capabilities, ..self }
+    }
+
+    /// Params with what each request has to say of its client; what is there already stays.
+    pub fn params(&self, params: Value) -> Value {
+        let mut params = if params.is_null() { json!({}) } else { params };
+        for (key, value) in [
+            ("io.modelcontextprotocol/protocolVersion", json!(VERSION)),
+            ("io.modelcontextprotocol/clientCapabilities", self.capabilities.clone()),
+            ("io.modelcontextprotocol/clientInfo", json!({ "name": "xy-testkit", "version": "1" })),
+        ] {
+            if params["_meta"].get(key).is_none() {
+                params["_meta"][key] = value;
+            }
+        }
+        params
+    }
+
+    /// Asks, and waits for the whole answer, whether it is JSON or the end of a stream.
+    #[track_caller]
+    pub fn request(&self, method: &str, params: Value) -> Value {
+        self.start(method, params, &[]).answer()
+    }
+
+    /// Calls a tool, and waits for the whole answer.
+    #[track_caller]
+    pub fn call_tool(&self, name: &str, arguments: Value) -> Value {
+        self.request("tools/call", with(json!({ "name": name }), "arguments", arguments))
+    }
+
+    /// Asks, and gives the exchange, of which nothing is waited for. `headers` come after those
+    /// that a request has to have; one that is there already is replaced, or left out if it is
+    /// empty.
+    #[track_caller]
+    pub fn start(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> Exchange {
+        Exchange::begin(self.address, self.text(method, params, headers).as_bytes())
+    }
+
+    /// The same, and waits for all of the answer as it is.
+    #[track_caller]
+    pub fn post(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> HttpAnswer {
+        self.raw(self.text(method, params, headers).as_bytes())
+    }
+
+    /// Sends these bytes on a connection of their own, and reads one answer.
+    #[track_caller]
+    pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
+        let answer = Connection::open(self.address, WAIT_WITHIN).and_then(|mut it| {
+            let sent = it.send(bytes);
+            // Who refuses may do so before it has read everything.
+            it.answer().or_else(|cause| sent.and(Err(cause)))
+        });
+        answer.unwrap_or_else(|cause| panic!("no answer from {}: {cause}", self.address))
+    }
+
+    /// The whole text of a request: to be changed, or sent in pieces.
+    pub fn text(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> String {
+        let params = self.params(params);
+        let source = if method == "resources/read" { "uri" } else { "name" };
+        let is_named = matches!(method, "tools/call" | "prompts/get" | "resources/read");
+        let name = params[source].as_str().filter(|_| is_named).map(encoded).unwrap_or_default();
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let head = [
+            ("Mcp-Method", method),
+            ("Mcp-Name", &name),
+            ("MCP-Protocol-Version", VERSION),
+            ("Content-Type", "application/json"),
+        ];
+        self.text_of("POST", &[&head[..], headers].concat(), &body.to_string())
+    }
+
+    /// The whole text of any request, with the address and the token of this client.
+    pub fn text_of(&self, method: &str, headers: &[(&str, &str)], body: &str) -> String {
+        let (host, length) = (self.address.to_string(), body.len().to_string());
+        let bearer = format!("Bearer {}", self.token);
+        let bearer = if self.token.is_empty() { "" } else { &*bearer };
+        let mut all = vec![
+            ("Host", &*host),
+            ("Accept", "application/json, text/event-stream"),
+            ("Authorization", bearer),
+            ("Content-Length", &length),
+        ];
+        for (name, value) in headers {
+            all.retain(|(it, _)| !it.eq_ignore_ascii_case(name));
+            all.push((name, value));
+        }
+        let mut text = format!("{method} {} HTTP/1.1\r\n", self.path);
+        for (name, value) in all.iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = write!(text, "{name}: {value}\r\n"); // A string takes everything.
+        }
+        text + "\r\n" + body
+    }
+}
+
+fn with(mut object: Value, key: &str, value: Value) -> Value {
+    object[key] = value;
+    object
+}
+
+/// A name as a header can hold it.
+fn encoded(name: &str) -> String {
+    let is_plain = name.trim() == name && name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if is_plain && !name.is_empty() && !name.starts_with("=?") {
+        return name.to_owned();
+    }
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut all = String::from("=?base64?");
+    for three in name.as_bytes().chunks(3) {
+        let bits = (0..3).fold(0, |bits, at| bits << 8 | usize::from(*three.get(at).unwrap_or(&0)));
+        for at in 0..4 {
+            let digit = char::from(digits[bits >> (18 - 6 * at) & 63]);
+            all.push(if at <= three.len() { digit } else { '=' });
+        }
+    }
+    all + "?="
+}
+
+/// A request and what is said about it. Dropping it hangs up.
+#[derive(Debug)]
+pub struct Exchange {
+    socket: TcpStream,
+    told: Receiver<Told>,
+    head: Option<Head>,
+}
+
+#[derive(Debug)]
+enum Told {
+    Head(Head),
+    Message(String),
+    Broken(io::Error),
+}
+
+impl Exchange {
+    #[track_caller]
+    fn begin(address: SocketAddr, request: &[u8]) -> Self {
+        let opened = Connection::open(address, SILENT_WITHIN).and_then(|mut connection| {
+            connection.send(request)?;
+            let socket = connection.socket().try_clone()?;
+            Ok((connection, socket))
+        });
+        let (connection, socket) =
+            opened.unwrap_or_else(|cause| panic!("{address} took no request: {cause}"));
+        let (tells, told) = sync_channel(MOST_UNREAD);
+        thread::spawn(move || {
+            if let Err(cause) = read(connection, &tells) {
+                let _ = tells.send(Told::Broken(cause)); // The test may have hung up.
+            }
+        });
+        Self { socket, told, head: None }
+    }
+
+    /// Waits for the status.
+    #[track_caller]
+    pub fn status(&mut self) -> u16 {
+        self.head().status
+    }
+
+    /// Waits for a header, by its name in any case.
+    #[track_caller]
+    pub fn header(&mut self, name: &str) -> Option<String> {
+        self.head().header(name).map(str::to_owned)
+    }
+
+    #[track_caller]
+    fn head(&mut self) -> &Head {
+        if self.head.is_none() {
+            match self.hear(WAIT_WITHIN) {
+                Some(Told::Head(head)) => self.head = Some(head),
+                told => panic!("no head, but {told:?}"),
+            }
+        }
+        self.head.as_ref().expect("it was just put there")
+    }
+
+    /// The next message, an event or the whole body; `None` at the end.
+    #[track_caller]
+    pub fn next_message(&mut self) -> Option<Value> {
+        self.head();
+        match self.hear(WAIT_WITHIN)? {
+            Told::Message(text) => {
+                let read = serde_json::from_str(&text);
+                Some(read.unwrap_or_else(|cause| panic!("no JSON ({cause}): {text}")))
+            }
+            told => panic!("no message, but {told:?}"),
+        }
+    }
+
+    /// Whether nothing is said for so long.
+    pub fn is_silent_for(&mut self, limit: Duration) -> bool {
+        matches!(self.told.recv_timeout(limit), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// The answer; what is said before it is passed over.
+    #[track_caller]
+    pub fn answer(mut self) -> Value {
+        loop {
+            match self.next_message() {
+                Some(message) if message.get("method").is_none() => return message,
+                Some(_) => {}
+                None => panic!("it ended without an answer"),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn hear(&mut self, limit: Duration) -> Option<Told> {
+        match self.told.recv_timeout(limit) {
+            Ok(Told::Broken(cause)) => panic!("the exchange broke: {cause}"),
+            Ok(told) => Some(told),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing was said within {limit:?}"),
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Both); // It may have ended.
+    }
+}
+
+/// Reads an answer, and tells what is in it as it comes.
+fn read(mut connection: Connection, tells: &SyncSender<Told>) -> io::Result<()> {
+    let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+    let head = connection.head()?;
+    tells.send(Told::Head(head.clone())).map_err(gone)?;
+    let mut body = BufReader::new(connection.body(&head));
+    if head.is_stream() {
+        while let Some(event) = next_event(&mut body)? {
+            tells.send(Told::Message(event.data)).map_err(gone)?;
+        }
+        return Ok(());
+    }
+    let mut text = String::new();
+    body.read_to_string(&mut text)?;
+    if text.is_empty() { Ok(()) } else { tells.send(Told::Message(text)).map_err(gone) }
+}
