@@ -37,6 +37,8 @@ pub struct Paths {
     pub token_file: PathBuf,
     /// What they have to show if they shall also manage servers.
     pub manage_token_file: PathBuf,
+    /// What is signed with that clients carry from one daemon to the next.
+    pub state_key_file: PathBuf,
     /// What servers last said of themselves.
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
@@ -110,6 +112,7 @@ impl Paths {
             daemon_log: state_dir.join("daemon.log"),
             token_file: state_dir.join("token"),
             manage_token_file: state_dir.join("manage-token"),
+            state_key_file: state_dir.join("state-key"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
             state_dir,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
-use xy_gateway::http::{Auth, HttpRules, Token, read_or_make_token};
+use xy_gateway::http::{Auth, HttpRules, Token, random_token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -93,6 +93,16 @@ pub(crate) fn http(
             (None, Some(problem))
         }
     }
+}
+
+/// What is signed with that clients carry. One that cannot be kept is as good, until the next
+/// daemon comes.
+pub(crate) fn key(paths: &Paths) -> io::Result<String> {
+    read_or_make_token(&paths.state_key_file).or_else(|cause| {
+        let file = paths.state_key_file.display();
+        tracing::warn!("the key `{file}` cannot be kept: {cause}");
+        random_token()
+    })
 }
 
 fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::Result<HttpRules> {

@@ -147,6 +147,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         lines,
         local: mcp_listener,
         manifests_dir: daemon.paths.manifests_dir.clone(),
+        key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),

@@ -55,7 +55,7 @@ pub use guard::{Auth, Token};
 use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
-pub use token::read_or_make_token;
+pub use token::{random_token, read_or_make_token};
 
 /// What the door keeps to.
 #[derive(Debug, Clone)]

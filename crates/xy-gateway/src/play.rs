@@ -35,6 +35,7 @@ use crate::upstream::Upstream;
 use crate::upstream::wire::Wire;
 
 mod attribution;
+mod eras;
 mod patience;
 mod tasks;
 mod turns;
@@ -102,6 +103,10 @@ impl Play {
     }
 
     async fn with(calls: CallRules, is_adopted: bool) -> Self {
+        Self::of(calls, is_adopted, &legacy()).await
+    }
+
+    async fn of(calls: CallRules, is_adopted: bool, introduction: &Introduction) -> Self {
         let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
         let parked = Parked::new(Key::of(b"secret"), 1);
@@ -109,7 +114,7 @@ impl Play {
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
-        let upstream = life(&hub, &server, said, sent.clone(), is_adopted).await;
+        let upstream = life(&hub, &server, said, sent.clone(), is_adopted, introduction).await;
         Self { hub, server, upstream, sent, said: heard }
     }
 
@@ -120,7 +125,8 @@ impl Play {
         let (said, heard) = mpsc::channel(64);
         self.said = heard;
         self.sent = Rc::default();
-        self.upstream = life(&self.hub, &self.server, said, self.sent.clone(), false).await;
+        let sent = self.sent.clone();
+        self.upstream = life(&self.hub, &self.server, said, sent, false, &legacy()).await;
     }
 
     /// The server says something.
@@ -206,16 +212,19 @@ async fn life(
     said: mpsc::Sender<Said>,
     sent: Rc<Sent>,
     is_adopted: bool,
+    introduction: &Introduction,
 ) -> Rc<Upstream> {
     let key = InstanceKey::shared(server.name.clone());
     let upstream = Upstream::new(key, said, 1, is_adopted, sent, hub.clone());
     server.add(&upstream);
-    let introduction = Introduction::read(
-        r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}}}"#,
-    );
-    upstream.resume(introduction.unwrap(), false).await;
+    upstream.resume(introduction.clone(), false).await;
     hub.opened(&upstream);
     upstream
+}
+
+fn legacy() -> Introduction {
+    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}},"serverInfo":{"name":"old"}}"#;
+    Introduction::read(said).unwrap()
 }
 
 #[derive(Default)]

@@ -37,6 +37,7 @@ impl<'t> Members<'t> {
     }
 
     /// Leaves out all that `is_meant` by their keys.
+    #[must_use]
     pub fn without(mut self, is_meant: impl Fn(&str) -> bool) -> Self {
         self.0.retain(|(key, _)| !is_meant(key));
         self

@@ -13,6 +13,7 @@ use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
 use crate::bridge::rounds::Round;
+use crate::bridge::{Unfit, hold};
 use crate::catalog::Kind;
 use crate::era::{self, Era};
 use crate::front::{StreamNo, View};
@@ -345,6 +346,11 @@ impl Client {
             rounds: request.rounds,
             has_state: request.params.state().is_some(),
         };
+        // Only a modern server gives out states of its own.
+        let is_legacy = || said(server, self).is_some_and(|(_, era)| era == Era::Legacy);
+        if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {
+            return Err(hold::refused(Unfit::NotOurs));
+        }
         if outgoing.follow == Follow::NewTask {
             self.hub.check_room_for_task(self)?;
         }

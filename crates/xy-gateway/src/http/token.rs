@@ -27,6 +27,11 @@ pub fn read_or_make_token(path: &Path) -> io::Result<String> {
     }
 }
 
+/// A token that is kept nowhere.
+pub fn random_token() -> io::Result<String> {
+    random_hex::<32>()
+}
+
 fn read(path: &Path) -> io::Result<String> {
     // Not through a link, which could lead to any file, and without waiting for a pipe.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -62,7 +67,7 @@ fn unfit(path: &Path, what: &str) -> io::Error {
 
 /// Writes a file beside it and links that to its name, which succeeds for one only.
 fn make(path: &Path) -> io::Result<String> {
-    let token = random_hex::<32>()?;
+    let token = random_token()?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", random_hex::<8>()?));
     let beside = Path::new(&beside);

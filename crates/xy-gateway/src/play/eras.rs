@@ -1,0 +1,541 @@
+//! Clients and servers of different eras.
+
+use super::*;
+use crate::modern;
+
+const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
+
+/// What a modern client says of itself with each request.
+fn meta(capabilities: &Value, more: &Value) -> Value {
+    let mut meta = json!({ modern::VERSION: "2026-07-28", modern::CAPABILITIES: capabilities });
+    meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    meta
+}
+
+impl Play {
+    async fn modern() -> Self {
+        let introduction = Introduction::discovered(MODERN).unwrap();
+        Self::of(CallRules::default(), false, &introduction).await
+    }
+
+    /// A request of a modern client of this token, which is another client to everybody.
+    fn once(&self, who: u64, id: u64, method: &str, params: &Value) -> Visitor {
+        let view = View::Profile("default".to_owned());
+        let entry = Entry { view, may_manage: false, stay: Stay::Once, who };
+        let heard = Rc::new(Heard::default());
+        let conversation = self.hub.open(entry, heard.clone()).unwrap();
+        let visitor = Visitor { conversation, heard };
+        visitor.ask(&json!(id), method, params);
+        visitor
+    }
+
+    /// A call of a modern client that can be asked everything, with these params besides.
+    fn called(&self, id: u64, more: &Value) -> Visitor {
+        self.called_by(1, id, "call", more)
+    }
+
+    fn called_by(&self, who: u64, id: u64, arguments: &str, more: &Value) -> Visitor {
+        let all = json!({ "elicitation": { "form": {}, "url": {} }, "sampling": {}, "roots": {} });
+        let meta = meta(&all, &json!({ "progressToken": format!("p{id}") }));
+        let mut params = json!({ "name": "s__x", "arguments": arguments, "_meta": meta });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.once(who, id, "tools/call", &params)
+    }
+
+    /// What the server has been answered since, by the ids of its questions.
+    fn answered(&self) -> Vec<(String, Value)> {
+        let answers = self.sent().into_iter().filter(|it| it["method"].is_null());
+        answers.map(|it| (text(&it["id"]), it)).collect()
+    }
+}
+
+impl Visitor {
+    /// What it is asked for: by whose names, and the state.
+    #[track_caller]
+    fn wanted(&self) -> (Vec<(String, String)>, Value) {
+        let heard = self.heard();
+        let [answer] = heard.as_slice() else { panic!("{heard:?}") };
+        let result = &answer["result"];
+        assert_eq!(result["resultType"], "input_required", "{answer}");
+        let wanted = result["inputRequests"].as_object().unwrap().iter();
+        let wanted = wanted.map(|(key, it)| (key.clone(), text(&it["method"]))).collect();
+        (wanted, result["requestState"].clone())
+    }
+
+    /// The code of the only error that it has heard since.
+    #[track_caller]
+    fn code(&self) -> i64 {
+        let heard = self.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        heard[0]["error"]["code"].as_i64().unwrap_or_else(|| panic!("{heard:?}"))
+    }
+}
+
+fn answers(state: &Value, answers: &Value) -> Value {
+    json!({ "requestState": state, "inputResponses": answers })
+}
+
+/// Lets what is due happen.
+async fn now() {
+    later(Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_server_hears_nothing_of_the_other_era_and_its_client_gets_all_it_needs() {
+    here(async {
+        let play = Play::begin().await;
+        let client = play.called(1, &json!({}));
+        let sent = play.sent();
+        assert_eq!(sent[0]["params"]["_meta"], json!({ "progressToken": sent[0]["id"] }));
+        let ours = sent[0]["id"].as_u64().unwrap();
+        let progress = json!({ "progressToken": ours, "progress": 1 });
+        play.say(
+            &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
+        );
+        play.answer(ours);
+        let heard = client.heard();
+        assert_eq!(heard[0]["params"]["progressToken"], "p1");
+        let result = &heard[1]["result"];
+        assert_eq!((&result["resultType"], &result["ok"]), (&json!("complete"), &json!(ours)));
+        assert_eq!(result["_meta"][modern::SERVER_INFO]["name"], "old");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_in_a_call_is_answered_by_its_repetition() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("e", "elicitation/create");
+        play.ask("r", "roots/list");
+        now().await;
+        let (wanted, state) = first.wanted();
+        let of = |key: &str, method: &str| (key.to_owned(), method.to_owned());
+        assert_eq!(wanted, [of("q1", "elicitation/create"), of("q2", "roots/list")]);
+        first.conversation.close();
+        assert!(play.sent().is_empty(), "the call goes on");
+
+        let said = json!({ "q1": { "action": "accept" }, "q2": { "roots": [1.50] }, "other": {} });
+        let second = play.called(2, &answers(&state, &said));
+        let answered = play.answered();
+        assert_eq!(answered[0].1["result"], json!({ "action": "accept" }));
+        assert_eq!(answered[1].1["result"], json!({ "roots": [1.50] }));
+        let progress = json!({ "progressToken": ours, "progress": 1 });
+        play.say(
+            &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
+        );
+        play.answer(ours);
+        let heard = second.heard();
+        assert_eq!(heard[0]["params"]["progressToken"], "p2", "its token replaces the old one");
+        assert_eq!((&heard[1]["id"], &heard[1]["result"]["ok"]), (&json!(2), &json!(ours)));
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_later_or_not_answered_is_asked_in_the_next_round() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        play.ask("b", "elicitation/create");
+        now().await;
+        let (wanted, state) = first.wanted();
+        assert_eq!(wanted.len(), 2);
+        play.ask("c", "sampling/createMessage");
+        let second = play.called(2, &answers(&state, &json!({ "q1": { "action": "decline" } })));
+        now().await;
+        assert_eq!(play.answered().len(), 1);
+        let (wanted, state) = second.wanted();
+        let keys: Vec<&str> = wanted.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["q2", "q3"]);
+        let third = play.called(3, &answers(&state, &json!({ "q2": {}, "q3": {} })));
+        assert_eq!(play.answered().len(), 2);
+        play.answer(ours);
+        assert_eq!(third.heard()[0]["result"]["ok"], ours);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_comes_between_two_rounds_is_held() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        play.answer(ours);
+        let second = play.called(2, &answers(&state, &json!({})));
+        assert_eq!(second.heard()[0]["result"]["ok"], ours);
+        // One that comes at the same time needs no round at all.
+        let third = play.called(3, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        play.answer(ours);
+        now().await;
+        assert_eq!(third.heard()[0]["result"]["ok"], ours);
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_come_back_has_its_call_cancelled() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        later(599 * SECOND).await;
+        assert!(play.sent().is_empty());
+        later(2 * SECOND).await;
+        let sent = play.sent();
+        assert_eq!((&sent[0]["id"], &sent[0]["error"]["code"]), (&json!("a"), &json!(-32603)));
+        assert_eq!(sent[1]["method"], "notifications/cancelled");
+        assert_eq!(sent[1]["params"]["requestId"], ours);
+        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        assert_eq!(second.code(), -32010, "outcome unknown");
+        assert!(play.sent().is_empty(), "it is never sent as a new call");
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_is_good_once_for_its_own_client_and_request() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        let more = answers(&state, &json!({ "q1": {} }));
+        let mut altered = state.as_str().unwrap().to_owned();
+        altered.replace_range(20..21, if &altered[20..21] == "0" { "1" } else { "0" });
+        let altered = answers(&json!(altered), &json!({ "q1": {} }));
+        for (refused, why) in [
+            (play.called_by(2, 2, "call", &more), "another client"),
+            (play.called_by(1, 2, "other", &more), "another request"),
+            (play.called(2, &altered), "was changed"),
+            (play.called(2, &answers(&json!(7), &json!({}))), "not given out"),
+            (play.called(2, &answers(&json!("theirs"), &json!({}))), "not given out"),
+        ] {
+            let said = refused.error();
+            assert!(said.contains("requestState") && said.contains(why), "{said}");
+        }
+        assert!(play.sent().is_empty(), "nothing of that reaches the server");
+        let second = play.called(3, &more);
+        assert!(second.heard().is_empty());
+        assert_eq!(play.answered().len(), 1);
+        let again = play.called(4, &more).error();
+        assert!(again.contains("one use"), "{again}");
+        play.answer(ours);
+        assert_eq!(second.heard().len(), 1);
+        assert!(play.called(5, &more).error().contains("one use"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_meanwhile_leaves_an_unknown_outcome() {
+    here(async {
+        let mut play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        play.sent();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        play.live_again().await;
+        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        assert_eq!(second.code(), -32010);
+        assert!(play.calls().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_asked_only_what_it_can_do_and_where_it_can_answer() {
+    here(async {
+        let play = Play::begin().await;
+        let meta = meta(&json!({ "sampling": {} }), &json!({}));
+        let params = json!({ "name": "s__x", "_meta": meta });
+        let client = play.once(1, 1, "tools/call", &params);
+        play.sent();
+        play.ask("e", "elicitation/create");
+        play.ask("x", "tasks/list");
+        let answered = play.answered();
+        assert_eq!(answered[0].1["error"]["code"], -32601);
+        assert!(answered[1].1["error"].is_object());
+        play.ask("s", "sampling/createMessage");
+        now().await;
+        assert_eq!(client.wanted().0.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_cancels_or_leaves_takes_its_call_with_it() {
+    here(async {
+        let play = Play::begin().await;
+        let client = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        client.conversation.close(); // Before it has heard what is asked.
+        now().await;
+        let sent = play.sent();
+        assert!(sent.iter().any(|it| it["params"]["requestId"] == ours), "{sent:?}");
+        assert_eq!(play.hub.parked.len(), 0);
+
+        later(61 * SECOND).await; // Nothing is said of that any more.
+        let lasting = play.client(&json!({}));
+        let meta = meta(&json!({ "roots": {} }), &json!({}));
+        lasting.ask(&json!(1), "tools/call", &json!({ "name": "s__x", "_meta": meta }));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("b", "roots/list");
+        now().await;
+        lasting.wanted();
+        lasting.conversation.close();
+        let sent = play.sent();
+        assert!(sent.iter().any(|it| it["params"]["requestId"] == ours), "{sent:?}");
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_come_to_who_asks_for_them() {
+    here(async {
+        let play = Play::begin().await;
+        let log = |level: &str| {
+            let params = json!({ "level": level, "data": level });
+            json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params })
+        };
+        let ask = |id, more: &Value| {
+            let params = json!({ "name": "s__x", "_meta": meta(&json!({}), more) });
+            play.once(1, id, "tools/call", &params)
+        };
+        let silent = ask(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.say(&log("error"));
+        play.answer(ours);
+        assert_eq!(silent.heard().len(), 1, "its answer");
+        let curious = ask(2, &json!({ modern::LOG_LEVEL: "warning" }));
+        let sent = play.sent();
+        let level = &sent.iter().find(|it| it["method"] == "logging/setLevel").unwrap()["params"];
+        assert_eq!(level["level"], "warning");
+        play.say(&log("info"));
+        play.say(&log("error"));
+        let heard = curious.heard();
+        assert_eq!((heard.len(), &heard[0]["params"]["data"]), (1, &json!("error")));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_client_keeps_the_turn() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        let other = play.called_by(2, 9, "other", &json!({}));
+        assert!(play.calls().is_empty());
+        play.called(2, &answers(&state, &json!({ "q1": {} })));
+        play.answer(ours);
+        assert_eq!(play.calls().len(), 1, "now the other's");
+        assert!(other.heard().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_who_has_to_go_elsewhere_first_is_asked_and_the_call_made_again() {
+    here(async {
+        let play = Play::begin().await;
+        let refuse = |ours: u64| {
+            let elsewhere =
+                json!({ "mode": "url", "elicitationId": "1", "url": "https://x", "message": "go" });
+            let data = json!({ "elicitations": [elsewhere] });
+            let error = json!({ "code": -32042, "message": "go", "data": data });
+            play.say(&json!({ "jsonrpc": "2.0", "id": ours, "error": error }));
+        };
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        refuse(ours);
+        let (wanted, state) = first.wanted();
+        assert_eq!(wanted.len(), 1);
+        let second = play.called(2, &answers(&state, &json!({ "q1": { "action": "accept" } })));
+        let sent = play.sent();
+        assert_eq!(sent[0]["method"], "tools/call");
+        assert!(sent[0]["params"]["requestState"].is_null(), "{}", sent[0]);
+        play.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(second.heard().len(), 1);
+        assert!(play.called(3, &answers(&state, &json!({}))).error().contains("one use"));
+
+        let params = json!({ "name": "s__x", "_meta": meta(&json!({}), &json!({})) });
+        let unable = play.once(1, 4, "tools/call", &params);
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        refuse(ours);
+        assert_eq!(unable.code(), modern::MISSING_CAPABILITY);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_of_this_era_does_not_exist_in_it() {
+    here(async {
+        let play = Play::begin().await;
+        let params = json!({ "_meta": meta(&json!({}), &json!({})) });
+        for method in
+            ["initialize", "ping", "logging/setLevel", "resources/subscribe", "tasks/list"]
+        {
+            assert_eq!(play.once(1, 1, method, &params).code(), -32601, "{method}");
+        }
+        let discovered = play.once(1, 1, "server/discover", &params).heard();
+        let result = &discovered[0]["result"];
+        assert_eq!(result["supportedVersions"][0], "2026-07-28");
+        assert_eq!(result["_meta"][modern::SERVER_INFO]["name"], "xy");
+        assert_eq!(result["cacheScope"], "private");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_is_told_with_each_request_who_asks() {
+    here(async {
+        let play = Play::modern().await;
+        let client = play.client(&json!({ "roots": {}, "tasks": {} }));
+        client.ask(&json!(1), "logging/setLevel", &json!({ "level": "error" }));
+        client.heard();
+        client.call("a");
+        let sent = play.sent();
+        let meta = &sent[0]["params"]["_meta"];
+        assert_eq!(meta[modern::VERSION], "2026-07-28");
+        assert_eq!(meta[modern::CAPABILITIES], json!({ "roots": {} }));
+        assert_eq!(
+            (&meta[modern::LOG_LEVEL], &meta["progressToken"]),
+            (&json!("error"), &sent[0]["id"])
+        );
+        play.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(client.heard()[0]["id"], "a");
+    })
+    .await;
+}
+
+/// A modern server wants to know this before it does a call.
+fn want(ours: u64, wanted: &Value, state: &Value) -> Value {
+    let result =
+        json!({ "resultType": "input_required", "inputRequests": wanted, "requestState": state });
+    json!({ "jsonrpc": "2.0", "id": ours, "result": result })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_modern_server_wants_to_know_is_asked_of_a_legacy_client() {
+    here(async {
+        let play = Play::modern().await;
+        let client = play.client(&json!({ "roots": {}, "elicitation": { "url": {}, "form": {} } }));
+        client.call("a");
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        let url = json!({ "mode": "url", "url": "https://x", "message": "go" });
+        let wanted = json!({
+            "one": { "method": "roots/list" },
+            "two": { "method": "elicitation/create", "params": url },
+        });
+        play.say(&want(ours, &wanted, &json!("theirs")));
+        let asked = client.heard();
+        assert_eq!((asked.len(), &asked[0]["method"]), (2, &json!("roots/list")));
+        assert!(asked[1]["params"]["elicitationId"].is_string());
+        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": { "roots": [] } }));
+        assert!(play.calls().is_empty());
+        let declined = json!({ "code": -1, "message": "no" });
+        client.say(&json!({ "jsonrpc": "2.0", "id": asked[1]["id"], "error": declined }));
+        let sent = play.sent();
+        let params = &sent[0]["params"];
+        assert_eq!(params["inputResponses"]["one"], json!({ "roots": [] }));
+        assert_eq!(params["inputResponses"]["two"], json!({ "action": "cancel" }));
+        assert_eq!((&params["requestState"], &params["name"]), (&json!("theirs"), &json!("x")));
+        play.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(client.heard()[0]["id"], "a");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_may_want_to_know_more_sixteen_times() {
+    here(async {
+        let play = Play::modern().await;
+        let client = play.client(&json!({}));
+        client.call("a");
+        for _ in 0..=16 {
+            let [(ours, _)] = play.calls().try_into().unwrap();
+            play.say(&want(ours, &json!({}), &json!("again")));
+        }
+        assert!(client.error().contains("16 times"));
+        assert!(play.calls().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_asked_or_answered_is_the_end_of_the_call() {
+    here(async {
+        let play = Play::modern().await;
+        let client = play.client(&json!({ "sampling": {} }));
+        let sampling = json!({ "q": { "method": "sampling/createMessage", "params": {} } });
+        for wanted in [
+            json!({ "q": { "method": "roots/list" } }),
+            json!({ "q": { "method": "tools/call" } }),
+            json!({ "q": 7 }),
+        ] {
+            client.call("a");
+            let [(ours, _)] = play.calls().try_into().unwrap();
+            play.say(&want(ours, &wanted, &json!("s")));
+            assert!(client.error().contains("cannot be asked"));
+        }
+        client.call("b");
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.say(&want(ours, &sampling, &json!("s")));
+        let asked = client.heard();
+        let refused = json!({ "code": -1, "message": "the user said no" });
+        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "error": refused }));
+        assert_eq!(client.error(), "the user said no");
+
+        client.call("c");
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.say(&want(ours, &sampling, &json!("s")));
+        let asked = client.heard();
+        client.cancel("c");
+        let taken_back = client.heard();
+        assert_eq!(taken_back[0]["params"]["requestId"], asked[0]["id"]);
+        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": {} }));
+        assert!(play.calls().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn equals_are_left_alone() {
+    here(async {
+        let play = Play::modern().await;
+        let client =
+            play.called(1, &json!({ "requestState": "theirs", "inputResponses": { "q": 1.50 } }));
+        let sent = play.sent();
+        assert_eq!(sent[0]["params"]["requestState"], "theirs");
+        let ours = sent[0]["id"].as_u64().unwrap();
+        play.say(&want(ours, &json!({ "q": {} }), &json!("next")));
+        assert_eq!(client.wanted().1, "next");
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
