@@ -360,7 +360,8 @@ impl Hub {
             None => {}
         }
         if upstream.is_modern() {
-            self.listen_again(upstream);
+            // The wish stands, whoever waits for it.
+            drop(upstream.listen_to(self.watched(&server, holder)));
         } else {
             for uri in self.subscriptions.borrow().of(&server.name, holder) {
                 let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
@@ -368,14 +369,6 @@ impl Hub {
             }
         }
         self.tell_news();
-    }
-
-    /// Has a server without `resources/subscribe` tell of what is watched now; the wish stands,
-    /// whoever waits for it.
-    fn listen_again(&self, upstream: &Upstream) {
-        let InstanceKey { server, holder } = upstream.key();
-        let uris = self.subscriptions.borrow().of(server, *holder);
-        drop(upstream.listen_to(uris.into_iter().collect()));
     }
 
     /// Servers log what the one who wants to know most wants to know.

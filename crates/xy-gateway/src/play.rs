@@ -35,6 +35,7 @@ use crate::upstream::Upstream;
 use crate::upstream::wire::Wire;
 
 mod attribution;
+mod ears;
 mod eras;
 mod patience;
 mod tasks;

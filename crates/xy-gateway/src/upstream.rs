@@ -115,8 +115,6 @@ pub(crate) struct Upstream {
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
     company: Rc<dyn Company>,
-    /// Whether it speaks the revision without sessions.
-    is_modern: Cell<bool>,
     /// What listens to what it says of its own accord, where it has to be asked for that.
     ears: Ears,
     /// Some of its lists may have changed.
@@ -205,7 +203,6 @@ impl Upstream {
             stage: RefCell::new(Stage::Greeted),
             said,
             company,
-            is_modern: Cell::new(false),
             ears: Ears::default(),
             stale: Notify::new(),
             learned: Notify::new(),
@@ -555,7 +552,7 @@ impl Upstream {
 
     /// Whether it speaks the revision without sessions.
     pub(crate) fn is_modern(&self) -> bool {
-        self.is_modern.get()
+        self.era() == Era::Modern
     }
 
     /// Whether a tool of it that cannot be told of outside of messages is none.

@@ -241,7 +241,11 @@ impl Leader {
         troubles: &mut mpsc::Receiver<Trouble>,
     ) -> Result<Rc<Introduction>, Trouble> {
         let within = self.settings.rules.ready.within;
-        let late = || Trouble::Failing(format!("it has not answered a greeting within {within:?}"));
+        let late = || {
+            Trouble::Failing(format!(
+                "it has answered neither `server/discover` nor `initialize` within {within:?}"
+            ))
+        };
         timeout(within, self.greet(streams, troubles)).await.unwrap_or_else(|_| Err(late()))
     }
 

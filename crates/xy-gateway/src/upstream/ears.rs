@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -25,6 +25,9 @@ const CANCELLED: &str = "notifications/cancelled";
 
 /// How long a server may take to say that it listens to what we want.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The same, and what was wished before it.
+const HEARD_WITHIN: Duration = Duration::from_secs(20);
 
 /// How soon it is tried again, and how late.
 const FIRST_AGAIN: Duration = Duration::from_millis(500);
@@ -97,6 +100,11 @@ impl Ears {
         self.current.get()
     }
 
+    /// Nothing more will be heard.
+    pub(super) fn give_up(&self) {
+        self.askers.take();
+    }
+
     fn settle(&self) {
         self.is_settled.set(true);
         self.settled.notify_waiters();
@@ -131,7 +139,10 @@ impl Upstream {
             }
             let gone =
                 || CallError::new(ErrorKind::NotRunning, format!("`{server}` is not listened to"));
-            heard.await.unwrap_or_else(|_| Err(gone()))
+            match timeout(HEARD_WITHIN, heard).await {
+                Ok(heard) => heard.unwrap_or_else(|_| Err(gone())),
+                Err(_) => Err(gone().cause(format!("it took longer than {HEARD_WITHIN:?}"))),
+            }
         }
     }
 

@@ -97,7 +97,6 @@ impl Upstream {
         let mut stage = self.stage.borrow_mut();
         if !matches!(*stage, Stage::Closed) {
             *stage = Stage::Greeted;
-            self.is_modern.set(false);
         }
     }
 
@@ -144,6 +143,7 @@ impl Upstream {
         for (_, Call { caller, place, .. }) in calls {
             caller.fail(&self.lost(self.wire.is_written(place), why));
         }
+        self.ears.give_up();
         self.wire.hang_up();
     }
 

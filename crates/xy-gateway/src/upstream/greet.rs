@@ -13,7 +13,7 @@ use xy_supervisor::speak::Said;
 use super::probe::{Asked, Came, Hello, Next};
 use super::web::Trouble;
 use super::{Question, Stage, Upstream, own};
-use crate::era::{self, Era, Introduction};
+use crate::era::{self, Introduction};
 use crate::modern::DISCOVER;
 
 /// No daemon has come so far by counting.
@@ -161,7 +161,6 @@ impl Upstream {
     /// The server can be asked from now on.
     pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
-        self.is_modern.set(introduction.era() == Era::Modern);
         self.stage.replace(Stage::Open(introduction.clone()));
         self.leave_note_surely().await;
         introduction

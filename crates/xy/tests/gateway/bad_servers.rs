@@ -155,8 +155,8 @@ fn a_flood_of_one_server_does_not_hold_up_another() {
 
 #[test]
 fn a_server_that_closes_its_stdout_and_lives_is_restarted_and_counted() {
-    // `initialize`, four lists, and the next answer is the last.
-    let home = home_with_bad(&["--close-stdout-after", "6"], "");
+    // `server/discover`, `initialize`, four lists, and the next answer is the last.
+    let home = home_with_bad(&["--close-stdout-after", "7"], "");
     let client = local(&home);
     ready(&home, &["bad"]);
     home.wait_until("it is listed", || client.tool_names().iter().any(|name| name == "bad__echo"));

@@ -258,7 +258,8 @@ fn an_adopted_modern_server_is_not_asked_again() {
     daemon.kill9();
     home.daemon();
     ready(&home, &["s"]);
-    assert_eq!((&status(&home, "s")["pid"], spoken(&home).as_str()), (&pid, MODERN));
+    home.wait_until("it is spoken with", || spoken(&home) == MODERN);
+    assert_eq!(status(&home, "s")["pid"], pid);
     assert_eq!(heard_of(&home, "s", "server/discover").len(), 1);
     home.wait_until("what the earlier daemon listened to is ended", || {
         heard_of(&home, "s", "notifications/cancelled").len() == 1
@@ -305,7 +306,7 @@ fn a_modern_server_over_http_is_told_in_the_head_what_each_call_is() {
         client.tool_names().contains(&"s__marked".to_owned())
     });
     assert!(!client.tool_names().contains(&"s__ill_marked".to_owned()));
-    let log = home.call("logs", json!({ "name": "s", "tail": 50 })).unwrap().to_string();
+    let log = home.xy(&["logs", "s"]).stdout;
     assert!(log.contains("tool `ill_marked` is not shown"), "{log}");
     assert_eq!(text(&call(&home, "echo", "a")), "a");
     assert_eq!(text(&call(&home, "stream", "b")), "b");

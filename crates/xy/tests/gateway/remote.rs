@@ -537,7 +537,8 @@ fn what_is_cancelled_while_a_session_is_begun_again_is_never_done() {
     client.cancel(&json!(id));
     echoes(&client, "near");
     remote.let_go();
-    assert_eq!(text(&client.call("far__echo", say("wanted"))), "wanted");
+    let wanted = client.call("far__echo", say("wanted"));
+    assert_eq!(text(&wanted), "wanted", "{wanted}");
     assert_eq!(remote.done(), ["wanted"]);
     home.finish();
 }

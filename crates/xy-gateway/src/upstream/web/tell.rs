@@ -81,9 +81,10 @@ impl Web {
     }
 
     pub(super) async fn tell_one(&self, message: Bytes) -> Result<(), String> {
-        let count = *self.sessions.borrow();
+        // What is said outside of a session ends none that has begun meanwhile.
+        let (count, had_session) = (*self.sessions.borrow(), self.has_session());
         let response = self.post(message).await.map_err(|failed| failed.words())?;
-        match meaning(response.status(), response.headers(), self.has_session()) {
+        match meaning(response.status(), response.headers(), had_session) {
             Meaning::Message | Meaning::Events | Meaning::Taken => Ok(()),
             Meaning::Forgotten => {
                 self.forgotten(count);
