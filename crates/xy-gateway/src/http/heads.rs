@@ -31,9 +31,11 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Whether the head says that it is of the revision without sessions, or of a later one.
+/// Whether the head says that it is of the revision without sessions, or of a later one. Some
+/// say what they ask in the head of older revisions too.
 pub(super) fn is_modern(headers: &HeaderMap) -> bool {
-    has_modern_version(headers) || headers.contains_key(METHOD)
+    let has_method = headers.contains_key(METHOD) && !headers.contains_key(VERSION);
+    has_modern_version(headers) || has_method
 }
 
 /// The same by the version alone. What is no version at all is none of the older ones.
@@ -161,9 +163,13 @@ fn check(headers: &HeaderMap, method: &str, params: &Members<'_>) -> Result<(), 
     let source = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(()),
     };
     let heard = decoded(headers, NAME.as_str())?;
+    if heard.is_none() && source == "taskId" {
+        return Ok(()); // The extension says it, and the revision does not.
+    }
     match (heard, params.get(source).and_then(text_of)) {
         (None, None) => Ok(()), // That it is missing from the body is for others to say.
         (Some(heard), None) => Err(needless(NAME.as_str(), &heard)),
