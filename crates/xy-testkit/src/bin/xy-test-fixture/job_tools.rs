@@ -1,5 +1,5 @@
 //! The tools that are tasks if they may be, as the conformance suite wants them. Only the
-//! modern era has them.
+//! modern era has such tasks; in the legacy one there are those that need not be any.
 
 use std::time::Duration;
 
@@ -17,16 +17,14 @@ const TOOL_ERROR: &str =
 
 const ERROR: &str = r#""error":{"code":-32603,"message":"the job fell over","data":{"n":1.0}}"#;
 
-/// Calls a tool, if it is one of these.
-pub(crate) fn call(request: &Request, name: &str, arguments: &Members) -> bool {
+/// Calls a tool that need not be a task, if it is one of these.
+pub(crate) fn plain(request: &Request, name: &str, arguments: &Members) -> bool {
     match name {
         "greet" => {
             let name = arguments.string("name").unwrap_or_default();
             request.text(&format!("Hello, {name}!"));
         }
         "slow_compute" => slow_compute(request, arguments),
-        "failing_job" => only_as_task(request, TOOL_ERROR),
-        "protocol_error_job" => only_as_task(request, ERROR),
         "confirm_delete" => {
             let file = arguments.string("filename").unwrap_or_default();
             let question = Question::confirm("may_delete", &format!("Delete `{file}`?"));
@@ -37,6 +35,16 @@ pub(crate) fn call(request: &Request, name: &str, arguments: &Members) -> bool {
             let second = Question::text("second", "The second?", "name");
             asking(request, vec![first, second], "Asked twice.");
         }
+        _ => return false,
+    }
+    true
+}
+
+/// Calls one that is a task, if it is one of these.
+pub(crate) fn call(request: &Request, name: &str, arguments: &Members) -> bool {
+    match name {
+        "failing_job" => only_as_task(request, TOOL_ERROR),
+        "protocol_error_job" => only_as_task(request, ERROR),
         "maybe_task" if jobs::can_have(request) => maybe_task(request, arguments),
         "only_task" => {
             let done = Plan::telling("the task is done");

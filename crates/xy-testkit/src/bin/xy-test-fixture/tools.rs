@@ -6,7 +6,7 @@ use crate::ask::answer_to;
 use crate::catalog::{PICTURE, SOUND};
 use crate::request::{BAD_PARAMS, Request};
 use crate::subscriptions::{self, Change};
-use crate::tasks;
+use crate::{headers, inputs, job_tools, tasks};
 use xy_testkit::json::{Members, quoted};
 
 /// Between two steps of a tool that takes a moment.
@@ -56,10 +56,22 @@ pub(crate) fn call(request: &Request) {
     }
 }
 
-/// The tools that the conformance suite does not know.
+/// The tools that the conformance suite of the legacy era does not know.
 fn more(request: &Request, name: &str, arguments: &Members) {
     let is_task = !request.is_modern() && request.params.has("task");
     match name {
+        _ if inputs::call(request, name) || job_tools::plain(request, name, arguments) => {}
+        "test_logging_tool" => {
+            request.log("info", r#""from the tool that logs""#);
+            request.text("logged, if that was wanted");
+        }
+        "test_trigger_tool_change" => more_tools(request),
+        "test_trigger_prompt_change" => {
+            request.session.change(|state| state.has_more_prompts = !state.has_more_prompts);
+            subscriptions::tell(request, Change::Prompts);
+            request.text("the list is another");
+        }
+        headers::MIRRORED => request.text(&request.params_text),
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
             r#"{"x-kind":"odd","data":{"z":1.0,"a":[1e3],"big":98765432109876543210},"message":"\u006fdd \ud83d\ude00","code":-31234}"#,
@@ -248,7 +260,7 @@ fn touch(request: &Request, uri: &str) {
 }
 
 /// There is a tool more, or one less.
-pub(crate) fn more_tools(request: &Request) {
+fn more_tools(request: &Request) {
     request.session.change(|state| state.has_more_tools = !state.has_more_tools);
     subscriptions::tell(request, Change::Tools);
     request.text("the list is another");
