@@ -9,6 +9,11 @@ use xy_mcp::envelope::text_of;
 pub(crate) const SHARED: &str =
     r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}}}"#;
 
+/// What a server is told that lives for modern clients of one token. What one of them cannot
+/// do is refused when it is asked.
+pub(crate) const OF_HOUSE: &str =
+    r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+
 /// A capability that is not there at all: to the server there is no such method.
 const NO_METHOD: i64 = -32601;
 
@@ -53,6 +58,21 @@ impl<'t> Wants<'t> {
     /// Whether its user is to go elsewhere.
     pub(crate) fn is_url(&self) -> bool {
         self.mode.and_then(|mode| text_of(mode.get())).is_some_and(|mode| mode == "url")
+    }
+
+    /// What a client has to be able to do to be asked this, as the text of its capabilities.
+    pub(crate) fn needs(&self, method: &str) -> Option<&'static str> {
+        let is_there = |it: Option<&RawValue>| it.is_some_and(|it| it.get() != "null");
+        match method {
+            "roots/list" => Some(r#"{"roots":{}}"#),
+            "elicitation/create" if self.is_url() => Some(r#"{"elicitation":{"url":{}}}"#),
+            "elicitation/create" => Some(r#"{"elicitation":{"form":{}}}"#),
+            "sampling/createMessage" if is_there(self.tools) || is_there(self.tool_choice) => {
+                Some(r#"{"sampling":{"tools":{}}}"#)
+            }
+            "sampling/createMessage" => Some(r#"{"sampling":{}}"#),
+            _ => None,
+        }
     }
 
     /// Whether it may be done as a task.

@@ -246,7 +246,7 @@ fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
     let greeted = client.and_then(|client| client.greeted());
     match upstream.key().holder {
         Holder::Shared => crate::capabilities::SHARED.to_owned(),
-        Holder::Client(number) if hub.is_house(number) => crate::capabilities::SHARED.to_owned(),
+        Holder::Client(number) if hub.is_house(number) => crate::capabilities::OF_HOUSE.to_owned(),
         Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
     }
 }
