@@ -12,6 +12,8 @@ use xy_testkit::json::Members;
 /// Nobody waits longer for a tool that is no task.
 const MOST_SECONDS: u64 = 60;
 
+const MOMENT: Duration = Duration::from_millis(10);
+
 const TOOL_ERROR: &str =
     r#""result":{"isError":true,"content":[{"type":"text","text":"the job has failed"}]}"#;
 
@@ -55,14 +57,17 @@ pub(crate) fn call(request: &Request, name: &str, arguments: &Members) -> bool {
     true
 }
 
-/// A second is a look, if it is a task.
+/// A second is a look, if it is a task, and a moment where there are no tasks: nobody can wait
+/// for it otherwise than by waiting.
 fn slow_compute(request: &Request, arguments: &Members) {
     let seconds = arguments.number("seconds").unwrap_or(0).min(MOST_SECONDS);
     let text = format!("Computed {}.", arguments.raw("label").unwrap_or("nothing"));
     if seconds > 0 && jobs::can_have(request) {
         return jobs::begin(request, Plan { looks: seconds, ..Plan::telling(&text) });
     }
-    if !tools::is_cancelled_within(request, Duration::from_secs(seconds)) {
+    let second = if request.is_modern() { Duration::from_secs(1) } else { MOMENT };
+    let seconds = u32::try_from(seconds).unwrap_or_default();
+    if !tools::is_cancelled_within(request, second * seconds) {
         request.text(&text);
     }
 }
