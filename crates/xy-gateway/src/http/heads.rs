@@ -161,6 +161,7 @@ fn check(headers: &HeaderMap, method: &str, params: &Members<'_>) -> Result<(), 
     let source = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId", // Of the extension.
         _ => return Ok(()),
     };
     let heard = decoded(headers, NAME.as_str())?;
