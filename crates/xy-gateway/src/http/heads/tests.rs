@@ -47,7 +47,9 @@ fn a_head_tells_its_era() {
         (&[("mcp-protocol-version", "0000/00/00")], true),
         (&[("mcp-protocol-version", "")], true),
         (&[("mcp-protocol-version", "\u{e9}")], true),
-        (&[("mcp-protocol-version", LEGACY), ("Mcp-Method", "x")], true),
+        (&[("mcp-protocol-version", LEGACY), ("Mcp-Method", "x")], false),
+        (&[("mcp-protocol-version", MODERN), ("Mcp-Method", "x")], true),
+        (&[("Mcp-Method", "x")], true),
         (&[("mcp-name", "x")], false),
     ] {
         assert_eq!(is_modern(&headers(all)), expected, "{all:?}");
