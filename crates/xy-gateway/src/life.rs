@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
+use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
 use crate::era::Era;
@@ -41,6 +42,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How long the last words of a server that has ended may take to be read.
 const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a server has read what it need not know.
+const LOOK_AT_PROBE: Duration = Duration::from_millis(250);
+
+/// If it has and lives after so many looks, it bears that.
+const ENOUGH_LOOKS: u32 = 8;
+
+/// So often it is looked.
+const MOST_LOOKS: u32 = 240;
 
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
@@ -79,6 +89,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         upstream: upstream.clone(),
         pipes: pipes.clone(),
         probing: Cell::new(false),
+        is_mute: Cell::new(false),
     });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
@@ -91,7 +102,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Close) => {
-                life.probing.set(false); // What comes now is as it was asked for.
+                life.is_ended();
                 upstream.take_no_more();
                 writer.abort();
             }
@@ -99,7 +110,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
-                life.ends_on_probe().await;
+                life.is_over(exit).await;
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
@@ -146,6 +157,8 @@ struct Life {
     pipes: Rc<Pipes>,
     /// Whether it is asked what it need not know.
     probing: Cell<bool>,
+    /// Whether it has closed its stdout.
+    is_mute: Cell<bool>,
 }
 
 impl Life {
@@ -154,17 +167,45 @@ impl Life {
         self.server.hunch.borrow_mut().speaks(&self.settings, era);
     }
 
-    /// It has ended, or says nothing more. If it was asked what it need not know, that may be
-    /// why, unless it has never read that.
-    async fn ends_on_probe(&self) {
-        if !self.probing.replace(false) {
-            return;
+    /// Resolves never. What it was asked and has read for a while is not why it ends.
+    async fn outlast_probe(&self) {
+        let mut looks = 0;
+        for _ in 0..MOST_LOOKS {
+            sleep(LOOK_AT_PROBE).await;
+            looks += u32::from(self.probing.get() && self.pipes.is_all_read());
+            if looks >= ENOUGH_LOOKS {
+                break;
+            }
         }
-        if self.pipes.is_all_read() {
-            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
-        } else {
+        if self.probing.replace(false) {
             self.upstream.say(Said::Probing(false)).await;
         }
+        std::future::pending().await
+    }
+
+    /// It is being ended: for falling silent when it was asked, or for what is no matter here.
+    fn is_ended(&self) {
+        if self.probing.replace(false) && self.is_mute.get() {
+            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        }
+    }
+
+    /// It has ended like this. If it was asked what it need not know, that may be why.
+    async fn is_over(&self, exit: Exit) {
+        if self.has_read_probe().await && !exit.is_by_somebody() {
+            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        }
+    }
+
+    /// Whether it is asked what it need not know, and has read that. If not, that is not why it
+    /// says nothing more.
+    async fn has_read_probe(&self) -> bool {
+        let is_probing = self.probing.get();
+        if is_probing && !self.pipes.is_all_read() {
+            self.probing.set(false);
+            self.upstream.say(Said::Probing(false)).await;
+        }
+        self.probing.get()
     }
 }
 
@@ -175,7 +216,8 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
     tokio::task::yield_now().await; // Whoever has got an answer may want to do something first.
-    life.ends_on_probe().await;
+    life.is_mute.set(true);
+    life.has_read_probe().await;
     let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
@@ -204,7 +246,11 @@ async fn learn(life: Rc<Life>, note: Note) {
             let first = server.hunch.borrow().first(settings);
             let probing = Some(&life.probing);
             let meeting = Meeting { capabilities: &capabilities, first, probing };
-            match upstream.meet(meeting, said_to).await {
+            let met = tokio::select! {
+                met = upstream.meet(meeting, said_to) => met,
+                () = life.outlast_probe() => return,
+            };
+            match met {
                 Ok(introduction) => {
                     if introduction.era() == Era::Legacy {
                         upstream.send(INITIALIZED);
