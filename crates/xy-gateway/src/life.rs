@@ -2,6 +2,7 @@
 //! and says what the supervisor has to know.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
-use crate::era::Era;
+use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
 use crate::upstream::Upstream;
@@ -82,7 +83,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let upstream = Upstream::new(key, said, note.first_id, is_adopted, pipes.clone(), hub.clone());
     server.add(&upstream);
     upstream.was_listened_to(note.listening);
-    let life = Rc::new(Life {
+    let living = Rc::new(Life {
         hub: hub.clone(),
         server: server.clone(),
         settings,
@@ -93,8 +94,8 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
-        tokio::task::spawn_local(read(life.clone(), stdout, ended)),
-        tokio::task::spawn_local(learn(life.clone(), note)),
+        tokio::task::spawn_local(read(living.clone(), stdout, ended)),
+        tokio::task::spawn_local(learn(living.clone(), note)),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
@@ -102,7 +103,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Close) => {
-                life.is_ended();
+                living.is_ended();
                 upstream.take_no_more();
                 writer.abort();
             }
@@ -110,7 +111,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
-                life.is_over(exit).await;
+                living.is_over(exit).await;
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
@@ -121,7 +122,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     }
     let Some(reply) = reply else {
         if upstream.introduction().is_none() && upstream.known().is_none() {
-            life.speaks(None); // Another life is not asked in the same way.
+            living.speaks(None); // Another life is not asked in the same way.
         }
         writer.abort();
         upstream.close(&why);
@@ -168,7 +169,7 @@ impl Life {
     }
 
     /// Resolves never. What it was asked and has read for a while is not why it ends.
-    async fn outlast_probe(&self) {
+    async fn outlast_probe(&self) -> Infallible {
         let mut looks = 0;
         for _ in 0..MOST_LOOKS {
             sleep(LOOK_AT_PROBE).await;
@@ -239,27 +240,13 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
 /// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
 async fn learn(life: Rc<Life>, note: Note) {
     let Life { hub, server, settings, upstream, .. } = &*life;
-    let introduction = match note.introduction {
-        Some(introduction) => upstream.resume(introduction, note.is_tuned).await,
-        None => {
-            let capabilities = capabilities(hub, upstream);
-            let first = server.hunch.borrow().first(settings);
-            let probing = Some(&life.probing);
-            let meeting = Meeting { capabilities: &capabilities, first, probing };
-            let met = tokio::select! {
-                met = upstream.meet(meeting, said_to) => met,
-                () = life.outlast_probe() => return,
-            };
-            match met {
-                Ok(introduction) => {
-                    if introduction.era() == Era::Legacy {
-                        upstream.send(INITIALIZED);
-                    }
-                    upstream.open(introduction).await
-                }
-                Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
-            }
-        }
+    let greeted = match note.introduction {
+        Some(introduction) => Ok(upstream.resume(introduction, note.is_tuned).await),
+        None => greet(&life).await,
+    };
+    let introduction = match greeted {
+        Ok(introduction) => introduction,
+        Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
     };
     life.speaks(Some(introduction.era()));
     hub.tell_spoken();
@@ -273,6 +260,22 @@ async fn learn(life: Rc<Life>, note: Note) {
         }
         () = upstream.keep_listening() => {}
     }
+}
+
+/// Finds out how to speak with a server, and begins to.
+async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
+    let Life { hub, server, settings, upstream, .. } = life;
+    let capabilities = capabilities(hub, upstream);
+    let first = server.hunch.borrow().first(settings);
+    let meeting = Meeting { capabilities: &capabilities, first, probing: Some(&life.probing) };
+    let introduction = tokio::select! {
+        met = upstream.meet(meeting, said_to) => met?,
+        never = life.outlast_probe() => match never {},
+    };
+    if introduction.era() == Era::Legacy {
+        upstream.send(INITIALIZED);
+    }
+    Ok(upstream.open(introduction).await)
 }
 
 /// What came of a question. One that was not answered will not be: its server is gone.
