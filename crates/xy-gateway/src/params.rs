@@ -136,6 +136,11 @@ impl<'t> Params<'t> {
         self.task_id.and_then(|it| text_of(it.get())).map(Into::into)
     }
 
+    /// `taskId`, as it is written.
+    pub(crate) fn task_id_as_written(&self) -> Option<&'t str> {
+        self.task_id.map(RawValue::get)
+    }
+
     /// `_meta`, as it is written, if it is an object.
     pub(crate) fn meta(&self) -> Option<&'t str> {
         self.meta.map(RawValue::get).filter(|meta| meta.starts_with('{'))

@@ -198,8 +198,13 @@ impl Client {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
-        // What a modern client knows of a task is all that it takes to ask about it.
-        if request.manner.is_none() && is_of_task(request.method) {
+        // What a modern client knows of a task is all that it takes to ask about it; an older
+        // server's tasks are another thing.
+        if request.manner.is_some() && request.method.starts_with("tasks/") {
+            if said(&server, self).is_some_and(|(_, era)| era == Era::Legacy) {
+                return Err(no_method(request.method));
+            }
+        } else if is_of_task(request.method) {
             let id = request.params.task_id();
             self.hub.check_task(self, &server, id.as_deref().unwrap_or_default())?;
         }

@@ -31,9 +31,14 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Whether the head says that it is of the revision without sessions, or of a later one.
+/// Whether the head says that it is of the revision without sessions, or of a later one. Where
+/// there is a version it decides: some clients name the method in the head of older ones too.
 pub(super) fn is_modern(headers: &HeaderMap) -> bool {
-    has_modern_version(headers) || headers.contains_key(METHOD)
+    if headers.contains_key(VERSION) {
+        has_modern_version(headers)
+    } else {
+        headers.contains_key(METHOD)
+    }
 }
 
 /// The same by the version alone. What is no version at all is none of the older ones.
@@ -161,6 +166,7 @@ fn check(headers: &HeaderMap, method: &str, params: &Members<'_>) -> Result<(), 
     let source = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId", // Of the extension.
         _ => return Ok(()),
     };
     let heard = decoded(headers, NAME.as_str())?;

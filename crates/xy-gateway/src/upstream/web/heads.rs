@@ -60,6 +60,9 @@ impl Web {
     /// with.
     pub(super) fn add_heads(&self, ask: &mut Ask) {
         let body = ask.body.clone();
+        if !self.is_modern() && memchr::memmem::find(&body, DISCOVER.as_bytes()).is_none() {
+            return; // Nearly always that is clear at a glance.
+        }
         let Ok(Message::Request { method, params, .. }) = envelope::parse(&body) else { return };
         if !self.is_modern() && method != DISCOVER {
             return;
@@ -73,6 +76,7 @@ impl Web {
         let name = match &*method {
             "tools/call" | "prompts/get" => params.name(),
             "resources/read" => params.uri(),
+            "tasks/get" | "tasks/update" | "tasks/cancel" => params.task_id_as_written(),
             _ => None,
         };
         let Some(name) = name.and_then(text_of) else { return };
