@@ -120,7 +120,7 @@ fn a_successor_that_never_comes_ends_what_is_listened_to() {
 #[test]
 fn a_client_that_tries_first_finds_its_era_and_listens_across_daemons() {
     let home = home();
-    home.server("s", &home.kdl_command("xy-test-fixture", &[]));
+    home.server("s", &home.kdl_mcp(&[]));
     let daemon = home.daemon();
     home.wait_for_state("s", "running");
     let discover = asking(&json!(0), "server/discover", json!({}));
