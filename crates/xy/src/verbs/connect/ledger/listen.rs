@@ -65,12 +65,14 @@ impl Listening {
 
     /// A daemon says what it will tell.
     pub(super) fn acknowledged(&mut self, promise: Promise) -> Told {
-        match std::mem::replace(self, Self::Promised(promise.clone())) {
+        let told = match std::mem::take(self) {
             Self::Asked | Self::Promised(_) => Told { promise: true, missed: Vec::new() },
             Self::Renewed(before) => {
                 Told { promise: before.print != promise.print, missed: before.lists }
             }
-        }
+        };
+        *self = Self::Promised(promise);
+        told
     }
 }
 
