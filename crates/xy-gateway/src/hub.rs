@@ -86,6 +86,8 @@ struct House {
     number: u64,
     /// How many there are now.
     open: usize,
+    /// When the last of them left.
+    left_at: Instant,
     /// Whether somebody looks whether they stay away.
     is_closing: bool,
 }
@@ -398,8 +400,9 @@ impl Hub {
     pub(crate) fn left(&self, client: &Client) {
         let number = client.number();
         self.clients.borrow_mut().remove(&number);
-        let unwatched = self.subscriptions.borrow_mut().forget(number);
-        for (server, uri) in unwatched {
+        // Some clients stay for one request: nobody looks for what they cannot have left.
+        let watched = client.has_watched().then(|| self.subscriptions.borrow_mut().forget(number));
+        for (server, uri) in watched.into_iter().flatten() {
             if let Some(server) = self.server(server.as_str()) {
                 self.unwatched(&server, Holder::Shared, &uri);
             }
@@ -495,6 +498,7 @@ impl Front for Hub {
                 let house = houses.entry(entry.who).or_insert_with(|| House {
                     number: self.new_number(),
                     open: 0,
+                    left_at: Instant::now(),
                     is_closing: false,
                 });
                 house.open += 1;

@@ -19,12 +19,12 @@ const KEPT: [&str; 12] = [
     "state/xy/wishes.json",
     "state/xy/added.json",
     "state/xy/daemon.log",
-    "state/xy/state-key",
     "state/xy/token",
     // Where the sockets are, of a daemon that was killed.
     "state/xy/xy.sock",
     "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
+    "state/xy/state-key",
     "state/xy/manifests/",
 ];
 

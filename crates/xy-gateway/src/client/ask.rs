@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, text_of};
+use xy_mcp::members::Members;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -24,7 +25,6 @@ use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
 use crate::server::{Server, Went};
-use crate::subscriptions::Watcher;
 use crate::tools;
 use crate::upstream::{self, Follow};
 
@@ -294,10 +294,8 @@ impl Client {
     ) -> Result<Verdict, CallError> {
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {
-                let by_outside_name = renamed.is_some();
-                let watcher = Watcher { client: self.number, at: self.house, by_outside_name };
-                self.hub.subscribe(server, uri, watcher)?;
-                if self.hub.is_modern(server, self) {
+                self.subscribe(server, uri, renamed.is_some())?;
+                if server.is_modern_to(self) {
                     return Ok(self.watch(request, server, uri));
                 }
                 let verdict = self.send_on(request, server, renamed);
@@ -306,7 +304,7 @@ impl Client {
                 }
                 verdict
             }
-            ("resources/unsubscribe", Some(uri)) if self.hub.is_modern(server, self) => {
+            ("resources/unsubscribe", Some(uri)) if server.is_modern_to(self) => {
                 self.hub.unwatch(server, self, uri);
                 Ok(Verdict::Result("{}".to_owned()))
             }
@@ -315,6 +313,18 @@ impl Client {
             }
             _ => self.send_on(request, server, renamed),
         }
+    }
+
+    /// Behind one door for all servers nobody could ask for a task again: by its id alone it is
+    /// not known whose it is. So there no server hears that the client knows tasks.
+    fn hidden<'t>(&self, request: &Request<'t>) -> Option<(&'t str, String)> {
+        let manner = request.manner.as_ref()?;
+        let is_one_door = matches!(self.entry.view, View::Profile(_));
+        if !is_one_door || !manner.capabilities.contains(modern::TASKS) {
+            return None;
+        }
+        let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
+        Some((written, modern::without_tasks(&Members::read(written)?)))
     }
 
     /// Has a resource watched at a modern server.
@@ -348,6 +358,7 @@ impl Client {
             params: request.params_text,
             meta: request.params.meta(),
             manner: request.manner.clone(),
+            hidden: self.hidden(request),
             rounds: request.rounds,
             has_state: request.params.state().is_some(),
         };
@@ -587,13 +598,11 @@ fn no_method(method: &str) -> CallError {
 /// What a server said of itself, and in which era, if it is known.
 fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
-    Some(match living {
-        Some(it) => (it.result.clone(), it.era()),
-        None => {
-            let known = server.shown_to(client)?;
-            (known.introduction.result.clone(), known.introduction.era())
-        }
-    })
+    if let Some(living) = living {
+        return Some((living.result.clone(), living.era()));
+    }
+    let known = server.shown_to(client)?;
+    Some((known.introduction.result.clone(), known.introduction.era()))
 }
 
 /// What a server said of itself, for a client of this revision.

@@ -31,11 +31,14 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Whether the head says that it is of the revision without sessions, or of a later one. Some
-/// say what they ask in the head of older revisions too.
+/// Whether the head says that it is of the revision without sessions, or of a later one. Where
+/// there is a version it decides: some clients name the method in the head of older ones too.
 pub(super) fn is_modern(headers: &HeaderMap) -> bool {
-    let has_method = headers.contains_key(METHOD) && !headers.contains_key(VERSION);
-    has_modern_version(headers) || has_method
+    if headers.contains_key(VERSION) {
+        has_modern_version(headers)
+    } else {
+        headers.contains_key(METHOD)
+    }
 }
 
 /// The same by the version alone. What is no version at all is none of the older ones.
@@ -163,13 +166,10 @@ fn check(headers: &HeaderMap, method: &str, params: &Members<'_>) -> Result<(), 
     let source = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId", // Of the extension.
         _ => return Ok(()),
     };
     let heard = decoded(headers, NAME.as_str())?;
-    if heard.is_none() && source == "taskId" {
-        return Ok(()); // The extension says it, and the revision does not.
-    }
     match (heard, params.get(source).and_then(text_of)) {
         (None, None) => Ok(()), // That it is missing from the body is for others to say.
         (Some(heard), None) => Err(needless(NAME.as_str(), &heard)),

@@ -275,9 +275,8 @@ impl Keeper<'_> {
     async fn open(&mut self) {
         let ears = &self.upstream.ears;
         self.again_at = None;
-        let wanted = ears.wanted.borrow().clone();
-        // Whoever wishes something meanwhile waits for the next time.
-        let askers = ears.askers.take();
+        // Who asks from now on may want something else.
+        let (wanted, askers) = (ears.wanted.borrow().clone(), ears.askers.take());
         let heard = match self.upstream.open_ear(&wanted).await {
             Ok(Opened::Ear(ear)) => {
                 let accepted = ear.accepted.clone();

@@ -107,9 +107,13 @@ impl McpModern {
     /// The whole text of a request: to be changed, or sent in pieces.
     pub fn text(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> String {
         let params = self.params(params);
-        let source = if method == "resources/read" { "uri" } else { "name" };
-        let is_named = matches!(method, "tools/call" | "prompts/get" | "resources/read");
-        let name = params[source].as_str().filter(|_| is_named).map(encoded).unwrap_or_default();
+        let source = match method {
+            "tools/call" | "prompts/get" => "name",
+            "resources/read" => "uri",
+            "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
+            _ => "",
+        };
+        let name = params[source].as_str().map(encoded).unwrap_or_default();
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let body = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let head = [

@@ -48,6 +48,7 @@ fn a_head_tells_its_era() {
         (&[("mcp-protocol-version", "")], true),
         (&[("mcp-protocol-version", "\u{e9}")], true),
         (&[("mcp-protocol-version", LEGACY), ("Mcp-Method", "x")], false),
+        (&[("mcp-protocol-version", MODERN), ("Mcp-Method", "x")], true),
         (&[("Mcp-Method", "x")], true),
         (&[("mcp-name", "x")], false),
     ] {
@@ -143,6 +144,11 @@ fn what_is_asked_for_is_named_in_the_head() {
         ("tools/call", json!({ "name": 7 }), Some("7"), Some(-32020)),
         ("tools/call", json!({}), None, None), // That is for whoever has the tools.
         ("resources/read", json!({ "uri": "a:b" }), Some("a:c"), Some(-32020)),
+        ("tasks/get", json!({ "taskId": "a" }), Some("a"), None),
+        ("tasks/get", json!({ "taskId": "a" }), Some("b"), Some(-32020)),
+        ("tasks/cancel", json!({ "taskId": "a" }), None, Some(-32020)),
+        ("tasks/update", json!({ "taskId": "a" }), None, Some(-32020)),
+        ("tasks/list", json!({ "taskId": "a" }), None, None),
         ("tools/list", json!({ "name": "a" }), None, None),
         ("tools/list", json!({ "name": "a" }), Some("b"), None),
     ] {

@@ -152,6 +152,13 @@ async fn a_request_that_shows_its_era_only_in_its_body_is_a_visit_with_a_wrong_h
         let discover = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#;
         let answer = client.ask(&Request::post("/mcp", discover)).await;
         assert_eq!((answer.status, code(&answer)), (400, -32602));
+        // The method in the head of an older revision changes nothing.
+        let legacy = |request: Request| request.with("mcp-protocol-version", "2025-11-25");
+        let begins = legacy(Request::post("/mcp", INITIALIZE)).with("mcp-method", "initialize");
+        let answer = client.ask(&begins).await;
+        assert!(answer.header("mcp-session-id").is_some(), "{answer:?}");
+        let call = legacy(Request::call(&id, 2, "echo", "[]")).with("mcp-method", "echo");
+        assert_eq!(client.ask(&call).await.json()["result"]["by"], 0);
         // It begins a session, whatever it says in its body.
         let body = Request::visit(1, "initialize", "{}");
         let answer = client.ask(&bare(body)).await;
