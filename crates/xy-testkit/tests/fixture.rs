@@ -188,6 +188,35 @@ fn garbage_is_refused_and_does_no_harm() {
 }
 
 #[test]
+fn what_asks_in_rounds_in_the_other_era_asks_at_once_in_this_one() {
+    let server = Listening::start("--http");
+    let mut command = Command::new(FIXTURE);
+    command.arg("--stdio");
+    let (stdio, http) = (McpStdio::start(command), server.http());
+    for client in [&*stdio, &*http] {
+        client.answer_with(|question| match question["method"].as_str().unwrap() {
+            "elicitation/create" => Some(Ok(json!({ "action": "accept", "content": {} }))),
+            "roots/list" => Some(Ok(json!({ "roots": [] }))),
+            _ => Some(Err(json!({ "code": -1, "message": "no" }))),
+        });
+        client.initialize_with(&json!({ "elicitation": {}, "roots": {}, "sampling": {} }));
+        let call = |what: &str| {
+            let name = format!("test_input_required_result_{what}");
+            client.request("tools/call", json!({ "name": name }))["result"].take()
+        };
+        assert_eq!(call("elicitation")["content"][0]["text"], "Hello, !");
+        assert!(call("multi_round")["content"][0]["text"].as_str().unwrap().contains("accept"));
+        assert_eq!(call("multiple_inputs")["isError"], true, "one of three is refused");
+        assert_eq!(call("capabilities")["content"][0]["text"], "asked what it can be asked");
+        let prompt = json!({ "name": "test_input_required_result_prompt" });
+        let given = client.request("prompts/get", prompt);
+        assert_eq!(given["result"]["messages"][0]["content"]["text"], "Use this: ");
+        let read = client.request("resources/read", json!({ "uri": "test://asks-first" }));
+        assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains("accept"));
+    }
+}
+
+#[test]
 fn a_task_is_over_when_it_has_been_looked_at_twice_or_its_result_is_wanted() {
     let mut command = Command::new(FIXTURE);
     command.arg("--stdio");

@@ -166,7 +166,7 @@ impl Passage {
     fn shows(&self) {
         let lab = Lab::new();
         let fixture = Fixture::start_in(&lab, self.by_itself);
-        let _daemon = lab.daemon_in(self.upstream, self.behind, self.more);
+        let _daemon = lab.daemon(self.upstream, self.behind, self.more);
         let url = format!("http://{}/mcp/s/fixture", lab.home.gateway_address());
         let mut problems = Vec::new();
         let mut unused: BTreeSet<&str> = self.excused().collect();

@@ -71,12 +71,11 @@ fn more(request: &Request, name: &str, arguments: &Members) {
             subscriptions::tell(request, Change::Prompts);
             request.text("the list is another");
         }
-        headers::MIRRORED => request.text(&request.params_text),
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
             r#"{"x-kind":"odd","data":{"z":1.0,"a":[1e3],"big":98765432109876543210},"message":"\u006fdd \ud83d\ude00","code":-31234}"#,
         ),
-        "odd_echo" => request.text(&request.params_text),
+        "odd_echo" | headers::MIRRORED => request.text(&request.params_text),
         "odd_notifications" => odd_notifications(request),
         "every_level" => {
             for level in ["debug", "info", "notice", "warning", "error", "critical", "emergency"] {
