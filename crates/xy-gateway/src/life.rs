@@ -288,14 +288,12 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
 
 /// What a server is told that its clients can do.
 fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
-    let client = match upstream.key().holder {
-        Holder::Shared => None,
-        Holder::Client(number) => hub.client(number),
-    };
-    let greeted = client.and_then(|client| client.greeted());
     match upstream.key().holder {
         Holder::Shared => crate::capabilities::SHARED.to_owned(),
         Holder::Client(number) if hub.is_house(number) => crate::capabilities::SHARED.to_owned(),
-        Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
+        Holder::Client(number) => {
+            let declared = hub.client(number).and_then(|client| client.declared());
+            declared.map_or_else(|| "{}".to_owned(), Into::into)
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Clients and servers of different eras.
 
+use xy_supervisor::instance::Holder;
+
 use super::*;
 use crate::modern;
 
@@ -27,6 +29,27 @@ impl Play {
         let visitor = Visitor { conversation, heard };
         visitor.ask(&json!(id), method, params);
         visitor
+    }
+
+    /// A modern client that stays, and an instance of the server for it alone.
+    async fn of_one() -> (Self, Visitor) {
+        let mut play = Self::begin().await;
+        let own = ServerSettings { isolation: Isolation::Client, ..settings(CallRules::default()) };
+        play.server.configure(Arc::new(own));
+        let view = View::Profile("default".to_owned());
+        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0 };
+        let heard = Rc::new(Heard::default());
+        let conversation = play.hub.open(entry, heard.clone()).unwrap();
+        let holder = Holder::Client(play.hub.clients()[0].number());
+        let key = InstanceKey { server: play.server.name.clone(), holder };
+        let (said, told) = mpsc::channel(64);
+        (play.said, play.sent) = (told, Rc::default());
+        let (sent, hub) = (play.sent.clone(), play.hub.clone());
+        play.upstream = Upstream::new(key, said, 1, false, sent, hub);
+        play.server.add(&play.upstream);
+        play.upstream.resume(legacy(), false).await;
+        play.hub.opened(&play.upstream);
+        (play, Visitor { conversation, heard })
     }
 
     /// A call of a modern client that can be asked everything, with these params besides.
@@ -157,6 +180,38 @@ async fn what_is_asked_later_or_not_answered_is_asked_in_the_next_round() {
         assert_eq!(play.answered().len(), 2);
         play.answer(ours);
         assert_eq!(third.heard()[0]["result"]["ok"], ours);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_its_own_may_ask_a_client_more_than_once() {
+    here(async {
+        let (play, client) = Play::of_one().await;
+        let capabilities = json!({ "elicitation": {}, "roots": {} });
+        let params = |more: &Value| {
+            let mut params = json!({ "name": "s__x", "_meta": meta(&capabilities, &json!({})) });
+            params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            params
+        };
+        client.ask(&json!(1), "tools/call", &params(&json!({})));
+        assert_eq!(play.hub.clients()[0].declared(), Some(capabilities.to_string().into()));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        play.ask("b", "roots/list"); // Its only call is parked already.
+        now().await;
+        let (wanted, state) = client.wanted();
+        assert_eq!(wanted.len(), 2, "{wanted:?}");
+        play.ask("c", "elicitation/create"); // There is nobody to tell it, until it is back.
+        let said = answers(&state, &json!({ "q1": {}, "q2": {} }));
+        client.ask(&json!(2), "tools/call", &params(&said));
+        now().await;
+        let (wanted, state) = client.wanted();
+        assert_eq!(wanted, [("q3".to_owned(), "elicitation/create".to_owned())]);
+        client.ask(&json!(3), "tools/call", &params(&answers(&state, &json!({ "q3": {} }))));
+        assert_eq!(play.answered().len(), 3);
+        play.answer(ours);
+        assert_eq!(client.heard()[0]["result"]["ok"], ours);
     })
     .await;
 }
