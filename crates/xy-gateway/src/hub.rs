@@ -86,6 +86,8 @@ struct House {
     number: u64,
     /// How many there are now.
     open: usize,
+    /// When the last of them left.
+    left_at: Instant,
     /// Whether somebody looks whether they stay away.
     is_closing: bool,
 }
@@ -495,6 +497,7 @@ impl Front for Hub {
                 let house = houses.entry(entry.who).or_insert_with(|| House {
                     number: self.new_number(),
                     open: 0,
+                    left_at: Instant::now(),
                     is_closing: false,
                 });
                 house.open += 1;

@@ -2,6 +2,7 @@
 //! and says what the supervisor has to know.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
+use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
-use crate::era::Era;
+use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
 use crate::upstream::Upstream;
@@ -41,6 +43,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How long the last words of a server that has ended may take to be read.
 const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a server has read what it need not know.
+const LOOK_AT_PROBE: Duration = Duration::from_millis(250);
+
+/// If it has and lives after so many looks, it bears that.
+const ENOUGH_LOOKS: u32 = 8;
+
+/// So often it is looked.
+const MOST_LOOKS: u32 = 240;
 
 /// Speaks with a server until that life is over.
 pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
@@ -72,18 +83,19 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let upstream = Upstream::new(key, said, note.first_id, is_adopted, pipes.clone(), hub.clone());
     server.add(&upstream);
     upstream.was_listened_to(note.listening);
-    let life = Rc::new(Life {
+    let living = Rc::new(Life {
         hub: hub.clone(),
         server: server.clone(),
         settings,
         upstream: upstream.clone(),
         pipes: pipes.clone(),
         probing: Cell::new(false),
+        is_mute: Cell::new(false),
     });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
-        tokio::task::spawn_local(read(life.clone(), stdout, ended)),
-        tokio::task::spawn_local(learn(life.clone(), note)),
+        tokio::task::spawn_local(read(living.clone(), stdout, ended)),
+        tokio::task::spawn_local(learn(living.clone(), note)),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
@@ -91,7 +103,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Close) => {
-                life.probing.set(false); // What comes now is as it was asked for.
+                living.is_ended();
                 upstream.take_no_more();
                 writer.abort();
             }
@@ -99,7 +111,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
-                life.ends_on_probe().await;
+                living.is_over(exit).await;
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
@@ -110,7 +122,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     }
     let Some(reply) = reply else {
         if upstream.introduction().is_none() && upstream.known().is_none() {
-            life.speaks(None); // Another life is not asked in the same way.
+            living.speaks(None); // Another life is not asked in the same way.
         }
         writer.abort();
         upstream.close(&why);
@@ -146,6 +158,8 @@ struct Life {
     pipes: Rc<Pipes>,
     /// Whether it is asked what it need not know.
     probing: Cell<bool>,
+    /// Whether it has closed its stdout.
+    is_mute: Cell<bool>,
 }
 
 impl Life {
@@ -154,17 +168,45 @@ impl Life {
         self.server.hunch.borrow_mut().speaks(&self.settings, era);
     }
 
-    /// It has ended, or says nothing more. If it was asked what it need not know, that may be
-    /// why, unless it has never read that.
-    async fn ends_on_probe(&self) {
-        if !self.probing.replace(false) {
-            return;
+    /// Resolves never. What it was asked and has read for a while is not why it ends.
+    async fn outlast_probe(&self) -> Infallible {
+        let mut looks = 0;
+        for _ in 0..MOST_LOOKS {
+            sleep(LOOK_AT_PROBE).await;
+            looks += u32::from(self.probing.get() && self.pipes.is_all_read());
+            if looks >= ENOUGH_LOOKS {
+                break;
+            }
         }
-        if self.pipes.is_all_read() {
-            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
-        } else {
+        if self.probing.replace(false) {
             self.upstream.say(Said::Probing(false)).await;
         }
+        std::future::pending().await
+    }
+
+    /// It is being ended: for falling silent when it was asked, or for what is no matter here.
+    fn is_ended(&self) {
+        if self.probing.replace(false) && self.is_mute.get() {
+            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        }
+    }
+
+    /// It has ended like this. If it was asked what it need not know, that may be why.
+    async fn is_over(&self, exit: Exit) {
+        if self.has_read_probe().await && !exit.is_by_somebody() {
+            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        }
+    }
+
+    /// Whether it is asked what it need not know, and has read that. If not, that is not why it
+    /// says nothing more.
+    async fn has_read_probe(&self) -> bool {
+        let is_probing = self.probing.get();
+        if is_probing && !self.pipes.is_all_read() {
+            self.probing.set(false);
+            self.upstream.say(Said::Probing(false)).await;
+        }
+        self.probing.get()
     }
 }
 
@@ -175,7 +217,8 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
     tokio::task::yield_now().await; // Whoever has got an answer may want to do something first.
-    life.ends_on_probe().await;
+    life.is_mute.set(true);
+    life.has_read_probe().await;
     let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
@@ -197,23 +240,13 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
 /// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
 async fn learn(life: Rc<Life>, note: Note) {
     let Life { hub, server, settings, upstream, .. } = &*life;
-    let introduction = match note.introduction {
-        Some(introduction) => upstream.resume(introduction, note.is_tuned).await,
-        None => {
-            let capabilities = capabilities(hub, upstream);
-            let first = server.hunch.borrow().first(settings);
-            let probing = Some(&life.probing);
-            let meeting = Meeting { capabilities: &capabilities, first, probing };
-            match upstream.meet(meeting, said_to).await {
-                Ok(introduction) => {
-                    if introduction.era() == Era::Legacy {
-                        upstream.send(INITIALIZED);
-                    }
-                    upstream.open(introduction).await
-                }
-                Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
-            }
-        }
+    let greeted = match note.introduction {
+        Some(introduction) => Ok(upstream.resume(introduction, note.is_tuned).await),
+        None => greet(&life).await,
+    };
+    let introduction = match greeted {
+        Ok(introduction) => introduction,
+        Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
     };
     life.speaks(Some(introduction.era()));
     hub.tell_spoken();
@@ -227,6 +260,22 @@ async fn learn(life: Rc<Life>, note: Note) {
         }
         () = upstream.keep_listening() => {}
     }
+}
+
+/// Finds out how to speak with a server, and begins to.
+async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
+    let Life { hub, server, settings, upstream, .. } = life;
+    let capabilities = capabilities(hub, upstream);
+    let first = server.hunch.borrow().first(settings);
+    let meeting = Meeting { capabilities: &capabilities, first, probing: Some(&life.probing) };
+    let introduction = tokio::select! {
+        met = upstream.meet(meeting, said_to) => met?,
+        never = life.outlast_probe() => match never {},
+    };
+    if introduction.era() == Era::Legacy {
+        upstream.send(INITIALIZED);
+    }
+    Ok(upstream.open(introduction).await)
 }
 
 /// What came of a question. One that was not answered will not be: its server is gone.

@@ -288,7 +288,7 @@ pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> St
 }
 
 /// Capabilities without the extension that both sides would have to know.
-fn without_tasks(capabilities: &Members<'_>) -> String {
+pub(crate) fn without_tasks(capabilities: &Members<'_>) -> String {
     let extensions = capabilities.get("extensions").and_then(Members::read);
     let Some(extensions) = extensions else { return capabilities.to_string() };
     let rest = extensions.without(|key| key == TASKS);

@@ -179,6 +179,8 @@ pub(crate) struct Request<'t> {
     pub(crate) meta: Option<&'t str>,
     /// What it says of its client, if that is modern.
     pub(crate) manner: Option<Rc<Manner>>,
+    /// What it says there that an equal server must not hear, and what it hears instead.
+    pub(crate) hidden: Option<(&'t str, String)>,
     /// How many times it was sent again with what the server wanted to know.
     pub(crate) rounds: u8,
     /// It says that it is sent again.
@@ -249,10 +251,15 @@ impl Upstream {
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
         edits.replace(request.id, number.as_str());
-        match (caller.across(), request.token) {
-            (Some(across), _) => across.edit(&request, &number, &mut edits),
-            (None, Some(token)) => edits.replace(token, number.as_str()),
-            (None, None) => {}
+        if let Some(across) = caller.across() {
+            across.edit(&request, &number, &mut edits);
+        } else {
+            if let Some(token) = request.token {
+                edits.replace(token, number.as_str());
+            }
+            if let Some((part, new)) = request.hidden {
+                edits.replace(part, new);
+            }
         }
         if let Some((part, new)) = request.renamed {
             edits.replace(part, new);

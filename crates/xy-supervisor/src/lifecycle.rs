@@ -197,10 +197,11 @@ impl Life {
         }
     }
 
-    /// Whether an end on a probe is not held against it: once, until somebody wants it anew.
-    pub fn forgives_probe(&self) -> bool {
+    /// Whether an end on a probe is not held against it: once, until somebody wants it anew, and
+    /// not if it was killed.
+    pub fn forgives_probe(&self, exit: Option<Exit>) -> bool {
         let is_up = matches!(self.state, State::Starting { .. } | State::Running { .. });
-        is_up && !self.tally.is_forgiven
+        is_up && !self.tally.is_forgiven && !exit.is_some_and(Exit::is_by_somebody)
     }
 
     fn enters(self, state: State, reason: Reason) -> Self {
@@ -289,8 +290,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     let now = moment.now;
     let life = Life { wanted: wanted_after(&event, life.wanted), ..life };
     let event = match event {
-        ExitedOnProbe(exit) if !life.forgives_probe() => Exited(exit),
-        UnfitOnProbe(why) if !life.forgives_probe() => Unfit(why),
+        ExitedOnProbe(exit) if !life.forgives_probe(Some(exit)) => Exited(exit),
+        UnfitOnProbe(why) if !life.forgives_probe(None) => Unfit(why),
         event => event,
     };
     match (life.state, event) {

@@ -230,7 +230,7 @@ impl Task {
                 Some(Event::Exited(exit))
             }
             News::ExitedOnProbe(exit) => {
-                self.is_gone(exit, self.now.life.forgives_probe());
+                self.is_gone(exit, self.now.life.forgives_probe(Some(exit)));
                 Some(Event::ExitedOnProbe(exit))
             }
             News::Survivors(pids) => {

@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 11] = [
+const KEPT: [&str; 12] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -24,6 +24,7 @@ const KEPT: [&str; 11] = [
     "state/xy/xy.sock",
     "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
+    "state/xy/state-key",
     "state/xy/manifests/",
 ];
 

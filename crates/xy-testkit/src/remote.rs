@@ -69,6 +69,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 struct State {
     everything: Mood,
     calls: Mood,

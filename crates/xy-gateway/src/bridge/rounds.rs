@@ -83,7 +83,11 @@ impl Round {
             .map(|(key, it)| Wanted { key: (*key).into(), method: it.method.into(), answer: None })
             .collect();
         for (key, Question { method, params }) in questions {
-            client.ask_for_round(&round, key, method, &params, To::During(stream))?;
+            let asked = client.ask_for_round(&round, key, method, &params, To::During(stream));
+            if let Err(fault) = asked {
+                round.end(); // What was asked before is of no use.
+                return Err(fault);
+            }
         }
         Ok(round)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, text_of};
+use xy_mcp::members::Members;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -317,6 +318,18 @@ impl Client {
         }
     }
 
+    /// Behind one door for all servers nobody could ask for a task again: by its id alone it is
+    /// not known whose it is. So there no server hears that the client knows tasks.
+    fn hidden<'t>(&self, request: &Request<'t>) -> Option<(&'t str, String)> {
+        let manner = request.manner.as_ref()?;
+        let is_one_door = matches!(self.entry.view, View::Profile(_));
+        if !is_one_door || !manner.capabilities.contains(modern::TASKS) {
+            return None;
+        }
+        let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
+        Some((written, modern::without_tasks(&Members::read(written)?)))
+    }
+
     /// Has a resource watched at a modern server.
     fn watch(&self, request: &Request<'_>, server: &Rc<Server>, uri: &str) -> Verdict {
         let (client, reply) = (self.me(), request.reply());
@@ -348,6 +361,7 @@ impl Client {
             params: request.params_text,
             meta: request.params.meta(),
             manner: request.manner.clone(),
+            hidden: self.hidden(request),
             rounds: request.rounds,
             has_state: request.params.state().is_some(),
         };

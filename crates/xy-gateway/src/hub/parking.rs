@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
@@ -267,23 +267,35 @@ impl Hub {
         let mut houses = self.houses.borrow_mut();
         let Some(it) = houses.get_mut(&who) else { return };
         it.open -= 1;
+        it.left_at = Instant::now();
         if it.open > 0 || it.is_closing {
             return;
         }
         it.is_closing = true;
-        let hub = self.me();
+        let (hub, mut close_at) = (self.me(), it.left_at + HOUSE_IDLE);
         tokio::task::spawn_local(async move {
-            sleep(HOUSE_IDLE).await;
-            hub.close_house(who, house);
+            loop {
+                sleep_until(close_at).await;
+                match hub.close_house(who, house) {
+                    Some(later) => close_at = later,
+                    None => return,
+                }
+            }
         });
     }
 
-    fn close_house(&self, who: u64, house: u64) {
+    /// Ends the instances of those who have stayed away for long enough; otherwise when to look
+    /// again, unless somebody else will.
+    fn close_house(&self, who: u64, house: u64) -> Option<Instant> {
         let mut houses = self.houses.borrow_mut();
-        let Some(it) = houses.get_mut(&who) else { return };
-        it.is_closing = false;
+        let it = houses.get_mut(&who)?;
+        let close_at = it.left_at + HOUSE_IDLE;
         if it.open > 0 {
-            return;
+            it.is_closing = false; // The last of them looks again.
+            return None;
+        }
+        if close_at > Instant::now() {
+            return Some(close_at);
         }
         houses.remove(&who);
         drop(houses);
@@ -292,6 +304,7 @@ impl Hub {
                 tokio::task::spawn_local(self.control.release(&server.name, house));
             }
         }
+        None
     }
 }
 

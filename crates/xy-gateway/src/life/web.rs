@@ -162,9 +162,8 @@ fn came(of: Hello, answer: Result<Box<str>, CallError>, trouble: Option<Trouble>
             Came::Never(trouble)
         }
         (_, Some(trouble @ Trouble::Hopeless(_))) => Came::Never(trouble),
-        (_, Some(trouble @ Trouble::Failing(_))) => Came::No(trouble),
+        (Err(_), Some(trouble)) | (_, Some(trouble @ Trouble::Failing(_))) => Came::No(trouble),
         (Ok(came), _) => came,
-        (Err(_), Some(trouble)) => Came::No(trouble),
         (Err(fault), None) => Came::No(Trouble::Hopeless(fault.to_string())),
     }
 }

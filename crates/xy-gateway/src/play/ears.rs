@@ -121,6 +121,22 @@ async fn many_wishes_at_once_are_one_and_the_last_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wish_that_comes_while_another_is_looked_into_has_an_answer_of_its_own() {
+    here(async {
+        let (play, _keeping) = modern(CHANGING).await;
+        let first = play.ears()[0].0;
+        let heard = play.wish(&["a:1"]);
+        later(Duration::ZERO).await;
+        assert_eq!(play.ears(), [], "one after another");
+        play.acknowledge(first, &[]);
+        later(Duration::ZERO).await;
+        play.acknowledge(play.ears()[0].0, &["a:1"]);
+        assert_eq!(heard.await.unwrap(), Ok(vec!["a:1".to_owned()]));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_has_no_such_thing_is_not_asked_again_and_again() {
     here(async {
         let (play, _keeping) = modern(CHANGING).await;

@@ -109,12 +109,6 @@ impl Ears {
         self.is_settled.set(true);
         self.settled.notify_waiters();
     }
-
-    fn answer(&self, heard: &Heard) {
-        for asker in self.askers.take() {
-            let _ = asker.send(heard.clone()); // It may have left.
-        }
-    }
 }
 
 impl Upstream {
@@ -281,7 +275,8 @@ impl Keeper<'_> {
     async fn open(&mut self) {
         let ears = &self.upstream.ears;
         self.again_at = None;
-        let wanted = ears.wanted.borrow().clone();
+        // Who asks from now on may want something else.
+        let (wanted, askers) = (ears.wanted.borrow().clone(), ears.askers.take());
         let heard = match self.upstream.open_ear(&wanted).await {
             Ok(Opened::Ear(ear)) => {
                 let accepted = ear.accepted.clone();
@@ -298,7 +293,9 @@ impl Keeper<'_> {
             }
         };
         ears.settle();
-        ears.answer(&heard);
+        for asker in askers {
+            let _ = asker.send(heard.clone()); // It may have left.
+        }
     }
 
     fn replace(&mut self, ear: Option<Ear>) {

@@ -53,6 +53,7 @@ impl Lives for OneLife {
 }
 
 /// Drives one life from the first order to the last news.
+#[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 pub(super) struct Driver {
     order: LaunchOrder,
     shim: ShimProcess,

@@ -37,6 +37,13 @@ impl Exit {
         Self { code: Some(code), ..Self::UNSEEN }
     }
 
+    /// Whether somebody has killed it, or the kernel: no program does that to itself.
+    pub fn is_by_somebody(self) -> bool {
+        use rustix::process::Signal;
+        let signals = [Signal::HUP, Signal::INT, Signal::KILL, Signal::TERM];
+        self.signal.is_some_and(|signal| signals.iter().any(|it| it.as_raw() == signal))
+    }
+
     /// Only an exit code of 0 is clean: an unasked death by a signal is not.
     pub fn is_clean(self) -> bool {
         self.code == Some(0)

@@ -308,6 +308,13 @@ fn one_that_ends_on_a_probe_while_it_is_stopped_stays_stopped() {
 }
 
 #[test]
+fn one_that_is_killed_during_a_probe_is_counted() {
+    let mut play = Play::starting(steady());
+    assert_eq!(play.sees(Event::ExitedOnProbe(KILLED)), None);
+    assert!(matches!(play.life.state, State::Backoff { .. }));
+}
+
+#[test]
 fn whoever_starts_it_anew_forgives_anew() {
     let mut play = Play::starting(steady());
     play.sees(Event::ExitedOnProbe(Exit::code(1)));

@@ -2,12 +2,13 @@
 
 use std::fs;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 use xy_testkit::remote::Remote;
 
-use crate::stage::{heard, heard_of, home, linger, local, ready, serve_noting};
-use crate::support::status;
+use crate::stage::{echoes, heard, heard_of, home, linger, local, ready, serve_noting, web};
+use crate::support::{running, running_after, signal, status};
 
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
@@ -60,9 +61,9 @@ fn a_legacy_server_is_asked_once_and_known_from_then_on() {
     for code in ["-32601", "-32602"] {
         let home = home_with(&["--discover", code]);
         assert_eq!(spoken(&home), LEGACY);
+        remembered(&home, LEGACY);
         let first = methods(&home, 0);
         assert_eq!(first[..3], ["server/discover", "initialize", "notifications/initialized"]);
-        remembered(&home, LEGACY);
         let before = heard(&home, "s").len();
         restart(&home);
         assert_eq!(methods(&home, before)[0], "initialize");
@@ -112,6 +113,43 @@ fn what_a_modern_server_says_of_its_lists_is_heard() {
     assert!(answer.get("result").is_some(), "{answer}");
     client.wait_notification("notifications/tools/list_changed");
     assert!(client.tool_names().contains(&"s__new".to_owned()));
+    home.finish();
+}
+
+#[test]
+fn a_modern_server_is_called_by_clients_of_the_other_era() {
+    let home = home_with(&["--era", "modern"]);
+    echoes(&local(&home), "s");
+    echoes(&web(&home), "s");
+    let ran = home.xy(&["call", "s__echo", "message=from a verb"]);
+    assert!(ran.stdout.contains("from a verb"), "{} {}", ran.stdout, ran.stderr);
+    let key = "io.modelcontextprotocol/protocolVersion";
+    for call in heard_of(&home, "s", "tools/call") {
+        assert_eq!(call["params"]["_meta"][key], MODERN, "{call}");
+    }
+    home.finish();
+}
+
+#[test]
+fn what_is_watched_at_a_modern_server_is_listened_to_also_after_its_death() {
+    let home = home_with(&["--era", "modern"]);
+    let client = local(&home);
+    let uri = json!({ "uri": "xy://s/test://counter" });
+    let updated = "notifications/resources/updated";
+    let answer = client.request("resources/subscribe", uri.clone());
+    assert!(answer.get("result").is_some(), "{answer}");
+    client.call_text("s__bump", json!({}));
+    assert_eq!(client.wait_notification(updated)["params"], uri);
+    signal(running(&home, "s"), Signal::KILL);
+    running_after(&home, "s", 1);
+    home.wait_until("it is listened to again", || {
+        let ears = heard_of(&home, "s", "subscriptions/listen");
+        ears.last().unwrap()["params"]["notifications"]["resourceSubscriptions"][0]
+            == "test://counter"
+            && ears.len() == 3
+    });
+    client.call_text("s__bump", json!({}));
+    assert_eq!(client.wait_notification(updated)["params"], uri);
     home.finish();
 }
 
@@ -360,6 +398,24 @@ fn whoever_gives_up_a_call_closes_its_stream_and_says_nothing() {
     remote.let_go();
     assert!(!remote.heads().iter().any(|head| head.message.starts_with("notifications/")));
     assert_eq!(text(&call(&home, "echo", "on")), "on");
+    home.finish();
+}
+
+#[test]
+fn a_client_of_the_other_era_that_cancels_closes_the_stream() {
+    let remote = modern();
+    let home = home_of_remote(&remote);
+    home.wait_until("it is listened to", || remote.listeners() == 1);
+    let client = local(&home);
+    assert_eq!(text(&client.call("s__marked", json!({ "message": "é" }))), "é");
+    let idle = remote.connections();
+    let id = client.start_call("s__wait", json!({ "message": "x" }));
+    home.wait_until("it is called", || remote.done().len() == 2);
+    client.cancel(&json!(id));
+    remote.let_go();
+    home.wait_until("its stream is closed", || remote.connections() <= idle);
+    assert_eq!(text(&client.call("s__echo", json!({ "message": "on" }))), "on");
+    assert!(!remote.heads().iter().any(|head| head.message.starts_with("notifications/")));
     home.finish();
 }
 

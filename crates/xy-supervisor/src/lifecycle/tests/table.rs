@@ -105,6 +105,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("Exited 1", crash()),
         ("Exited SIGKILL", Event::Exited(KILLED)),
         ("ExitedOnProbe 1", Event::ExitedOnProbe(Exit::code(1))),
+        ("ExitedOnProbe SIGKILL", Event::ExitedOnProbe(KILLED)),
         ("UnfitOnProbe", Event::UnfitOnProbe("it closed its stdout".into())),
         ("Torn", Event::Torn),
         ("DeadlineReached", Event::DeadlineReached),

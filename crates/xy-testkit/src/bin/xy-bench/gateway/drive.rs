@@ -46,8 +46,13 @@ pub(crate) struct Channel {
 pub(crate) struct Driver {
     channels: Vec<Channel>,
     tool: String,
+    /// Whether each call says by itself who asks.
+    is_modern: bool,
     last_id: u64,
 }
+
+/// What a call says of its client, where it says everything by itself.
+const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"xy-bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}},"#;
 
 impl Channel {
     pub(crate) fn new(to: impl Into<OwnedFd>, from: impl Into<OwnedFd>, framing: Framing) -> Self {
@@ -57,11 +62,17 @@ impl Channel {
 
     /// Sends one message.
     pub(crate) fn send(&mut self, message: &str) {
+        self.send_with("", message);
+    }
+
+    /// Sends one message, with more in its head where it has one.
+    fn send_with(&mut self, more: &str, message: &str) {
         self.out.clear();
+        let length = message.len();
         let written = match &self.framing {
             Framing::Lines => writeln!(self.out, "{message}"),
             Framing::Http(head) => {
-                write!(self.out, "{head}Content-Length: {}\r\n\r\n{message}", message.len())
+                write!(self.out, "{head}{more}Content-Length: {length}\r\n\r\n{message}")
             }
         };
         written.and_then(|()| self.to.write_all(&self.out)).expect("the other side reads");
@@ -150,7 +161,12 @@ impl Driver {
     /// One channel for all calls, or one for each of those in flight.
     pub(crate) fn new(channels: Vec<Channel>, tool: &str) -> Self {
         assert!(matches!(channels.len(), 1 | TOGETHER));
-        Self { channels, tool: tool.to_owned(), last_id: 0 }
+        Self { channels, tool: tool.to_owned(), is_modern: false, last_id: 0 }
+    }
+
+    /// The same, of a client without sessions.
+    pub(crate) fn modern(channels: Vec<Channel>, tool: &str) -> Self {
+        Self { is_modern: true, ..Self::new(channels, tool) }
     }
 
     /// Calls one after the other: the time that half of them stayed below.
@@ -213,10 +229,14 @@ impl Driver {
     fn send(&mut self, channel: usize, tool: &str, arguments: &str) {
         self.last_id += 1;
         let id = self.last_id;
-        let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
+        let (meta, more) = match self.is_modern {
+            true => (META, format!("Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n")),
+            false => ("", String::new()),
+        };
+        let params = format!(r#"{{{meta}"name":"{tool}","arguments":{arguments}}}"#);
         let message =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
-        self.channels[channel].send(&message);
+        self.channels[channel].send_with(&more, &message);
     }
 
     /// Waits for answers on the first so many channels: the channel of each.

@@ -99,6 +99,25 @@ impl Way {
         }
     }
 
+    /// Through the gateway's HTTP door, as a client without sessions.
+    pub(crate) fn modern_http(home: &Home, name: &'static str, path: &str, tool: &str) -> Self {
+        let (address, token) = (home.gateway_address(), home.gateway_token());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nAuthorization: Bearer {token}\r\n\
+             MCP-Protocol-Version: 2026-07-28\r\n"
+        );
+        let channels = (0..TOGETHER).map(|_| http_channel(&address, &head)).collect();
+        Self {
+            name,
+            is_http: true,
+            is_to_http: false,
+            role: Role::Ours,
+            driver: Driver::modern(channels, tool),
+            _process: None,
+        }
+    }
+
     /// Through the gateway's HTTP door, to a server that is reached over HTTP too.
     pub(crate) fn http_to_http(home: &Home, name: &'static str, path: &str, tool: &str) -> Self {
         Self { is_to_http: true, ..Self::http(home, name, path, tool) }
