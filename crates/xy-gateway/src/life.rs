@@ -287,7 +287,7 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
 }
 
 /// What a server is told that its clients can do.
-fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
+pub(crate) fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
     let Holder::Client(number) = upstream.key().holder else {
         return crate::capabilities::SHARED.to_owned();
     };

@@ -1,7 +1,8 @@
 //! Clients and servers of different eras.
 
 use super::*;
-use crate::modern;
+use crate::{capabilities, modern};
+use xy_supervisor::instance::Holder;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -552,6 +553,30 @@ async fn behind_one_door_for_all_no_server_hears_of_tasks() {
         let expected = json!({ "extensions": { "x": {} }, "roots": {} });
         assert_eq!(meta[modern::CAPABILITIES], expected);
         assert_eq!(meta["progressToken"], sent[0]["id"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_asked() {
+    here(async {
+        let play = Play::begin().await;
+        let told = |holder| {
+            let key = InstanceKey { server: play.server.name.clone(), holder };
+            let (said, _) = mpsc::channel(1);
+            let upstream = Upstream::new(key, said, 1, false, play.sent.clone(), play.hub.clone());
+            crate::life::capabilities(&play.hub, &upstream)
+        };
+        let youngest = || play.hub.clients().iter().map(|client| client.house()).max().unwrap();
+        let once = play.called(1, &json!({}));
+        let house = youngest();
+        assert!(play.hub.is_house(house));
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE);
+        once.conversation.close();
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE, "the next may be able");
+        play.client(&json!({ "roots": { "listChanged": true } }));
+        assert_eq!(told(Holder::Client(youngest())), r#"{"roots":{"listChanged":true}}"#);
+        assert_eq!(told(Holder::Shared), capabilities::SHARED, "never of roots");
     })
     .await;
 }

@@ -9,11 +9,9 @@ use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{Daemon, Home, McpModern, McpSocket};
+use xy_testkit::{Daemon, Home, McpModern};
 
-use crate::stage::{
-    code, heard_of, home, nothing_is_open, ready, serve_noting, stranger, stranger_at, words,
-};
+use crate::stage::{code, heard_of, home, nothing_is_open, ready, serve_noting, stranger, words};
 use crate::support::{running, signal};
 
 /// Many who are asked at once.
@@ -179,12 +177,11 @@ fn a_parked_call_whose_server_is_killed_is_an_unknown_outcome() {
 #[test]
 fn whoever_leaves_has_given_up_what_it_was_asked_in() {
     let (home, _daemon) = home_of_asker();
-    let leaves = |client: McpSocket| drop(client);
-    let local = stranger_at(&home, &json!({ "profile": "default" }));
+    let local = stranger(&home);
     let answer = local.request("tools/call", on_a_wire(asks("who?")));
     let given = wanted(&answer, "who?");
     assert_eq!(heard_of(&home, "a", "notifications/cancelled").len(), 0);
-    leaves(local);
+    drop(local);
     home.wait_until("the server hears of it", || {
         heard_of(&home, "a", "notifications/cancelled").len() == 1
     });
@@ -241,10 +238,7 @@ fn a_crowd_of_clients_takes_turns_and_each_gets_its_own_question_and_answer() {
     let (home, _daemon) = home_of_asker();
     let first = modern(&home);
     let given = ask(&first, "first"); // From now on it is known that the server asks.
-    assert_eq!(
-        told(&first.request("tools/call", again("first", &given, "one"))),
-        reply("one")
-    );
+    assert_eq!(told(&first.request("tools/call", again("first", &given, "one"))), reply("one"));
     let all_at_once = Barrier::new(CROWD);
     thread::scope(|crowd| {
         for number in 0..CROWD {

@@ -44,12 +44,22 @@ type Peer = (Era, Way);
 /// A cell that does not pass: the client, the server, the feature, and why that is right.
 type Listed = (Peer, Peer, &'static str, &'static str);
 
-/// All cells that do not pass. One that does is no longer to be listed.
+/// All cells that do not pass, of which there are none now. One that does is not to be listed.
 const LISTED: &[Listed] = &[];
 
-/// Which places a feature is looked at besides the door of one server alone: with the names
-/// of all servers.
+/// What is tried with the names of all servers too.
 const AT_ALL: [&str; 5] = ["tool", "prompt", "resource", "elicitation", "resource updates"];
+
+/// Where a feature is tried. A legacy server that is shared never hears of roots, which are one
+/// client's; a modern one is told with each request.
+fn places(feature: &str, server: Peer) -> Vec<Place> {
+    match (feature, server.0) {
+        ("roots", Era::Legacy) => vec![Place::Own],
+        ("roots", Era::Modern) => vec![Place::Own, Place::Alone],
+        _ if AT_ALL.contains(&feature) => vec![Place::Alone, Place::All],
+        _ => vec![Place::Alone],
+    }
+}
 
 /// Tries every feature with one client and one server.
 #[track_caller]
@@ -59,13 +69,11 @@ fn try_all(client: Peer, server: Peer) {
     let mut problems = Vec::new();
     for (name, feature) in FEATURES {
         let listed = LISTED.iter().find(|it| (it.0, it.1, it.2) == (client, server, *name));
-        let mut places = vec![if *name == "roots" { Place::Own } else { Place::Alone }];
-        places.extend(AT_ALL.contains(name).then_some(Place::All));
         let passes = |place: &Place| {
             let tried = || feature(&*guest.at(*place));
             catch_unwind(AssertUnwindSafe(tried)).map_err(|panic| words_of(&*panic))
         };
-        let tried: Result<(), String> = places.iter().try_for_each(passes);
+        let tried: Result<(), String> = places(name, server).iter().try_for_each(passes);
         match (tried, listed) {
             (Ok(()), None) | (Err(_), Some(_)) => {}
             (Ok(()), Some((.., why))) => {

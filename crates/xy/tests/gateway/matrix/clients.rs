@@ -1,7 +1,7 @@
 //! What a client of either era can do, so that a feature need not know which one it is.
 
 use serde_json::{Value, json};
-use xy_testkit::Home;
+use xy_testkit::{Home, McpClient};
 
 use super::legacy::Legacy;
 use super::modern::Modern;
@@ -76,6 +76,20 @@ pub(super) struct Said {
 }
 
 impl Said {
+    /// What has come to a client on a wire, whose request `id` this is. What is told to those
+    /// who listen belongs to no request, and stays for them.
+    #[track_caller]
+    pub(super) fn on_a_wire(client: &McpClient, id: u64) -> Self {
+        let answer = client.wait_answer(id);
+        let is_news = |it: &Value| {
+            let method = it["method"].as_str().unwrap_or_default();
+            method.ends_with("/list_changed") || method == "notifications/resources/updated"
+        };
+        let count = client.notifications().iter().filter(|it| !is_news(it)).count();
+        let take = |_| client.wait_notification_that("that is there", |it| !is_news(it));
+        Self { meanwhile: (0..count).map(take).collect(), answer }
+    }
+
     /// The params of what came of one method before the answer.
     pub(super) fn of(&self, method: &str) -> Vec<&Value> {
         let all = self.meanwhile.iter().filter(|it| it["method"] == method);
@@ -137,4 +151,3 @@ impl dyn Client + '_ {
         params
     }
 }
-

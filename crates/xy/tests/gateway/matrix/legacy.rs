@@ -47,15 +47,6 @@ impl<'h> Legacy<'h> {
         }
         legacy
     }
-
-    /// The answer to a request, and what came before it.
-    #[track_caller]
-    fn said(&self, id: u64) -> Said {
-        let answer = self.wait_answer(id);
-        let count = self.notifications().len();
-        let take = |_| self.wait_notification_that("that is there", |_| true);
-        Said { meanwhile: (0..count).map(take).collect(), answer }
-    }
 }
 
 impl Client for Legacy<'_> {
@@ -73,7 +64,7 @@ impl Client for Legacy<'_> {
 
     #[track_caller]
     fn ask(&self, method: &str, params: Value) -> Said {
-        self.said(self.start_request(method, params))
+        Said::on_a_wire(self, self.start_request(method, params))
     }
 
     #[track_caller]
@@ -81,7 +72,7 @@ impl Client for Legacy<'_> {
         let id = self.start_request(method, params);
         let question = self.wait_question();
         self.answer(&question, Ok(reply.clone()));
-        let said = self.said(id);
+        let said = Said::on_a_wire(self, id);
         let asked = json!({ "method": question["method"], "params": question["params"] });
         (asked, said)
     }

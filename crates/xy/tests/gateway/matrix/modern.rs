@@ -82,12 +82,7 @@ impl Talk<'_> {
     #[track_caller]
     fn said(self) -> Said {
         match self.way {
-            Talking::Lines(client) => {
-                let answer = client.wait_answer(self.id);
-                let count = client.notifications().len();
-                let take = |_| client.wait_notification_that("that is there", |_| true);
-                Said { meanwhile: (0..count).map(take).collect(), answer }
-            }
+            Talking::Lines(client) => Said::on_a_wire(client, self.id),
             Talking::Web(mut exchange) => {
                 let mut meanwhile = Vec::new();
                 loop {
