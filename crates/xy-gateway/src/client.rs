@@ -26,6 +26,7 @@ use crate::names;
 use crate::params::Params;
 use crate::say;
 use crate::server::Server;
+use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 
 pub(crate) mod ask;
@@ -64,6 +65,8 @@ pub(crate) struct Client {
     level: Cell<Option<Level>>,
     /// What tells the lists it was shown from others.
     shown: [Cell<Shown>; 4],
+    /// It has watched a resource.
+    has_watched: Cell<bool>,
     is_closed: Cell<bool>,
 }
 
@@ -126,6 +129,7 @@ impl Client {
             listens: RefCell::default(),
             level: Cell::new(None),
             shown: Default::default(),
+            has_watched: Cell::new(false),
             is_closed: Cell::new(false),
         })
     }
@@ -159,6 +163,23 @@ impl Client {
     /// of all whom the door cannot tell apart.
     pub(crate) fn house(&self) -> u64 {
         self.house
+    }
+
+    /// It watches a resource from now on.
+    fn subscribe(
+        &self,
+        server: &Rc<Server>,
+        uri: &str,
+        by_outside_name: bool,
+    ) -> Result<(), CallError> {
+        self.has_watched.set(true);
+        let watcher = Watcher { client: self.number, at: self.house, by_outside_name };
+        self.hub.subscribe(server, uri, watcher)
+    }
+
+    /// Whether it has ever watched a resource.
+    pub(crate) fn has_watched(&self) -> bool {
+        self.has_watched.get()
     }
 
     /// What a modern server is told of it, if it is not modern itself.

@@ -400,8 +400,9 @@ impl Hub {
     pub(crate) fn left(&self, client: &Client) {
         let number = client.number();
         self.clients.borrow_mut().remove(&number);
-        let unwatched = self.subscriptions.borrow_mut().forget(number);
-        for (server, uri) in unwatched {
+        // Some clients stay for one request: nobody looks for what they cannot have left.
+        let watched = client.has_watched().then(|| self.subscriptions.borrow_mut().forget(number));
+        for (server, uri) in watched.into_iter().flatten() {
             if let Some(server) = self.server(server.as_str()) {
                 self.unwatched(&server, Holder::Shared, &uri);
             }

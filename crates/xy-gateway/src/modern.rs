@@ -2,6 +2,7 @@
 //! and what each of its results says besides. Pure.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::text_of;
@@ -111,7 +112,7 @@ pub(crate) fn read(
 }
 
 /// The revision that a request says it is of, if it says so.
-pub(crate) fn version_of<'t>(meta: Option<&'t str>) -> Option<Cow<'t, str>> {
+pub(crate) fn version_of(meta: Option<&str>) -> Option<Cow<'_, str>> {
     Members::read(meta?)?.get(VERSION).and_then(text_of)
 }
 
@@ -151,10 +152,10 @@ pub(crate) fn meta_for_modern(
     let before = with_token(&before, token);
     let mut all = format!(r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{}"#, manner.capabilities);
     if let Some(info) = &manner.info {
-        all.push_str(&format!(r#","{CLIENT_INFO}":{info}"#));
+        let _ = write!(all, r#","{CLIENT_INFO}":{info}"#); // A string takes everything.
     }
     if let Some(level) = manner.level {
-        all.push_str(&format!(r#","{LOG_LEVEL}":"{level}""#));
+        let _ = write!(all, r#","{LOG_LEVEL}":"{level}""#);
     }
     if before.len() > 2 {
         all.push(',');
@@ -170,7 +171,7 @@ fn with_token(members: &Members<'_>, token: Option<&str>) -> String {
             all.push(',');
         }
         let value = if key == "progressToken" { token.unwrap_or(value) } else { value };
-        all.push_str(&format!("{}:{value}", quoted(key)));
+        let _ = write!(all, "{}:{value}", quoted(key)); // A string takes everything.
     }
     all.push('}');
     all

@@ -155,6 +155,11 @@ impl Server {
         found.filter(|upstream| upstream.introduction().is_some())
     }
 
+    /// Whether a client's calls go to a modern instance, as far as that is known.
+    pub(crate) fn is_modern_to(&self, client: &Client) -> bool {
+        self.upstream(self.holder(client)).is_some_and(|upstream| upstream.is_modern())
+    }
+
     /// All of its instances that can be asked now.
     pub(crate) fn all_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();

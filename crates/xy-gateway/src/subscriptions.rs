@@ -74,9 +74,6 @@ impl Subscriptions {
     /// A client has gone; answers what nobody watches now.
     pub(crate) fn forget(&mut self, client: u64) -> Vec<(ServerName, String)> {
         let mut unwatched = Vec::new();
-        if self.watchers.is_empty() {
-            return unwatched; // As nearly always; and some clients stay for one request.
-        }
         self.watchers.retain(|key, watchers| {
             if watchers.remove(&client).is_some() && watchers.is_empty() {
                 unwatched.push(key.clone());

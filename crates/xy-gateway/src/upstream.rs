@@ -405,11 +405,19 @@ impl Upstream {
         let ours: Option<u64> = id.parse().ok();
         let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
         match call.map(|call| call.caller) {
-            Some(Caller::Client { client, id: theirs, stream, token, follow, manner, across }) => {
+            Some(Caller::Client {
+                client,
+                id: theirs,
+                stream,
+                token,
+                follow,
+                manner,
+                mut across,
+            }) => {
                 let whose = (&client, &*theirs, stream);
-                let Some(across) = self.across(across, manner.as_deref(), whose, outcome) else {
+                if self.wants_more(across.as_deref_mut(), manner.as_deref(), whose, outcome) {
                     return self.call_is_over();
-                };
+                }
                 let mut edits = Edits::of(line);
                 edits.replace(id, &*theirs);
                 if let Some(across) = across {
@@ -450,36 +458,34 @@ impl Upstream {
         }
     }
 
-    /// Looks at an answer for a client of the other era; `None` if it wants to know something
-    /// of the client first, and the client is being asked.
-    fn across(
+    /// Whether an answer wants to know something of a client of the other era first: then that
+    /// client is being asked.
+    fn wants_more(
         &self,
-        across: Option<Box<Across>>,
+        across: Option<&mut Across>,
         manner: Option<&Manner>,
         (client, id, stream): (&Rc<Client>, &str, StreamNo),
         outcome: Outcome<'_>,
-    ) -> Option<Option<Box<Across>>> {
-        match (across.map(|it| *it), outcome) {
-            (None, _) => Some(None),
-            (Some(Across::ToModern { asked: Some(asked), manner }), Outcome::Result(result)) => {
-                let Some(wanted) = rounds::wanted(result) else {
-                    return Some(Some(Box::new(Across::ToModern { asked: None, manner })));
+    ) -> bool {
+        match (across, outcome) {
+            (Some(Across::ToModern { asked, .. }), Outcome::Result(result)) => {
+                let Some((asked, wanted)) = asked.take().zip(rounds::wanted(result)) else {
+                    return false;
                 };
                 match Round::begin(client, (id, stream), asked, &wanted) {
                     Ok(round) if round.is_answered() => round.ask_again(client),
                     Ok(round) => client.waits_for_answers(id, round, stream),
                     Err(fault) => client.failed(id, stream, &fault),
                 }
-                None
+                true
             }
-            (Some(Across::ToLegacy { method, bond: Some(bond) }), Outcome::Error(error)) => {
+            (Some(Across::ToLegacy { bond: Some(bond), .. }), Outcome::Error(error)) => {
                 let request = (id, stream);
-                let is_done = manner.is_some_and(|manner| {
-                    self.company.wants_elsewhere(client, request, manner, &bond, error)
-                });
-                (!is_done).then(|| Some(Box::new(Across::ToLegacy { method, bond: Some(bond) })))
+                manner.is_some_and(|manner| {
+                    self.company.wants_elsewhere(client, request, manner, bond, error)
+                })
             }
-            (Some(across), _) => Some(Some(Box::new(across))),
+            _ => false,
         }
     }
 

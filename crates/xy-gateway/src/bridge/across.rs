@@ -75,10 +75,7 @@ pub(crate) fn between(
             if request.params.is_some_and(|params| !params.starts_with('{')) {
                 return Err(say::invalid("`params` is no object, which this server wants"));
             }
-            let asked = match can_want_input(method) {
-                true => Some(keep(client, request)?),
-                false => None,
-            };
+            let asked = can_want_input(method).then(|| keep(client, request)).transpose()?;
             Across::ToModern { manner: client.as_modern(), asked }
         }
     };

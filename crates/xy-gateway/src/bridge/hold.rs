@@ -193,7 +193,7 @@ impl Hold {
     }
 
     /// Moves what is still asked to a new round, for whoever has come back.
-    pub(crate) fn into_next(&self, next: &Self) {
+    pub(crate) fn pass_on_to(&self, next: &Self) {
         let mut inside = self.inside.borrow_mut();
         let mut after = next.inside.borrow_mut();
         after.given = std::mem::take(&mut inside.given);
@@ -434,6 +434,7 @@ impl Parked {
 
 /// Seconds since 1970: states outlive daemons.
 fn now() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "no other clock outlives a daemon")]
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

@@ -25,7 +25,6 @@ use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
 use crate::server::{Server, Went};
-use crate::subscriptions::Watcher;
 use crate::tools;
 use crate::upstream::{self, Follow};
 
@@ -295,10 +294,8 @@ impl Client {
     ) -> Result<Verdict, CallError> {
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {
-                let by_outside_name = renamed.is_some();
-                let watcher = Watcher { client: self.number, at: self.house, by_outside_name };
-                self.hub.subscribe(server, uri, watcher)?;
-                if self.hub.is_modern(server, self) {
+                self.subscribe(server, uri, renamed.is_some())?;
+                if server.is_modern_to(self) {
                     return Ok(self.watch(request, server, uri));
                 }
                 let verdict = self.send_on(request, server, renamed);
@@ -307,7 +304,7 @@ impl Client {
                 }
                 verdict
             }
-            ("resources/unsubscribe", Some(uri)) if self.hub.is_modern(server, self) => {
+            ("resources/unsubscribe", Some(uri)) if server.is_modern_to(self) => {
                 self.hub.unwatch(server, self, uri);
                 Ok(Verdict::Result("{}".to_owned()))
             }
@@ -601,13 +598,11 @@ fn no_method(method: &str) -> CallError {
 /// What a server said of itself, and in which era, if it is known.
 fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
-    Some(match living {
-        Some(it) => (it.result.clone(), it.era()),
-        None => {
-            let known = server.shown_to(client)?;
-            (known.introduction.result.clone(), known.introduction.era())
-        }
-    })
+    if let Some(living) = living {
+        return Some((living.result.clone(), living.era()));
+    }
+    let known = server.shown_to(client)?;
+    Some((known.introduction.result.clone(), known.introduction.era()))
 }
 
 /// What a server said of itself, for a client of this revision.

@@ -18,7 +18,6 @@ use crate::modern::SUBSCRIPTION;
 use crate::names::{self, quoted};
 use crate::say;
 use crate::server::Server;
-use crate::subscriptions::Watcher;
 
 /// How many such requests one client may have open.
 const MOST: usize = 100;
@@ -130,9 +129,7 @@ impl Client {
     async fn watch_all(self: &Rc<Self>, id: &str, found: Vec<Watched>) -> Vec<String> {
         let mut written = Vec::new();
         for one in found {
-            let by_outside_name = one.by_outside_name;
-            let watcher = Watcher { client: self.number, at: self.house(), by_outside_name };
-            if self.hub.subscribe(&one.server, &one.uri, watcher).is_err() {
+            if self.subscribe(&one.server, &one.uri, one.by_outside_name).is_err() {
                 continue;
             }
             let is_watched = self.hub.watch(&one.server, self, &one.uri).await.is_ok();

@@ -84,7 +84,7 @@ impl Client {
             info: hold.info.clone(),
         });
         let next = next.ok_or_else(hold::too_many)?;
-        hold.into_next(&next);
+        hold.pass_on_to(&next);
         if let Some(upstream) = hold.upstream.upgrade() {
             upstream.rejoin(hold.ours, Caller::Parked(next.clone()));
         }

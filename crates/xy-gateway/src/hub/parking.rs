@@ -169,12 +169,6 @@ impl Hub {
         self.tune();
     }
 
-    /// Whether a client's calls go to a modern server, as far as that is known.
-    pub(crate) fn is_modern(&self, server: &Server, client: &Client) -> bool {
-        let living = server.upstream(server.holder(client));
-        living.is_some_and(|upstream| upstream.era() == Era::Modern)
-    }
-
     /// Has a resource watched, which is among those that are; an error says why it is not.
     pub(crate) async fn watch(
         &self,

@@ -5,6 +5,7 @@
 
 mod carries;
 mod ends;
+mod modern;
 mod real;
 mod refused;
 mod stage;

@@ -172,6 +172,31 @@ fn one_that_speaks_both_is_spoken_with_in_the_newer() {
 }
 
 #[test]
+fn one_that_keeps_to_what_it_hears_first_is_spoken_with_in_the_newer_over_pipes_and_http() {
+    let home = home();
+    let port = free_port().to_string();
+    for (name, way, more) in [
+        ("pipes", vec!["--stdio"], String::new()),
+        ("http", vec!["--http", &port], format!("port {port}\n")),
+    ] {
+        let args = [&way[..], &["--era", "both"]].concat();
+        let kdl = format!("{}{more}", home.kdl_command("xy-test-fixture", &args));
+        home.write_config(&format!("servers/{name}.kdl"), &kdl);
+    }
+    home.daemon();
+    ready(&home, &["pipes", "http"]);
+    let client = local(&home);
+    for name in ["pipes", "http"] {
+        assert_eq!(status(&home, name)["protocol"], MODERN, "{name}");
+        let tool = format!("{name}__test_simple_text");
+        home.wait_until("its tools are there", || client.tool_names().contains(&tool));
+        let answer = client.call(&tool, json!({}));
+        assert!(answer["result"]["content"][0]["text"].is_string(), "{answer}");
+    }
+    home.finish();
+}
+
+#[test]
 fn one_that_is_silent_is_asked_the_older_way() {
     let home = home_with(&["--discover", "silent"]);
     assert_eq!(spoken(&home), LEGACY);
@@ -306,6 +331,12 @@ fn an_adopted_modern_server_is_not_asked_again() {
     let ended = &heard_of(&home, "s", "notifications/cancelled")[0]["params"]["requestId"];
     assert_eq!((ears.len(), &ears[0]["id"]), (2, ended));
     home.finish();
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 // Over HTTP.

@@ -77,7 +77,39 @@ pub(crate) fn measure(xy: &Path) {
     measure_with(xy, WORK, Judged::Throughput);
     say("the same with a server that does nothing, which shows what each way costs by itself:");
     measure_with(xy, Work::ZERO, Judged::Nothing);
+    if let Ok(_on_one) = core::stay_on_one() {
+        say("everything on one core, a server that does nothing: what it costs to translate");
+        eras(xy);
+    }
     load("after");
+}
+
+/// Clients and servers of both eras: each pair beside the two that need no translation.
+fn eras(xy: &Path) {
+    let home = home(xy, Work::ZERO);
+    let mut ways = [
+        Way::http(&home, "legacy client -> legacy server", "/mcp/s/one", "echo"),
+        Way::modern_http(&home, "modern client -> modern server", "/mcp/s/new", "echo"),
+        Way::modern_http(&home, "modern client -> legacy server", "/mcp/s/one", "echo"),
+        Way::http(&home, "legacy client -> modern server", "/mcp/s/new", "echo"),
+    ];
+    let rounds = in_turns(&mut ways);
+    for (way, measured) in ways.iter().zip(&rounds) {
+        let of = |time: fn(&Measured) -> Duration| {
+            let ratios = measured.iter().zip(&rounds[0]);
+            let ratios =
+                ratios.map(|(it, legacy)| time(it).as_secs_f64() / time(legacy).as_secs_f64());
+            (median(measured.iter().map(time).collect()), middle(ratios))
+        };
+        let of_first = "of legacy client -> legacy server";
+        let (p50, ratio) = of(|it| it.p50);
+        let p50 = format!("{:.1} us", p50.as_secs_f64() * 1e6);
+        row(&format!("xy: {}, p50", way.name), &p50, Some(ratio), of_first);
+        let (large, ratio) = of(|it| it.large);
+        row(&format!("xy: {}, 1 MB", way.name), &millis(large), Some(ratio), of_first);
+    }
+    drop(ways);
+    home.finish();
 }
 
 fn measure_with(xy: &Path, work: Work, what: Judged) {
@@ -113,12 +145,14 @@ fn home(xy: &Path, work: Work) -> Home {
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; }\n");
     let work = work.as_micros().to_string();
     home.mcp_server("one", &["--work-us", &work]);
+    home.mcp_server("new", &["--work-us", &work, "--era", "modern"]);
     let port = ways::free_port();
     let web = home.kdl_mcp(&["--work-us", &work, "--http", &port.to_string()]);
     home.write_config("servers/web.kdl", &format!("{web}transport \"http\"\nport {port}\n"));
     home.daemon();
-    home.wait_for_state("one", "running");
-    home.wait_for_state("web", "running");
+    for server in ["one", "new", "web"] {
+        home.wait_for_state(server, "running");
+    }
     home
 }
 

@@ -149,6 +149,14 @@ impl Hub {
         self.calm_down(&mut state);
     }
 
+    /// What is to be said for a client that says nothing more itself; nothing the next time.
+    pub(super) fn last_words(&self) -> Vec<u8> {
+        let mut state = self.state();
+        let said = state.ledger.leave();
+        // The next daemon would not know what it is about.
+        if matches!(state.phase, Phase::Up(_)) { said } else { Vec::new() }
+    }
+
     /// The client has said its last word, and all of it is written: the daemon is told.
     pub(super) fn client_left(&self) {
         let mut state = self.state();

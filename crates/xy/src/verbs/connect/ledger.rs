@@ -3,17 +3,21 @@
 //! Nothing here reads, writes or waits. The ledger is told each line in either direction and
 //! says what to do with it; when the connection is lost it says what the client must hear;
 //! when there is a new one it says what the new daemon must hear first, so that the client
-//! notices nothing but changed lists and the few calls whose outcome nobody knows.
+//! notices nothing but changed lists and the few calls whose outcome nobody knows. A client of
+//! the revision without a handshake is simply one that never shakes hands: it has nothing that
+//! stands but its open requests, and hears of changed lists only where it listens to them.
 //!
 //! ```text
 //!  client says  ── request ──────► open ── answer ──► (standing: handshake, level, subscriptions)
 //!  daemon says  ── request ──────► asked ── client's answer ──► forgotten
 //!  connection lost: open, may not happen twice ──► error to the client
 //!                   open, harmless             ──► kept, sent again
+//!                   open, listening            ──► kept, sent again, and see `listen.rs`
 //!                   asked                      ──► stale: the client's answer is swallowed
 //!  new connection:  greeting ── its answer ──► replay ──► the client's own words go on
 //! ```
 
+mod listen;
 mod open;
 mod text;
 
@@ -56,7 +60,7 @@ pub(super) enum Verdict {
     Pass,
     /// Keep it from the other side.
     Swallow,
-    /// Pass on this line instead.
+    /// Pass on these lines instead.
     Replace(Vec<u8>),
     /// Keep it from the daemon, and give the client this answer.
     Refuse(Vec<u8>),
@@ -170,14 +174,11 @@ impl Ledger {
         match message {
             Some(Message::Answer { id: Some(id), outcome }) => self.daemon_answers(id, *outcome),
             Some(Message::Request { id, .. }) => self.daemon_asks(id, line),
-            Some(Message::Notification { method, params }) => {
-                if method == "notifications/cancelled"
-                    && let Some(id) = request_id(*params)
-                {
-                    return self.daemon_cancels(id, line);
-                }
-                Verdict::Pass
-            }
+            Some(Message::Notification { method, params }) => match &**method {
+                "notifications/cancelled" => self.daemon_cancels(*params, line),
+                "notifications/subscriptions/acknowledged" => self.daemon_promises(*params, line),
+                _ => Verdict::Pass,
+            },
             Some(Message::Answer { id: None, .. }) | None => Verdict::Pass,
         }
     }
@@ -254,15 +255,45 @@ impl Ledger {
         Verdict::Replace(renamed)
     }
 
-    fn daemon_cancels(&mut self, id: &str, line: &[u8]) -> Verdict {
+    fn daemon_cancels(&mut self, params: Option<&str>, line: &[u8]) -> Verdict {
+        let Some(id) = request_id(params) else {
+            return Verdict::Pass;
+        };
         let renamed = self.renamed.iter().find(|(_, theirs)| *theirs == id);
         let Some(ours) = renamed.map(|(ours, _)| ours.clone()) else {
-            self.asked.remove(id);
+            // If it has not asked this itself, it ends what the client listens to.
+            if !self.asked.remove(id) && self.open.listening(id).is_some() {
+                self.open.remove(id);
+            }
             return Verdict::Pass;
         };
         self.asked.remove(&ours);
         self.renamed.remove(&ours);
         Verdict::Replace(same_with_id(line, id, &ours))
+    }
+
+    /// A daemon says what it will tell whoever listens. The client hears that once; after
+    /// another daemon's word it hears instead what it may have missed between the two.
+    fn daemon_promises(&mut self, params: Option<&str>, line: &[u8]) -> Verdict {
+        let Some((id, promise)) = listen::promise_in(params) else {
+            return Verdict::Pass;
+        };
+        let Some(listening) = self.open.listening(id) else {
+            return Verdict::Pass;
+        };
+        let told = listening.acknowledged(promise);
+        let mut lines = Vec::new();
+        if told.promise {
+            lines.extend_from_slice(line);
+        }
+        for list in &told.missed {
+            listen::changed(list, id, &mut lines);
+        }
+        match (told.promise, told.missed.is_empty()) {
+            (true, true) => Verdict::Pass,
+            (false, true) => Verdict::Swallow,
+            (_, false) => Verdict::Replace(lines),
+        }
     }
 
     /// The connection is gone. Answers what the client must hear: the requests whose outcome
@@ -271,16 +302,18 @@ impl Ledger {
         self.own.clear();
         self.renamed.clear();
         let mut told = Vec::new();
-        for id in self.open.take_unrepeatable() {
-            let error = CallError::new(
-                ErrorKind::OutcomeUnknown,
-                "outcome unknown: the daemon went away before it answered",
-            );
-            let error = error.cause(cause).hint("it may have been done: look before you repeat it");
-            error_answer(&id, &error, &mut told);
+        for open in self.open.take_unrepeatable() {
+            let error = match open.ask {
+                Ask::Listen(_) => listens_no_more(),
+                _ => outcome_unknown(),
+            };
+            error_answer(&open.id, &error.cause(cause), &mut told);
+        }
+        for listening in self.open.all_listening() {
+            listening.lost();
         }
         for id in self.asked.drain() {
-            cancelled(&id, &mut told);
+            cancelled(&id, "the daemon that asked has gone", &mut told);
             if self.stale.len() < MAX_ASKED {
                 self.stale.insert(id);
             }
@@ -325,10 +358,20 @@ impl Ledger {
     /// Gives up: an answer to everything that is open.
     pub(super) fn abandon(&mut self, why: &CallError) -> Vec<u8> {
         let mut told = Vec::new();
-        for id in self.open.take_all() {
-            error_answer(&id, why, &mut told);
+        for open in self.open.take_all() {
+            error_answer(&open.id, why, &mut told);
         }
         told
+    }
+
+    /// The client leaves. Answers what the daemon must hear: what listens is never answered,
+    /// and would be waited for.
+    pub(super) fn leave(&mut self) -> Vec<u8> {
+        let mut said = Vec::new();
+        for open in self.open.take_listens() {
+            cancelled(&open.id, "the client has left", &mut said);
+        }
+        said
     }
 
     /// A request of the client's with an id of ours, and its line's end.
@@ -351,6 +394,18 @@ impl Ledger {
         self.own_count += 1;
         format!("{OWN_PREFIX}{}\"", self.own_count)
     }
+}
+
+fn outcome_unknown() -> CallError {
+    let what = "outcome unknown: the daemon went away before it answered";
+    CallError::new(ErrorKind::OutcomeUnknown, what)
+        .hint("it may have been done: look before you repeat it")
+}
+
+/// For a listen that could not be kept.
+fn listens_no_more() -> CallError {
+    let what = "nothing more is told: the daemon went away, and this was too much to ask the next";
+    CallError::new(ErrorKind::NotRunning, what).hint("listen again")
 }
 
 fn refusal(id: &str, refused: &Refused) -> Vec<u8> {

@@ -58,6 +58,17 @@ impl Lines {
         }
     }
 
+    /// Adds these bytes as if they had been read.
+    pub(super) fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = self.room();
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            self.read(count);
+            bytes = &bytes[count..];
+        }
+    }
+
     /// Ends the unfinished line, since nothing will follow.
     pub(super) fn end(&mut self) {
         if self.unfinished() > 0 {
@@ -127,25 +138,15 @@ mod tests {
 
     use super::*;
 
-    fn put(lines: &mut Lines, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let room = lines.room();
-            let count = room.len().min(bytes.len());
-            room[..count].copy_from_slice(&bytes[..count]);
-            lines.read(count);
-            bytes = &bytes[count..];
-        }
-    }
-
     #[test]
     fn lines_are_given_once_they_are_whole() {
         let mut lines = Lines::new();
-        put(&mut lines, b"one\ntw");
+        lines.put(b"one\ntw");
         assert_eq!(lines.whole(), b"one\n");
         assert_eq!(lines.unfinished(), 2);
         lines.consume(4);
         assert_eq!(lines.whole(), b"");
-        put(&mut lines, b"o\n\nthree");
+        lines.put(b"o\n\nthree");
         assert_eq!(lines.whole(), b"two\n\n");
         assert_eq!(each(lines.whole()).collect::<Vec<_>>(), [0..4, 4..5]);
         lines.consume(5);
@@ -158,7 +159,7 @@ mod tests {
         let mut lines = Lines::new();
         let mut long = vec![b'x'; 5 * 1024 * 1024];
         long.push(b'\n');
-        put(&mut lines, &long);
+        lines.put(&long);
         assert_eq!(lines.whole(), long);
         lines.consume(long.len());
         assert!(lines.room().len() <= CHUNK);
@@ -167,13 +168,13 @@ mod tests {
     #[test]
     fn a_line_that_is_too_long_can_be_passed_over() {
         let mut lines = Lines::new();
-        put(&mut lines, b"first\nlonglonglong");
+        lines.put(b"first\nlonglonglong");
         assert_eq!(lines.drop_unfinished(4), b"long");
         assert_eq!(lines.whole(), b"first\n");
         lines.consume(6);
-        put(&mut lines, b"still long");
+        lines.put(b"still long");
         assert!(!lines.drop_rest_of_line());
-        put(&mut lines, b"end\nnext\nun");
+        lines.put(b"end\nnext\nun");
         assert!(lines.drop_rest_of_line());
         assert_eq!(lines.whole(), b"next\n");
         assert_eq!(lines.unfinished(), 2);
@@ -193,7 +194,7 @@ mod tests {
                     break;
                 }
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
-                put(&mut lines, now);
+                lines.put(now);
                 rest = later;
                 if cut % 3 > 0 {
                     // Not always at once, and not always all.

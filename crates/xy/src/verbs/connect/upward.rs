@@ -70,7 +70,11 @@ impl Upward {
         loop {
             let all_gone = self.forward()?;
             if all_gone && self.has_ended {
-                return Ok(());
+                self.lines.put(&self.hub.last_words());
+                if self.lines.whole().is_empty() {
+                    return Ok(());
+                }
+                continue;
             }
             if (all_gone || self.wait(stdin)) && !self.has_ended {
                 self.read(stdin)?;

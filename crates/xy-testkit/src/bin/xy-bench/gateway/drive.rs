@@ -229,9 +229,10 @@ impl Driver {
     fn send(&mut self, channel: usize, tool: &str, arguments: &str) {
         self.last_id += 1;
         let id = self.last_id;
-        let (meta, more) = match self.is_modern {
-            true => (META, format!("Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n")),
-            false => ("", String::new()),
+        let (meta, more) = if self.is_modern {
+            (META, format!("Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"))
+        } else {
+            ("", String::new())
         };
         let params = format!(r#"{{{meta}"name":"{tool}","arguments":{arguments}}}"#);
         let message =

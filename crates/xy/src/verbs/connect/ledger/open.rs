@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 
 use super::LineNo;
+use super::listen::{Listening, is_another_round};
 
 /// How many requests may be open; a client with more has lost count.
 const MAX_OPEN: usize = 65_536;
@@ -18,6 +19,9 @@ const MAX_TEXT: usize = 64 * 1024;
 /// How much is kept of all of them.
 const MAX_TEXTS: usize = 8 * 1024 * 1024;
 
+/// How many listens are kept among them: as many as a daemon grants one client.
+const MAX_LISTENS: usize = 100;
+
 /// What a request is about, as far as it matters when its daemon dies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
@@ -25,6 +29,8 @@ pub(super) enum Ask {
     SetLevel,
     Subscribe(String),
     Unsubscribe(String),
+    /// Not answered as long as the client wants to be told things.
+    Listen(Listening),
     /// Nothing can happen twice: it only reads.
     Harmless,
     /// Something might happen twice.
@@ -38,6 +44,8 @@ impl Ask {
             "logging/setLevel" => Self::SetLevel,
             "resources/subscribe" => uri_in(params).map_or(Self::Harmless, Self::Subscribe),
             "resources/unsubscribe" => uri_in(params).map_or(Self::Harmless, Self::Unsubscribe),
+            "subscriptions/listen" => Self::Listen(Listening::Asked),
+            "prompts/get" | "resources/read" if is_another_round(params) => Self::Once,
             "ping"
             | "tools/list"
             | "prompts/list"
@@ -46,8 +54,7 @@ impl Ask {
             | "resources/templates/list"
             | "resources/read"
             | "completion/complete"
-            | "server/discover"
-            | "subscriptions/listen" => Self::Harmless,
+            | "server/discover" => Self::Harmless,
             _ => Self::Once,
         }
     }
@@ -65,10 +72,20 @@ fn uri_in(params: Option<&str>) -> Option<String> {
 /// One request that is not answered.
 #[derive(Debug)]
 pub(super) struct Open {
-    id: String,
+    pub(super) id: String,
     pub(super) ask: Ask,
     /// The line without its end, if it may be sent again.
     pub(super) text: Option<Vec<u8>>,
+}
+
+impl Open {
+    fn is_listen(&self) -> bool {
+        matches!(self.ask, Ask::Listen(_))
+    }
+
+    fn is_kept_listen(&self) -> bool {
+        self.is_listen() && self.text.is_some()
+    }
 }
 
 /// Why a request is not taken.
@@ -84,6 +101,8 @@ pub(super) struct OpenRequests {
     by_id: HashMap<String, LineNo>,
     /// The bytes of all texts.
     kept: usize,
+    /// How many listens have a text.
+    listens: usize,
 }
 
 impl OpenRequests {
@@ -104,19 +123,46 @@ impl OpenRequests {
         }
         let line = line.trim_ascii_end();
         let is_kept =
-            ask != Ask::Once && line.len() <= MAX_TEXT && self.kept + line.len() <= MAX_TEXTS;
+            self.may_keep(&ask) && line.len() <= MAX_TEXT && self.kept + line.len() <= MAX_TEXTS;
         let text = is_kept.then(|| line.to_vec());
         self.kept += text.as_ref().map_or(0, Vec::len);
+        let open = Open { id: id.to_owned(), ask, text };
+        self.listens += usize::from(open.is_kept_listen());
         self.by_id.insert(id.to_owned(), no);
-        self.by_line.insert(no, Open { id: id.to_owned(), ask, text });
+        self.by_line.insert(no, open);
         Ok(())
+    }
+
+    fn may_keep(&self, ask: &Ask) -> bool {
+        match ask {
+            Ask::Once => false,
+            Ask::Listen(_) => self.listens < MAX_LISTENS,
+            _ => true,
+        }
     }
 
     pub(super) fn remove(&mut self, id: &str) -> Option<Open> {
         let no = self.by_id.remove(id)?;
         let open = self.by_line.remove(&no)?;
         self.kept -= open.text.as_ref().map_or(0, Vec::len);
+        self.listens -= usize::from(open.is_kept_listen());
         Some(open)
+    }
+
+    /// The listen with this id.
+    pub(super) fn listening(&mut self, id: &str) -> Option<&mut Listening> {
+        match &mut self.by_line.get_mut(self.by_id.get(id)?)?.ask {
+            Ask::Listen(listening) => Some(listening),
+            _ => None,
+        }
+    }
+
+    /// Every listen.
+    pub(super) fn all_listening(&mut self) -> impl Iterator<Item = &mut Listening> {
+        self.by_line.values_mut().filter_map(|open| match &mut open.ask {
+            Ask::Listen(listening) => Some(listening),
+            _ => None,
+        })
     }
 
     /// Forgets those that stood in this line or a later one.
@@ -127,22 +173,24 @@ impl OpenRequests {
         }
     }
 
-    /// Takes out those that cannot be sent again, and answers their ids in order.
-    pub(super) fn take_unrepeatable(&mut self) -> Vec<String> {
+    /// Takes out those that cannot be sent again, in order.
+    pub(super) fn take_unrepeatable(&mut self) -> Vec<Open> {
         self.take(|open| open.text.is_none())
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<String> {
+    /// Takes out the listens, in order.
+    pub(super) fn take_listens(&mut self) -> Vec<Open> {
+        self.take(Open::is_listen)
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Open> {
         self.take(|_| true)
     }
 
-    fn take(&mut self, wanted: impl Fn(&Open) -> bool) -> Vec<String> {
+    fn take(&mut self, wanted: impl Fn(&Open) -> bool) -> Vec<Open> {
         let open = self.by_line.values().filter(|open| wanted(open));
         let ids: Vec<String> = open.map(|open| open.id.clone()).collect();
-        for id in &ids {
-            self.remove(id);
-        }
-        ids
+        ids.iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Those that are sent again, in order.

@@ -5,6 +5,8 @@ use xy_mcp::envelope::parse;
 
 use super::*;
 
+mod modern;
+
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","x":1.50}}"#;
 const INITIALIZE_ANSWER: &str =
     r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
@@ -215,10 +217,6 @@ fn an_id_that_an_old_daemon_used_is_renamed_on_its_way() {
     );
     // And so is its cancellation.
     daemon(&mut ledger, &ask);
-    let cancel = |id: &str| {
-        let method = "notifications/cancelled";
-        format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"requestId":{id}}}}}"#)
-    };
     let renamed = cancel("\"xy-connect-2\"") + "\n";
     assert_eq!(daemon(&mut ledger, &cancel("7")), Verdict::Replace(renamed.into_bytes()));
 }
@@ -287,17 +285,50 @@ fn a_request_too_large_to_keep_is_not_sent_again() {
     assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
 }
 
+/// A listen of a client of the revision without a handshake.
+fn listen(id: &str, filter: &str) -> String {
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"_meta":{meta},"notifications":{filter}}}}}"#
+    )
+}
+
+fn acknowledged(id: &str, filter: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{filter}}}}}"#
+    )
+}
+
+fn cancel(id: &str) -> String {
+    let method = "notifications/cancelled";
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"requestId":{id}}}}}"#)
+}
+
+const TOOLS_AND_PROMPTS: &str = r#"{"toolsListChanged":true,"promptsListChanged":true}"#;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Sort {
+    Call,
+    List,
+    Listen,
+}
+
 #[derive(Debug, Clone)]
 enum Move {
-    Asks(u8, bool),
+    Asks(u8, Sort),
     Answered(u8),
+    Acknowledged(u8),
+    Cancelled(u8),
     Lost,
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let sort = prop_oneof![Just(Sort::Call), Just(Sort::List), Just(Sort::Listen)];
     let one = prop_oneof![
-        3 => (0..20u8, any::<bool>()).prop_map(|(id, once)| Move::Asks(id, once)),
+        3 => (0..20u8, sort).prop_map(|(id, sort)| Move::Asks(id, sort)),
         2 => (0..20u8).prop_map(Move::Answered),
+        2 => (0..20u8).prop_map(Move::Acknowledged),
+        1 => (0..20u8).prop_map(Move::Cancelled),
         1 => Just(Move::Lost),
     ];
     proptest::collection::vec(one, 0..80)
@@ -310,26 +341,49 @@ proptest! {
     fn every_request_has_one_fate(moves in moves()) {
         let mut ledger = Ledger::default();
         let mut open = std::collections::BTreeMap::new();
+        // The listens that were granted, and whether that daemon has gone since.
+        let mut knows = std::collections::BTreeMap::new();
         for step in moves {
             match step {
-                Move::Asks(id, once) if !open.contains_key(&id) => {
-                    let method = if once { "tools/call" } else { "tools/list" };
-                    client(&mut ledger, &request(&id.to_string(), method));
-                    open.insert(id, once);
+                Move::Asks(id, sort) if !open.contains_key(&id) => {
+                    let line = match sort {
+                        Sort::Call => request(&id.to_string(), "tools/call"),
+                        Sort::List => request(&id.to_string(), "tools/list"),
+                        Sort::Listen => listen(&id.to_string(), TOOLS_AND_PROMPTS),
+                    };
+                    client(&mut ledger, &line);
+                    open.insert(id, sort);
+                    knows.remove(&id);
                 }
                 Move::Asks(..) => {}
                 Move::Answered(id) => {
                     daemon(&mut ledger, &result(&id.to_string()));
                     open.remove(&id);
                 }
+                Move::Cancelled(id) => {
+                    client(&mut ledger, &cancel(&id.to_string()));
+                    open.remove(&id);
+                }
+                // Only what another daemon had granted before is kept from the client.
+                Move::Acknowledged(id) => {
+                    let line = acknowledged(&id.to_string(), TOOLS_AND_PROMPTS);
+                    let verdict = daemon(&mut ledger, &line);
+                    let is_open = open.get(&id) == Some(&Sort::Listen);
+                    let may_have_missed = is_open && knows.insert(id, false) == Some(true);
+                    prop_assert_eq!(matches!(verdict, Verdict::Replace(_)), may_have_missed);
+                    prop_assert_eq!(verdict == Verdict::Pass, !may_have_missed);
+                }
                 Move::Lost => {
                     let mut told = ids(&text(ledger.lost("x")));
                     told.sort();
                     let mut expected: Vec<String> =
-                        open.iter().filter(|(_, once)| **once).map(|(id, _)| id.to_string()).collect();
+                        open.iter().filter(|(_, sort)| **sort == Sort::Call).map(|(id, _)| id.to_string()).collect();
                     expected.sort();
                     prop_assert_eq!(told, expected);
-                    open.retain(|_, once| !*once);
+                    open.retain(|_, sort| *sort != Sort::Call);
+                    for may_have_missed in knows.values_mut() {
+                        *may_have_missed = true;
+                    }
                     let mut again = ids(&text(ledger.replay()));
                     again.sort();
                     let mut expected: Vec<String> = open.keys().map(ToString::to_string).collect();

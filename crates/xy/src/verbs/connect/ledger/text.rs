@@ -44,13 +44,14 @@ pub(in super::super) fn error_answer(id: &str, error: &CallError, out: &mut Vec<
     out.push(b'\n');
 }
 
-/// Appends a note that the request with this id is not to be answered any more.
-pub(super) fn cancelled(id: &str, out: &mut Vec<u8>) {
-    let before = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#;
-    let after = ",\"reason\":\"the daemon that asked has gone\"}}\n";
-    out.extend_from_slice(before.as_bytes());
-    out.extend_from_slice(id.as_bytes());
-    out.extend_from_slice(after.as_bytes());
+/// Appends a note that the request with this id is not to be answered any more. The reason is
+/// written as it is, so it must not need any escapes.
+pub(super) fn cancelled(id: &str, reason: &str, out: &mut Vec<u8>) {
+    let line = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"{reason}"}}}}"#
+    );
+    out.extend_from_slice(line.as_bytes());
+    out.push(b'\n');
 }
 
 /// The line with another id, be it its own or that of the request it cancels.
