@@ -40,6 +40,7 @@ mod status;
 mod tasks;
 
 pub(crate) use lists::no_resource;
+pub(crate) use parking::WATCHED_WITHIN;
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;

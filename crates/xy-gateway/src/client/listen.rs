@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde::Deserialize;
+use tokio::time::Instant;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
@@ -14,6 +15,7 @@ use super::ask::{Request, Verdict};
 use super::{Client, Open, Shown};
 use crate::catalog::Kind;
 use crate::front::{StreamNo, To, View};
+use crate::hub::WATCHED_WITHIN;
 use crate::modern::SUBSCRIPTION;
 use crate::names::{self, quoted};
 use crate::say;
@@ -128,11 +130,12 @@ impl Client {
     /// Has all of these watched, as far as their servers can; answers which are.
     async fn watch_all(self: &Rc<Self>, id: &str, found: Vec<Watched>) -> Vec<String> {
         let mut written = Vec::new();
+        let by = Instant::now() + WATCHED_WITHIN; // However many there are.
         for one in found {
             if self.subscribe(&one.server, &one.uri, one.by_outside_name).is_err() {
                 continue;
             }
-            let is_watched = self.hub.watch(&one.server, self, &one.uri).await.is_ok();
+            let is_watched = self.hub.watch(&one.server, self, (&one.uri, by)).await.is_ok();
             let mut listens = self.listens.borrow_mut();
             match listens.get_mut(id) {
                 Some(listen) if is_watched => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
@@ -28,8 +28,8 @@ use crate::upstream::{Caller, Upstream};
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
 
-/// How long a server may take to say whether a resource can be watched.
-const WATCHED_WITHIN: Duration = Duration::from_secs(10);
+/// How long servers may take to be there, and to say whether resources can be watched.
+pub(crate) const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// An instance for all whom the door cannot tell apart lives for so long after the last of
 /// their requests.
@@ -169,22 +169,25 @@ impl Hub {
         self.tune();
     }
 
-    /// Has a resource watched, which is among those that are; an error says why it is not.
+    /// Has a resource watched, which is among those that are; an error says why it is not by
+    /// then.
     pub(crate) async fn watch(
         &self,
         server: &Rc<Server>,
         client: &Rc<Client>,
-        uri: &str,
+        (uri, by): (&str, Instant),
     ) -> Result<(), CallError> {
         let holder = server.holder(client);
         self.want(server, client);
-        let upstream = server.upstream(holder).ok_or_else(|| server.down("it is not ready yet"))?;
+        let upstream = self.once_there(server, holder, by).await;
+        let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
         let cannot = || {
             let message = format!("`{}` does not tell of changes of this resource", server.name);
             CallError::new(ErrorKind::InvalidParams, message)
         };
         if upstream.era() == Era::Modern {
-            let accepted = upstream.listen_to(self.watched(server, holder)).await?;
+            let accepted = timeout_at(by, upstream.listen_to(self.watched(server, holder))).await;
+            let accepted = accepted.map_err(|_| cannot())??;
             return if accepted.contains(uri) { Ok(()) } else { Err(cannot()) };
         }
         if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
@@ -192,9 +195,26 @@ impl Hub {
         }
         let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
         let asked = upstream.ask("resources/subscribe", Some(&params))?;
-        let answer = timeout(WATCHED_WITHIN, asked.answer()).await.map_err(|_| cannot())??;
+        let answer = timeout_at(by, asked.answer()).await.map_err(|_| cannot())??;
         let answered = crate::upstream::result_of(&answer);
         answered.map(drop).map_err(|why| cannot().cause(why))
+    }
+
+    /// An instance, as soon as it can be asked, if that is by then.
+    async fn once_there(
+        &self,
+        server: &Server,
+        holder: Holder,
+        by: Instant,
+    ) -> Option<Rc<Upstream>> {
+        let mut news = self.news();
+        loop {
+            let living = server.upstream(holder);
+            if living.is_some() || !server.is_shown() {
+                return living;
+            }
+            timeout_at(by, news.changed()).await.ok()?.ok()?;
+        }
     }
 
     /// Nobody of this client watches a resource any more.

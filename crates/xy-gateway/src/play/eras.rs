@@ -580,3 +580,40 @@ async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_ask
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
+    here(async {
+        let mut play = Play::begin().await;
+        let end = |play: &Play| {
+            play.upstream.close("`s` has ended");
+            play.hub.over(&play.server, &play.upstream, "`s` has ended");
+        };
+        let wanted = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
+        let params = json!({ "notifications": wanted, "_meta": meta(&json!({}), &json!({})) });
+        end(&play);
+        let patient = play.once(1, 1, "subscriptions/listen", &params);
+        later(9 * SECOND).await;
+        assert!(patient.heard().is_empty());
+        let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"old"}}"#;
+        let introduction = Introduction::read(said).unwrap();
+        let (said, _heard) = mpsc::channel(64);
+        play.sent = Rc::default();
+        let sent = play.sent.clone();
+        play.upstream = life(&play.hub, &play.server, said, sent, false, &introduction).await;
+        for _ in 0..4 {
+            now().await;
+            for asked in play.sent() {
+                assert_eq!(asked["method"], "resources/subscribe");
+                play.answer(asked["id"].as_u64().unwrap());
+            }
+        }
+        assert_eq!(patient.heard()[0]["params"]["notifications"], wanted);
+
+        end(&play);
+        let vain = play.once(2, 1, "subscriptions/listen", &params);
+        later(11 * SECOND).await;
+        assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
+    })
+    .await;
+}

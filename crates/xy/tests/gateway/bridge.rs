@@ -11,7 +11,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home, McpModern};
 
-use crate::stage::{code, heard_of, home, nothing_is_open, ready, serve_noting, stranger, words};
+use crate::stage::{
+    code, heard_of, home, nothing_is_open, ready, serve_noting, serve_with, stranger, words,
+};
 use crate::support::{running, signal};
 
 /// Many who are asked at once.
@@ -213,6 +215,47 @@ fn whoever_hangs_up_before_it_is_asked_has_cancelled() {
 }
 
 #[test]
+fn who_listens_first_hears_of_a_server_that_has_to_come_up_for_it() {
+    let home = home();
+    serve_with(&home, "a", &["--slow-init", "300"], "isolation \"client\"\n");
+    home.daemon();
+    let uri = "xy://a/test://counter";
+    let wanted = json!({ "resourceSubscriptions": [uri] });
+    let client = modern(&home);
+    let mut listening =
+        client.start("subscriptions/listen", json!({ "notifications": wanted }), &[]);
+    let first = listening.next_message().unwrap();
+    assert_eq!(first["params"]["notifications"], wanted, "{first}");
+    let bumped = client.call_tool("a__bump", json!({}));
+    assert!(bumped["result"].is_object(), "{bumped}");
+    let told = listening.next_message().unwrap();
+    assert_eq!(told["params"]["uri"], uri, "{told}");
+    home.finish();
+}
+
+#[test]
+fn whoever_brings_no_answer_is_asked_again_and_of_two_who_bring_it_one_is_served() {
+    let (home, _daemon) = home_of_asker();
+    let client = modern(&home);
+    let given = ask(&client, "who?");
+    let mut silent = again("who?", &given, "Ada");
+    silent["inputResponses"] = json!({});
+    let next = wanted(&client.request("tools/call", silent.clone()), "who?");
+    assert_ne!(next.1, given.1);
+    refuses(&client.request("tools/call", silent), "one use");
+    let right = || client.request("tools/call", again("who?", &next, "Ada"));
+    let both = thread::scope(|both| [both.spawn(right), both.spawn(right)].map(|it| it.join()));
+    let (served, refused): (Vec<Value>, Vec<Value>) =
+        both.into_iter().map(Result::unwrap).partition(|it| it.get("result").is_some());
+    assert_eq!((served.len(), refused.len()), (1, 1), "{served:?} {refused:?}");
+    assert_eq!(told(&served[0]), reply("Ada"));
+    refuses(&refused[0], "one use");
+    assert_eq!(calls(&home), 1);
+    nothing_is_open(&home);
+    home.finish();
+}
+
+#[test]
 fn what_the_head_says_and_the_body_does_not_is_refused_and_takes_nothing() {
     let (home, _daemon) = home_of_asker();
     let client = modern(&home);
@@ -244,12 +287,15 @@ fn a_crowd_of_clients_takes_turns_and_each_gets_its_own_question_and_answer() {
         for number in 0..CROWD {
             let (home, all_at_once) = (&home, &all_at_once);
             crowd.spawn(move || {
-                let client = modern(home);
                 let (message, name) = (format!("question {number}"), format!("name {number}"));
+                let (local, web) = (stranger(home), modern(home));
+                let call = |params: Value| match number % 3 {
+                    0 => local.request("tools/call", on_a_wire(params)),
+                    _ => web.request("tools/call", params),
+                };
                 all_at_once.wait();
-                let given = ask(&client, &message);
-                let answer = client.request("tools/call", again(&message, &given, &name));
-                assert_eq!(told(&answer), reply(&name));
+                let given = wanted(&call(asks(&message)), &message);
+                assert_eq!(told(&call(again(&message, &given, &name))), reply(&name));
             });
         }
     });
