@@ -244,7 +244,9 @@ fn whoever_brings_no_answer_is_asked_again_and_of_two_who_bring_it_one_is_served
     assert_ne!(next.1, given.1);
     refuses(&client.request("tools/call", silent), "one use");
     let right = || client.request("tools/call", again("who?", &next, "Ada"));
-    let both = thread::scope(|both| [both.spawn(right), both.spawn(right)].map(|it| it.join()));
+    let both = thread::scope(|both| {
+        [both.spawn(right), both.spawn(right)].map(thread::ScopedJoinHandle::join)
+    });
     let (served, refused): (Vec<Value>, Vec<Value>) =
         both.into_iter().map(Result::unwrap).partition(|it| it.get("result").is_some());
     assert_eq!((served.len(), refused.len()), (1, 1), "{served:?} {refused:?}");
