@@ -40,7 +40,6 @@ mod status;
 mod tasks;
 
 pub(crate) use lists::no_resource;
-pub(crate) use parking::WATCHED_WITHIN;
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;

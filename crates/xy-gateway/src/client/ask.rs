@@ -18,7 +18,7 @@ use crate::bridge::{Unfit, hold};
 use crate::catalog::Kind;
 use crate::era::{self, Era};
 use crate::front::{StreamNo, View};
-use crate::hub::{WATCHED_WITHIN, no_resource};
+use crate::hub::no_resource;
 use crate::level::Level;
 use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
@@ -332,8 +332,7 @@ impl Client {
         let (client, reply) = (self.me(), request.reply());
         let (server, uri) = (server.clone(), uri.to_owned());
         let task = tokio::task::spawn_local(async move {
-            let by = Instant::now() + WATCHED_WITHIN;
-            let watched = client.hub.watch(&server, &client, (&uri, by)).await;
+            let watched = client.hub.watch(&server, &client, &uri).await;
             if watched.is_err() {
                 client.hub.unwatch(&server, &client, &uri);
             }

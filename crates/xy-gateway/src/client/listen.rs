@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
@@ -15,7 +15,6 @@ use super::ask::{Request, Verdict};
 use super::{Client, Open, Shown};
 use crate::catalog::Kind;
 use crate::front::{StreamNo, To, View};
-use crate::hub::WATCHED_WITHIN;
 use crate::modern::SUBSCRIPTION;
 use crate::names::{self, quoted};
 use crate::say;
@@ -27,6 +26,9 @@ const MOST: usize = 100;
 /// How many resources one of them may name.
 const MOST_URIS: usize = 1000;
 
+/// What is kept for one that does not know yet what it will be told.
+const MOST_UNTOLD: usize = 100;
+
 /// By what the client calls them.
 pub(super) type Listens = BTreeMap<Box<str>, Listen>;
 
@@ -35,6 +37,8 @@ pub(super) struct Listen {
     stream: StreamNo,
     kinds: BTreeSet<&'static str>,
     watched: Vec<Watched>,
+    /// What it is told once it knows what it will be told; `None` once it does.
+    untold: Option<Vec<Vec<u8>>>,
 }
 
 /// A resource that is watched.
@@ -96,7 +100,8 @@ impl Client {
         let names = LISTS.into_iter().filter(|(_, kind)| kinds.contains(kind));
         let accepted: Vec<&'static str> = names.map(|(name, _)| name).collect();
         let kinds = kinds.iter().map(|kind| kind.changed()).collect();
-        let listen = Listen { stream: request.stream, kinds, watched: Vec::new() };
+        let stream = request.stream;
+        let listen = Listen { stream, kinds, watched: Vec::new(), untold: Some(Vec::new()) };
         self.listens.borrow_mut().insert(request.id.into(), listen);
         let found: Vec<Watched> =
             filter.resource_subscriptions.iter().filter_map(|uri| self.find(uri)).collect();
@@ -129,13 +134,18 @@ impl Client {
 
     /// Has all of these watched, as far as their servers can; answers which are.
     async fn watch_all(self: &Rc<Self>, id: &str, found: Vec<Watched>) -> Vec<String> {
-        let mut written = Vec::new();
-        let by = Instant::now() + WATCHED_WITHIN; // However many there are.
+        let mut asked = JoinSet::new();
         for one in found {
-            if self.subscribe(&one.server, &one.uri, one.by_outside_name).is_err() {
-                continue;
+            if self.subscribe(&one.server, &one.uri, one.by_outside_name).is_ok() {
+                let client = self.clone();
+                asked.spawn_local(async move {
+                    let watched = client.hub.watch(&one.server, &client, &one.uri).await;
+                    (one, watched.is_ok())
+                });
             }
-            let is_watched = self.hub.watch(&one.server, self, (&one.uri, by)).await.is_ok();
+        }
+        let mut written = Vec::new();
+        while let Some(Ok((one, is_watched))) = asked.join_next().await {
             let mut listens = self.listens.borrow_mut();
             match listens.get_mut(id) {
                 Some(listen) if is_watched => {
@@ -148,6 +158,7 @@ impl Client {
                 }
             }
         }
+        written.sort_unstable();
         written
     }
 
@@ -167,17 +178,34 @@ impl Client {
             accepted.join(",")
         );
         self.tell(line.as_bytes(), To::During(stream));
+        let mut listens = self.listens.borrow_mut();
+        let untold = listens.get_mut(id).and_then(|listen| listen.untold.take());
+        drop(listens);
+        for line in untold.into_iter().flatten() {
+            self.tell(&line, To::During(stream));
+        }
+    }
+
+    /// Tells who listens, once it has been told what it will hear.
+    fn tell_listener(&self, listen: &mut Listen, line: Vec<u8>) {
+        match &mut listen.untold {
+            None => self.tell(&line, To::During(listen.stream)),
+            Some(untold) if untold.len() < MOST_UNTOLD && !untold.contains(&line) => {
+                untold.push(line);
+            }
+            Some(_) => {} // It says the same, or there will be another.
+        }
     }
 
     /// A list has changed.
     pub(crate) fn tell_changed(&self, changed: &str) {
         self.tell(&say::notification(changed), To::Anyone);
-        for (id, listen) in self.listens.borrow().iter() {
+        for (id, listen) in self.listens.borrow_mut().iter_mut() {
             if listen.kinds.contains(changed) {
                 let line = format!(
                     r#"{{"jsonrpc":"2.0","method":"{changed}","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
                 );
-                self.tell(line.as_bytes(), To::During(listen.stream));
+                self.tell_listener(listen, line.into_bytes());
             }
         }
     }
@@ -185,12 +213,12 @@ impl Client {
     /// A resource has changed that it watches; `line` says so in the words it knows.
     pub(crate) fn tell_updated(&self, server: &Server, uri: &str, line: &[u8]) {
         self.tell(&without_subscription(line), To::Anyone);
-        for (id, listen) in self.listens.borrow().iter() {
+        for (id, listen) in self.listens.borrow_mut().iter_mut() {
             let is_it = |one: &Watched| {
                 one.server.name == server.name && crate::subscriptions::covers(&one.uri, uri)
             };
             if listen.watched.iter().any(is_it) {
-                self.tell(&with_subscription(line, id), To::During(listen.stream));
+                self.tell_listener(listen, with_subscription(line, id));
             }
         }
     }

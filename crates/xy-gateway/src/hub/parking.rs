@@ -28,8 +28,8 @@ use crate::upstream::{Caller, Upstream};
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
 
-/// How long servers may take to be there, and to say whether resources can be watched.
-pub(crate) const WATCHED_WITHIN: Duration = Duration::from_secs(10);
+/// How long a server may take to be there, and to say whether a resource can be watched.
+const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// An instance for all whom the door cannot tell apart lives for so long after the last of
 /// their requests.
@@ -169,15 +169,14 @@ impl Hub {
         self.tune();
     }
 
-    /// Has a resource watched, which is among those that are; an error says why it is not by
-    /// then.
+    /// Has a resource watched, which is among those that are; an error says why it is not.
     pub(crate) async fn watch(
         &self,
         server: &Rc<Server>,
         client: &Rc<Client>,
-        (uri, by): (&str, Instant),
+        uri: &str,
     ) -> Result<(), CallError> {
-        let holder = server.holder(client);
+        let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
         let upstream = self.once_there(server, holder, by).await;
         let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
@@ -186,8 +185,7 @@ impl Hub {
             CallError::new(ErrorKind::InvalidParams, message)
         };
         if upstream.era() == Era::Modern {
-            let accepted = timeout_at(by, upstream.listen_to(self.watched(server, holder))).await;
-            let accepted = accepted.map_err(|_| cannot())??;
+            let accepted = upstream.listen_to(self.watched(server, holder)).await?;
             return if accepted.contains(uri) { Ok(()) } else { Err(cannot()) };
         }
         if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {

@@ -52,7 +52,7 @@ fn restart(home: &Home) {
 
 /// What a raw request answers.
 #[track_caller]
-fn request(home: &Home, method: &str, params: Value) -> Value {
+fn request(home: &Home, method: &str, params: &Value) -> Value {
     home.call("request", json!({ "server": "s", "method": method, "params": params })).unwrap()
 }
 
@@ -89,7 +89,7 @@ fn a_modern_server_is_listed_asked_and_listened_to() {
     assert_eq!(spoken(&home), MODERN);
     let client = local(&home);
     assert!(client.tool_names().contains(&"s__echo".to_owned()));
-    let answer = request(&home, "tools/list", json!({ "_meta": { "x": 1 } }));
+    let answer = request(&home, "tools/list", &json!({ "_meta": { "x": 1 } }));
     assert!(answer["result"]["tools"].is_array(), "{answer}");
     let mine = heard_of(&home, "s", "tools/list");
     assert_eq!(mine.last().unwrap()["params"]["_meta"]["x"], 1, "{mine:?}");
@@ -109,7 +109,7 @@ fn what_a_modern_server_says_of_its_lists_is_heard() {
     let client = local(&home);
     assert!(!client.tool_names().contains(&"s__new".to_owned()));
     let call = json!({ "name": "add_tool", "arguments": { "name": "new" } });
-    let answer = request(&home, "tools/call", call);
+    let answer = request(&home, "tools/call", &call);
     assert!(answer.get("result").is_some(), "{answer}");
     client.wait_notification("notifications/tools/list_changed");
     assert!(client.tool_names().contains(&"s__new".to_owned()));
@@ -358,7 +358,7 @@ fn modern() -> Remote {
 
 #[track_caller]
 fn call(home: &Home, tool: &str, message: &str) -> Value {
-    request(home, "tools/call", json!({ "name": tool, "arguments": { "message": message } }))
+    request(home, "tools/call", &json!({ "name": tool, "arguments": { "message": message } }))
 }
 
 fn text(answer: &Value) -> &str {
