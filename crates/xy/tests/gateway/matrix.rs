@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clients::{Guest, Place};
 use features::FEATURES;
-use servers::home_of;
+use servers::{home_of, home_of_one};
 
 /// What a peer speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,8 @@ fn places(feature: &str, server: Peer) -> Vec<Place> {
 /// Tries every feature with one client and one server.
 #[track_caller]
 fn try_all(client: Peer, server: Peer) {
-    let home = home_of(server);
-    let guest = Guest { home: &home, peer: client };
+    let (shared, own) = (home_of(server), home_of_one(server));
+    let guest = Guest { shared: &shared, own: &own, peer: client };
     let mut problems = Vec::new();
     for (name, feature) in FEATURES {
         let listed = LISTED.iter().find(|it| (it.0, it.1, it.2) == (client, server, *name));
@@ -83,7 +83,8 @@ fn try_all(client: Peer, server: Peer) {
         }
     }
     assert!(problems.is_empty(), "{client:?} with {server:?}:\n{}", problems.join("\n"));
-    home.finish();
+    shared.finish();
+    own.finish();
 }
 
 /// What a feature that does not pass has said.

@@ -22,8 +22,7 @@ impl Place {
     /// The arguments of `xy connect`.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Alone => &["--server", "fixture"],
-            Self::Own => &["--server", "own"],
+            Self::Alone | Self::Own => &["--server", "fixture"],
             Self::All => &[],
         }
     }
@@ -31,8 +30,7 @@ impl Place {
     /// The path at the HTTP door.
     pub(super) fn path(self) -> &'static str {
         match self {
-            Self::Alone => "/mcp/s/fixture",
-            Self::Own => "/mcp/s/own",
+            Self::Alone | Self::Own => "/mcp/s/fixture",
             Self::All => "/mcp",
         }
     }
@@ -43,9 +41,10 @@ impl Place {
     }
 }
 
-/// Somebody who comes to a home.
+/// Somebody who comes to a home: to that of a shared server, or to that of its own.
 pub(super) struct Guest<'h> {
-    pub(super) home: &'h Home,
+    pub(super) shared: &'h Home,
+    pub(super) own: &'h Home,
     pub(super) peer: Peer,
 }
 
@@ -54,9 +53,10 @@ impl<'h> Guest<'h> {
     #[track_caller]
     pub(super) fn at(&self, place: Place) -> Box<dyn Client + 'h> {
         let (era, way) = self.peer;
+        let home = if place == Place::Own { self.own } else { self.shared };
         match era {
-            Era::Legacy => Box::new(Legacy::begin(self.home, way, place)),
-            Era::Modern => Box::new(Modern::begin(self.home, way, place)),
+            Era::Legacy => Box::new(Legacy::begin(home, way, place)),
+            Era::Modern => Box::new(Modern::begin(home, way, place)),
         }
     }
 }

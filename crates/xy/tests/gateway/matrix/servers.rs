@@ -1,5 +1,5 @@
-//! A home with our fixture behind it, twice: shared as `fixture`, and as `own` for one client
-//! at a time.
+//! Homes with our fixture behind them: one in which it is shared, and one in which it is a
+//! single client's. They are two, since a server over HTTP has one port, and so one instance.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -9,13 +9,21 @@ use super::{Era, Peer, Way};
 use crate::stage::{home, ready};
 use crate::support::status;
 
-/// A home with a daemon and a fixture that speaks like this.
+/// A home with a daemon and a fixture that speaks like this, for the only client that comes.
+#[track_caller]
+pub(super) fn home_of_one(server: Peer) -> Home {
+    let home = home();
+    let own = format!("{}isolation \"client\"\n", kdl(&home, server));
+    home.write_config("servers/fixture.kdl", &own);
+    home.daemon();
+    home
+}
+
+/// The same for all clients; the fixture runs.
 #[track_caller]
 pub(super) fn home_of(server: Peer) -> Home {
     let home = home();
     home.write_config("servers/fixture.kdl", &kdl(&home, server));
-    let own = format!("{}isolation \"client\"\n", kdl(&home, server));
-    home.write_config("servers/own.kdl", &own);
     home.daemon();
     ready(&home, &["fixture"]);
     let version = match server.0 {
