@@ -287,13 +287,10 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
 }
 
 /// What a server is told that its clients can do.
-fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
-    match upstream.key().holder {
-        Holder::Shared => crate::capabilities::SHARED.to_owned(),
-        Holder::Client(number) if hub.is_house(number) => crate::capabilities::SHARED.to_owned(),
-        Holder::Client(number) => {
-            let declared = hub.client(number).and_then(|client| client.declared());
-            declared.map_or_else(|| "{}".to_owned(), Into::into)
-        }
-    }
+pub(crate) fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
+    let Holder::Client(number) = upstream.key().holder else {
+        return crate::capabilities::SHARED.to_owned();
+    };
+    let declared = hub.client(number).and_then(|client| client.declared());
+    declared.map_or_else(|| crate::capabilities::ALONE.to_owned(), Into::into)
 }

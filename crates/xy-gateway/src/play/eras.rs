@@ -3,7 +3,8 @@
 use xy_supervisor::instance::Holder;
 
 use super::*;
-use crate::modern;
+use crate::{capabilities, modern};
+use xy_supervisor::instance::Holder;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -607,6 +608,67 @@ async fn behind_one_door_for_all_no_server_hears_of_tasks() {
         let expected = json!({ "extensions": { "x": {} }, "roots": {} });
         assert_eq!(meta[modern::CAPABILITIES], expected);
         assert_eq!(meta["progressToken"], sent[0]["id"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_asked() {
+    here(async {
+        let play = Play::begin().await;
+        let told = |holder| {
+            let key = InstanceKey { server: play.server.name.clone(), holder };
+            let (said, _) = mpsc::channel(1);
+            let upstream = Upstream::new(key, said, 1, false, play.sent.clone(), play.hub.clone());
+            crate::life::capabilities(&play.hub, &upstream)
+        };
+        let youngest = || play.hub.clients().iter().map(|client| client.house()).max().unwrap();
+        let once = play.called(1, &json!({}));
+        let house = youngest();
+        assert!(play.hub.is_house(house));
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE);
+        once.conversation.close();
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE, "the next may be able");
+        play.client(&json!({ "roots": { "listChanged": true } }));
+        assert_eq!(told(Holder::Client(youngest())), r#"{"roots":{"listChanged":true}}"#);
+        assert_eq!(told(Holder::Shared), capabilities::SHARED, "never of roots");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
+    here(async {
+        let mut play = Play::begin().await;
+        let end = |play: &Play| {
+            play.upstream.close("`s` has ended");
+            play.hub.over(&play.server, &play.upstream, "`s` has ended");
+        };
+        let wanted = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
+        let params = json!({ "notifications": wanted, "_meta": meta(&json!({}), &json!({})) });
+        end(&play);
+        let patient = play.once(1, 1, "subscriptions/listen", &params);
+        later(9 * SECOND).await;
+        assert!(patient.heard().is_empty());
+        let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"old"}}"#;
+        let introduction = Introduction::read(said).unwrap();
+        let (said, _heard) = mpsc::channel(64);
+        play.sent = Rc::default();
+        let sent = play.sent.clone();
+        play.upstream = life(&play.hub, &play.server, said, sent, false, &introduction).await;
+        for _ in 0..4 {
+            now().await;
+            for asked in play.sent() {
+                assert_eq!(asked["method"], "resources/subscribe");
+                play.answer(asked["id"].as_u64().unwrap());
+            }
+        }
+        assert_eq!(patient.heard()[0]["params"]["notifications"], wanted);
+
+        end(&play);
+        let vain = play.once(2, 1, "subscriptions/listen", &params);
+        later(11 * SECOND).await;
+        assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
     })
     .await;
 }
