@@ -1,6 +1,5 @@
 //! Clients and servers of different eras.
 
-use xy_supervisor::instance::Holder;
 
 use super::*;
 use crate::{capabilities, modern};
