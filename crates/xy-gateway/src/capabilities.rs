@@ -61,6 +61,21 @@ impl<'t> Wants<'t> {
         self.mode.and_then(|mode| text_of(mode.get())).is_some_and(|mode| mode == "url")
     }
 
+    /// What a client has to be able to do to be asked this, as the text of its capabilities.
+    pub(crate) fn needs(&self, method: &str) -> Option<&'static str> {
+        let is_there = |it: Option<&RawValue>| it.is_some_and(|it| it.get() != "null");
+        match method {
+            "roots/list" => Some(r#"{"roots":{}}"#),
+            "elicitation/create" if self.is_url() => Some(r#"{"elicitation":{"url":{}}}"#),
+            "elicitation/create" => Some(r#"{"elicitation":{"form":{}}}"#),
+            "sampling/createMessage" if is_there(self.tools) || is_there(self.tool_choice) => {
+                Some(r#"{"sampling":{"tools":{}}}"#)
+            }
+            "sampling/createMessage" => Some(r#"{"sampling":{}}"#),
+            _ => None,
+        }
+    }
+
     /// Whether it may be done as a task.
     pub(crate) fn is_task(&self) -> bool {
         self.task.is_some_and(|task| task.get() != "null")

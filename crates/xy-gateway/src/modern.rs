@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::text_of;
+use xy_mcp::envelope::{Outcome, text_of};
 use xy_mcp::members::Members;
 
 use crate::era::MODERN;
@@ -74,6 +74,21 @@ impl Wrong {
         )
         .into_bytes()
     }
+}
+
+/// What a modern client is told if a server has wanted of it what it cannot do (`needed`, as
+/// the text of capabilities) and then failed, as this outcome says. That goes with it.
+pub(crate) fn failed_without(needed: &str, outcome: Outcome<'_>) -> Option<Wrong> {
+    let (word, said) = match outcome {
+        Outcome::Error(error) => ("error", error),
+        Outcome::Result(result) => {
+            memchr::memmem::find(result.as_bytes(), b"isError")?; // Hardly any result has it.
+            (Members::read(result)?.get("isError") == Some("true")).then_some(("result", result))?
+        }
+    };
+    let message = "the server wanted of the client what it cannot do, and failed without";
+    let data = format!(r#"{{"requiredCapabilities":{needed},"{word}":{said}}}"#);
+    Some(Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) })
 }
 
 /// Reads what a request says of its client, from the text of its params' `_meta`. `None` if it

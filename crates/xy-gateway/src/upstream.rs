@@ -153,6 +153,8 @@ struct Call {
     caller: Caller,
     /// By which one can tell whether it was written.
     place: u64,
+    /// Which of several was last heard of: the highest.
+    order: u64,
     /// How long it may take.
     watch: Option<Box<Watch>>,
 }
@@ -266,7 +268,7 @@ impl Upstream {
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
         let watch = request.watch;
-        self.calls.borrow_mut().insert(ours, Call { caller, place, watch });
+        self.calls.borrow_mut().insert(ours, Call { caller, place, order: ours, watch });
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
     }
@@ -302,7 +304,7 @@ impl Upstream {
         let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        let call = Call { caller: caller(answer), place, watch: None };
+        let call = Call { caller: caller(answer), place, order: ours, watch: None };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
@@ -341,6 +343,15 @@ impl Upstream {
         }
     }
 
+    /// In this call it wanted of the client what it cannot do, as the text of capabilities.
+    pub(crate) fn lacks(&self, ours: u64, needed: &'static str) {
+        match self.calls.borrow_mut().get_mut(&ours).map(|it| &mut it.caller) {
+            Some(Caller::Client { across: Some(across), .. }) => across.lacks(needed),
+            Some(Caller::Parked(hold)) => hold.lacks.set(Some(needed)),
+            _ => {}
+        }
+    }
+
     /// Takes a call from its client, which is to answer something before it goes on: what it
     /// was, if it can be parked.
     pub(crate) fn unhand(&self, ours: u64) -> Option<Caller> {
@@ -353,8 +364,9 @@ impl Upstream {
     /// From now on this call is somebody else's.
     pub(crate) fn rejoin(self: &Rc<Self>, ours: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
+        let latest = calls.values().map(|it| it.order).max().unwrap_or_default();
         let Some(call) = calls.get_mut(&ours) else { return };
-        call.caller = caller;
+        (call.caller, call.order) = (caller, latest + 1);
         if let Some(watch) = &call.watch {
             watch.touch();
             drop(calls);
@@ -459,7 +471,7 @@ impl Upstream {
     }
 
     /// Whether an answer wants to know something of a client of the other era first: then that
-    /// client is being asked.
+    /// client is being asked, or told that it cannot be.
     fn wants_more(
         &self,
         across: Option<&mut Across>,
@@ -467,6 +479,10 @@ impl Upstream {
         (client, id, stream): (&Rc<Client>, &str, StreamNo),
         outcome: Outcome<'_>,
     ) -> bool {
+        if let Some(wrong) = across.as_ref().and_then(|across| across.instead(outcome)) {
+            client.answered(id, stream, &wrong.line(id));
+            return true;
+        }
         match (across, outcome) {
             (Some(Across::ToModern { asked, .. }), Outcome::Result(result)) => {
                 let Some((asked, wanted)) = asked.take().zip(rounds::wanted(result)) else {

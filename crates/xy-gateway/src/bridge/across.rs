@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::era::Era;
 use crate::front::{Entry, View};
 use crate::held::Held;
-use crate::modern::{self, Manner};
+use crate::modern::{self, Manner, Wrong};
 use crate::say;
 use crate::upstream::Request;
 
@@ -21,6 +21,9 @@ pub(crate) enum Across {
         method: Box<str>,
         /// What a state for it is bound to, if the client can be asked for input.
         bond: Option<Bond>,
+        /// What the server wanted of the client that it cannot do, as the text of
+        /// capabilities.
+        lacks: Option<&'static str>,
     },
     /// The server is modern, and the client is not.
     ToModern {
@@ -69,7 +72,7 @@ pub(crate) fn between(
                 return Err(hold::refused(Unfit::NotOurs));
             }
             let bond = can_want_input(method).then(|| bond(client.entry(), method, request.params));
-            Across::ToLegacy { method: method.into(), bond }
+            Across::ToLegacy { method: method.into(), bond, lacks: None }
         }
         (None, Era::Modern) => {
             if request.params.is_some_and(|params| !params.starts_with('{')) {
@@ -110,6 +113,20 @@ impl Across {
                 add_meta(request, &meta, edits);
             }
         }
+    }
+
+    /// A legacy server has wanted of the client what it cannot do.
+    pub(crate) fn lacks(&mut self, needed: &'static str) {
+        if let Self::ToLegacy { lacks, .. } = self {
+            *lacks = Some(needed);
+        }
+    }
+
+    /// What is answered instead, if this is how a server fails that wanted of the client what
+    /// it cannot do.
+    pub(crate) fn instead(&self, outcome: Outcome<'_>) -> Option<Wrong> {
+        let Self::ToLegacy { lacks: Some(needed), .. } = self else { return None };
+        modern::failed_without(needed, outcome)
     }
 
     /// Changes an answer so that the client can read it; `info` is who the server is.

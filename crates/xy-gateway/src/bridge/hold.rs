@@ -35,6 +35,9 @@ use crate::upstream::Upstream;
 /// How long a call is held for a client that does not come back.
 pub(crate) const HELD_FOR: Duration = Duration::from_mins(10);
 
+/// What a server asks within so long is asked of a client at once: it takes a round less.
+pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
+
 /// How many calls are parked at one time.
 const MOST: usize = 1000;
 
@@ -50,9 +53,9 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// One call that is parked.
 pub(crate) struct Hold {
     pub(crate) number: u64,
-    /// The client that made it: the server's turn is its.
-    pub(crate) client: u64,
-    /// The call ends with that client.
+    /// The house of the client that made it: the server's turn is theirs.
+    pub(crate) house: u64,
+    /// The call ends with that client, who is alone there.
     pub(crate) is_tied: bool,
     pub(crate) manner: Rc<Manner>,
     pub(crate) method: Box<str>,
@@ -61,6 +64,8 @@ pub(crate) struct Hold {
     pub(crate) ours: u64,
     /// Who the server is, as it was written.
     pub(crate) info: Option<String>,
+    /// What the server wanted of the client that it cannot do.
+    pub(crate) lacks: Cell<Option<&'static str>>,
     inside: RefCell<Inside>,
     held: RefCell<Held>,
     is_over: Cell<bool>,
@@ -151,6 +156,11 @@ impl Hold {
         inside.came = Some(came);
     }
 
+    /// Whether the client has heard what it is asked.
+    pub(crate) fn is_given(&self) -> bool {
+        self.inside.borrow().reply_to.is_none()
+    }
+
     /// The request that is to hear what is asked, and what that is: an answer, if it has come,
     /// or else `None`. Nothing at all if nobody is to hear anything.
     pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<Came>)> {
@@ -203,7 +213,8 @@ impl Hold {
         next.held.borrow_mut().holds(after.bytes);
     }
 
-    /// Nobody will come back: what the server has asked is refused. Whether that is new.
+    /// Nobody will come back, or the call is over: what the server has asked is refused.
+    /// Whether that is new.
     pub(crate) fn end(&self) -> bool {
         if self.is_over.replace(true) {
             return false;
@@ -211,7 +222,7 @@ impl Hold {
         let inside = self.inside.take();
         if let Some(upstream) = self.upstream.upgrade() {
             for question in inside.given.iter().chain(&inside.fresh) {
-                upstream.send(&say::error(&question.id, -32603, "the client did not come back"));
+                upstream.send(&say::error(&question.id, -32603, "nobody has answered this"));
             }
         }
         self.held.borrow_mut().holds(0);
@@ -220,7 +231,8 @@ impl Hold {
 
     /// What stands between its client and its server.
     pub(crate) fn across(&self) -> Across {
-        Across::ToLegacy { method: self.method.clone(), bond: Some(self.bond) }
+        let (method, lacks) = (self.method.clone(), self.lacks.get());
+        Across::ToLegacy { method, bond: Some(self.bond), lacks }
     }
 
     /// What came of it, as the answer to a client's request `id`.
@@ -232,9 +244,13 @@ impl Hold {
         let Ok(Message::Answer { id: Some(ours), outcome }) = envelope::parse(&line) else {
             return Err(gone());
         };
+        let across = self.across();
+        if let Some(wrong) = across.instead(outcome) {
+            return Ok(wrong.line(id));
+        }
         let mut edits = Edits::of(&line);
         edits.replace(ours, id.to_owned());
-        self.across().edit_answer(outcome, self.info.as_deref(), &mut edits);
+        across.edit_answer(outcome, self.info.as_deref(), &mut edits);
         Ok(edits.to_vec())
     }
 
@@ -299,6 +315,7 @@ pub(crate) struct NewHold {
     pub(crate) upstream: Weak<Upstream>,
     pub(crate) ours: u64,
     pub(crate) info: Option<String>,
+    pub(crate) lacks: Option<&'static str>,
 }
 
 impl Parked {
@@ -325,13 +342,13 @@ impl Parked {
 
     /// Parks a call, in which nothing is asked yet; `None` if there are too many.
     pub(crate) fn park(&self, new: NewHold) -> Option<Rc<Hold>> {
-        let NewHold { reply_to, manner, method, bond, upstream, ours, info } = new;
+        let NewHold { reply_to, manner, method, bond, upstream, ours, info, lacks } = new;
         let number = self.number()?;
-        let client = reply_to.client.number();
+        let house = reply_to.client.house();
         let is_tied = reply_to.client.stays();
         let hold = Rc::new(Hold {
             number,
-            client,
+            house,
             is_tied,
             manner,
             method,
@@ -339,6 +356,7 @@ impl Parked {
             upstream,
             ours,
             info,
+            lacks: Cell::new(lacks),
             inside: RefCell::new(Inside { reply_to: Some(reply_to), ..Inside::default() }),
             held: RefCell::new(Held::of(&self.bytes, MOST_BYTES)),
             is_over: Cell::new(false),
@@ -414,7 +432,7 @@ impl Parked {
     pub(crate) fn tied_to(&self, client: u64) -> Vec<Rc<Hold>> {
         let kept = self.kept.borrow();
         let calls = kept.values().filter_map(|kept| match kept {
-            Kept::Call(hold) if hold.is_tied && hold.client == client => Some(hold.clone()),
+            Kept::Call(hold) if hold.is_tied && hold.house == client => Some(hold.clone()),
             _ => None,
         });
         calls.collect()

@@ -251,9 +251,12 @@ fn with_subscription(line: &[u8], id: &str) -> Vec<u8> {
     })
 }
 
-/// What is told to who does not know such ids.
+/// What is told to who does not know such ids: what has none stays as it is written.
 fn without_subscription(line: &[u8]) -> Vec<u8> {
-    edited(line, ToOwned::to_owned)
+    match memchr::memmem::find(line, SUBSCRIPTION.as_bytes()) {
+        Some(_) => edited(line, ToOwned::to_owned),
+        None => line.to_vec(),
+    }
 }
 
 /// A notification with another `_meta`, made from what it is without a subscription of ours.

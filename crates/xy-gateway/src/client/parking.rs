@@ -45,7 +45,10 @@ impl Client {
             }
         }
         let upstream = match (next, upstream) {
-            (Next::Deliver(came), _) => return hold.answer(came, request.id).map(Verdict::Line),
+            (Next::Deliver(came), _) => {
+                hold.end();
+                return hold.answer(came, request.id).map(Verdict::Line);
+            }
             (_, None) => return Err(hold::gone()),
             (Next::GoOn, Some(upstream)) => {
                 upstream.rejoin(hold.ours, self.caller(request, hold));
@@ -82,6 +85,7 @@ impl Client {
             upstream: hold.upstream.clone(),
             ours: hold.ours,
             info: hold.info.clone(),
+            lacks: hold.lacks.get(),
         });
         let next = next.ok_or_else(hold::too_many)?;
         hold.pass_on_to(&next);

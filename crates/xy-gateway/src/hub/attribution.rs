@@ -72,7 +72,7 @@ impl Hub {
                 let addressee = by.only_client()?.into();
                 let number = match &addressee {
                     Addressee::Client(client, ..) => client.number(),
-                    Addressee::Parked(hold) => hold.client,
+                    Addressee::Parked(hold) => hold.house,
                 };
                 let (owners, now) = (self.owners.borrow(), Instant::now());
                 (!owners.works_for_others(by.key(), number, now)).then_some(addressee)
@@ -208,8 +208,15 @@ impl Hub {
         manner: &Manner,
         asked: &Told<'_>,
     ) -> Result<(), (i64, &'static str)> {
-        can_be_asked(manner, asked)?;
+        can_be_asked(manner, asked).inspect_err(|_| lacks(by, ours, asked))?;
         self.park(by, ours, (id, asked.method, asked.params))
+    }
+}
+
+/// A server wants in a call what its modern client cannot do: if it fails, that is why.
+fn lacks(by: &Upstream, ours: u64, asked: &Told<'_>) {
+    if let Some(needed) = Wants::read(asked.params).needs(asked.method) {
+        by.lacks(ours, needed);
     }
 }
 
@@ -273,7 +280,8 @@ impl Company for Hub {
         let (client, to, ours) = match self.asked_one(by, method, params, during) {
             Ok(Addressee::Client(client, to, ours)) => (client, to, ours),
             Ok(Addressee::Parked(hold)) => {
-                let asked = can_be_asked(&hold.manner, asked).and_then(|()| {
+                let can = can_be_asked(&hold.manner, asked);
+                let asked = can.inspect_err(|_| lacks(by, hold.ours, asked)).and_then(|()| {
                     let too_many = (-32603, "the client is asked too much at once");
                     hold.ask(id, method, params).then_some(()).ok_or(too_many)
                 });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
@@ -66,7 +66,7 @@ impl Hub {
             return Err(not_so);
         };
         let (Some(manner), Some(across)) = (manner, across) else { return Err(not_so) };
-        let Across::ToLegacy { method: call, bond: Some(bond) } = *across else {
+        let Across::ToLegacy { method: call, bond: Some(bond), lacks } = *across else {
             return Err(not_so);
         };
         let info = by.introduction().and_then(|it| it.info.clone());
@@ -79,6 +79,7 @@ impl Hub {
             upstream: Rc::downgrade(by),
             ours,
             info,
+            lacks,
         };
         let hold = self.parked.park(new);
         let asked = hold.filter(|hold| {
@@ -89,7 +90,8 @@ impl Hub {
             is_asked
         });
         let Some(hold) = asked else {
-            let across = Some(Box::new(Across::ToLegacy { method: call, bond: Some(bond) }));
+            let across = Across::ToLegacy { method: call, bond: Some(bond), lacks };
+            let across = Some(Box::new(across));
             let manner = Some(manner);
             let back = Caller::Client { client, id: theirs, stream, token, follow, manner, across };
             by.rejoin(ours, back);
@@ -105,7 +107,7 @@ impl Hub {
     pub(crate) fn flush_soon(&self, hold: Rc<Hold>) {
         let hub = self.me();
         tokio::task::spawn_local(async move {
-            tokio::task::yield_now().await;
+            sleep(hold::ASKED_AT_ONCE).await;
             hub.flush(&hold);
         });
     }
@@ -114,6 +116,7 @@ impl Hub {
         let Some((ReplyTo { client, id, stream }, came)) = hold.flush() else { return };
         if let Some(came) = came {
             self.parked.forget(hold.number);
+            hold.end();
             return match hold.answer(came, &id) {
                 Ok(line) => client.answered(&id, stream, &line),
                 Err(fault) => client.failed(&id, stream, &fault),

@@ -1,6 +1,5 @@
 //! Clients and servers of different eras.
 
-
 use super::*;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
@@ -98,9 +97,9 @@ fn answers(state: &Value, answers: &Value) -> Value {
     json!({ "requestState": state, "inputResponses": answers })
 }
 
-/// Lets what is due happen.
+/// Lets what is due happen, and clients hear what they are asked.
 async fn now() {
-    later(Duration::ZERO).await;
+    later(crate::bridge::hold::ASKED_AT_ONCE).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -410,6 +409,106 @@ async fn a_call_that_waits_for_its_client_keeps_the_turn() {
         play.answer(ours);
         assert_eq!(play.calls().len(), 1, "now the other's");
         assert!(other.heard().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_token_do_not_wait_for_each_other() {
+    here(async {
+        let play = Play::begin().await;
+        let never = play.called_by(1, 1, "never", &json!({}));
+        play.ask("a", "elicitation/create");
+        now().await;
+        never.wanted(); // Its client will not come back for it.
+        let slow = play.called_by(1, 2, "slow", &json!({}));
+        let asks = play.called_by(1, 3, "asks", &json!({}));
+        let [_, (slow_call, _), (asks_call, _)] = play.calls().try_into().unwrap();
+        // What is asked is of the call that was heard of last, and all of it at once.
+        play.ask("b", "elicitation/create");
+        play.ask("c", "sampling/createMessage");
+        now().await;
+        let (wanted, state) = asks.wanted();
+        assert_eq!(wanted.len(), 2);
+        let said = json!({ "q1": {}, "q2": {} });
+        let asks = play.called_by(1, 4, "asks", &answers(&state, &said));
+        assert_eq!(play.answered().len(), 2);
+        play.ask("d", "elicitation/create"); // It is again the last that was heard of.
+        now().await;
+        let (_, state) = asks.wanted();
+        play.answer(slow_call);
+        assert_eq!(slow.heard()[0]["result"]["ok"], slow_call);
+        let asks = play.called_by(1, 5, "asks", &answers(&state, &json!({ "q1": {} })));
+        play.answer(asks_call);
+        assert_eq!(asks.heard()[0]["result"]["ok"], asks_call);
+        // Others do wait, and then they are not passed by for ever.
+        play.called_by(2, 9, "other", &json!({}));
+        assert!(play.calls().is_empty());
+        for id in 10..30 {
+            play.called_by(1, id, "more", &json!({}));
+        }
+        assert_eq!(play.calls().len(), crate::turns::MOST_URGENT);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_in_a_call_that_is_over_is_refused() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        play.answer(ours);
+        now().await;
+        assert_eq!(first.heard()[0]["result"]["ok"], ours);
+        let refused = play.answered();
+        assert_eq!((&*refused[0].0, &refused[0].1["error"]["code"]), ("a", &json!(-32603)));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_fails_for_what_the_client_cannot_do_has_that_said_to_it() {
+    here(async {
+        let play = Play::begin().await;
+        let params = json!({ "name": "s__x", "_meta": meta(&json!({ "roots": {} }), &json!({})) });
+        let ask = |method: &str| {
+            let client = play.once(1, 1, "tools/call", &params);
+            let [(ours, _)] = play.calls().try_into().unwrap();
+            play.ask("a", method);
+            assert_eq!(play.answered()[0].1["error"]["code"], -32601);
+            (client, ours)
+        };
+        let (client, ours) = ask("sampling/createMessage");
+        let failed = json!({ "isError": true, "content": [{ "type": "text", "text": "no" }] });
+        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": failed }));
+        let error = &client.heard()[0]["error"];
+        assert_eq!(error["code"], modern::MISSING_CAPABILITY);
+        assert_eq!(error["data"]["requiredCapabilities"], json!({ "sampling": {} }));
+        assert_eq!(error["data"]["result"], failed, "its own words go with it");
+
+        let (client, ours) = ask("elicitation/create");
+        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "error": { "code": 7, "message": "" } }));
+        let error = &client.heard()[0]["error"];
+        assert_eq!(error["data"]["requiredCapabilities"], json!({ "elicitation": { "form": {} } }));
+        assert_eq!(error["data"]["error"]["code"], 7);
+
+        let (client, ours) = ask("elicitation/create");
+        play.answer(ours);
+        assert_eq!(client.heard()[0]["result"]["ok"], ours, "it does without");
+
+        // The same for one that has waited for its client.
+        let (client, ours) = ask("elicitation/create");
+        play.ask("r", "roots/list");
+        now().await;
+        let (_, state) = client.wanted();
+        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": failed }));
+        let mut again = params.clone();
+        let more = answers(&state, &json!({}));
+        again.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let client = play.once(1, 2, "tools/call", &again);
+        assert_eq!(client.code(), modern::MISSING_CAPABILITY);
     })
     .await;
 }

@@ -1,4 +1,8 @@
 //! Has the clients of a server that asks questions take turns. `turns.rs` says whose it is.
+//!
+//! Those whom a door cannot tell apart have one turn together: each request of a modern
+//! client over HTTP comes as if from another, and one that waits for its user must not hold
+//! up the rest of the same program. What is said meanwhile stays with whoever has the token.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,13 +40,13 @@ impl Server {
             let flight = upstream.flight();
             let waiting = self.waiting_for_turn();
             let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
-            let asked: Vec<u64> = asked.map(|it| it.number()).collect();
-            let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
-            let next = turns::next(flight, &numbers, |client| asked.contains(&client));
-            let Some(client) = next else { return };
-            self.turn_of.set(Some(client));
+            let asked: Vec<u64> = asked.map(|it| it.house()).collect();
+            let houses: Vec<u64> = waiting.iter().map(|it| it.house()).collect();
+            let next = turns::next(flight, &houses, |house| asked.contains(&house));
+            let Some(house) = next else { return };
+            self.turn_of.set(Some(house));
             let is_theirs =
-                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
+                |it: &Waiting| it.holder == Holder::Shared && it.client.house() == house;
             let theirs = self.take_those(is_theirs);
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
@@ -56,13 +60,13 @@ impl Server {
     /// Whether a client has to wait until those before it are done.
     pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
         let is_shared = upstream.key().holder == Holder::Shared;
-        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.number()) {
+        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.house()) {
             return false;
         }
         let waiting = self.waiting_for_turn();
-        let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
+        let houses: Vec<u64> = waiting.iter().map(|it| it.house()).collect();
         let is_urgent = self.is_urgent(client, upstream);
-        let goes = turns::may_go(client.number(), upstream.flight(), &numbers, is_urgent);
+        let goes = turns::may_go(client.house(), upstream.flight(), &houses, is_urgent);
         if goes {
             self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });
         }
@@ -71,7 +75,8 @@ impl Server {
 
     /// Whether the server waits for this client, which may have to call it for an answer.
     fn is_urgent(&self, client: &Client, upstream: &Rc<Upstream>) -> bool {
-        self.urgent.get() < turns::MOST_URGENT && client.is_asked_by(upstream)
+        let is_waited_for = || client.is_asked_by(upstream) || upstream.waits_for(client.house());
+        self.urgent.get() < turns::MOST_URGENT && is_waited_for()
     }
 
     /// The clients of the calls that wait for their turn, the oldest first.

@@ -16,8 +16,8 @@ use crate::modern::Manner;
 /// Who waits for an answer.
 pub(crate) enum Caller {
     /// Nobody any more, since then. The server may still work on it, and say something that
-    /// is meant for whoever asked: this client, if it was one.
-    Nobody { since: Instant, client: Option<u64>, follow: Follow },
+    /// is meant for whoever asked: a client of this house, if it was one.
+    Nobody { since: Instant, house: Option<u64>, follow: Follow },
     /// A client.
     Client {
         /// Which.
@@ -137,13 +137,18 @@ impl Caller {
         }
     }
 
-    /// The number of the client that waits, or will come back.
-    pub(super) fn client(&self) -> Option<u64> {
+    /// The house of the client that waits, or will come back.
+    pub(super) fn house(&self) -> Option<u64> {
         match self {
-            Self::Client { client, .. } => Some(client.number()),
-            Self::Parked(hold) => Some(hold.client),
+            Self::Client { client, .. } => Some(client.house()),
+            Self::Parked(hold) => Some(hold.house),
             _ => None,
         }
+    }
+
+    /// Whether the server waits for the client, which has heard what it is asked.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Parked(hold) if hold.is_given())
     }
 
     /// What stands between it and the server.

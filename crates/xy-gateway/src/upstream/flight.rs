@@ -12,7 +12,9 @@ use crate::turns::Flight;
 impl Upstream {
     /// The client that everything in flight belongs to, and where it asked last; `None` if
     /// nothing is in flight, or something of somebody else too. What a client has given up
-    /// counts as its own for a while: the server may still work on it.
+    /// counts as its own for a while: the server may still work on it. Of clients that a door
+    /// cannot tell apart it is the one whose call was last heard of, and of calls that wait
+    /// for an answer only if there are no others: there the server waits too.
     pub(crate) fn only_client(&self) -> Option<Whose> {
         if self.is_strange() {
             return None;
@@ -20,22 +22,20 @@ impl Upstream {
         self.forget_given_up();
         let calls = self.calls.borrow();
         let mut flight = Flight::Nobody;
-        let mut youngest: Option<(u64, &Caller)> = None;
-        for (ours, call) in calls.iter() {
+        for call in calls.values() {
             match &call.caller {
                 caller @ (Caller::Client { .. } | Caller::Parked(_)) => {
-                    flight = flight.and(caller.client().unwrap_or_default());
-                    if youngest.is_none_or(|(latest, _)| latest < *ours) {
-                        youngest = Some((*ours, caller));
-                    }
+                    flight = flight.and(caller.house().unwrap_or_default());
                 }
-                Caller::Nobody { client: Some(client), .. } => flight = flight.and(*client),
-                Caller::Nobody { client: None, .. } | Caller::Visitor(_) => return None,
+                Caller::Nobody { house: Some(house), .. } => flight = flight.and(*house),
+                Caller::Nobody { house: None, .. } | Caller::Visitor(_) => return None,
                 Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => {}
             }
         }
+        let theirs = calls.iter().filter(|(_, call)| call.caller.house().is_some());
+        let latest = theirs.max_by_key(|(ours, it)| (!it.caller.is_waited_for(), it.order, **ours));
         match flight {
-            Flight::One(_) => youngest.and_then(|(ours, caller)| caller.whose(ours)),
+            Flight::One(_) => latest.and_then(|(ours, call)| call.caller.whose(*ours)),
             Flight::Nobody | Flight::Several => None,
         }
     }
@@ -62,8 +62,14 @@ impl Upstream {
         let calls = self.calls.borrow();
         calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller => caller.client().map_or(flight, |client| flight.and(client)),
+            caller => caller.house().map_or(flight, |house| flight.and(house)),
         })
+    }
+
+    /// Whether it waits for an answer of a client of this house, which is to come back.
+    pub(crate) fn waits_for(&self, house: u64) -> bool {
+        let calls = self.calls.borrow();
+        calls.values().any(|it| matches!(&it.caller, Caller::Parked(it) if it.house == house))
     }
 
     /// From now on somebody wants to hear when a call is over.
@@ -86,13 +92,13 @@ impl Upstream {
         let next = match &call.caller {
             Caller::Nobody { .. } | Caller::Unheard => return None,
             Caller::Client { client, follow, .. } => {
-                let (client, follow) = (Some(client.number()), follow.clone());
-                Caller::Nobody { since, client, follow }
+                let (house, follow) = (Some(client.house()), follow.clone());
+                Caller::Nobody { since, house, follow }
             }
             Caller::Parked(hold) => {
-                Caller::Nobody { since, client: Some(hold.client), follow: Follow::Nothing }
+                Caller::Nobody { since, house: Some(hold.house), follow: Follow::Nothing }
             }
-            Caller::Visitor(_) => Caller::Nobody { since, client: None, follow: Follow::Nothing },
+            Caller::Visitor(_) => Caller::Nobody { since, house: None, follow: Follow::Nothing },
             Caller::Own(_) | Caller::Ears(_) => Caller::Unheard, // It was no client's.
         };
         call.watch = None;
@@ -102,11 +108,11 @@ impl Upstream {
     /// It has answered what was given up. If that began a task, nobody can ever ask for it:
     /// it is cancelled, and may be spoken of for a while.
     pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
-        let Caller::Nobody { client, follow: Follow::NewTask, .. } = nobody else { return };
-        let client = *client;
+        let Caller::Nobody { house, follow: Follow::NewTask, .. } = nobody else { return };
+        let house = *house;
         let Some((id, _)) = tasks::begun(result) else { return };
-        let caller = Caller::Nobody { since: Instant::now(), client, follow: Follow::Nothing };
-        let call = Call { caller, place: 0, watch: None };
+        let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
+        let call = Call { caller, place: 0, order: ours, watch: None };
         self.calls.borrow_mut().insert(ours, call);
         let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {

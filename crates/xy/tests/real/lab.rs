@@ -60,14 +60,21 @@ impl Lab {
         Self { home, installed: installed() }
     }
 
-    /// A daemon with the fixture behind it, which runs; there is `more` in its file.
+    /// A daemon with the fixture behind it, which is legacy and runs; there is `more` in its
+    /// file.
     #[track_caller]
     pub(crate) fn daemon(&self, upstream: Upstream, more: &str) -> Daemon {
-        let kdl = self.kdl(upstream) + more;
-        self.home.write_config("servers/fixture.kdl", &kdl);
-        let daemon = self.home.daemon();
+        let daemon = self.daemon_in(upstream, Era::Legacy, more);
         self.home.wait_for_state("fixture", "running");
         daemon
+    }
+
+    /// The same with a fixture of this era, which runs as soon as it has to.
+    #[track_caller]
+    pub(crate) fn daemon_in(&self, upstream: Upstream, era: Era, more: &str) -> Daemon {
+        let kdl = self.kdl_in(upstream, era) + more;
+        self.home.write_config("servers/fixture.kdl", &kdl);
+        self.home.daemon()
     }
 
     /// The file of the fixture, which is legacy.

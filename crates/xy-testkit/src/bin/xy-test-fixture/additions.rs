@@ -1,4 +1,5 @@
-//! What the modern era shows besides: entries of lists, each after a comma.
+//! What the suite of the modern era wants besides, as either era can have it: entries of lists,
+//! each after a comma.
 
 /// Tools.
 pub(crate) const TOOLS: &str = concat!(
@@ -15,15 +16,19 @@ pub(crate) const TOOLS: &str = concat!(
     r#",{"name":"test_input_required_result_multi_round","description":"Asks in two rounds","inputSchema":{"type":"object"}}"#,
     r#",{"name":"test_input_required_result_tampered_state","description":"Asks with a state that is looked at closely","inputSchema":{"type":"object"}}"#,
     r#",{"name":"test_input_required_result_capabilities","description":"Asks what the client can be asked","inputSchema":{"type":"object"}}"#,
-    r#",{"name":"test_tool_with_task","description":"Asks the user, then is a task","inputSchema":{"type":"object"}}"#,
     r#",{"name":"greet","description":"Is never a task","inputSchema":{"type":"object","properties":{"name":{"type":"string"}}}}"#,
     r#",{"name":"slow_compute","description":"Is a task if it may be","inputSchema":{"type":"object","properties":{"seconds":{"type":"integer"},"label":{"type":"string"}}}}"#,
-    r#",{"name":"failing_job","description":"A task whose tool fails","inputSchema":{"type":"object"}}"#,
-    r#",{"name":"protocol_error_job","description":"A task that falls over","inputSchema":{"type":"object"}}"#,
     r#",{"name":"confirm_delete","description":"A task that asks","inputSchema":{"type":"object","properties":{"filename":{"type":"string"}}}}"#,
     r#",{"name":"multi_input","description":"A task that asks twice","inputSchema":{"type":"object"}}"#,
-    r#",{"name":"hang_up","description":"Ends every subscription","inputSchema":{"type":"object"}}"#,
     r#",{"inputSchema":{"type":"object","properties":{"region":{"x-mcp-header":"Region","type":"string"},"count":{"type":"integer","x-mcp-header":"Count"},"loud":{"type":"boolean","x-mcp-header":"Loud","default":false},"deep":{"type":"object","properties":{"where":{"type":"string","x-mcp-header":"Deep-Where"}}}},"x-k":1.0},"name":"in_headers","description":"Has its arguments in headers too, and answers its params as they came"}"#,
+);
+
+/// Tools that only the modern era can have.
+pub(crate) const MODERN_TOOLS: &str = concat!(
+    r#",{"name":"test_tool_with_task","description":"Asks the user, then is a task","inputSchema":{"type":"object"}}"#,
+    r#",{"name":"failing_job","description":"A task whose tool fails","inputSchema":{"type":"object"}}"#,
+    r#",{"name":"protocol_error_job","description":"A task that falls over","inputSchema":{"type":"object"}}"#,
+    r#",{"name":"hang_up","description":"Ends every subscription","inputSchema":{"type":"object"}}"#,
 );
 
 /// Prompts.

@@ -1,9 +1,9 @@
 //! One question in the middle of a tool, in either era: to the client there and then, or as a
-//! round. The tool does the same with the answer.
+//! round. The tool does the same with the answer. Then several at once, in the legacy era.
 
 use crate::request::Request;
 use crate::rounds::{self, Question};
-use xy_testkit::json::Members;
+use xy_testkit::json::{Members, quoted};
 
 /// By what the answer is found in a round: it needs care in a header or a path.
 const KEY: &str = "the \u{e9}/1.0 \"one\"";
@@ -33,4 +33,26 @@ pub(crate) fn answer_to(request: &Request, method: &'static str, params: &str) -
         request.failed("the client did not answer");
     }
     answer
+}
+
+/// A legacy client's answers to all of these, by their keys; without, the request has been
+/// answered.
+pub(crate) fn answers_to(request: &Request, questions: &[Question]) -> Option<Members> {
+    let answers = gather(request, questions);
+    if questions.iter().all(|question| answers.has(question.key)) {
+        return Some(answers);
+    }
+    request.cannot("the client did not answer everything");
+    None
+}
+
+/// A legacy client's answers, by their keys: those that are no errors.
+pub(crate) fn gather(request: &Request, questions: &[Question]) -> Members {
+    let asked: Vec<_> = questions.iter().map(|it| (it.method, it.params.as_str())).collect();
+    let answers = request.ask_all(&asked);
+    let given = questions.iter().zip(&answers).filter_map(|(question, answer)| {
+        Some(format!("{}:{}", quoted(question.key), answer.as_ref()?.raw("result")?))
+    });
+    let given = given.collect::<Vec<_>>().join(",");
+    Members::of(&format!("{{{given}}}")).unwrap_or_default()
 }

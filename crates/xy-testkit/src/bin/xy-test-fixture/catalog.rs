@@ -81,7 +81,7 @@ pub(crate) fn answer(request: &Request) -> Option<Result<String, String>> {
     match request.method.as_str() {
         "tools/list" => Some(Ok(tools(request))),
         "prompts/list" => Some(Ok(prompts(request))),
-        "resources/list" => Some(Ok(resources(request))),
+        "resources/list" => Some(Ok(resources())),
         "resources/templates/list" => Some(Ok(TEMPLATES.to_owned())),
         "resources/read" => Some(read(request, &params.string("uri").unwrap_or_default())),
         "prompts/get" => Some(prompt(request)),
@@ -95,25 +95,26 @@ fn tools(request: &Request) -> String {
         format!(r#"{{"name":"{name}","description":"{description}",{rest}}}"#)
     });
     let entries = entries.collect::<Vec<_>>().join(",");
-    let modern = if request.is_modern() { additions::TOOLS } else { "" };
+    let modern = if request.is_modern() { additions::MODERN_TOOLS } else { "" };
+    let more = additions::TOOLS;
     let dynamic = if request.session.state().has_more_tools { DYNAMIC_TOOL } else { "" };
     format!(
-        r#"{{"tools":[{entries},{ODD_TOOLS}{modern}{dynamic}],"x-after":{{"n":1.0}},"_meta":{{"example.com/list":1e3}}}}"#
+        r#"{{"tools":[{entries},{ODD_TOOLS}{more}{modern}{dynamic}],"x-after":{{"n":1.0}},"_meta":{{"example.com/list":1e3}}}}"#
     )
 }
 
 fn prompts(request: &Request) -> String {
-    let modern = if request.is_modern() { additions::PROMPTS } else { "" };
+    let more = additions::PROMPTS;
     let has_more = request.session.state().has_more_prompts;
     let dynamic = if has_more { additions::DYNAMIC_PROMPT } else { "" };
     format!(
-        r#"{{"prompts":[{PROMPTS}{modern}{dynamic}],"_meta":{{"example.com/list":[2.00]}},"x-after":1.0}}"#
+        r#"{{"prompts":[{PROMPTS}{more}{dynamic}],"_meta":{{"example.com/list":[2.00]}},"x-after":1.0}}"#
     )
 }
 
-fn resources(request: &Request) -> String {
-    let modern = if request.is_modern() { additions::RESOURCES } else { "" };
-    format!(r#"{{"x-before":1.0,"resources":[{RESOURCES}{modern}]}}"#)
+fn resources() -> String {
+    let more = additions::RESOURCES;
+    format!(r#"{{"x-before":1.0,"resources":[{RESOURCES}{more}]}}"#)
 }
 
 fn read(request: &Request, uri: &str) -> Result<String, String> {

@@ -3,14 +3,14 @@
 
 use crate::request::Request;
 use crate::rounds::{self, Question};
-use crate::{catalog, jobs};
+use crate::{ask, catalog, jobs};
 use xy_testkit::json::{Members, quoted};
 
 /// The prompt that asks before it is given.
-pub(crate) const PROMPT: &str = "test_input_required_result_prompt";
+const PROMPT: &str = "test_input_required_result_prompt";
 
 /// The resource that asks before it is read.
-pub(crate) const RESOURCE: &str = "test://asks-first";
+const RESOURCE: &str = "test://asks-first";
 
 /// Calls a tool, if it is one of these.
 pub(crate) fn call(request: &Request, name: &str) -> bool {
@@ -37,7 +37,10 @@ pub(crate) fn call(request: &Request, name: &str) -> bool {
         "multi_round" => two_rounds(request),
         "capabilities" => what_it_can(request),
         "test_missing_capability" => {
-            if rounds::can_ask(request, &[Question::model("unused", "")]) {
+            let question = [Question::model("unused", "")];
+            if rounds::can_ask(request, &question)
+                && (request.is_modern() || ask::answers_to(request, &question).is_some())
+            {
                 request.text("the client can do it");
             }
         }
@@ -45,14 +48,34 @@ pub(crate) fn call(request: &Request, name: &str) -> bool {
             request.log("info", r#""about to ask""#);
             greet(request);
         }
-        "test_tool_with_task" => then_a_task(request),
+        "test_tool_with_task" if request.is_modern() => then_a_task(request),
         _ => return false,
     }
     true
 }
 
+/// Whether this asks before it is done, though it is no call.
+pub(crate) fn asks(method: &str, params: &Members) -> bool {
+    match method {
+        "prompts/get" => params.string("name").as_deref() == Some(PROMPT),
+        "resources/read" => params.string("uri").as_deref() == Some(RESOURCE),
+        _ => false,
+    }
+}
+
+/// Answers what is no call, if it is one of these.
+pub(crate) fn answer(request: &Request) -> bool {
+    let asks = asks(&request.method, &request.params);
+    match request.method.as_str() {
+        "prompts/get" if asks => prompt(request),
+        _ if asks => read(request),
+        _ => {}
+    }
+    asks
+}
+
 /// Gives the prompt.
-pub(crate) fn prompt(request: &Request) {
+fn prompt(request: &Request) {
     let question = Question::text("user_context", "What context should the prompt use?", "context");
     if let Some(answers) = rounds::gather(request, &[question], None) {
         let context = answers.members("user_context").members("content").string("context");
@@ -64,7 +87,7 @@ pub(crate) fn prompt(request: &Request) {
 }
 
 /// Reads the resource.
-pub(crate) fn read(request: &Request) {
+fn read(request: &Request) {
     let question = Question::confirm("may_read", "May it be read?");
     if let Some(answers) = rounds::gather(request, &[question], Some("reading")) {
         let text = answers.raw("may_read").unwrap_or("null");
@@ -106,12 +129,21 @@ fn finish(
 /// The second question comes with what was answered to the first in its state.
 fn two_rounds(request: &Request) {
     let color = Question::text("step2", "Step 2: What is your favorite color?", "color");
+    let name = Question::text("step1", "Step 1: What is your name?", "name");
+    if !request.is_modern() {
+        if let Some(first) = rounds::gather(request, &[name], None) {
+            let state = format!("named {}", first.raw("step1").unwrap_or("null"));
+            finish(request, &[color], None, |answers| {
+                format!("{state} {}", answers.raw("step2").unwrap_or("null"))
+            });
+        }
+        return;
+    }
     if let Some(state) = rounds::kept(request).filter(|it| it.starts_with("named ")) {
         return finish(request, &[color], Some(&state), |answers| {
             format!("{state} {}", answers.raw("step2").unwrap_or("null"))
         });
     }
-    let name = Question::text("step1", "Step 1: What is your name?", "name");
     if let Some(answers) = rounds::gather(request, &[name], Some("unnamed")) {
         let state = format!("named {}", answers.raw("step1").unwrap_or("null"));
         rounds::ask(request, &[color], Some(&state));
@@ -122,6 +154,11 @@ fn two_rounds(request: &Request) {
 fn what_it_can(request: &Request) {
     let mut questions = everything().to_vec();
     questions.retain(|question| question.is_for(request));
+    if !request.is_modern() {
+        // It cannot know who is behind a gateway: what is refused is done without.
+        ask::gather(request, &questions);
+        return request.text("asked what it can be asked");
+    }
     finish(request, &questions, None, |_| "asked what it can be asked".to_owned());
 }
 

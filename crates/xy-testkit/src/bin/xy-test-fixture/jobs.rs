@@ -109,7 +109,7 @@ impl Job {
 
 /// Whether the client knows what a task is.
 pub(crate) fn can_have(request: &Request) -> bool {
-    request.capabilities().members("extensions").has(EXTENSION)
+    request.is_modern() && request.capabilities().members("extensions").has(EXTENSION)
 }
 
 /// Answers that it takes a client which does.

@@ -8,7 +8,7 @@ use crate::request::{BAD_PARAMS, LEVELS, NO_METHOD, Request};
 use crate::session::Session;
 use crate::stream::Out;
 use crate::subscriptions::MOST_WATCHED;
-use crate::{tasks, tools};
+use crate::{inputs, tasks, tools};
 use xy_testkit::json::Members;
 
 /// The revisions with `initialize`, the youngest last.
@@ -64,6 +64,7 @@ pub(crate) fn answer(request: &Request) {
         "logging/setLevel" => set_level(request),
         "resources/subscribe" | "resources/unsubscribe" => watch(request),
         "tools/call" => tools::call(request),
+        _ if inputs::answer(request) => {}
         method if method.starts_with("tasks/") => tasks::answer(request),
         // A method that is in no revision.
         "fixture/client" => request.result(&request.session.state().client),

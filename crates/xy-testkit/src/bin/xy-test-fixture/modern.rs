@@ -8,8 +8,7 @@ use crate::meta::{self, Meta};
 use crate::request::{NO_METHOD, Request};
 use crate::session::Session;
 use crate::stream::Out;
-use crate::subscriptions::{self, Change};
-use crate::{catalog, headers, inputs, job_tools, jobs, rounds, tools};
+use crate::{catalog, inputs, job_tools, jobs, rounds, subscriptions, tools};
 use xy_testkit::json::Members;
 
 /// One line; whether it was a request that is served.
@@ -73,10 +72,7 @@ pub(crate) fn answer(request: &Request, meta: &Meta) {
         "server/discover" => request.result(&catalog::discovery(&meta.version)),
         "subscriptions/listen" => subscriptions::listen(request),
         "tools/call" => call(request, &name),
-        "prompts/get" if name == inputs::PROMPT => inputs::prompt(request),
-        "resources/read" if request.params.string("uri").as_deref() == Some(inputs::RESOURCE) => {
-            inputs::read(request);
-        }
+        _ if inputs::answer(request) => {}
         method if method.starts_with("tasks/") => jobs::answer(request),
         // A method that is in no revision.
         "fixture/client" => {
@@ -95,19 +91,7 @@ pub(crate) fn answer(request: &Request, meta: &Meta) {
 fn call(request: &Request, name: &str) {
     let arguments = request.params.members("arguments");
     match name {
-        "test_logging_tool" => {
-            request.log("info", r#""from the tool that logs""#);
-            request.text("logged, if that was wanted");
-        }
-        "test_trigger_tool_change" => tools::more_tools(request),
-        "test_trigger_prompt_change" => {
-            request.session.change(|state| state.has_more_prompts = !state.has_more_prompts);
-            subscriptions::tell(request, Change::Prompts);
-            request.text("the list is another");
-        }
         "hang_up" => request.text(&format!("{} ended", subscriptions::end_all(request))),
-        headers::MIRRORED => request.text(&request.params_text),
-        _ if inputs::call(request, name) => {}
         _ if job_tools::call(request, name, &arguments) => {}
         _ => tools::call(request),
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::era::Era;
 use crate::session::Session;
 use crate::stream::Out;
-use crate::{dress, legacy, modern};
+use crate::{dress, inputs, legacy, modern};
 use xy_testkit::json::{Members, quoted};
 
 /// There is no such method.
@@ -46,7 +46,7 @@ pub(crate) struct Request {
 impl Request {
     /// Answers on a thread of its own what may take time; else at once, in order.
     pub(crate) fn begin(self) {
-        if !matches!(self.method.as_str(), "tools/call" | "tasks/result") {
+        if !takes_time(&self.method, &self.params) {
             return self.answer();
         }
         if WORKERS.fetch_add(1, Ordering::Relaxed) >= MOST_WORKERS {
@@ -109,6 +109,14 @@ impl Request {
         self.result(&format!(r#"{{"isError":true,"content":{content}}}"#));
     }
 
+    /// Answers that it cannot be done, whether it is a tool or not.
+    pub(crate) fn cannot(&self, why: &str) {
+        match self.method.as_str() {
+            "tools/call" => self.failed(why),
+            _ => self.refuse(-32603, why),
+        }
+    }
+
     /// Sends a notification that belongs to this request.
     pub(crate) fn notify(&self, method: &str, params: &str) {
         self.say(&notification(method, params));
@@ -161,8 +169,18 @@ impl Request {
     /// Asks the client in the middle of this, which only the legacy era knows: the whole
     /// answer, or `None` if it takes too long or the request is cancelled.
     pub(crate) fn ask(&self, method: &str, params: &str) -> Option<Members> {
-        self.session.ask(&self.out, &self.key, method, params)
+        self.ask_all(&[(method, params)]).pop().flatten()
     }
+
+    /// The same with several things at once, each a method and its params.
+    pub(crate) fn ask_all(&self, questions: &[(&str, &str)]) -> Vec<Option<Members>> {
+        self.session.ask(&self.out, &self.key, questions)
+    }
+}
+
+/// Whether a request may say something before it is answered.
+pub(crate) fn takes_time(method: &str, params: &Members) -> bool {
+    matches!(method, "tools/call" | "tasks/result") || inputs::asks(method, params)
 }
 
 /// A notification; `params` is JSON text.

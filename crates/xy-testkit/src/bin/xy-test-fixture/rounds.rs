@@ -1,5 +1,6 @@
-//! Questions to the client in the modern era, which are rounds: a result that asks, and the
-//! same request again, with the answers.
+//! Questions to the client before something is done. In the modern era they are rounds: a
+//! result that asks, and the same request again, with the answers. In the legacy one they are
+//! asked there and then, all at once.
 //!
 //! What has to be known again in the next round travels with the client, signed: a state that
 //! was touched, or that belongs to another request, is refused. The signature keeps a test
@@ -8,6 +9,7 @@
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crate::ask;
 use crate::request::{BAD_PARAMS, Request};
 use xy_testkit::json::{Members, quoted};
 
@@ -101,6 +103,9 @@ pub(crate) fn can_ask(request: &Request, questions: &[Question]) -> bool {
 
 /// Answers that the client lacks these capabilities, which are the text of an object.
 pub(crate) fn lacks(request: &Request, needed: &str) {
+    if !request.is_modern() {
+        return request.cannot(&format!("the client does not support {needed}"));
+    }
     request.fail(&format!(
         r#"{{"code":-32021,"message":"this takes more than the client can do","data":{{"requiredCapabilities":{needed}}}}}"#
     ));
@@ -129,6 +134,9 @@ pub(crate) fn gather(
 ) -> Option<Members> {
     if !can_ask(request, questions) {
         return None;
+    }
+    if !request.is_modern() {
+        return ask::answers_to(request, questions);
     }
     let answers = request.params.members("inputResponses");
     for question in questions {

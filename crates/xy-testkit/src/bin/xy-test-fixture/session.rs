@@ -123,34 +123,44 @@ impl Session {
         waited.unwrap_or_else(PoisonError::into_inner).0.cancelled.clone()
     }
 
-    /// Asks the client something in the middle of the request `during`.
+    /// Asks the client some things at once in the middle of the request `during`, each a
+    /// method and its params: the answers that came in time.
     pub(crate) fn ask(
         &self,
         out: &Out,
         during: &str,
-        method: &str,
-        params: &str,
-    ) -> Option<Members> {
+        questions: &[(&str, &str)],
+    ) -> Vec<Option<Members>> {
         let mut state = self.state();
-        state.asked += 1;
-        // An id may be either; neither is one that somebody else would think of.
-        let id = match state.asked {
-            odd if odd % 2 == 1 => (1000 + odd).to_string(),
-            even => format!("\"ask-{even}\""),
-        };
-        state.questions.insert(id.clone(), None);
+        let ids: Vec<String> = questions.iter().map(|_| state.new_question()).collect();
         drop(state);
-        out.say(&format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#));
+        let message = |(id, (method, params)): (&String, &(&str, &str))| {
+            format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
+        };
+        out.say_all(ids.iter().zip(questions).map(message).collect());
         let is_unanswered = |state: &mut State| {
-            state.questions.get(&id).is_some_and(Option::is_none) && !state.is_cancelled(during)
+            let is_open = |id| state.questions.get(id).is_some_and(Option::is_none);
+            ids.iter().any(is_open) && !state.is_cancelled(during)
         };
         let waited = self.changed.wait_timeout_while(self.state(), ASKED_WITHIN, is_unanswered);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.questions.remove(&id).flatten()
+        ids.iter().map(|id| state.questions.remove(id).flatten()).collect()
     }
 }
 
 impl State {
+    /// Something is asked, under the id that this answers.
+    fn new_question(&mut self) -> String {
+        self.asked += 1;
+        // An id may be either; neither is one that somebody else would think of.
+        let id = match self.asked {
+            odd if odd % 2 == 1 => (1000 + odd).to_string(),
+            even => format!("\"ask-{even}\""),
+        };
+        self.questions.insert(id.clone(), None);
+        id
+    }
+
     fn is_cancelled(&self, key: &str) -> bool {
         self.open.get(key).is_some_and(Option::is_some)
     }

@@ -24,12 +24,16 @@ pub(crate) enum Out {
 impl Out {
     /// Says a message.
     pub(crate) fn say(&self, message: &str) {
+        self.say_all(vec![message.to_owned()]);
+    }
+
+    /// Says messages with nothing in between.
+    pub(crate) fn say_all(&self, messages: Vec<String>) {
         match self {
-            Self::Stdout => Output::Stdout.say(message),
+            Self::Stdout => Output::Stdout.say(&messages.join("\n")),
             Self::Stream(stream) | Self::Lasting(stream) => stream.change(|log| {
-                if log.events.len() < MOST_EVENTS {
-                    log.events.push(message.to_owned());
-                }
+                log.events.extend(messages);
+                log.events.truncate(MOST_EVENTS);
             }),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::legacy::{self, Heard, KNOWN};
 use crate::reply::{Body, Reply, Style};
+use crate::request::takes_time;
 use crate::session::Session;
 use crate::stream::{Out, Stream};
 use crate::web::{Ask, Serve};
@@ -115,8 +116,8 @@ impl Visit {
     fn hear(&self, message: &Members, ask: &Ask) -> Reply {
         let stream = Arc::new(Stream::default());
         let out = Out::Stream(Arc::clone(&stream));
-        let is_call =
-            matches!(message.string("method").as_deref(), Some("tools/call" | "tasks/result"));
+        let method = message.string("method").unwrap_or_default();
+        let is_call = takes_time(&method, &message.members("params"));
         match legacy::hear(&self.session, &ask.body, &out) {
             Heard::Other => return Reply::empty(202),
             Heard::Nothing => return Reply::refusal(400, "this is no message"),

@@ -6,7 +6,7 @@ use crate::ask::answer_to;
 use crate::catalog::{PICTURE, SOUND};
 use crate::request::{BAD_PARAMS, Request};
 use crate::subscriptions::{self, Change};
-use crate::tasks;
+use crate::{headers, inputs, job_tools, tasks};
 use xy_testkit::json::{Members, quoted};
 
 /// Between two steps of a tool that takes a moment.
@@ -56,10 +56,22 @@ pub(crate) fn call(request: &Request) {
     }
 }
 
-/// The tools that the conformance suite does not know.
+/// The tools that the conformance suite of the legacy era does not know.
 fn more(request: &Request, name: &str, arguments: &Members) {
     let is_task = !request.is_modern() && request.params.has("task");
     match name {
+        _ if inputs::call(request, name) || job_tools::plain(request, name, arguments) => {}
+        "test_logging_tool" => {
+            request.log("info", r#""from the tool that logs""#);
+            request.text("logged, if that was wanted");
+        }
+        "test_trigger_tool_change" => more_tools(request),
+        "test_trigger_prompt_change" => {
+            request.session.change(|state| state.has_more_prompts = !state.has_more_prompts);
+            subscriptions::tell(request, Change::Prompts);
+            request.text("the list is another");
+        }
+        headers::MIRRORED => request.text(&request.params_text),
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
             r#"{"x-kind":"odd","data":{"z":1.0,"a":[1e3],"big":98765432109876543210},"message":"\u006fdd \ud83d\ude00","code":-31234}"#,
@@ -169,15 +181,18 @@ fn outcome(answer: &Members) -> String {
     format!("action={action}, content={}", result.raw("content").unwrap_or("{}"))
 }
 
-/// Lets go of the client in the middle; it gets the answer when it comes back.
+/// Lets go of the client in the middle; it gets the answer when it comes back. In the modern
+/// era nobody can, so it only takes its time, if it is given any.
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
+    let millis = std::env::var("FIXTURE_AWAY_MS").ok().and_then(|millis| millis.parse().ok());
+    let away = millis.map(Duration::from_millis);
     if request.is_modern() {
+        request.wait(away.unwrap_or_default());
         return request.text("Nobody can come back in this era.");
     }
     request.out.cut();
-    let millis = std::env::var("FIXTURE_AWAY_MS").ok().and_then(|millis| millis.parse().ok());
-    request.wait(millis.map_or(LONG, Duration::from_millis));
+    request.wait(away.unwrap_or(LONG));
     request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
 }
 
@@ -248,7 +263,7 @@ fn touch(request: &Request, uri: &str) {
 }
 
 /// There is a tool more, or one less.
-pub(crate) fn more_tools(request: &Request) {
+fn more_tools(request: &Request) {
     request.session.change(|state| state.has_more_tools = !state.has_more_tools);
     subscriptions::tell(request, Change::Tools);
     request.text("the list is another");

@@ -56,6 +56,12 @@ pub(crate) const FIXTURE: &[Differs] = &[
     must(AMONG, &["initialize"], "answer/result/_meta", XY_IS_THE_SERVER),
     must(AMONG, &["initialize"], "answer/result#order", XY_IS_THE_SERVER),
     must(AMONG, &["list of *"], "answer/result/x-*", OF_MANY),
+    must(
+        AMONG,
+        &["list of *"],
+        "answer/result/tools/38/name",
+        "with its server's name before it, a name has 50 characters at most",
+    ),
     must(AMONG, &["list of *"], "answer/result/_meta", OF_MANY),
     must(AMONG, &["unknown tool", "unknown prompt"], "answer/error/message", OUTSIDE_NAME),
     must(
