@@ -9,10 +9,11 @@ use xy_mcp::envelope::text_of;
 pub(crate) const SHARED: &str =
     r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}}}"#;
 
-/// What a server is told that lives for modern clients of one token. What one of them cannot
-/// do is refused when it is asked.
-pub(crate) const OF_HOUSE: &str =
-    r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+/// What a server is told that lives for clients who say with each request what they can do,
+/// and whom the door cannot tell apart: all that they may be asked. Whose call it is decides
+/// whether they are, so that a question for roots is for that client's.
+pub(crate) const ALONE: &str =
+    r#"{"roots":{},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}}}"#;
 
 /// A capability that is not there at all: to the server there is no such method.
 const NO_METHOD: i64 = -32601;
@@ -217,5 +218,12 @@ mod tests {
         }
         told.allow("elicitation/create", &Wants::default(), false).unwrap();
         assert!(!told.has(&["roots"]) && !told.has(&["tasks"]));
+        let (Value::Object(alone), Value::Object(mut shared)) =
+            (Capabilities::read(ALONE).0, told.0)
+        else {
+            panic!("they are objects");
+        };
+        shared.insert("roots".to_owned(), serde_json::json!({}));
+        assert_eq!(alone, shared, "one that is not shared may ask for roots too");
     }
 }

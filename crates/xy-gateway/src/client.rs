@@ -55,6 +55,8 @@ pub(crate) struct Client {
     outlet: Rc<dyn Outlet>,
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
+    /// What its latest request said of it, if that was modern.
+    manner: RefCell<Option<Rc<Manner>>>,
     open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
     /// How many answers are still to come on a stream that holds several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
@@ -123,6 +125,7 @@ impl Client {
             outlet,
             me: me.clone(),
             greeted: RefCell::default(),
+            manner: RefCell::default(),
             open: RefCell::default(),
             batches: RefCell::default(),
             questions: RefCell::default(),
@@ -152,6 +155,13 @@ impl Client {
     /// What it said of itself, if it has.
     pub(crate) fn greeted(&self) -> Option<Greeted> {
         self.greeted.borrow().clone()
+    }
+
+    /// What it said that it can do, as it was written: when it was greeted, or else with its
+    /// latest request.
+    pub(crate) fn declared(&self) -> Option<Box<str>> {
+        let greeted = self.greeted.borrow().as_ref().map(|it| it.capabilities.clone());
+        greeted.or_else(|| self.manner.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
     /// Whether it is there for longer than one request.
@@ -379,6 +389,9 @@ impl Client {
         }
         if is_greeted && method == "initialize" {
             return refuse(-32600, "this client has been introduced already");
+        }
+        if manner.is_some() {
+            self.manner.replace(manner.clone());
         }
         self.request(&ask::Request {
             text,

@@ -287,15 +287,10 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
 }
 
 /// What a server is told that its clients can do.
-fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
-    let client = match upstream.key().holder {
-        Holder::Shared => None,
-        Holder::Client(number) => hub.client(number),
+pub(crate) fn capabilities(hub: &Hub, upstream: &Upstream) -> String {
+    let Holder::Client(number) = upstream.key().holder else {
+        return crate::capabilities::SHARED.to_owned();
     };
-    let greeted = client.and_then(|client| client.greeted());
-    match upstream.key().holder {
-        Holder::Shared => crate::capabilities::SHARED.to_owned(),
-        Holder::Client(number) if hub.is_house(number) => crate::capabilities::OF_HOUSE.to_owned(),
-        Holder::Client(_) => greeted.map_or_else(|| "{}".to_owned(), |it| it.capabilities.into()),
-    }
+    let declared = hub.client(number).and_then(|client| client.declared());
+    declared.map_or_else(|| crate::capabilities::ALONE.to_owned(), Into::into)
 }

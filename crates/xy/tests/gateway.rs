@@ -13,6 +13,8 @@ mod bad_clients;
 mod bad_servers;
 #[path = "gateway/bounds.rs"]
 mod bounds;
+#[path = "gateway/bridge.rs"]
+mod bridge;
 #[path = "rounds/chance.rs"]
 mod chance;
 #[path = "gateway/chatter.rs"]
@@ -27,6 +29,8 @@ mod fidelity;
 mod isolated;
 #[path = "gateway/lists.rs"]
 mod lists;
+#[path = "gateway/matrix.rs"]
+mod matrix;
 #[path = "gateway/mortal_servers.rs"]
 mod mortal_servers;
 #[path = "gateway/older.rs"]

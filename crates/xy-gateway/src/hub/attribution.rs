@@ -89,12 +89,11 @@ impl Hub {
         }
     }
 
-    /// A client, and where it has asked this server last.
+    /// A client, and what it has asked this server last.
     fn at(&self, by: &Rc<Upstream>, number: u64) -> Option<Addressee> {
         let client = self.client(number)?;
-        let latest = by.stream_of(&client);
-        let to = latest.map_or(To::Anyone, |(_, stream)| To::During(stream));
-        Some(Addressee::Client(client, to, latest.map(|(ours, _)| ours)))
+        let latest = by.latest_of(number).map(Into::into);
+        latest.or(Some(Addressee::Client(client, To::Anyone, None)))
     }
 
     /// Whose a task of a server is.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
@@ -28,7 +28,7 @@ use crate::upstream::{Caller, Upstream};
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
 
-/// How long a server may take to say whether a resource can be watched.
+/// How long a server may take to be there, and to say whether a resource can be watched.
 const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// An instance for all whom the door cannot tell apart lives for so long after the last of
@@ -179,9 +179,10 @@ impl Hub {
         client: &Rc<Client>,
         uri: &str,
     ) -> Result<(), CallError> {
-        let holder = server.holder(client);
+        let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
-        let upstream = server.upstream(holder).ok_or_else(|| server.down("it is not ready yet"))?;
+        let upstream = self.once_there(server, holder, by).await;
+        let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
         let cannot = || {
             let message = format!("`{}` does not tell of changes of this resource", server.name);
             CallError::new(ErrorKind::InvalidParams, message)
@@ -195,9 +196,26 @@ impl Hub {
         }
         let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
         let asked = upstream.ask("resources/subscribe", Some(&params))?;
-        let answer = timeout(WATCHED_WITHIN, asked.answer()).await.map_err(|_| cannot())??;
+        let answer = timeout_at(by, asked.answer()).await.map_err(|_| cannot())??;
         let answered = crate::upstream::result_of(&answer);
         answered.map(drop).map_err(|why| cannot().cause(why))
+    }
+
+    /// An instance, as soon as it can be asked, if that is by then.
+    async fn once_there(
+        &self,
+        server: &Server,
+        holder: Holder,
+        by: Instant,
+    ) -> Option<Rc<Upstream>> {
+        let mut news = self.news();
+        loop {
+            let living = server.upstream(holder);
+            if living.is_some() || !server.is_shown() {
+                return living;
+            }
+            timeout_at(by, news.changed()).await.ok()?.ok()?;
+        }
     }
 
     /// Nobody of this client watches a resource any more.

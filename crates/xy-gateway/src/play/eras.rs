@@ -1,7 +1,8 @@
 //! Clients and servers of different eras.
 
 use super::*;
-use crate::modern;
+use crate::{capabilities, modern};
+use xy_supervisor::instance::Holder;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -27,6 +28,27 @@ impl Play {
         let visitor = Visitor { conversation, heard };
         visitor.ask(&json!(id), method, params);
         visitor
+    }
+
+    /// A modern client that stays, and an instance of the server for it alone.
+    async fn of_one() -> (Self, Visitor) {
+        let mut play = Self::begin().await;
+        let own = ServerSettings { isolation: Isolation::Client, ..settings(CallRules::default()) };
+        play.server.configure(Arc::new(own));
+        let view = View::Profile("default".to_owned());
+        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0 };
+        let heard = Rc::new(Heard::default());
+        let conversation = play.hub.open(entry, heard.clone()).unwrap();
+        let holder = Holder::Client(play.hub.clients()[0].number());
+        let key = InstanceKey { server: play.server.name.clone(), holder };
+        let (said, told) = mpsc::channel(64);
+        (play.said, play.sent) = (told, Rc::default());
+        let (sent, hub) = (play.sent.clone(), play.hub.clone());
+        play.upstream = Upstream::new(key, said, 1, false, sent, hub);
+        play.server.add(&play.upstream);
+        play.upstream.resume(legacy(), false).await;
+        play.hub.opened(&play.upstream);
+        (play, Visitor { conversation, heard })
     }
 
     /// A call of a modern client that can be asked everything, with these params besides.
@@ -157,6 +179,38 @@ async fn what_is_asked_later_or_not_answered_is_asked_in_the_next_round() {
         assert_eq!(play.answered().len(), 2);
         play.answer(ours);
         assert_eq!(third.heard()[0]["result"]["ok"], ours);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_its_own_may_ask_a_client_more_than_once() {
+    here(async {
+        let (play, client) = Play::of_one().await;
+        let capabilities = json!({ "elicitation": {}, "roots": {} });
+        let params = |more: &Value| {
+            let mut params = json!({ "name": "s__x", "_meta": meta(&capabilities, &json!({})) });
+            params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            params
+        };
+        client.ask(&json!(1), "tools/call", &params(&json!({})));
+        assert_eq!(play.hub.clients()[0].declared(), Some(capabilities.to_string().into()));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        play.ask("b", "roots/list"); // Its only call is parked already.
+        now().await;
+        let (wanted, state) = client.wanted();
+        assert_eq!(wanted.len(), 2, "{wanted:?}");
+        play.ask("c", "elicitation/create"); // There is nobody to tell it, until it is back.
+        let said = answers(&state, &json!({ "q1": {}, "q2": {} }));
+        client.ask(&json!(2), "tools/call", &params(&said));
+        now().await;
+        let (wanted, state) = client.wanted();
+        assert_eq!(wanted, [("q3".to_owned(), "elicitation/create".to_owned())]);
+        client.ask(&json!(3), "tools/call", &params(&answers(&state, &json!({ "q3": {} }))));
+        assert_eq!(play.answered().len(), 3);
+        play.answer(ours);
+        assert_eq!(client.heard()[0]["result"]["ok"], ours);
     })
     .await;
 }
@@ -652,6 +706,67 @@ async fn behind_one_door_for_all_no_server_hears_of_tasks() {
         let expected = json!({ "extensions": { "x": {} }, "roots": {} });
         assert_eq!(meta[modern::CAPABILITIES], expected);
         assert_eq!(meta["progressToken"], sent[0]["id"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_asked() {
+    here(async {
+        let play = Play::begin().await;
+        let told = |holder| {
+            let key = InstanceKey { server: play.server.name.clone(), holder };
+            let (said, _) = mpsc::channel(1);
+            let upstream = Upstream::new(key, said, 1, false, play.sent.clone(), play.hub.clone());
+            crate::life::capabilities(&play.hub, &upstream)
+        };
+        let youngest = || play.hub.clients().iter().map(|client| client.house()).max().unwrap();
+        let once = play.called(1, &json!({}));
+        let house = youngest();
+        assert!(play.hub.is_house(house));
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE);
+        once.conversation.close();
+        assert_eq!(told(Holder::Client(house)), capabilities::ALONE, "the next may be able");
+        play.client(&json!({ "roots": { "listChanged": true } }));
+        assert_eq!(told(Holder::Client(youngest())), r#"{"roots":{"listChanged":true}}"#);
+        assert_eq!(told(Holder::Shared), capabilities::SHARED, "never of roots");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
+    here(async {
+        let mut play = Play::begin().await;
+        let end = |play: &Play| {
+            play.upstream.close("`s` has ended");
+            play.hub.over(&play.server, &play.upstream, "`s` has ended");
+        };
+        let wanted = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
+        let params = json!({ "notifications": wanted, "_meta": meta(&json!({}), &json!({})) });
+        end(&play);
+        let patient = play.once(1, 1, "subscriptions/listen", &params);
+        later(9 * SECOND).await;
+        assert!(patient.heard().is_empty());
+        let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"old"}}"#;
+        let introduction = Introduction::read(said).unwrap();
+        let (said, _heard) = mpsc::channel(64);
+        play.sent = Rc::default();
+        let sent = play.sent.clone();
+        play.upstream = life(&play.hub, &play.server, said, sent, false, &introduction).await;
+        for _ in 0..4 {
+            now().await;
+            for asked in play.sent() {
+                assert_eq!(asked["method"], "resources/subscribe");
+                play.answer(asked["id"].as_u64().unwrap());
+            }
+        }
+        assert_eq!(patient.heard()[0]["params"]["notifications"], wanted);
+
+        end(&play);
+        let vain = play.once(2, 1, "subscriptions/listen", &params);
+        later(11 * SECOND).await;
+        assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
     })
     .await;
 }

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::{Call, Caller, ECHO, Follow, Upstream, Whose};
 use crate::client::Client;
-use crate::front::StreamNo;
 use crate::tasks;
 use crate::turns::Flight;
 
@@ -41,16 +40,13 @@ impl Upstream {
         }
     }
 
-    /// Where this client has asked last, of what is not answered.
-    pub(crate) fn stream_of(&self, client: &Client) -> Option<(u64, StreamNo)> {
+    /// What this client has asked last, of what is not answered: it may wait for that, or be
+    /// about to come back for it.
+    pub(crate) fn latest_of(&self, client: u64) -> Option<Whose> {
         let calls = self.calls.borrow();
-        let theirs = calls.iter().filter_map(|(ours, call)| match &call.caller {
-            Caller::Client { client: it, stream, .. } if it.number() == client.number() => {
-                Some((*ours, *stream))
-            }
-            _ => None,
-        });
-        theirs.max()
+        let theirs = calls.iter().filter(|(_, call)| call.caller.client() == Some(client));
+        let (ours, call) = theirs.max_by_key(|(ours, _)| **ours)?;
+        call.caller.whose(*ours)
     }
 
     /// Whether a call of this client is under way that begins a task.

@@ -352,6 +352,11 @@ impl Web {
         self.is_greeted_by(call) || self.probe.get() == Some(call) || is_ear()
     }
 
+    /// Whether a call can be sent now: within a session, or to begin one.
+    fn may_send(&self, call: u64) -> bool {
+        self.is_in_session() || self.is_greeted_by(call) || self.probe.get() == Some(call)
+    }
+
     /// The answer to a greeting may name the session.
     fn take_session(&self, call: u64, headers: &HeaderMap) {
         if !self.is_greeted_by(call) {

@@ -81,6 +81,33 @@ fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
 }
 
 #[test]
+fn it_is_told_what_a_client_says_with_its_first_request_and_may_ask_it() {
+    let home = home_of_own(&[]);
+    let client = home.mcp_connect(&[]); // It is never greeted.
+    let capabilities = json!({ "roots": {}, "sampling": {} });
+    let params = |tool: &str| {
+        json!({ "name": tool, "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+        } })
+    };
+    let told = client.request("tools/call", params("own__who"));
+    let told = told["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{told}"));
+    let told: Value = serde_json::from_str(told).unwrap();
+    assert_eq!(told["client"]["capabilities"], capabilities);
+    let wanted = client.request("tools/call", params("own__ask_roots"));
+    let wanted = &wanted["result"];
+    assert_eq!(wanted["inputRequests"]["q1"]["method"], "roots/list", "{wanted}");
+    let mut again = params("own__ask_roots");
+    again["requestState"] = wanted["requestState"].clone();
+    again["inputResponses"] = json!({ "q1": { "roots": [{ "uri": "file:///home/ada" }] } });
+    let roots = client.request("tools/call", again).to_string();
+    assert!(roots.contains("file:///home/ada"), "{roots}");
+    client.close();
+    home.finish();
+}
+
+#[test]
 fn a_change_of_roots_reaches_the_clients_own_instance() {
     let home = home();
     let diary = crate::stage::diary_file(&home, "own");

@@ -283,8 +283,10 @@ fn failing_for_once_is_not_failed() {
 fn a_silent_server_keeps_nobody_waiting_but_those_who_call_it() {
     let remote = Remote::start();
     let home = running(&remote);
-    remote.mood(To::Everything, Mood::Silent);
     let client = local(&home);
+    let is_listed = || client.tool_names().contains(&"far__echo".to_owned()).then_some(());
+    home.wait_until("its tools are known", is_listed);
+    remote.mood(To::Everything, Mood::Silent);
     let waiting: Vec<u64> = (0..50).map(|_| client.start_call("far__echo", say("1"))).collect();
     for _ in 0..20 {
         echoes(&client, "near");

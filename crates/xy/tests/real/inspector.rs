@@ -70,3 +70,15 @@ fn the_inspector_sees_all_servers_over_http() {
     uses_everything(&stage, &[&url, "--transport", "http", "--header", &authorization]);
     stage.home.finish();
 }
+
+/// As the others, in the era that knows no `initialize`.
+#[test]
+fn the_inspector_sees_servers_of_both_eras_in_the_modern_one() {
+    let (stage, _daemon) = Stage::with_daemon();
+    let authorization = format!("Authorization: Bearer {}", stage.home.gateway_token());
+    let url = stage.url();
+    let modern = ["--protocol-era", "modern"];
+    let http = [&url, "--transport", "http", "--header", &authorization];
+    uses_everything(&stage, &[&http[..], &modern].concat());
+    stage.home.finish();
+}

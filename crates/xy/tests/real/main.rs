@@ -10,6 +10,7 @@
 mod conformance;
 mod deaths;
 mod differential;
+mod eras;
 mod inspector;
 mod lab;
 mod peer;

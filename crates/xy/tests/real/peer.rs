@@ -33,6 +33,29 @@ impl Peer {
             Self::start(stage, "typescript-stdio", stage.typescript(&stdio)),
             Self::start(stage, "typescript-http", stage.typescript(&http)),
         ];
+        Self::all_ready(peers)
+    }
+
+    /// The clients that speak both eras, in every mode of theirs over every way: all are
+    /// connected when this returns.
+    #[track_caller]
+    pub(crate) fn all_of_both_eras(stage: &Stage) -> Vec<Self> {
+        let mut peers = Vec::new();
+        for (way, where_to) in [("stdio", Stage::by_stdio()), ("http", stage.by_http())] {
+            for mode in ["auto", "legacy", "2026-07-28"] {
+                let command = stage.python_of(mode, &where_to);
+                peers.push(Self::start(stage, &format!("python-{mode}-{way}"), command));
+            }
+            for mode in ["default", "auto"] {
+                let command = stage.typescript_of(mode, &where_to);
+                peers.push(Self::start(stage, &format!("typescript-{mode}-{way}"), command));
+            }
+        }
+        Self::all_ready(peers)
+    }
+
+    #[track_caller]
+    fn all_ready(peers: Vec<Self>) -> Vec<Self> {
         for peer in &peers {
             assert_eq!(peer.hear()["ready"], true, "{}", peer.name);
         }

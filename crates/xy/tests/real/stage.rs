@@ -1,4 +1,4 @@
-//! A home with five real servers, and the commands of the real clients.
+//! A home with real servers, and the commands of the real clients.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,6 +21,7 @@ pub(crate) fn installed() -> PathBuf {
 /// A home, a folder that its servers work in, and where their programs are.
 pub(crate) struct Stage {
     pub(crate) home: Home,
+    servers: &'static [&'static str],
     installed: PathBuf,
     work: PathBuf,
 }
@@ -29,6 +30,12 @@ impl Stage {
     /// A home with all servers' files; no daemon runs.
     #[track_caller]
     pub(crate) fn new() -> Self {
+        Self::of(&SERVERS)
+    }
+
+    /// A home with the files of these servers; no daemon runs.
+    #[track_caller]
+    pub(crate) fn of(servers: &'static [&'static str]) -> Self {
         let installed = installed();
         let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
         let work = home.root().join("work");
@@ -36,9 +43,9 @@ impl Stage {
         home.expect_left("work/");
         home.expect_left("home/"); // The inspector notes there what it has connected to.
         home.expect_left("tmp/"); // Node's cache of compiled code.
-        let stage = Self { home, installed, work };
+        let stage = Self { home, servers, installed, work };
         stage.make_repository();
-        for name in SERVERS {
+        for name in servers {
             stage.home.write_config(&format!("servers/{name}.kdl"), &stage.kdl(name));
         }
         stage
@@ -47,15 +54,20 @@ impl Stage {
     /// The same with a daemon, and all servers running.
     #[track_caller]
     pub(crate) fn with_daemon() -> (Self, Daemon) {
-        let stage = Self::new();
-        let daemon = stage.home.daemon();
-        stage.wait_for_servers();
-        (stage, daemon)
+        Self::new().started()
+    }
+
+    /// The same with a daemon, and its servers running.
+    #[track_caller]
+    pub(crate) fn started(self) -> (Self, Daemon) {
+        let daemon = self.home.daemon();
+        self.wait_for_servers();
+        (self, daemon)
     }
 
     #[track_caller]
     pub(crate) fn wait_for_servers(&self) {
-        for name in SERVERS {
+        for name in self.servers {
             self.home.wait_for_state(name, "running");
         }
     }
@@ -130,6 +142,20 @@ impl Stage {
     /// The client in TypeScript's SDK, with the way that it takes.
     pub(crate) fn typescript(&self, way: &[String]) -> Command {
         let mut command = self.client(&self.node(), "client.mjs", way);
+        command.env("SDK_FOLDER", self.installed.join("npm"));
+        command
+    }
+
+    /// The client in Python that speaks both eras, in one of its modes.
+    pub(crate) fn python_of(&self, mode: &str, way: &[String]) -> Command {
+        let way = [&[mode.to_owned()], way].concat();
+        self.client(&self.installed.join("clients2/bin/python"), "eras.py", &way)
+    }
+
+    /// The client in TypeScript's SDK that speaks both eras, in one of its modes.
+    pub(crate) fn typescript_of(&self, mode: &str, way: &[String]) -> Command {
+        let way = [&[mode.to_owned()], way].concat();
+        let mut command = self.client(&self.node(), "eras.mjs", &way);
         command.env("SDK_FOLDER", self.installed.join("npm"));
         command
     }

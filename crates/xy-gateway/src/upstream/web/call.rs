@@ -99,6 +99,12 @@ impl Call {
     /// answers whether it was sent within a session.
     async fn post(&self, body: &Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
+            // The session that it was meant for may have been forgotten before it was sent.
+            let count = *self.web.sessions.borrow();
+            if !self.web.may_send(self.ours) && !self.next_session(count).await {
+                self.undone("it forgot the session, and there is no other");
+                return None;
+            }
             if !self.upstream.is_wanted(self.ours) {
                 return None; // It was given up before anybody has taken it.
             }
