@@ -135,7 +135,7 @@ fn legacy_checks_pass_through_xy_with_a_modern_server_over_http() {
 #[track_caller]
 fn the_fixture_passes(era: Era, suites: &[Suite]) {
     let lab = Lab::new();
-    let fixture = Fixture::start_in(&lab, era);
+    let fixture = Fixture::start(&lab, era);
     for suite in suites {
         directly(&lab, &fixture, *suite);
     }
@@ -165,7 +165,7 @@ impl Passage {
     #[track_caller]
     fn shows(&self) {
         let lab = Lab::new();
-        let fixture = Fixture::start_in(&lab, self.by_itself);
+        let fixture = Fixture::start(&lab, self.by_itself);
         let _daemon = lab.daemon(self.upstream, self.behind, self.more);
         let url = format!("http://{}/mcp/s/fixture", lab.home.gateway_address());
         let mut problems = Vec::new();

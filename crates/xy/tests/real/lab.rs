@@ -147,15 +147,9 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// One that is legacy.
-    #[track_caller]
-    pub(crate) fn start(lab: &Lab) -> Self {
-        Self::start_in(lab, Era::Legacy)
-    }
-
     /// One of this era.
     #[track_caller]
-    pub(crate) fn start_in(lab: &Lab, era: Era) -> Self {
+    pub(crate) fn start(lab: &Lab, era: Era) -> Self {
         let stderr = lab.home.root().join("harness/fixture.stderr");
         let mut command = lab.home.command_of(&lab.home.program("xy-test-fixture"), &[]);
         command.args(["--http", "0"]).args(era.flags());
