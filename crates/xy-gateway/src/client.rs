@@ -49,7 +49,7 @@ const MOST_IN_BATCH: usize = 100;
 /// One client.
 pub(crate) struct Client {
     number: u64,
-    house: u64,
+    house: Cell<u64>,
     entry: Entry,
     hub: Rc<Hub>,
     outlet: Rc<dyn Outlet>,
@@ -111,15 +111,10 @@ pub(crate) enum Open {
 }
 
 impl Client {
-    pub(crate) fn new(
-        (number, house): (u64, u64),
-        entry: Entry,
-        hub: Rc<Hub>,
-        outlet: Rc<dyn Outlet>,
-    ) -> Rc<Self> {
+    pub(crate) fn new(number: u64, entry: Entry, hub: Rc<Hub>, outlet: Rc<dyn Outlet>) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             number,
-            house,
+            house: Cell::new(number),
             entry,
             hub,
             outlet,
@@ -172,7 +167,12 @@ impl Client {
     /// Whose instance it shares with others, where clients do not share one: its own, or that
     /// of all whom the door cannot tell apart.
     pub(crate) fn house(&self) -> u64 {
-        self.house
+        self.house.get()
+    }
+
+    /// It is among those whom the door cannot tell apart.
+    pub(crate) fn joins(&self, house: u64) {
+        self.house.set(house);
     }
 
     /// It watches a resource from now on.
@@ -183,7 +183,7 @@ impl Client {
         by_outside_name: bool,
     ) -> Result<(), CallError> {
         self.has_watched.set(true);
-        let watcher = Watcher { client: self.number, at: self.house, by_outside_name };
+        let watcher = Watcher { client: self.number, at: self.house(), by_outside_name };
         self.hub.subscribe(server, uri, watcher)
     }
 
@@ -383,6 +383,9 @@ impl Client {
             Ok(manner) => manner.map(Rc::new),
             Err(wrong) => return Heard::Refused(wrong.line(id)),
         };
+        if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
+            self.hub.house(self, manner.info.as_deref());
+        }
         let is_greeted = self.greeted.borrow().is_some();
         if manner.is_none() && !is_greeted && !matches!(method, "initialize" | "ping") {
             return refuse(-32600, "the first request has to be `initialize`");

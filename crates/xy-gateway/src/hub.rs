@@ -23,7 +23,7 @@ use crate::catalog::{Kind, Known};
 use crate::client::{Client, Shown};
 use crate::control::Control;
 use crate::desk::Seen;
-use crate::front::{Conversation, Entry, Front, Outlet, Refusal, Stay, View};
+use crate::front::{Conversation, Entry, Front, Outlet, Refusal, View};
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
@@ -73,13 +73,17 @@ pub(crate) struct Hub {
     is_sweeping: Cell<bool>,
     /// What is kept of requests that may have to be sent again.
     kept: Rc<Cell<usize>>,
-    /// Who shares instances since the door cannot tell them apart.
-    houses: RefCell<HashMap<u64, House>>,
+    /// Who shares instances since the door cannot tell them apart, by what it knows of them.
+    houses: RefCell<HashMap<HouseKey, House>>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
+
+/// What a door knows of a client that stays for one request: its token, and what it says who
+/// it is.
+type HouseKey = (u64, Box<str>);
 
 /// Clients that a door cannot tell apart.
 struct House {
@@ -402,9 +406,12 @@ impl Hub {
         self.clients.borrow_mut().remove(&number);
         // Some clients stay for one request: nobody looks for what they cannot have left.
         let watched = client.has_watched().then(|| self.subscriptions.borrow_mut().forget(number));
-        for (server, uri) in watched.into_iter().flatten() {
-            if let Some(server) = self.server(server.as_str()) {
-                self.unwatched(&server, Holder::Shared, &uri);
+        for it in watched.into_iter().flatten() {
+            let Some(server) = self.server(it.server.as_str()) else { continue };
+            let holder = server.holder(client);
+            let is_last = if holder == Holder::Shared { it.is_last } else { it.is_last_there };
+            if is_last {
+                self.unwatched(&server, holder, &it.uri);
             }
         }
         self.owners.borrow_mut().left(number, Instant::now());
@@ -491,21 +498,7 @@ impl Front for Hub {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();
-        let house = match entry.stay {
-            Stay::Long => number,
-            Stay::Once => {
-                let mut houses = self.houses.borrow_mut();
-                let house = houses.entry(entry.who).or_insert_with(|| House {
-                    number: self.new_number(),
-                    open: 0,
-                    left_at: Instant::now(),
-                    is_closing: false,
-                });
-                house.open += 1;
-                house.number
-            }
-        };
-        let client = Client::new((number, house), entry, self.me(), outlet);
+        let client = Client::new(number, entry, self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

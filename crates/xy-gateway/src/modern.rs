@@ -98,7 +98,9 @@ pub(crate) fn read(
     meta: Option<&str>,
     must_be: bool,
 ) -> Result<Option<Manner>, Wrong> {
-    let members = meta.and_then(Members::read).unwrap_or_default();
+    let is_ours =
+        |meta: &&str| memchr::memmem::find(meta.as_bytes(), b"modelcontextprotocol").is_some();
+    let members = meta.filter(is_ours).and_then(Members::read).unwrap_or_default();
     let version = members.get(VERSION);
     let is_modern = must_be || matches!(method, DISCOVER | LISTEN) || version.is_some();
     if !is_modern || (method == "initialize" && !must_be) {
@@ -251,12 +253,12 @@ pub(crate) fn completed<'t>(
     changed
 }
 
-/// A result of our own for a client of this revision.
-pub(crate) fn completed_own(result: &str, method: &str) -> String {
+/// A result of our own for a client of this revision; `info` is whose it is, if not xy's.
+pub(crate) fn completed_own(result: &str, method: &str, info: Option<&str>) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let info = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
+    let ours = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
     let mut edits = Edits::of(result.as_bytes());
-    for (part, new) in completed(result, method, Some(&info)) {
+    for (part, new) in completed(result, method, Some(info.unwrap_or(&ours))) {
         edits.replace(part, new);
     }
     String::from_utf8_lossy(&edits.to_vec()).into_owned()
@@ -266,7 +268,11 @@ pub(crate) fn completed_own(result: &str, method: &str) -> String {
 /// that is another.
 pub(crate) fn code_from_legacy(error: &str) -> Option<(&str, &'static str)> {
     let code = Members::read(error)?.get("code")?;
-    (code == "-32002").then_some((code, "-32602"))
+    match code {
+        "-32002" => Some((code, "-32602")),
+        "-32042" => Some((code, "-32603")), // It could not be asked for what the server wants.
+        _ => None,
+    }
 }
 
 /// How a server that was greeted with `initialize` introduces itself to a client that does not

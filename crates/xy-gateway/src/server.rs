@@ -171,11 +171,6 @@ impl Server {
         !self.upstreams.borrow().is_empty()
     }
 
-    /// Whether an instance lives for these clients alone.
-    pub(crate) fn has_instance_for(&self, house: u64) -> bool {
-        self.upstreams.borrow().contains_key(&Holder::Client(house))
-    }
-
     /// An instance has begun to live.
     pub(crate) fn add(&self, upstream: &Rc<Upstream>) {
         if self.asks.get() {

@@ -28,6 +28,17 @@ pub(crate) struct Watcher {
     pub(crate) by_outside_name: bool,
 }
 
+/// A resource that a client watches no more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unwatched {
+    pub(crate) server: ServerName,
+    pub(crate) uri: String,
+    /// Nobody does now.
+    pub(crate) is_last: bool,
+    /// Nobody does now at the instance that it was watched at, where each has its own.
+    pub(crate) is_last_there: bool,
+}
+
 impl Subscriptions {
     /// A client watches a resource from now on.
     pub(crate) fn add(
@@ -71,12 +82,18 @@ impl Subscriptions {
         is_last
     }
 
-    /// A client has gone; answers what nobody watches now.
-    pub(crate) fn forget(&mut self, client: u64) -> Vec<(ServerName, String)> {
+    /// A client has gone; answers what nobody watches now, at an instance for all or at its own.
+    pub(crate) fn forget(&mut self, client: u64) -> Vec<Unwatched> {
         let mut unwatched = Vec::new();
-        self.watchers.retain(|key, watchers| {
-            if watchers.remove(&client).is_some() && watchers.is_empty() {
-                unwatched.push(key.clone());
+        self.watchers.retain(|(server, uri), watchers| {
+            if let Some(gone) = watchers.remove(&client) {
+                let is_last_there = !watchers.values().any(|it| it.at == gone.at);
+                unwatched.push(Unwatched {
+                    server: server.clone(),
+                    uri: uri.clone(),
+                    is_last: watchers.is_empty(),
+                    is_last_there,
+                });
             }
             !watchers.is_empty()
         });

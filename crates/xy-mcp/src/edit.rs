@@ -38,7 +38,7 @@ impl<'t> Edits<'t> {
         let mut done = 0;
         for (begins, ends, new) in &self.parts {
             append_on_one_line(out, &self.text[done..*begins]);
-            out.extend_from_slice(new.as_bytes());
+            append_on_one_line(out, new.as_bytes());
             done = *ends;
         }
         append_on_one_line(out, &self.text[done..]);
@@ -77,6 +77,16 @@ fn offset(text: &[u8], part: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_put_there_is_on_the_same_line() {
+        let text = r#"{"a":1}"#;
+        let mut edits = Edits::of(text.as_bytes());
+        edits.replace(&text[5..6], "[\n{\r\n}]");
+        edits.insert_before(&text[1..2], "\n");
+        let edited = String::from_utf8(edits.to_vec()).unwrap();
+        assert_eq!(edited, r#"{ "a":[ {  }]}"#);
+    }
 
     #[test]
     fn only_the_parts_change() {

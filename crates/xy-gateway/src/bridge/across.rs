@@ -2,6 +2,7 @@
 
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
+use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{Bond, Unfit, hold};
@@ -155,13 +156,23 @@ impl Across {
 /// Puts `_meta` into a request that has none, and `params` if it has none of these either.
 fn add_meta<'t>(request: &Request<'t>, meta: &str, edits: &mut Edits<'t>) {
     if let Some(params) = request.params {
+        // One that is no object says nothing.
+        if let Some(odd) = Members::read(params).and_then(|it| it.get("_meta")) {
+            return edits.replace(odd, meta.to_owned());
+        }
         let comma = if is_empty(params) { "" } else { "," };
         return edits.replace(&params[..1], format!(r#"{{"_meta":{meta}{comma}"#));
     }
     // What has an id, a method and no params is short.
     let text = std::str::from_utf8(request.text).unwrap_or_default();
-    if let Some(at) = text.find('{') {
-        edits.replace(&text[at..=at], format!(r#"{{"params":{{"_meta":{meta}}},"#));
+    let params = format!(r#"{{"_meta":{meta}}}"#);
+    match Members::read(text).and_then(|it| it.get("params")) {
+        Some(null) => edits.replace(null, params),
+        None => {
+            if let Some(at) = text.find('{') {
+                edits.replace(&text[at..=at], format!(r#"{{"params":{params},"#));
+            }
+        }
     }
 }
 

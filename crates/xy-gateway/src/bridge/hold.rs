@@ -53,7 +53,9 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// One call that is parked.
 pub(crate) struct Hold {
     pub(crate) number: u64,
-    /// The house of the client that made it: the server's turn is theirs.
+    /// The client that made it: the server's turn is its, until it has heard what is asked.
+    pub(crate) client: u64,
+    /// Whom the door cannot tell from it.
     pub(crate) house: u64,
     /// The call ends with that client, who is alone there.
     pub(crate) is_tied: bool,
@@ -141,6 +143,13 @@ impl Hold {
         let mut inside = self.inside.borrow_mut();
         inside.given.retain(|it| &*it.id != id);
         inside.fresh.retain(|it| &*it.id != id);
+        self.count(&mut inside);
+    }
+
+    /// Counts what is still asked.
+    fn count(&self, inside: &mut Inside) {
+        inside.bytes = inside.given.iter().chain(&inside.fresh).map(|it| it.params.len()).sum();
+        self.held.borrow_mut().holds(inside.bytes);
     }
 
     /// The server has answered, or never will.
@@ -194,6 +203,7 @@ impl Hold {
             }
             None => true,
         });
+        self.count(&mut inside);
         let next = match inside.came.take() {
             Some(came) => Next::Deliver(came),
             None if inside.given.is_empty() && inside.fresh.is_empty() => Next::GoOn,
@@ -344,10 +354,11 @@ impl Parked {
     pub(crate) fn park(&self, new: NewHold) -> Option<Rc<Hold>> {
         let NewHold { reply_to, manner, method, bond, upstream, ours, info, lacks } = new;
         let number = self.number()?;
-        let house = reply_to.client.house();
+        let (client, house) = (reply_to.client.number(), reply_to.client.house());
         let is_tied = reply_to.client.stays();
         let hold = Rc::new(Hold {
             number,
+            client,
             house,
             is_tied,
             manner,
@@ -432,7 +443,7 @@ impl Parked {
     pub(crate) fn tied_to(&self, client: u64) -> Vec<Rc<Hold>> {
         let kept = self.kept.borrow();
         let calls = kept.values().filter_map(|kept| match kept {
-            Kept::Call(hold) if hold.is_tied && hold.house == client => Some(hold.clone()),
+            Kept::Call(hold) if hold.is_tied && hold.client == client => Some(hold.clone()),
             _ => None,
         });
         calls.collect()

@@ -69,8 +69,8 @@ pub(super) enum Verdict {
 pub(super) struct Reply {
     pub(super) id: Box<str>,
     pub(super) stream: StreamNo,
-    /// Its method, if its client is modern.
-    modern: Option<Box<str>>,
+    /// Its method, if its client is modern, and who answers, if that is not xy.
+    modern: Option<(Box<str>, Option<String>)>,
 }
 
 impl Reply {
@@ -78,7 +78,9 @@ impl Reply {
     fn line(&self, result: &str) -> Vec<u8> {
         match &self.modern {
             None => say::result(&self.id, result),
-            Some(method) => say::result(&self.id, &modern::completed_own(result, method)),
+            Some((method, info)) => {
+                say::result(&self.id, &modern::completed_own(result, method, info.as_deref()))
+            }
         }
     }
 
@@ -90,25 +92,36 @@ impl Reply {
     }
 }
 
-impl Request<'_> {
-    pub(super) fn reply(&self) -> Reply {
-        let modern = self.manner.as_ref().map(|_| self.method.into());
-        Reply { id: self.id.into(), stream: self.stream, modern }
-    }
-}
-
 impl Client {
     /// Takes a request; it is answered now or later.
     pub(super) fn request(&self, request: &Request<'_>) {
         let (id, stream) = (request.id, request.stream);
         match self.look_at(request) {
-            Ok(Verdict::Result(result)) => self.put_answer(&request.reply().line(&result), stream),
+            Ok(Verdict::Result(result)) => {
+                self.put_answer(&self.reply_to(request).line(&result), stream)
+            }
             Ok(Verdict::Line(line)) => self.put_answer(&line, stream),
             Ok(Verdict::Done) => {}
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
             }
             Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
+        }
+    }
+
+    fn reply_to(&self, request: &Request<'_>) -> Reply {
+        let modern = request.manner.as_ref().map(|_| (request.method.into(), self.served_by()));
+        Reply { id: request.id.into(), stream: request.stream, modern }
+    }
+
+    /// Who the server is that alone is shown to it, as that wrote it.
+    fn served_by(&self) -> Option<String> {
+        let View::Server(name) = &self.entry.view else { return None };
+        let server = self.hub.server(name)?;
+        let living = server.upstream(server.holder(self)).and_then(|it| it.introduction());
+        match living {
+            Some(living) => living.info.clone(),
+            None => server.known_to(self)?.introduction.info.clone(),
         }
     }
 
@@ -329,10 +342,15 @@ impl Client {
 
     /// Has a resource watched at a modern server.
     fn watch(&self, request: &Request<'_>, server: &Rc<Server>, uri: &str) -> Verdict {
-        let (client, reply) = (self.me(), request.reply());
+        let (client, reply) = (self.me(), self.reply_to(request));
         let (server, uri) = (server.clone(), uri.to_owned());
         let task = tokio::task::spawn_local(async move {
-            let watched = client.hub.watch(&server, &client, &uri).await;
+            let watched = client.hub.watch(&server, &client, [uri.clone()].into()).await;
+            let cannot = || {
+                let name = &server.name;
+                say::invalid(format!("`{name}` does not tell of changes of this resource"))
+            };
+            let watched = watched.and_then(|it| it.contains(&uri).then_some(()).ok_or_else(cannot));
             if watched.is_err() {
                 client.hub.unwatch(&server, &client, &uri);
             }
@@ -494,7 +512,7 @@ impl Client {
         at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
     ) -> Verdict {
         let (client, mut news) = (self.me(), self.hub.news());
-        let reply = request.reply();
+        let reply = self.reply_to(request);
         let give_up_at = Instant::now() + PATIENCE;
         let task = tokio::task::spawn_local(async move {
             let answer = loop {
@@ -530,7 +548,7 @@ impl Client {
             .hint("use `xy connect`, or a token that has the right"));
         }
         let arguments = request.params.arguments().unwrap_or("{}").to_owned();
-        let (client, name, reply) = (self.me(), name.to_owned(), request.reply());
+        let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
         let task = tokio::task::spawn_local(async move {
             let result = tools::call(&client.hub, &name, &arguments).await;
             reply.answer(&client, result);

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde::Deserialize;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 
 use super::ask::{Request, Verdict};
 use super::{Client, Open, Shown};
@@ -26,8 +27,8 @@ const MOST: usize = 100;
 /// How many resources one of them may name.
 const MOST_URIS: usize = 1000;
 
-/// What is kept for one that does not know yet what it will be told.
-const MOST_UNTOLD: usize = 100;
+/// What is kept for one that does not know yet what it will be told: each thing once.
+const MOST_UNTOLD: usize = MOST_URIS + LISTS.len();
 
 /// By what the client calls them.
 pub(super) type Listens = BTreeMap<Box<str>, Listen>;
@@ -36,9 +37,20 @@ pub(super) type Listens = BTreeMap<Box<str>, Listen>;
 pub(super) struct Listen {
     stream: StreamNo,
     kinds: BTreeSet<&'static str>,
+    /// Also what its server has not said yet whether it can be.
     watched: Vec<Watched>,
+    /// What finds that out; it ends with this.
+    asking: Option<AbortHandle>,
     /// What it is told once it knows what it will be told; `None` once it does.
     untold: Option<Vec<Vec<u8>>>,
+}
+
+impl Drop for Listen {
+    fn drop(&mut self) {
+        if let Some(asking) = &self.asking {
+            asking.abort();
+        }
+    }
 }
 
 /// A resource that is watched.
@@ -100,19 +112,26 @@ impl Client {
         let names = LISTS.into_iter().filter(|(_, kind)| kinds.contains(kind));
         let accepted: Vec<&'static str> = names.map(|(name, _)| name).collect();
         let kinds = kinds.iter().map(|kind| kind.changed()).collect();
-        let stream = request.stream;
-        let listen = Listen { stream, kinds, watched: Vec::new(), untold: Some(Vec::new()) };
-        self.listens.borrow_mut().insert(request.id.into(), listen);
-        let found: Vec<Watched> =
-            filter.resource_subscriptions.iter().filter_map(|uri| self.find(uri)).collect();
+        let found = filter.resource_subscriptions.iter().filter_map(|uri| self.find(uri));
+        let watched: Vec<Watched> = found
+            .filter(|one| self.subscribe(&one.server, &one.uri, one.by_outside_name).is_ok())
+            .collect();
         let (client, id) = (self.me(), request.id.to_owned());
-        if found.is_empty() {
+        let all = watched.clone();
+        let stream = request.stream;
+        let untold = Some(Vec::new());
+        let listen = Listen { stream, kinds, watched, asking: None, untold };
+        self.listens.borrow_mut().insert(request.id.into(), listen);
+        if all.is_empty() {
             client.acknowledge(&id, &accepted, &[]);
-        } else {
-            tokio::task::spawn_local(async move {
-                let watched = client.watch_all(&id, found).await;
-                client.acknowledge(&id, &accepted, &watched);
-            });
+            return Ok(Verdict::Under(Open::Listening));
+        }
+        let asking = tokio::task::spawn_local(async move {
+            let written = client.watch_all(&id, all).await;
+            client.acknowledge(&id, &accepted, &written);
+        });
+        if let Some(listen) = self.listens.borrow_mut().get_mut(request.id) {
+            listen.asking = Some(asking.abort_handle());
         }
         Ok(Verdict::Under(Open::Listening))
     }
@@ -132,34 +151,40 @@ impl Client {
         }
     }
 
-    /// Has all of these watched, as far as their servers can; answers which are.
-    async fn watch_all(self: &Rc<Self>, id: &str, found: Vec<Watched>) -> Vec<String> {
+    /// Has all of these watched, as far as their servers can; answers which are, as the client
+    /// wrote them.
+    async fn watch_all(self: &Rc<Self>, id: &str, all: Vec<Watched>) -> Vec<String> {
+        let mut servers: BTreeMap<ServerName, (Rc<Server>, BTreeSet<String>)> = BTreeMap::new();
+        for one in &all {
+            let of = servers.entry(one.server.name.clone());
+            of.or_insert_with(|| (one.server.clone(), BTreeSet::new())).1.insert(one.uri.clone());
+        }
         let mut asked = JoinSet::new();
-        for one in found {
-            if self.subscribe(&one.server, &one.uri, one.by_outside_name).is_ok() {
-                let client = self.clone();
-                asked.spawn_local(async move {
-                    let watched = client.hub.watch(&one.server, &client, &one.uri).await;
-                    (one, watched.is_ok())
-                });
-            }
+        for (name, (server, uris)) in servers {
+            let client = self.clone();
+            asked.spawn_local(async move {
+                let watched = client.hub.watch(&server, &client, uris).await;
+                (name, watched.unwrap_or_default())
+            });
         }
-        let mut written = Vec::new();
-        while let Some(Ok((one, is_watched))) = asked.join_next().await {
-            let mut listens = self.listens.borrow_mut();
-            match listens.get_mut(id) {
-                Some(listen) if is_watched => {
-                    written.push(one.written.clone());
-                    listen.watched.push(one);
-                }
-                _ => {
-                    drop(listens);
-                    self.unwatch(&one);
-                }
-            }
+        let mut accepted = BTreeMap::new();
+        while let Some(Ok((name, uris))) = asked.join_next().await {
+            accepted.insert(name, uris);
         }
-        written.sort_unstable();
-        written
+        let is_watched = |one: &Watched| {
+            accepted
+                .get(&one.server.name)
+                .is_some_and(|uris: &BTreeSet<String>| uris.contains(&one.uri))
+        };
+        let (watched, refused): (Vec<Watched>, Vec<Watched>) =
+            all.into_iter().partition(is_watched);
+        if let Some(listen) = self.listens.borrow_mut().get_mut(id) {
+            listen.watched.clone_from(&watched);
+        }
+        for one in &refused {
+            self.unwatch(one);
+        }
+        watched.into_iter().map(|one| one.written).collect()
     }
 
     /// The first word to who listens: what it will be told.
@@ -193,7 +218,7 @@ impl Client {
             Some(untold) if untold.len() < MOST_UNTOLD && !untold.contains(&line) => {
                 untold.push(line);
             }
-            Some(_) => {} // It says the same, or there will be another.
+            Some(_) => {} // It has been said.
         }
     }
 
@@ -225,8 +250,8 @@ impl Client {
 
     /// It has heard enough of what it listened to under this id.
     pub(super) fn listens_no_more(&self, id: &str) {
-        let Some(listen) = self.listens.borrow_mut().remove(id) else { return };
-        for one in listen.watched {
+        let Some(mut listen) = self.listens.borrow_mut().remove(id) else { return };
+        for one in std::mem::take(&mut listen.watched) {
             self.unwatch(&one);
         }
     }
@@ -253,7 +278,7 @@ fn with_subscription(line: &[u8], id: &str) -> Vec<u8> {
 
 /// What is told to who does not know such ids: what has none stays as it is written.
 fn without_subscription(line: &[u8]) -> Vec<u8> {
-    match memchr::memmem::find(line, SUBSCRIPTION.as_bytes()) {
+    match memchr::memmem::find(line, b"subscriptionId") {
         Some(_) => edited(line, ToOwned::to_owned),
         None => line.to_vec(),
     }

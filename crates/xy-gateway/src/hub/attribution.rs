@@ -72,7 +72,7 @@ impl Hub {
                 let addressee = by.only_client()?.into();
                 let number = match &addressee {
                     Addressee::Client(client, ..) => client.number(),
-                    Addressee::Parked(hold) => hold.house,
+                    Addressee::Parked(hold) => hold.client,
                 };
                 let (owners, now) = (self.owners.borrow(), Instant::now());
                 (!owners.works_for_others(by.key(), number, now)).then_some(addressee)

@@ -1,16 +1,18 @@
 //! Calls of modern clients that legacy servers have asked something in, and what such clients
 //! and servers want otherwise of each other.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_config::settings::Isolation;
+use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 
-use super::Hub;
+use super::{House, Hub};
 use crate::bridge::hold::{self, Hold, Kept, NewHold, ReplyTo};
 use crate::bridge::{Across, Bond};
 use crate::capabilities::{Capabilities, Wants};
@@ -34,6 +36,12 @@ const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 /// An instance for all whom the door cannot tell apart lives for so long after the last of
 /// their requests.
 const HOUSE_IDLE: Duration = Duration::from_mins(10);
+
+/// So many such instances are told apart; more of one token share one.
+const MOST_HOUSES: usize = 256;
+
+/// What a client says of itself at greater length tells it from nobody.
+const LONGEST_INFO: usize = 1024;
 
 /// Why a server's question is refused: a code and a sentence.
 type Refusal = (i64, &'static str);
@@ -172,33 +180,38 @@ impl Hub {
         self.tune();
     }
 
-    /// Has a resource watched, which is among those that are; an error says why it is not.
+    /// Has resources of a server watched, which are among those that are; answers which can be.
     pub(crate) async fn watch(
         &self,
         server: &Rc<Server>,
         client: &Rc<Client>,
-        uri: &str,
-    ) -> Result<(), CallError> {
+        uris: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, CallError> {
         let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
         let upstream = self.once_there(server, holder, by).await;
         let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
-        let cannot = || {
-            let message = format!("`{}` does not tell of changes of this resource", server.name);
-            CallError::new(ErrorKind::InvalidParams, message)
-        };
         if upstream.era() == Era::Modern {
-            let accepted = upstream.listen_to(self.watched(server, holder)).await?;
-            return if accepted.contains(uri) { Ok(()) } else { Err(cannot()) };
+            return upstream.listen_to(self.watched(server, holder)).await;
         }
         if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
-            return Err(cannot());
+            return Ok(BTreeSet::new());
         }
-        let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
-        let asked = upstream.ask("resources/subscribe", Some(&params))?;
-        let answer = timeout_at(by, asked.answer()).await.map_err(|_| cannot())??;
-        let answered = crate::upstream::result_of(&answer);
-        answered.map(drop).map_err(|why| cannot().cause(why))
+        let mut asked = Vec::new();
+        for uri in uris {
+            let params = format!(r#"{{"uri":{}}}"#, quoted(&uri));
+            asked.push((uri, upstream.ask("resources/subscribe", Some(&params))?));
+        }
+        let mut watched = BTreeSet::new();
+        for (uri, question) in asked {
+            let answer = timeout_at(by, question.answer()).await;
+            if let Ok(Ok(answer)) = answer
+                && crate::upstream::result_of(&answer).is_ok()
+            {
+                watched.insert(uri);
+            }
+        }
+        Ok(watched)
     }
 
     /// An instance, as soon as it can be asked, if that is by then.
@@ -231,7 +244,7 @@ impl Hub {
         if upstream.era() == Era::Modern {
             let watched = self.watched(server, holder);
             tokio::task::spawn_local(async move {
-                let _ = upstream.listen_to(watched).await; // It is tried again by itself.
+                let _ = upstream.listen_to(watched).await; // Nobody waits for it.
             });
             return;
         }
@@ -240,11 +253,7 @@ impl Hub {
     }
 
     /// What is watched at an instance.
-    pub(crate) fn watched(
-        &self,
-        server: &Server,
-        holder: Holder,
-    ) -> std::collections::BTreeSet<String> {
+    pub(crate) fn watched(&self, server: &Server, holder: Holder) -> BTreeSet<String> {
         self.subscriptions.borrow().of(&server.name, holder).into_iter().collect()
     }
 
@@ -275,12 +284,33 @@ impl Hub {
         true
     }
 
-    /// A request of somebody is over whom the door cannot tell from others: their instances
-    /// stay for a while.
-    pub(super) fn left_house(&self, client: &Client) {
-        let (who, house) = (client.entry().who, client.house());
+    /// A request of somebody comes in whom the door cannot tell from others that have the same
+    /// token and say the same of themselves.
+    pub(crate) fn house(&self, client: &Client, info: Option<&str>) {
+        if client.house() != client.number() {
+            return; // It is in already.
+        }
         let mut houses = self.houses.borrow_mut();
-        let Some(it) = houses.get_mut(&who) else { return };
+        let info = info.filter(|info| info.len() <= LONGEST_INFO).unwrap_or_default();
+        let mut key = (client.entry().who, info.into());
+        if houses.len() >= MOST_HOUSES && !houses.contains_key(&key) {
+            key.1 = "".into(); // All others of this token.
+        }
+        let house = houses.entry(key).or_insert_with(|| House {
+            number: self.new_number(),
+            open: 0,
+            left_at: Instant::now(),
+            is_closing: false,
+        });
+        house.open += 1;
+        client.joins(house.number);
+    }
+
+    /// Such a request is over: their instances stay for a while.
+    pub(super) fn left_house(&self, client: &Client) {
+        let number = client.house();
+        let mut houses = self.houses.borrow_mut();
+        let Some(it) = houses.values_mut().find(|it| it.number == number) else { return };
         it.open -= 1;
         it.left_at = Instant::now();
         if it.open > 0 || it.is_closing {
@@ -291,7 +321,7 @@ impl Hub {
         tokio::task::spawn_local(async move {
             loop {
                 sleep_until(close_at).await;
-                match hub.close_house(who, house) {
+                match hub.close_house(number) {
                     Some(later) => close_at = later,
                     None => return,
                 }
@@ -301,9 +331,9 @@ impl Hub {
 
     /// Ends the instances of those who have stayed away for long enough; otherwise when to look
     /// again, unless somebody else will.
-    fn close_house(&self, who: u64, house: u64) -> Option<Instant> {
+    fn close_house(&self, number: u64) -> Option<Instant> {
         let mut houses = self.houses.borrow_mut();
-        let it = houses.get_mut(&who)?;
+        let it = houses.values_mut().find(|it| it.number == number)?;
         let close_at = it.left_at + HOUSE_IDLE;
         if it.open > 0 {
             it.is_closing = false; // The last of them looks again.
@@ -312,11 +342,12 @@ impl Hub {
         if close_at > Instant::now() {
             return Some(close_at);
         }
-        houses.remove(&who);
+        houses.retain(|_, it| it.number != number);
         drop(houses);
+        // Also those that are not up just now: nobody would ever release them.
         for server in self.servers() {
-            if server.has_instance_for(house) {
-                tokio::task::spawn_local(self.control.release(&server.name, house));
+            if server.settings.borrow().isolation == Isolation::Client {
+                tokio::task::spawn_local(self.control.release(&server.name, number));
             }
         }
         None

@@ -414,40 +414,46 @@ async fn a_call_that_waits_for_its_client_keeps_the_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_of_one_token_do_not_wait_for_each_other() {
+async fn who_waits_for_its_user_holds_up_nobody_of_the_same_token() {
     here(async {
         let play = Play::begin().await;
         let never = play.called_by(1, 1, "never", &json!({}));
         play.ask("a", "elicitation/create");
+        play.calls();
         now().await;
         never.wanted(); // Its client will not come back for it.
         let slow = play.called_by(1, 2, "slow", &json!({}));
         let asks = play.called_by(1, 3, "asks", &json!({}));
-        let [_, (slow_call, _), (asks_call, _)] = play.calls().try_into().unwrap();
-        // What is asked is of the call that was heard of last, and all of it at once.
+        let [(slow_call, _)] = play.calls().try_into().unwrap(); // One after another.
+        play.answer(slow_call);
+        assert_eq!(slow.heard()[0]["result"]["ok"], slow_call);
+        let [(asks_call, _)] = play.calls().try_into().unwrap();
+        // What is asked is of the call that the server works on, and all of it at once.
         play.ask("b", "elicitation/create");
         play.ask("c", "sampling/createMessage");
         now().await;
         let (wanted, state) = asks.wanted();
         assert_eq!(wanted.len(), 2);
+        play.ask("x", "elicitation/create");
+        let refused = play.answered();
+        assert_eq!(refused.len(), 1, "two calls wait: it is not clear whose this is");
         let said = json!({ "q1": {}, "q2": {} });
         let asks = play.called_by(1, 4, "asks", &answers(&state, &said));
         assert_eq!(play.answered().len(), 2);
-        play.ask("d", "elicitation/create"); // It is again the last that was heard of.
-        now().await;
-        let (_, state) = asks.wanted();
-        play.answer(slow_call);
-        assert_eq!(slow.heard()[0]["result"]["ok"], slow_call);
-        let asks = play.called_by(1, 5, "asks", &answers(&state, &json!({ "q1": {} })));
         play.answer(asks_call);
         assert_eq!(asks.heard()[0]["result"]["ok"], asks_call);
         // Others do wait, and then they are not passed by for ever.
         play.called_by(2, 9, "other", &json!({}));
         assert!(play.calls().is_empty());
+        let mut passed = 0;
         for id in 10..30 {
             play.called_by(1, id, "more", &json!({}));
+            for (ours, _) in play.calls() {
+                passed += 1;
+                play.answer(ours);
+            }
         }
-        assert_eq!(play.calls().len(), crate::turns::MOST_URGENT);
+        assert_eq!(passed, crate::turns::MOST_URGENT);
     })
     .await;
 }

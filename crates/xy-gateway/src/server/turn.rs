@@ -1,8 +1,8 @@
 //! Has the clients of a server that asks questions take turns. `turns.rs` says whose it is.
 //!
-//! Those whom a door cannot tell apart have one turn together: each request of a modern
-//! client over HTTP comes as if from another, and one that waits for its user must not hold
-//! up the rest of the same program. What is said meanwhile stays with whoever has the token.
+//! Each request of a modern client over HTTP comes as if from another client, and has a turn
+//! of its own. One that waits for its user holds up nobody whom the door cannot tell from it:
+//! the server waits too, and the rest of the same program must not.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,16 +37,23 @@ impl Server {
             return; // Whoever lets somebody go looks again afterwards.
         }
         while let Some(upstream) = self.upstream(Holder::Shared) {
-            let flight = upstream.flight();
             let waiting = self.waiting_for_turn();
+            let Some(first) = waiting.first() else { return };
+            let flight = upstream.flight(first.house());
             let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
-            let asked: Vec<u64> = asked.map(|it| it.house()).collect();
-            let houses: Vec<u64> = waiting.iter().map(|it| it.house()).collect();
-            let next = turns::next(flight, &houses, |house| asked.contains(&house));
-            let Some(house) = next else { return };
-            self.turn_of.set(Some(house));
+            let asked: Vec<u64> = asked.map(|it| it.number()).collect();
+            let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
+            let next = turns::next(flight, &numbers, |client| asked.contains(&client));
+            // Where the server waits for somebody's answer, the rest of that program may go on.
+            let beside = |it: &&Rc<Client>| {
+                let is_free = upstream.flight(it.house()) == Flight::Nobody;
+                is_free && self.is_urgent(it, &upstream)
+            };
+            let next = next.or_else(|| waiting.iter().find(beside).map(|it| it.number()));
+            let Some(client) = next else { return };
+            self.turn_of.set(Some(client));
             let is_theirs =
-                |it: &Waiting| it.holder == Holder::Shared && it.client.house() == house;
+                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
             let theirs = self.take_those(is_theirs);
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
@@ -60,13 +67,14 @@ impl Server {
     /// Whether a client has to wait until those before it are done.
     pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
         let is_shared = upstream.key().holder == Holder::Shared;
-        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.house()) {
+        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.number()) {
             return false;
         }
         let waiting = self.waiting_for_turn();
-        let houses: Vec<u64> = waiting.iter().map(|it| it.house()).collect();
+        let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
         let is_urgent = self.is_urgent(client, upstream);
-        let goes = turns::may_go(client.house(), upstream.flight(), &houses, is_urgent);
+        let flight = upstream.flight(client.house());
+        let goes = turns::may_go(client.number(), flight, &numbers, is_urgent);
         if goes {
             self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });
         }

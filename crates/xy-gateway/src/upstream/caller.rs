@@ -107,7 +107,7 @@ impl Question {
     /// The same, and the server need not go on with it; but it is not told so.
     pub(crate) fn forget(self) {
         self.upstream.wire.given_up(self.ours);
-        self.let_be();
+        self.upstream.calls.borrow_mut().remove(&self.ours);
     }
 }
 
@@ -143,6 +143,26 @@ impl Caller {
             Self::Client { client, .. } => Some(client.house()),
             Self::Parked(hold) => Some(hold.house),
             _ => None,
+        }
+    }
+
+    /// The number of the client that waits, or will come back.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Client { client, .. } => Some(client.number()),
+            Self::Parked(hold) => Some(hold.client),
+            _ => None,
+        }
+    }
+
+    /// Whether something can be asked of the client in this call.
+    pub(super) fn can_be_asked(&self) -> bool {
+        match self {
+            Self::Client { manner: None, .. } | Self::Parked(_) => true,
+            Self::Client { across, .. } => {
+                matches!(across.as_deref(), Some(Across::ToLegacy { bond: Some(_), .. }))
+            }
+            _ => false,
         }
     }
 

@@ -164,6 +164,9 @@ impl Upstream {
         if !self.is_modern() {
             return std::future::pending().await;
         }
+        // Whoever listened before does not any more.
+        self.ears.current.set(None);
+        self.ears.is_settled.set(false);
         let mut keeper = Keeper { upstream: self, ear: None, again_at: None, delay: FIRST_AGAIN };
         loop {
             tokio::select! {

@@ -60,7 +60,11 @@ impl Upstream {
         self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
         let named = id_in(head).and_then(|id| id.parse().ok());
         // Some servers write the id last; then it is known only if one call is open.
-        let open: Vec<u64> = self.calls.borrow().keys().copied().collect();
+        let calls = self.calls.borrow();
+        let can_be = |call: &Call| !matches!(call.caller, Caller::Ears(_));
+        let open: Vec<u64> =
+            calls.iter().filter(|(_, call)| can_be(call)).map(|(ours, _)| *ours).collect();
+        drop(calls);
         let ours = named.or_else(|| (open.len() == 1).then(|| open[0]));
         if let Some(ours) = ours {
             self.fail_too_long(ours);

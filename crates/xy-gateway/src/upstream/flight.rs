@@ -12,39 +12,50 @@ use crate::turns::Flight;
 impl Upstream {
     /// The client that everything in flight belongs to, and where it asked last; `None` if
     /// nothing is in flight, or something of somebody else too. What a client has given up
-    /// counts as its own for a while: the server may still work on it. Of clients that a door
-    /// cannot tell apart it is the one whose call was last heard of, and of calls that wait
-    /// for an answer only if there are no others: there the server waits too.
+    /// counts as its own for a while, or that of those whom a door cannot tell from it: the
+    /// server may still work on it. A call that waits for its client's answer is spoken of only
+    /// if there is no other: there the server waits too.
     pub(crate) fn only_client(&self) -> Option<Whose> {
         if self.is_strange() {
             return None;
         }
         self.forget_given_up();
         let calls = self.calls.borrow();
-        let mut flight = Flight::Nobody;
+        let (mut houses, mut live, mut waited_for) = (Flight::Nobody, Flight::Nobody, 0);
         for call in calls.values() {
             match &call.caller {
                 caller @ (Caller::Client { .. } | Caller::Parked(_)) => {
-                    flight = flight.and(caller.house().unwrap_or_default());
+                    houses = houses.and(caller.house().unwrap_or_default());
+                    match caller.number() {
+                        Some(number) if !caller.is_waited_for() => live = live.and(number),
+                        _ => waited_for += 1,
+                    }
                 }
-                Caller::Nobody { house: Some(house), .. } => flight = flight.and(*house),
+                Caller::Nobody { house: Some(house), .. } => houses = houses.and(*house),
                 Caller::Nobody { house: None, .. } | Caller::Visitor(_) => return None,
                 Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => {}
             }
         }
-        let theirs = calls.iter().filter(|(_, call)| call.caller.house().is_some());
-        let latest = theirs.max_by_key(|(ours, it)| (!it.caller.is_waited_for(), it.order, **ours));
-        match flight {
-            Flight::One(_) => latest.and_then(|(ours, call)| call.caller.whose(*ours)),
-            Flight::Nobody | Flight::Several => None,
-        }
+        let is_clear = match (houses, live) {
+            (Flight::One(_), Flight::One(_)) => true,
+            (Flight::One(_), Flight::Nobody) => waited_for == 1,
+            _ => false,
+        };
+        let theirs = calls.iter().filter(|(_, call)| is_clear && call.caller.house().is_some());
+        // One that can be asked something, if any can.
+        let key = |(ours, call): &(&u64, &Call)| {
+            let caller = &call.caller;
+            (!caller.is_waited_for(), caller.can_be_asked(), **ours)
+        };
+        let (ours, call) = theirs.max_by_key(key)?;
+        call.caller.whose(*ours)
     }
 
     /// What this client has asked last, of what is not answered: it may wait for that, or be
     /// about to come back for it.
     pub(crate) fn latest_of(&self, client: u64) -> Option<Whose> {
         let calls = self.calls.borrow();
-        let theirs = calls.iter().filter(|(_, call)| call.caller.client() == Some(client));
+        let theirs = calls.iter().filter(|(_, call)| call.caller.house() == Some(client));
         let (ours, call) = theirs.max_by_key(|(ours, _)| **ours)?;
         call.caller.whose(*ours)
     }
@@ -57,19 +68,21 @@ impl Upstream {
         })
     }
 
-    /// Whose calls are in flight, of those that clients take turns for.
-    pub(crate) fn flight(&self) -> Flight {
+    /// Whose calls are in flight, of those that clients take turns for, as far as it matters to
+    /// one of this house: where the server waits for somebody else there, it need not wait.
+    pub(crate) fn flight(&self, house: u64) -> Flight {
         let calls = self.calls.borrow();
         calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller => caller.house().map_or(flight, |house| flight.and(house)),
+            caller if caller.is_waited_for() && caller.house() == Some(house) => flight,
+            caller => caller.number().map_or(flight, |number| flight.and(number)),
         })
     }
 
     /// Whether it waits for an answer of a client of this house, which is to come back.
     pub(crate) fn waits_for(&self, house: u64) -> bool {
         let calls = self.calls.borrow();
-        calls.values().any(|it| matches!(&it.caller, Caller::Parked(it) if it.house == house))
+        calls.values().any(|it| it.caller.is_waited_for() && it.caller.house() == Some(house))
     }
 
     /// From now on somebody wants to hear when a call is over.
@@ -99,7 +112,8 @@ impl Upstream {
                 Caller::Nobody { since, house: Some(hold.house), follow: Follow::Nothing }
             }
             Caller::Visitor(_) => Caller::Nobody { since, house: None, follow: Follow::Nothing },
-            Caller::Own(_) | Caller::Ears(_) => Caller::Unheard, // It was no client's.
+            // It was no client's: what is answered to nobody is let be.
+            Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
         };
         call.watch = None;
         Some(std::mem::replace(&mut call.caller, next))

@@ -498,6 +498,8 @@ impl Wire for Web {
 struct Body {
     web: Rc<Web>,
     text: Bytes,
+    /// Whether it is in the words of the revision without sessions.
+    is_modern: bool,
     /// What had its turn before this comes before it.
     after: u64,
 }
@@ -506,7 +508,8 @@ impl Body {
     fn of(web: Rc<Web>, text: Bytes) -> Self {
         web.unsent_bytes.set(web.unsent_bytes.get() + text.len());
         let after = web.next_turn.get();
-        Self { web, text, after }
+        let is_modern = web.is_modern();
+        Self { web, text, is_modern, after }
     }
 }
 

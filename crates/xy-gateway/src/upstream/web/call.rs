@@ -105,6 +105,10 @@ impl Call {
                 self.undone("it forgot the session, and there is no other");
                 return None;
             }
+            if self.web.is_in_session() && body.is_modern != self.web.is_modern() {
+                self.undone("it speaks another revision since");
+                return None;
+            }
             if !self.upstream.is_wanted(self.ours) {
                 return None; // It was given up before anybody has taken it.
             }
