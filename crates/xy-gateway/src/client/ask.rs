@@ -98,7 +98,7 @@ impl Client {
         let (id, stream) = (request.id, request.stream);
         match self.look_at(request) {
             Ok(Verdict::Result(result)) => {
-                self.put_answer(&self.reply_to(request).line(&result), stream)
+                self.put_answer(&self.reply_to(request).line(&result), stream);
             }
             Ok(Verdict::Line(line)) => self.put_answer(&line, stream),
             Ok(Verdict::Done) => {}

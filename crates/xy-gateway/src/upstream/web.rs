@@ -352,11 +352,6 @@ impl Web {
         self.is_greeted_by(call) || self.probe.get() == Some(call) || is_ear()
     }
 
-    /// Whether a call can be sent now: within a session, or to begin one.
-    fn may_send(&self, call: u64) -> bool {
-        self.is_in_session() || self.is_greeted_by(call) || self.probe.get() == Some(call)
-    }
-
     /// The answer to a greeting may name the session.
     fn take_session(&self, call: u64, headers: &HeaderMap) {
         if !self.is_greeted_by(call) {
@@ -498,8 +493,9 @@ impl Wire for Web {
 struct Body {
     web: Rc<Web>,
     text: Bytes,
-    /// Whether it is in the words of the revision without sessions.
-    is_modern: bool,
+    /// What was agreed on when it was put: whether it is in the words of the revision without
+    /// sessions. `None` for what is said before anything is.
+    is_modern: Option<bool>,
     /// What had its turn before this comes before it.
     after: u64,
 }
@@ -508,7 +504,7 @@ impl Body {
     fn of(web: Rc<Web>, text: Bytes) -> Self {
         web.unsent_bytes.set(web.unsent_bytes.get() + text.len());
         let after = web.next_turn.get();
-        let is_modern = web.is_modern();
+        let is_modern = web.is_in_session().then(|| web.is_modern());
         Self { web, text, is_modern, after }
     }
 }

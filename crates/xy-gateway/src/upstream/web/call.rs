@@ -101,11 +101,12 @@ impl Call {
         for is_second in [false, true] {
             // The session that it was meant for may have been forgotten before it was sent.
             let count = *self.web.sessions.borrow();
-            if !self.web.may_send(self.ours) && !self.next_session(count).await {
+            let must_wait = body.is_modern.is_some() && !self.web.is_in_session();
+            if must_wait && !self.next_session(count).await {
                 self.undone("it forgot the session, and there is no other");
                 return None;
             }
-            if self.web.is_in_session() && body.is_modern != self.web.is_modern() {
+            if body.is_modern.is_some_and(|it| it != self.web.is_modern()) {
                 self.undone("it speaks another revision since");
                 return None;
             }
