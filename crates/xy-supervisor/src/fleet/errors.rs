@@ -16,6 +16,9 @@ pub enum HoldError {
     /// Too many clients have one.
     #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, and may have no more")]
     Full,
+    /// Another client has the only one that there can be.
+    #[error("it listens on a port of its own, which another client's instance has")]
+    PortTaken,
     /// The daemon is ending.
     #[error("the daemon is shutting down")]
     Closed,

@@ -25,8 +25,13 @@ impl Owner {
             return Ok(instance.clone());
         }
         let leaving = self.leaving.keys().filter(|leaving| leaving.server == key.server);
-        if member.instances.len() + leaving.count() >= MAX_CLIENT_INSTANCES {
+        let others = member.instances.len() + leaving.count();
+        if others >= MAX_CLIENT_INSTANCES {
             return Err(HoldError::Full);
+        }
+        // A second one could not listen, and its client would speak with the first.
+        if others > 0 && settings.process().is_some_and(|process| process.port.is_some()) {
+            return Err(HoldError::PortTaken);
         }
         let handle = self.bear(&mut roster, &InstanceKey { holder, ..key }, &settings);
         self.published.send_replace(Arc::new(roster));

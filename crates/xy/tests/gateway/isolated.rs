@@ -217,3 +217,28 @@ fn a_killed_daemon_leaves_nobodys_instance_behind() {
     home.wait_until("the new one has ended", || !is_alive(after));
     home.finish();
 }
+
+#[test]
+fn one_that_listens_on_a_port_is_for_one_client_at_a_time() {
+    let home = home();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let flags = ["--http", &port.to_string()];
+    let more = format!("isolation \"client\"\ntransport \"http\"\nport {port}\n");
+    serve_with(&home, "own", &flags, &more);
+    home.daemon();
+    let (one, other) = (local(&home), local(&home));
+    let pid = pid_of(&who(&one, "own__who"));
+    let refused = other.wait_answer(other.start_call("own__who", json!({})));
+    let why = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("port") && why.contains("another client"), "{refused}");
+    drop(one);
+    home.wait_until("its instance has ended", || !is_alive(pid));
+    let next = home.wait_until("the other gets one", || {
+        let answer = other.call("own__who", json!({}));
+        answer.get("result").map(|it| it["structuredContent"].clone())
+    });
+    assert_ne!(pid_of(&next), pid);
+    home.finish();
+}
