@@ -72,6 +72,15 @@ pub(crate) struct Client {
     is_closed: Cell<bool>,
 }
 
+/// Clients of one person, as far as a door can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kin {
+    /// This client alone.
+    Alone(u64),
+    /// All that come with one request each and this token.
+    Token(u64),
+}
+
 /// What a client was last shown of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Shown {
@@ -162,6 +171,14 @@ impl Client {
     /// Whether it is there for longer than one request.
     pub(crate) fn stays(&self) -> bool {
         self.entry.stay == Stay::Long
+    }
+
+    /// Who has the same as its token, if that is all that the door knows of it; else nobody.
+    pub(crate) fn kin(&self) -> Kin {
+        match self.entry.stay {
+            Stay::Long => Kin::Alone(self.number),
+            Stay::Once => Kin::Token(self.entry.who),
+        }
     }
 
     /// Whose instance it shares with others, where clients do not share one: its own, or that

@@ -24,7 +24,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Across;
 use super::state::{self, Bond, Key, Unfit};
-use crate::client::Client;
+use crate::client::{Client, Kin};
 use crate::front::StreamNo;
 use crate::held::Held;
 use crate::modern::{Manner, SERVER_INFO};
@@ -57,6 +57,8 @@ pub(crate) struct Hold {
     pub(crate) client: u64,
     /// Whom the door cannot tell from it.
     pub(crate) house: u64,
+    /// Whose it is.
+    pub(crate) kin: Kin,
     /// The call ends with that client, who is alone there.
     pub(crate) is_tied: bool,
     pub(crate) manner: Rc<Manner>,
@@ -355,11 +357,12 @@ impl Parked {
         let NewHold { reply_to, manner, method, bond, upstream, ours, info, lacks } = new;
         let number = self.number()?;
         let (client, house) = (reply_to.client.number(), reply_to.client.house());
-        let is_tied = reply_to.client.stays();
+        let (is_tied, kin) = (reply_to.client.stays(), reply_to.client.kin());
         let hold = Rc::new(Hold {
             number,
             client,
             house,
+            kin,
             is_tied,
             manner,
             method,

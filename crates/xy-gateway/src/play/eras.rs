@@ -459,6 +459,31 @@ async fn who_waits_for_its_user_holds_up_nobody_of_the_same_token() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_was_left_holds_up_no_other_program_of_the_same_token() {
+    here(async {
+        let play = Play::begin().await;
+        let by = |who: u64, id: u64, program: &str| {
+            let about = json!({ modern::CLIENT_INFO: { "name": program, "version": "1" } });
+            let meta = meta(&json!({ "elicitation": {} }), &about);
+            play.once(who, id, "tools/call", &json!({ "name": "s__x", "_meta": meta }))
+        };
+        let left = by(1, 1, "one");
+        play.sent();
+        play.ask("a", "elicitation/create");
+        now().await;
+        left.wanted(); // Nobody comes back for it.
+        let other = by(1, 2, "two");
+        assert_eq!(play.calls().len(), 1, "it need not wait");
+        play.ask("b", "elicitation/create");
+        now().await;
+        assert_eq!(other.wanted().0.len(), 1, "and is asked what is its own");
+        by(2, 3, "one");
+        assert!(play.calls().is_empty(), "another's token tells nothing of the first");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_asked_in_a_call_that_is_over_is_refused() {
     here(async {
         let play = Play::begin().await;

@@ -1,8 +1,8 @@
 //! Has the clients of a server that asks questions take turns. `turns.rs` says whose it is.
 //!
 //! Each request of a modern client over HTTP comes as if from another client, and has a turn
-//! of its own. One that waits for its user holds up nobody whom the door cannot tell from it:
-//! the server waits too, and the rest of the same program must not.
+//! of its own. One that waits for its user holds up nobody who has the same token: the server
+//! waits too, and a call that was left must not keep a person's other calls from it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,14 +39,14 @@ impl Server {
         while let Some(upstream) = self.upstream(Holder::Shared) {
             let waiting = self.waiting_for_turn();
             let Some(first) = waiting.first() else { return };
-            let flight = upstream.flight(first.house());
+            let flight = upstream.flight(first);
             let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
             let asked: Vec<u64> = asked.map(|it| it.number()).collect();
             let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
             let next = turns::next(flight, &numbers, |client| asked.contains(&client));
             // Where the server waits for somebody's answer, the rest of that program may go on.
             let beside = |it: &&Rc<Client>| {
-                let is_free = upstream.flight(it.house()) == Flight::Nobody;
+                let is_free = upstream.flight(it) == Flight::Nobody;
                 is_free && self.is_urgent(it, &upstream)
             };
             let next = next.or_else(|| waiting.iter().find(beside).map(|it| it.number()));
@@ -73,7 +73,7 @@ impl Server {
         let waiting = self.waiting_for_turn();
         let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
         let is_urgent = self.is_urgent(client, upstream);
-        let flight = upstream.flight(client.house());
+        let flight = upstream.flight(client);
         let goes = turns::may_go(client.number(), flight, &numbers, is_urgent);
         if goes {
             self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });

@@ -9,7 +9,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::Upstream;
 use crate::bridge::Across;
 use crate::bridge::hold::{Came, Hold};
-use crate::client::Client;
+use crate::client::{Client, Kin};
 use crate::front::StreamNo;
 use crate::modern::Manner;
 
@@ -142,6 +142,15 @@ impl Caller {
         match self {
             Self::Client { client, .. } => Some(client.house()),
             Self::Parked(hold) => Some(hold.house),
+            _ => None,
+        }
+    }
+
+    /// Whose client it is that waits, or will come back.
+    pub(super) fn kin(&self) -> Option<Kin> {
+        match self {
+            Self::Client { client, .. } => Some(client.kin()),
+            Self::Parked(hold) => Some(hold.kin),
             _ => None,
         }
     }

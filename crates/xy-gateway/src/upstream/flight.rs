@@ -21,24 +21,31 @@ impl Upstream {
         }
         self.forget_given_up();
         let calls = self.calls.borrow();
-        let (mut houses, mut live, mut waited_for) = (Flight::Nobody, Flight::Nobody, 0);
+        let (mut houses, mut live, mut waited_for) = (Flight::Nobody, Flight::Nobody, Vec::new());
         for call in calls.values() {
             match &call.caller {
                 caller @ (Caller::Client { .. } | Caller::Parked(_)) => {
-                    houses = houses.and(caller.house().unwrap_or_default());
-                    match caller.number() {
-                        Some(number) if !caller.is_waited_for() => live = live.and(number),
-                        _ => waited_for += 1,
+                    if caller.is_waited_for() {
+                        waited_for.push(caller);
+                        continue;
                     }
+                    houses = houses.and(caller.house().unwrap_or_default());
+                    live = live.and(caller.number().unwrap_or_default());
                 }
                 Caller::Nobody { house: Some(house), .. } => houses = houses.and(*house),
                 Caller::Nobody { house: None, .. } | Caller::Visitor(_) => return None,
                 Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => {}
             }
         }
-        let is_clear = match (houses, live) {
-            (Flight::One(_), Flight::One(_)) => true,
-            (Flight::One(_), Flight::Nobody) => waited_for == 1,
+        let kin = calls.values().find_map(|call| call.caller.kin());
+        let is_clear = match (houses, live, waited_for.as_slice()) {
+            // Nobody else's, but for one of the same person's that the server waits for.
+            (Flight::One(_), Flight::One(_), waited_for) => {
+                let is_theirs = |call: &Call| call.caller.kin().is_none_or(|it| Some(it) == kin);
+                waited_for.is_empty() || calls.values().all(is_theirs)
+            }
+            (Flight::Nobody, Flight::Nobody, [_]) => true,
+            (Flight::One(house), Flight::Nobody, [it]) => it.house() == Some(house),
             _ => false,
         };
         let theirs = calls.iter().filter(|(_, call)| is_clear && call.caller.house().is_some());
@@ -69,12 +76,12 @@ impl Upstream {
     }
 
     /// Whose calls are in flight, of those that clients take turns for, as far as it matters to
-    /// one of this house: where the server waits for somebody else there, it need not wait.
-    pub(crate) fn flight(&self, house: u64) -> Flight {
+    /// this client: where the server waits for another that has the same token, it need not.
+    pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
         calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_waited_for() && caller.house() == Some(house) => flight,
+            caller if caller.is_waited_for() && caller.kin() == Some(client.kin()) => flight,
             caller => caller.number().map_or(flight, |number| flight.and(number)),
         })
     }
