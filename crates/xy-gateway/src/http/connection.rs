@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -23,8 +24,7 @@ use xy_mcp::envelope::{self, Message};
 
 use super::door::Door;
 use super::limits::{
-    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, OPEN_AFTER,
-    WRITE_WITHIN,
+    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, WRITE_WITHIN,
 };
 use super::mailbox::Mailbox;
 
@@ -125,10 +125,10 @@ impl Pulse {
         self.doing.set(Doing::Answering { next_has_begun: false });
     }
 
-    /// The client waits for the first word about a call: unless there is one soon, it becomes
-    /// events.
-    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, call: Bytes) {
-        let speaks_at = Instant::now() + OPEN_AFTER;
+    /// The client waits for the first word about a call: unless there is one within this time,
+    /// it becomes events.
+    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, call: Bytes, within: Duration) {
+        let speaks_at = Instant::now() + within;
         *self.silent.borrow_mut() = Some(Silent { speaks_at, mailbox, call });
     }
 

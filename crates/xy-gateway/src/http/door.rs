@@ -16,7 +16,7 @@ use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
 use super::guard::{self, Guest};
 use super::heads;
-use super::limits::{BODIES_MAX, VISITS_BY_ONE_MAX, VISITS_MAX};
+use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
 use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
@@ -212,7 +212,7 @@ impl Door {
         // While it waits, this holds as little as possible.
         drop(session);
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.mailbox()), message);
+            pulse.waits(Rc::clone(lease.mailbox()), message, OPEN_AFTER);
         } else {
             drop(message);
         }

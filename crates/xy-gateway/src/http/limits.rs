@@ -61,6 +61,10 @@ pub(super) const SENT_KNOWN_FOR: Duration = Duration::from_secs(60);
 /// be taken up again, and is kept alive by comments. What is answered sooner is plain JSON.
 pub(super) const OPEN_AFTER: Duration = Duration::from_millis(50);
 
+/// The same for a request without a session. Nobody can take that up again, and what is an
+/// event has status 200 whatever it says: it is kept alive only when silence begins to matter.
+pub(super) const OPEN_VISIT_AFTER: Duration = Duration::from_secs(2);
+
 /// How long a client shall wait before it takes up a stream again.
 pub(super) const RETRY_MS: u64 = 1000;
 

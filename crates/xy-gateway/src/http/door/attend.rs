@@ -12,6 +12,7 @@ use crate::http::ask::Accepts;
 use crate::http::connection::Pulse;
 use crate::http::guard::Guest;
 use crate::http::heads::{self, Call, Posted, Unfit};
+use crate::http::limits::OPEN_VISIT_AFTER;
 use crate::http::mailbox::First;
 use crate::http::refused::Refused;
 use crate::http::reply::{self, Reply};
@@ -42,7 +43,7 @@ impl Door {
         let Origin { accepts, pulse, .. } = origin;
         pulse.heeds_hanging_up();
         if accepts.names_events {
-            pulse.waits(Rc::clone(visit.mailbox()), Bytes::new());
+            pulse.waits(Rc::clone(visit.mailbox()), Bytes::new(), OPEN_VISIT_AFTER);
         }
         let first = visit.mailbox().first().await;
         pulse.waits_no_more(first == First::Events);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::limits::{FINISH_WITHIN, OPEN_AFTER};
+use super::super::limits::{FINISH_WITHIN, OPEN_VISIT_AFTER};
 use super::super::visit::Most;
 use super::*;
 use crate::era::MODERN;
@@ -288,7 +288,7 @@ async fn what_is_said_before_the_answer_makes_it_a_stream_that_cannot_be_taken_u
 async fn an_answer_that_takes_a_while_becomes_a_stream_and_is_kept_alive() {
     at_the_door(rules(), async |world| {
         let (mut client, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
-        jump(OPEN_AFTER).await;
+        jump(OPEN_VISIT_AFTER).await;
         assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
         for _ in 0..2 {
             jump(Duration::from_secs(16)).await;
@@ -313,7 +313,7 @@ async fn who_reads_only_json_waits_for_the_answer_alone() {
     at_the_door(rules(), async |world| {
         let (mut client, conversation) = waiting(world, &plain(5)).await;
         during(&conversation, "1");
-        jump(OPEN_AFTER * 10).await;
+        jump(OPEN_VISIT_AFTER * 10).await;
         answer(&conversation, "{}");
         let answer = client.answer().await;
         assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -336,6 +336,10 @@ async fn some_errors_have_a_status_of_their_own() {
             let answer = client.ask(&Request::visit(1, "error", &params)).await;
             assert_eq!((answer.status, code(&answer)), (status, -minus));
         }
+        let (mut late, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        jump(OPEN_VISIT_AFTER / 2).await;
+        answer(&conversation, r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32601,"message":""}}"#);
+        assert_eq!(late.answer().await.status, 404, "also if it takes a while");
         let refused = client.ask(&Request::visit(1, "refuse", "{}")).await;
         assert_eq!((refused.status, code(&refused)), (400, -32602));
         let cancelled = client.ask(&Request::visit(1, "cancelled", "{}")).await;
