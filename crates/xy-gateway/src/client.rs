@@ -5,12 +5,13 @@
 //! era, whatever those before it were.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
 use tokio::task::AbortHandle;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
+use xy_protocol::server::ServerName;
 
 use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
@@ -69,6 +70,8 @@ pub(crate) struct Client {
     shown: [Cell<Shown>; 4],
     /// It has watched a resource.
     has_watched: Cell<bool>,
+    /// What it has subscribed to in the words of the older era.
+    subscribed: RefCell<BTreeSet<(ServerName, String)>>,
     is_closed: Cell<bool>,
 }
 
@@ -137,6 +140,7 @@ impl Client {
             level: Cell::new(None),
             shown: Default::default(),
             has_watched: Cell::new(false),
+            subscribed: RefCell::default(),
             is_closed: Cell::new(false),
         })
     }

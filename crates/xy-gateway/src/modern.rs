@@ -230,6 +230,9 @@ pub(crate) fn completed<'t>(
         }
     };
     add("resultType", r#""complete""#);
+    // An older server knows no other kinds: what it calls so is its own affair.
+    let kind = members.get("resultType").filter(|it| *it != r#""complete""#);
+    changed.extend(kind.map(|kind| (kind, r#""complete""#.to_owned())));
     if is_cacheable(method) {
         add("ttlMs", "0");
         add("cacheScope", r#""private""#);
@@ -397,8 +400,10 @@ mod tests {
             )
         );
         assert_eq!(complete("{}", "x"), format!(r#"{{"resultType":"complete",{meta}}}}}"#));
-        let whole = format!(r#"{{"resultType":"task",{meta}}}}}"#);
+        let whole = format!(r#"{{"resultType":"complete",{meta}}}}}"#);
         assert_eq!(complete(&whole, "tools/call"), whole);
+        let odd = whole.replace("complete", "input_required");
+        assert_eq!(complete(&odd, "tools/call"), whole, "it knows no such thing");
         assert_eq!(complete("7", "x"), "7");
     }
 

@@ -8,6 +8,9 @@ use xy_supervisor::instance::Holder;
 /// How many resources may be watched, over all servers and clients.
 const MOST: usize = 10_000;
 
+/// The same, in bytes of their URIs.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
 /// A URI that is longer is not watched.
 const LONGEST_URI: usize = 64 * 1024;
 
@@ -15,6 +18,8 @@ const LONGEST_URI: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     watchers: BTreeMap<(ServerName, String), BTreeMap<u64, Watcher>>,
+    /// Of their URIs.
+    bytes: usize,
 }
 
 /// Somebody who watches a resource.
@@ -51,8 +56,13 @@ impl Subscriptions {
             return Err("this URI is too long to be watched".to_owned());
         }
         let (key, count) = ((server.clone(), uri.to_owned()), self.watchers.len());
-        if count >= MOST && !self.watchers.contains_key(&key) {
-            return Err(format!("{MOST} resources are watched, which is the most there may be"));
+        if !self.watchers.contains_key(&key) {
+            if count >= MOST || self.bytes + uri.len() > MOST_BYTES {
+                return Err(format!(
+                    "{count} resources are watched, and there is no room for more"
+                ));
+            }
+            self.bytes += uri.len();
         }
         self.watchers.entry(key).or_default().insert(watcher.client, watcher);
         Ok(())
@@ -61,6 +71,7 @@ impl Subscriptions {
     /// A server is there no more.
     pub(crate) fn forget_server(&mut self, server: &ServerName) {
         self.watchers.retain(|(of, _), _| of != server);
+        self.bytes = self.watchers.keys().map(|(_, uri)| uri.len()).sum();
     }
 
     /// A client watches a resource no more; whether nobody does now for whom the instance
@@ -78,6 +89,7 @@ impl Subscriptions {
         let is_last = !watchers.values().any(|watcher| is_for(holder, watcher));
         if watchers.is_empty() {
             self.watchers.remove(&key);
+            self.bytes -= uri.len();
         }
         is_last
     }
@@ -97,6 +109,7 @@ impl Subscriptions {
             }
             !watchers.is_empty()
         });
+        self.bytes = self.watchers.keys().map(|(_, uri)| uri.len()).sum();
         unwatched
     }
 

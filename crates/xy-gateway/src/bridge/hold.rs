@@ -41,6 +41,9 @@ pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
 /// How many calls are parked at one time.
 const MOST: usize = 1000;
 
+/// How many of them may be of clients that a door cannot tell apart.
+const MOST_OF_ONE: usize = 250;
+
 /// How many states are remembered that have been used.
 const MOST_USED: usize = 10_000;
 
@@ -164,6 +167,12 @@ impl Hold {
             }
             came => came,
         };
+        if matches!(came, Came::Fault(_)) {
+            // Nobody is there to be answered.
+            inside.given.clear();
+            inside.fresh.clear();
+            self.count(&mut inside);
+        }
         inside.came = Some(came);
     }
 
@@ -198,7 +207,9 @@ impl Hold {
         let answers = answers.and_then(Members::read).unwrap_or_default();
         let mut inside = self.inside.borrow_mut();
         let mut told = Vec::new();
-        inside.given.retain(|it| match answers.get(&it.key) {
+        // What is no object answers nothing: it is asked again.
+        let answer_to = |key: &str| answers.get(key).filter(|it| it.starts_with('{'));
+        inside.given.retain(|it| match answer_to(&it.key) {
             Some(answer) => {
                 told.push(say::result(&it.id, answer));
                 false
@@ -314,8 +325,8 @@ pub(crate) enum Kept {
     /// A call that the server works on.
     Call(Rc<Hold>),
     /// One that it has refused until its client's user has done something: it is to be made
-    /// again.
-    Again,
+    /// again, by one of this house.
+    Again(u64),
 }
 
 /// What a call that is to be parked is made of.
@@ -348,14 +359,23 @@ impl Parked {
         self.kept.borrow().len()
     }
 
-    fn number(&self) -> Option<u64> {
-        (self.len() < MOST).then(|| self.next.replace(self.next.get().wrapping_add(1)))
+    /// A new number, for clients of this house; `None` if there are too many, over all or of
+    /// theirs.
+    fn number(&self, house: u64) -> Option<u64> {
+        let kept = self.kept.borrow();
+        let of = |kept: &Kept| match kept {
+            Kept::Call(hold) => hold.house,
+            Kept::Again(house) => *house,
+        };
+        let theirs = || kept.values().filter(|it| of(it) == house).count();
+        let has_room = kept.len() < MOST && (kept.len() < MOST_OF_ONE || theirs() < MOST_OF_ONE);
+        has_room.then(|| self.next.replace(self.next.get().wrapping_add(1)))
     }
 
     /// Parks a call, in which nothing is asked yet; `None` if there are too many.
     pub(crate) fn park(&self, new: NewHold) -> Option<Rc<Hold>> {
         let NewHold { reply_to, manner, method, bond, upstream, ours, info, lacks } = new;
-        let number = self.number()?;
+        let number = self.number(reply_to.client.house())?;
         let (client, house) = (reply_to.client.number(), reply_to.client.house());
         let (is_tied, kin) = (reply_to.client.stays(), reply_to.client.kin());
         let hold = Rc::new(Hold {
@@ -380,9 +400,9 @@ impl Parked {
     }
 
     /// Remembers that a call may be made again; `None` if there are too many.
-    pub(crate) fn allow_again(&self) -> Option<u64> {
-        let number = self.number()?;
-        self.keep(number, Kept::Again);
+    pub(crate) fn allow_again(&self, house: u64) -> Option<u64> {
+        let number = self.number(house)?;
+        self.keep(number, Kept::Again(house));
         Some(number)
     }
 

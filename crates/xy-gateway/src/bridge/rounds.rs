@@ -2,6 +2,7 @@
 //! client is asked as servers of its era ask, and its request is sent again with the answers.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::{Rc, Weak};
 
 use xy_mcp::edit::Edits;
@@ -14,6 +15,7 @@ use crate::capabilities::Wants;
 use crate::client::Client;
 use crate::front::{StreamNo, To};
 use crate::names::quoted;
+use crate::say;
 
 /// How many times a server may want to know more.
 const MOST_ROUNDS: u8 = 16;
@@ -44,9 +46,13 @@ struct Wanted {
 
 /// What a server says that it wants to know, if that is what its result is.
 pub(crate) fn wanted(result: &str) -> Option<Members<'_>> {
-    memchr::memmem::find(result.as_bytes(), b"input_required")?; // Hardly any result has it.
+    let has = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
+    if !has(b"input_required") && !has(b"\\u") {
+        return None; // As nearly all.
+    }
     let members = Members::read(result)?;
-    (members.get("resultType") == Some(r#""input_required""#)).then_some(members)
+    let kind = members.get("resultType").and_then(text_of);
+    (kind.as_deref() == Some("input_required")).then_some(members)
 }
 
 impl Round {
@@ -61,7 +67,16 @@ impl Round {
         if asked.count >= MOST_ROUNDS {
             return Err(too_often());
         }
-        let requests = wanted.get("inputRequests").and_then(Members::read).unwrap_or_default();
+        let requests = match wanted.get("inputRequests") {
+            None => Members::default(),
+            Some(text) => {
+                Members::read(text).ok_or_else(|| strange("what it wants is no object"))?
+            }
+        };
+        let keys: HashSet<&str> = requests.iter().map(|(key, _)| key).collect();
+        if keys.len() < requests.len() {
+            return Err(strange("it wants two things under one name"));
+        }
         if requests.len() > MOST_AT_ONCE {
             return Err(strange(&format!("it wants more than {MOST_AT_ONCE} things at once")));
         }
@@ -104,7 +119,13 @@ impl Round {
         let mut wanted = self.wanted.borrow_mut();
         let Some(one) = wanted.iter_mut().find(|it| &*it.key == key) else { return };
         match outcome {
-            Outcome::Result(result) => one.answer = Some(result.into()),
+            Outcome::Result(result) if result.starts_with('{') => one.answer = Some(result.into()),
+            Outcome::Result(_) => {
+                drop(wanted);
+                self.end();
+                let fault = say::invalid("what the client answered to its server is no object");
+                return client.failed(&self.id, self.stream, &fault);
+            }
             Outcome::Error(_) if &*one.method == "elicitation/create" => {
                 one.answer = Some(r#"{"action":"cancel"}"#.into());
             }
@@ -203,6 +224,9 @@ impl<'t> Question<'t> {
             }
         };
         let params = members.get("params").unwrap_or("{}");
+        if !params.starts_with('{') {
+            return Err(strange("what it wants has params that are no object"));
+        }
         let allowed = client.allows(method, &Wants::read(Some(params)));
         allowed.map_err(|(_, why)| strange(why))?;
         Ok(Self { method, params: with_elicitation_id(method, params) })

@@ -13,7 +13,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
-use crate::bridge::rounds::Round;
+use crate::bridge::rounds::{self, Round};
 use crate::bridge::{Unfit, hold};
 use crate::catalog::Kind;
 use crate::era::{self, Era};
@@ -305,9 +305,13 @@ impl Client {
         uri: Option<&str>,
         renamed: Option<(&str, String)>,
     ) -> Result<Verdict, CallError> {
+        if let ("resources/unsubscribe", Some(uri)) = (request.method, uri) {
+            self.subscribed.borrow_mut().remove(&(server.name.clone(), uri.to_owned()));
+        }
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {
                 self.subscribe(server, uri, renamed.is_some())?;
+                self.subscribed.borrow_mut().insert((server.name.clone(), uri.to_owned()));
                 if server.is_modern_to(self) {
                     return Ok(self.watch(request, server, uri));
                 }
@@ -380,6 +384,16 @@ impl Client {
             rounds: request.rounds,
             has_state: request.params.state().is_some(),
         };
+        // The server wanted to know more, and its successor is one that asks otherwise.
+        if request.rounds > 0
+            && server.upstream(server.holder(self)).is_some()
+            && !server.is_modern_to(self)
+        {
+            let text = rounds::as_at_first(request.text);
+            let text = text.ok_or_else(|| say::invalid("the call cannot be made again"))?;
+            self.again(request.id, &text, request.stream);
+            return Ok(Verdict::Done);
+        }
         // Only a modern server gives out states of its own.
         let is_legacy = || said(server, self).is_some_and(|(_, era)| era == Era::Legacy);
         if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {

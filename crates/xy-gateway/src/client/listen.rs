@@ -174,7 +174,7 @@ impl Client {
         let is_watched = |one: &Watched| {
             accepted
                 .get(&one.server.name)
-                .is_some_and(|uris: &BTreeSet<String>| uris.contains(&one.uri))
+                .is_some_and(|uris: &Rc<BTreeSet<String>>| uris.contains(&one.uri))
         };
         let (watched, refused): (Vec<Watched>, Vec<Watched>) =
             all.into_iter().partition(is_watched);
@@ -261,8 +261,8 @@ impl Client {
         let listens = self.listens.borrow();
         let is_wanted = listens.values().any(|listen| listen.watched.iter().any(is_same));
         drop(listens);
-        // One that was greeted too may have asked for it in the words of that era.
-        if !is_wanted && self.greeted.borrow().is_none() {
+        let key = (one.server.name.clone(), one.uri.clone());
+        if !is_wanted && !self.subscribed.borrow().contains(&key) {
             self.hub.unwatch(&one.server, self, &one.uri);
         }
     }

@@ -27,7 +27,7 @@ impl Client {
         };
         match self.hub.parked.take(number)? {
             Kept::Call(hold) => self.take_up_call(request, &hold).map(Some),
-            Kept::Again => {
+            Kept::Again(_) => {
                 let text = rounds::as_at_first(request.text)
                     .ok_or_else(|| say::invalid("the call cannot be made again"))?;
                 self.again(request.id, &text, request.stream);

@@ -186,7 +186,7 @@ impl Hub {
         server: &Rc<Server>,
         client: &Rc<Client>,
         uris: BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, CallError> {
+    ) -> Result<Rc<BTreeSet<String>>, CallError> {
         let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
         let upstream = self.once_there(server, holder, by).await;
@@ -195,7 +195,7 @@ impl Hub {
             return upstream.listen_to(self.watched(server, holder)).await;
         }
         if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
-            return Ok(BTreeSet::new());
+            return Ok(Rc::default());
         }
         let mut asked = Vec::new();
         for uri in uris {
@@ -211,7 +211,7 @@ impl Hub {
                 watched.insert(uri);
             }
         }
-        Ok(watched)
+        Ok(Rc::new(watched))
     }
 
     /// An instance, as soon as it can be asked, if that is by then.
@@ -276,7 +276,7 @@ impl Hub {
             client.answered(id, stream, &wrong.line(id));
             return true;
         }
-        let Some(number) = self.parked.allow_again() else { return false };
+        let Some(number) = self.parked.allow_again(client.house()) else { return false };
         let state = self.parked.state(number, bond);
         let result = hold::asking(&wanted, &state, None);
         client.answered(id, stream, &say::result(id, &result));

@@ -48,6 +48,13 @@ impl HttpStatus for Hub {
             "Tasks and elicitations of clients.",
             self.owners.borrow().len(),
         );
+        metrics::single(
+            out,
+            "xy_calls_parked",
+            gauge,
+            "Calls that wait for their clients to come back.",
+            self.parked.len(),
+        );
         let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
                 usize::from(!it.all_upstreams().is_empty())

@@ -50,7 +50,7 @@ impl Play {
         let heard = self.upstream.listen_to(uris.iter().map(|&uri| uri.to_owned()).collect());
         tokio::task::spawn_local(async move {
             let heard = heard.await;
-            heard.map(|uris| uris.into_iter().collect()).map_err(|fault| fault.to_string())
+            heard.map(|uris| uris.iter().cloned().collect()).map_err(|fault| fault.to_string())
         })
     }
 }

@@ -681,7 +681,9 @@ async fn what_cannot_be_asked_or_answered_is_the_end_of_the_call() {
         for wanted in [
             json!({ "q": { "method": "roots/list" } }),
             json!({ "q": { "method": "tools/call" } }),
+            json!({ "q": { "method": "sampling/createMessage", "params": 7 } }),
             json!({ "q": 7 }),
+            json!([7]),
         ] {
             client.call("a");
             let [(ours, _)] = play.calls().try_into().unwrap();
@@ -798,6 +800,39 @@ async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
         let vain = play.once(2, 1, "subscriptions/listen", &params);
         later(11 * SECOND).await;
         assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_questions_of_one_name_are_none() {
+    here(async {
+        let play = Play::modern().await;
+        let client = play.client(&json!({ "roots": {} }));
+        client.call("a");
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        let twice = r#"{"k":{"method":"roots/list"},"k":{"method":"roots/list"}}"#;
+        let result = format!(r#"{{"resultType":"input_required","inputRequests":{twice}}}"#);
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{result}}}"#);
+        play.upstream.hear(line.as_bytes(), None);
+        assert!(client.error().contains("under one name"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_answer_is_asked_for_again() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        play.calls();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        let second = play.called(2, &answers(&state, &json!({ "q1": 7 })));
+        now().await;
+        assert!(play.answered().is_empty());
+        assert_eq!(second.wanted().0.len(), 1);
     })
     .await;
 }

@@ -4,6 +4,7 @@
 //! of its own. One that waits for its user holds up nobody who has the same token: the server
 //! waits too, and a call that was left must not keep a person's other calls from it.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,20 +25,33 @@ impl Server {
 
     /// It has asked something; whether that is new.
     pub(crate) fn has_asked(&self, by: &Rc<Upstream>) -> bool {
-        if by.key().holder != Holder::Shared || self.asks.replace(true) {
-            return false;
-        }
         by.take_turns();
-        true
+        !self.asks.replace(true)
+    }
+
+    /// Whether this client shares its instance with others, who take turns there.
+    fn takes_turns(&self, client: &Client) -> bool {
+        let is_shared = self.settings.borrow().isolation == Isolation::Shared;
+        self.asks.get() && (is_shared || !client.stays())
     }
 
     /// Lets those go whose turn it is.
     pub(crate) fn release(self: &Rc<Self>) {
-        if !self.asks() || self.turn_of.get().is_some() {
+        if self.turn_of.get().is_some() {
             return; // Whoever lets somebody go looks again afterwards.
         }
-        while let Some(upstream) = self.upstream(Holder::Shared) {
-            let waiting = self.waiting_for_turn();
+        let waiting = self.waiting.borrow();
+        let taking_turns = waiting.iter().filter(|it| self.takes_turns(&it.client));
+        let holders: BTreeSet<Holder> = taking_turns.map(|it| it.holder).collect();
+        drop(waiting);
+        for holder in holders {
+            self.release_at(holder);
+        }
+    }
+
+    fn release_at(self: &Rc<Self>, holder: Holder) {
+        while let Some(upstream) = self.upstream(holder) {
+            let waiting = self.waiting_for_turn(holder);
             let Some(first) = waiting.first() else { return };
             let flight = upstream.flight(first);
             let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
@@ -52,8 +66,7 @@ impl Server {
             let next = next.or_else(|| waiting.iter().find(beside).map(|it| it.number()));
             let Some(client) = next else { return };
             self.turn_of.set(Some(client));
-            let is_theirs =
-                |it: &Waiting| it.holder == Holder::Shared && it.client.number() == client;
+            let is_theirs = |it: &Waiting| it.holder == holder && it.client.number() == client;
             let theirs = self.take_those(is_theirs);
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
@@ -66,11 +79,10 @@ impl Server {
 
     /// Whether a client has to wait until those before it are done.
     pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
-        let is_shared = upstream.key().holder == Holder::Shared;
-        if !is_shared || !self.asks() || self.turn_of.get() == Some(client.number()) {
+        if !self.takes_turns(client) || self.turn_of.get() == Some(client.number()) {
             return false;
         }
-        let waiting = self.waiting_for_turn();
+        let waiting = self.waiting_for_turn(upstream.key().holder);
         let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
         let is_urgent = self.is_urgent(client, upstream);
         let flight = upstream.flight(client);
@@ -88,10 +100,9 @@ impl Server {
     }
 
     /// The clients of the calls that wait for their turn, the oldest first.
-    fn waiting_for_turn(&self) -> Vec<Rc<Client>> {
+    fn waiting_for_turn(&self, holder: Holder) -> Vec<Rc<Client>> {
         let waiting = self.waiting.borrow();
-        let shared = waiting.iter().filter(|it| it.holder == Holder::Shared);
-        shared.map(|it| it.client.clone()).collect()
+        waiting.iter().filter(|it| it.holder == holder).map(|it| it.client.clone()).collect()
     }
 
     /// A call has waited as long as it may: why it was not sent.

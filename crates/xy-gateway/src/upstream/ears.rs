@@ -65,7 +65,7 @@ pub(super) struct Ears {
 }
 
 /// The resources that are heard of, or why none.
-type Heard = Result<BTreeSet<String>, CallError>;
+type Heard = Result<Rc<BTreeSet<String>>, CallError>;
 
 /// One request that listens. Dropping it ends it.
 struct Ear {
@@ -114,10 +114,7 @@ impl Ears {
 impl Upstream {
     /// From now on these resources are to be heard of, and no others; the answer says which of
     /// what is wanted by then really are. The wish stands also if nobody waits for the answer.
-    pub(crate) fn listen_to(
-        &self,
-        uris: BTreeSet<String>,
-    ) -> impl Future<Output = Result<BTreeSet<String>, CallError>> + use<> {
+    pub(crate) fn listen_to(&self, uris: BTreeSet<String>) -> impl Future<Output = Heard> + use<> {
         let server = self.key.server.clone();
         let (asker, heard) = oneshot::channel();
         let has_room = self.ears.askers.borrow().len() < MOST_ASKERS;
@@ -282,13 +279,13 @@ impl Keeper<'_> {
         let (wanted, askers) = (ears.wanted.borrow().clone(), ears.askers.take());
         let heard = match self.upstream.open_ear(&wanted).await {
             Ok(Opened::Ear(ear)) => {
-                let accepted = ear.accepted.clone();
+                let accepted = Rc::new(ear.accepted.clone());
                 self.replace(Some(ear));
                 Ok(accepted)
             }
             Ok(Opened::Nothing | Opened::Lacking) => {
                 self.replace(None);
-                Ok(BTreeSet::new())
+                Ok(Rc::default())
             }
             Err(fault) => {
                 self.fails(&fault.to_string());
@@ -297,7 +294,7 @@ impl Keeper<'_> {
         };
         ears.settle();
         for asker in askers {
-            let _ = asker.send(heard.clone()); // It may have left.
+            let _ = asker.send(heard.clone()); // It may have left, and shares it with others.
         }
     }
 

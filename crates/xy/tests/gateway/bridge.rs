@@ -305,3 +305,29 @@ fn a_crowd_of_clients_takes_turns_and_each_gets_its_own_question_and_answer() {
     nothing_is_open(&home);
     home.finish();
 }
+
+#[test]
+fn with_isolation_those_whom_the_door_cannot_tell_apart_take_turns_too() {
+    let home = home();
+    serve_with(&home, "a", &["--era", "legacy"], "isolation \"client\"\n");
+    let _daemon = home.daemon();
+    let first = modern(&home);
+    let given = ask(&first, "first"); // From now on it is known that the server asks.
+    assert_eq!(told(&first.request("tools/call", again("first", &given, "one"))), reply("one"));
+    let all_at_once = Barrier::new(CROWD);
+    thread::scope(|crowd| {
+        for number in 0..CROWD {
+            let (home, all_at_once) = (&home, &all_at_once);
+            crowd.spawn(move || {
+                let (message, name) = (format!("question {number}"), format!("name {number}"));
+                let client = modern(home);
+                all_at_once.wait();
+                let given = ask(&client, &message);
+                let answer = client.request("tools/call", again(&message, &given, &name));
+                assert_eq!(told(&answer), reply(&name));
+            });
+        }
+    });
+    nothing_is_open(&home);
+    home.finish();
+}
