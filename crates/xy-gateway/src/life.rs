@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
-use xy_protocol::error::CallError;
+use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
@@ -278,10 +278,15 @@ async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
     Ok(upstream.open(introduction).await)
 }
 
-/// What came of a question. One that was not answered will not be: its server is gone.
+/// What came of a question. One that was not answered will not be: its server is gone. One that
+/// was answered with what is no answer, or with more than can be read, is like any that was
+/// refused.
 fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
     match answer {
         Ok(answer) => of.read(&answer),
+        Err(fault) if fault.kind == ErrorKind::Internal => {
+            Came::No(Trouble::Hopeless(fault.to_string()))
+        }
         Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }
 }
