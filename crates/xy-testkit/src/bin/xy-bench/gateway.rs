@@ -4,10 +4,12 @@
 //! within its round: what disturbs the machine disturbs all of them. Budgets stand beside
 //! the figures; whoever reads them judges, nothing is asserted.
 //!
-//! How long a call takes is judged with everything on one core. Elsewhere it is mostly the
-//! system that is measured: to wake an idle core takes longer than all that xy does with a
-//! call, and whether two processes share one changes from minute to minute. How many calls
-//! are done at a time is judged as the system places them, since that is the use of cores.
+//! How long a call takes is judged where it is known what runs where: with everything on one
+//! core, and with every hop from one core to the other. As the system places them it is mostly
+//! the system that is measured: to wake an idle core takes longer than all that xy does with a
+//! call, and whether two processes share one changes from minute to minute, for one way and
+//! not for the other. How many calls are done at a time is judged as the system places them,
+//! since that is the use of cores.
 
 mod core;
 mod drive;
@@ -16,8 +18,10 @@ mod ways;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use xy_testkit::Home;
 
+use self::core::Side;
 use self::ways::{Role, Way, Work};
 use crate::{median, millis, now, row, say};
 
@@ -73,6 +77,10 @@ pub(crate) fn measure(xy: &Path) {
         }
         Err(why) => not_measured(&format!("everything on one core: {why}")),
     }
+    say(&format!("every hop from one core to the other, {works}:"));
+    if let Err(why) = hops(xy) {
+        not_measured(&format!("every hop from one core to the other: {why}"));
+    }
     say(&format!("as the system places it, {works}:"));
     measure_with(xy, WORK, Judged::Throughput);
     say("the same with a server that does nothing, which shows what each way costs by itself:");
@@ -82,6 +90,32 @@ pub(crate) fn measure(xy: &Path) {
         eras(xy);
     }
     load("after");
+}
+
+/// The longest way for stdio clients, with each process on another core than the one before.
+fn hops(xy: &Path) -> Result<(), String> {
+    let home = home(xy, WORK);
+    let answer = |method, params| home.call(method, params).map_err(|fault| fault.to_string());
+    let daemon = pid_in(&answer("info", json!({}))?)?;
+    let server = pid_in(&answer("status", json!({ "name": "one" }))?)?;
+    let mut ways = [Way::direct_stdio(xy, WORK), Way::connect(&home, "xy: connect -> stdio")];
+    let here = core::stay_on_one()?;
+    core::put(ways[0].pid().ok_or("direct stdio is no process")?, Side::There)?;
+    core::put(ways[1].pid().ok_or("the bridge is no process")?, Side::There)?;
+    core::put(daemon, Side::Here)?;
+    core::put(server, Side::There)?;
+    let rounds = in_turns(&mut ways);
+    for (way, measured) in ways.iter().zip(&rounds) {
+        latency(way, measured, &rounds[0], &rounds[0], true);
+    }
+    drop((ways, here));
+    home.finish();
+    Ok(())
+}
+
+fn pid_in(answer: &Value) -> Result<u32, String> {
+    let pid = answer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    pid.ok_or_else(|| format!("no pid in {answer}"))
 }
 
 /// Clients and servers of both eras: each pair beside the two that need no translation.

@@ -42,7 +42,7 @@ pub(crate) struct Way {
     pub(crate) is_to_http: bool,
     pub(crate) role: Role,
     pub(crate) driver: Driver,
-    _process: Option<Running>,
+    process: Option<Running>,
 }
 
 /// A process of ours; dropping this ends it.
@@ -60,6 +60,11 @@ impl Drop for Running {
 }
 
 impl Way {
+    /// The process at its near end, if it is one of ours.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(|it| it.child.id())
+    }
+
     /// The server itself.
     pub(crate) fn direct_stdio(xy: &Path, work: Work) -> Self {
         let mut way = Self::stdio(server(xy, work), "direct stdio", "echo");
@@ -82,7 +87,7 @@ impl Way {
             is_to_http: false,
             role: Role::Direct,
             driver: driver(&address, "/mcp", "", "echo"),
-            _process: Some(Running { child, _folder: None }),
+            process: Some(Running { child, _folder: None }),
         }
     }
 
@@ -95,7 +100,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: driver(&home.gateway_address(), path, &token, tool),
-            _process: None,
+            process: None,
         }
     }
 
@@ -114,7 +119,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: Driver::modern(channels, tool),
-            _process: None,
+            process: None,
         }
     }
 
@@ -160,7 +165,7 @@ impl Way {
             is_to_http: false,
             role: Role::Peer,
             driver: driver(&address, "/", "", "one__echo"),
-            _process: Some(process),
+            process: Some(process),
         }
     }
 
@@ -177,7 +182,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: Driver::new(vec![channel], tool),
-            _process: Some(Running { child, _folder: None }),
+            process: Some(Running { child, _folder: None }),
         }
     }
 }
