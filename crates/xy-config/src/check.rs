@@ -5,6 +5,7 @@
 //! the second of two servers with one port: what is left is valid by construction.
 
 mod blocks;
+mod container;
 mod environment;
 mod fields;
 mod gateway;
@@ -289,8 +290,7 @@ impl Checker<'_> {
         if let Some(port) = &fields.port {
             problems.extend(self.claim_port(port));
         }
-        let says_what = [fields.command.as_ref(), fields.url.as_ref()].into_iter().flatten().next();
-        let command_line = says_what.map_or(1, |what| what.at.line());
+        let command_line = fields.kinds.first().map_or(1, |(_, at)| at.line());
         let fields = fields.or(&self.defaults);
         let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
         let kind = joining.kind();

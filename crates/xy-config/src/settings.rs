@@ -91,6 +91,8 @@ pub enum ServerKind {
     Process(ProcessSettings),
     /// It lives somewhere else.
     Remote(RemoteSettings),
+    /// A container of an engine on this machine.
+    Container(Box<ContainerSettings>),
 }
 
 /// Where a server lives that is not of this machine, or that somebody else looks after.
@@ -151,19 +153,27 @@ impl fmt::Debug for Endpoint {
 }
 
 impl ServerSettings {
-    /// The process it is, unless it lives somewhere else.
+    /// The process it is, if it is one of this machine.
     pub fn process(&self) -> Option<&ProcessSettings> {
         match &self.kind {
             ServerKind::Process(process) => Some(process),
-            ServerKind::Remote(_) => None,
+            ServerKind::Remote(_) | ServerKind::Container(_) => None,
         }
     }
 
-    /// Where it lives, unless it is a process of this machine.
+    /// Where it lives, if that is somewhere else.
     pub fn remote(&self) -> Option<&RemoteSettings> {
         match &self.kind {
-            ServerKind::Process(_) => None,
+            ServerKind::Process(_) | ServerKind::Container(_) => None,
             ServerKind::Remote(remote) => Some(remote),
+        }
+    }
+
+    /// The container it is, if it is one.
+    pub fn container(&self) -> Option<&ContainerSettings> {
+        match &self.kind {
+            ServerKind::Process(_) | ServerKind::Remote(_) => None,
+            ServerKind::Container(container) => Some(container),
         }
     }
 
@@ -171,6 +181,7 @@ impl ServerSettings {
     pub fn transport(&self) -> Transport {
         match &self.kind {
             ServerKind::Process(process) => process.transport,
+            ServerKind::Container(container) => container.transport,
             ServerKind::Remote(RemoteSettings { is_older: true, .. }) => Transport::Sse,
             ServerKind::Remote(_) => Transport::Http,
         }
@@ -178,27 +189,32 @@ impl ServerSettings {
 
     /// The port of this machine that is its own.
     pub fn port(&self) -> Option<u16> {
-        self.process().and_then(|process| process.port)
+        match &self.kind {
+            ServerKind::Process(process) => process.port,
+            ServerKind::Container(container) => container.port,
+            ServerKind::Remote(_) => None,
+        }
     }
 
     /// Where it listens, unless it speaks over its stdin and stdout.
     pub fn endpoint(&self) -> Option<Endpoint> {
-        let process = match &self.kind {
-            ServerKind::Process(process) => process,
+        let path = match &self.kind {
+            ServerKind::Process(process) => &process.path,
+            ServerKind::Container(container) => &container.path,
             ServerKind::Remote(remote) => {
                 let RemoteSettings { url, headers, is_older } = remote.clone();
                 return Some(Endpoint { url, headers, is_older, is_remote: true });
             }
         };
-        let is_older = match process.transport {
+        let is_older = match self.transport() {
             Transport::Stdio => return None,
             Transport::Http => false,
             Transport::Sse => true,
         };
         let usual = if is_older { "/sse" } else { "/mcp" };
-        let path = process.path.as_deref().unwrap_or(usual);
+        let path = path.as_deref().unwrap_or(usual);
         Some(Endpoint {
-            url: format!("http://127.0.0.1:{}{path}", process.port?),
+            url: format!("http://127.0.0.1:{}{path}", self.port()?),
             headers: BTreeMap::new(),
             is_older,
             is_remote: false,
@@ -221,7 +237,7 @@ pub enum Isolation {
 pub struct Source {
     /// The file.
     pub file: PathBuf,
-    /// The line that says what it is, from 1: that of its `command` or its `url`.
+    /// The line that says what it is, from 1: that of its `command`, its `url` or its `container`.
     pub command_line: u32,
     /// The file has since been changed, and cannot be used as it is now.
     #[serde(default)]
@@ -404,4 +420,145 @@ pub enum Probe {
     Process,
     /// It is ready once it has answered as an MCP server does.
     Mcp,
+}
+
+/// What a container is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSettings {
+    /// The image, with its tag or digest.
+    pub image: String,
+    /// What is run instead of the image's entry point.
+    pub command: Option<String>,
+    /// Its arguments; absent, those that the image has.
+    pub args: Option<Vec<String>>,
+    /// Set over the environment of the image.
+    pub env: BTreeMap<String, String>,
+    /// What of this machine it sees.
+    pub volumes: Vec<Mount>,
+    /// Where it runs, inside.
+    pub working_dir: Option<String>,
+    /// As whom, inside.
+    pub user: Option<String>,
+    /// Bytes of memory, without any swap beyond.
+    pub memory: Option<u64>,
+    /// Billionths of a processor.
+    pub nano_cpus: Option<u64>,
+    /// Processes and threads; [`CONTAINER_PIDS`] if absent.
+    pub pids: Option<u32>,
+    /// The network it is in; the engine's own default if absent.
+    pub network: Option<String>,
+    /// Whether its files cannot be changed.
+    pub read_only: bool,
+    /// The capabilities that are taken from it; all if absent.
+    pub cap_drop: Option<Vec<String>>,
+    /// The capabilities that it has all the same.
+    pub cap_add: Vec<String>,
+    /// Folders of it that are in memory.
+    pub tmpfs: Vec<Tmpfs>,
+    /// When its image is fetched.
+    pub pull: Pull,
+    /// For which system and architecture; the engine's own if absent.
+    pub platform: Option<String>,
+    /// Labels beside ours.
+    pub labels: BTreeMap<String, String>,
+    /// Which engine, where there are several.
+    pub engine: Option<EngineKind>,
+    /// Where that listens: `unix://…`.
+    pub host: Option<String>,
+    /// Whether a small init reaps its processes and passes on signals.
+    pub init: bool,
+    /// How it speaks MCP.
+    pub transport: Transport,
+    /// The port of this machine's loopback at which it is reached.
+    pub port: Option<u16>,
+    /// The port at which it listens inside, if another.
+    pub inner_port: Option<u16>,
+    /// The path of its endpoint; `/mcp`, or `/sse` for the older pair, if absent.
+    pub path: Option<String>,
+}
+
+/// So many processes and threads a container may have unless its file says otherwise.
+pub const CONTAINER_PIDS: u32 = 512;
+
+impl ContainerSettings {
+    /// Of an image alone, spoken with over stdio.
+    pub fn of_image(image: String) -> Self {
+        Self {
+            image,
+            command: None,
+            args: None,
+            env: BTreeMap::new(),
+            volumes: Vec::new(),
+            working_dir: None,
+            user: None,
+            memory: None,
+            nano_cpus: None,
+            pids: None,
+            network: None,
+            read_only: false,
+            cap_drop: None,
+            cap_add: Vec::new(),
+            tmpfs: Vec::new(),
+            pull: Pull::Missing,
+            platform: None,
+            labels: BTreeMap::new(),
+            engine: None,
+            host: None,
+            init: true,
+            transport: Transport::Stdio,
+            port: None,
+            inner_port: None,
+            path: None,
+        }
+    }
+}
+
+/// Something of this machine that a container sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// What.
+    pub source: MountSource,
+    /// Where, inside.
+    pub target: String,
+    /// Whether it cannot be changed from inside.
+    pub read_only: bool,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountSource {
+    /// A folder or a file of this machine.
+    Folder(String),
+    /// A volume of the engine, which is made if it is not there, and stays.
+    Volume(String),
+}
+
+/// A folder in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tmpfs {
+    /// Where, inside.
+    pub target: String,
+    /// As `mount` takes them, separated by commas.
+    pub options: String,
+}
+
+/// When an image is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Pull {
+    /// When the engine has none of that name.
+    Missing,
+    /// Before every start by an operator, and when there is none.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EngineKind {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use xy_protocol::server::Transport;
 
 use super::blocks::{self, CallFields, HealthFields, ReadyFields, RestartFields};
+use super::container::{self, ContainerFields};
 use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
@@ -75,6 +76,7 @@ pub(super) struct Fields {
     pub(super) isolation: Option<Spanned<Isolation>>,
     pub(super) url: Option<Spanned<String>>,
     pub(super) headers: BTreeMap<String, String>,
+    pub(super) container: ContainerFields,
     /// Where each field is that this file itself gives, `defaults` aside.
     pub(super) own: Vec<(&'static str, At)>,
     /// Fields that are given but wrong: no rule should complain that they are missing.
@@ -124,6 +126,7 @@ impl Fields {
             "health" => self.health = blocks::health(reader, node, word),
             "limits" => self.limits = limits::read(reader, node, word),
             "calls" => self.calls = blocks::calls(reader, node, word),
+            "container" => self.container = container::read(reader, node, word),
             "url" => self.url = remote::url(reader, node, word),
             "headers" => self.headers = remote::headers(reader, node, word),
             "isolation" => {
@@ -178,7 +181,7 @@ fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<String> {
         .collect()
 }
 
-fn port(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u16>> {
+pub(super) fn port(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u16>> {
     let port = reader.count(node, word, 1..=u32::from(u16::MAX))?;
     Some(port.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
 }

@@ -7,14 +7,15 @@ use xy_protocol::server::Transport;
 
 use super::Surroundings;
 use super::blocks::{CallFields, HealthProbe, ReadyFields, RestartFields};
+use super::container::{ContainerFields, NOT_BESIDE};
 use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
 use crate::report::{Kind, Problem};
 use crate::settings::{
-    CallRules, Isolation, Probe, ProcessSettings, REMOTE_BACKOFF_MAX, ReadyRules, RemoteSettings,
-    RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
+    CallRules, ContainerSettings, Isolation, Probe, ProcessSettings, REMOTE_BACKOFF_MAX,
+    ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
 };
 use crate::source::{At, SourceFile};
 
@@ -44,6 +45,9 @@ impl Joining<'_> {
         if self.is_remote() {
             return self.remote().map(ServerKind::Remote);
         }
+        if self.is_container() {
+            return self.container().map(|it| ServerKind::Container(Box::new(it)));
+        }
         let has_url = self.fields.kinds.iter().any(|(name, _)| *name == "url");
         let headers = self.fields.own.iter().find(|(name, _)| *name == "headers");
         if let Some((_, at)) = headers.filter(|_| !has_url) {
@@ -56,6 +60,44 @@ impl Joining<'_> {
     /// Whether it lives somewhere else, by all that its file says.
     fn is_remote(&self) -> bool {
         matches!(self.fields.kinds.as_slice(), [("url", _)])
+    }
+
+    /// Whether it is a container, by all that its file says.
+    fn is_container(&self) -> bool {
+        matches!(self.fields.kinds.as_slice(), [("container", _)])
+    }
+
+    fn container(&mut self) -> Option<ContainerSettings> {
+        for (name, at) in &self.fields.own {
+            if *name == "headers" {
+                let problem = Problem::error(at, "only a server with a `url` has `headers`");
+                self.problems.push(problem.suggest("remove them"));
+            }
+            let Some((_, instead)) = NOT_BESIDE.iter().find(|(it, _)| it == name) else {
+                continue;
+            };
+            let message = format!("a server with a `container` has no `{name}` beside it");
+            self.problems.push(Problem::error(at, message).suggest(*instead));
+        }
+        let transport = self.transport();
+        let path = self.path(transport);
+        let port = self.fields.port.as_ref().map(|port| port.value);
+        let ContainerFields { settings, port: inner_port, network } =
+            std::mem::take(&mut self.fields.container);
+        if let (Some(inner), Transport::Stdio) = (&inner_port, transport) {
+            let message = "`port` inside of `container` is of no use without a `port` beside it";
+            let problem = Problem::error(&inner.at, message);
+            self.problems.push(problem.suggest("add the port of this machine: `port 8421`"));
+        }
+        if let (Some(network), Some(port)) = (&network, &self.fields.port)
+            && matches!(network.value.as_str(), "none" | "host")
+        {
+            let message = format!("no port can be published in the network `{}`", network.value);
+            let problem = Problem::error(&network.at, message).label("use another network");
+            self.problems.push(problem.related(&port.at, "the port is given here"));
+        }
+        let inner_port = inner_port.map(|port| port.value);
+        Some(ContainerSettings { transport, port, inner_port, path, ..settings? })
     }
 
     fn remote(&mut self) -> Option<RemoteSettings> {
@@ -200,9 +242,9 @@ impl Joining<'_> {
             [] => {
                 let message = "nothing says what this server is";
                 let problem = Problem::in_file(&self.file.shown, message);
-                self.problems.push(
-                    problem.suggest("add a `command`, for example `command \"npx\"`, or a `url`"),
-                );
+                self.problems.push(problem.suggest(
+                    "add a `command`, for example `command \"npx\"`, a `container` or a `url`",
+                ));
             }
             [_] => {}
             [(first, first_at), rest @ ..] => {
