@@ -18,6 +18,7 @@ use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Fleet, FleetParts};
 use xy_supervisor::launch::EveryLauncher;
 use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
+use xy_supervisor::launch::container::ContainerLauncher;
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::locks::tidy_up;
@@ -117,8 +118,17 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
     let (speaker, lines) = xy_gateway::speaker();
     let processes = Arc::new(launcher(&paths, speaker.clone())?);
-    let (adopted, stragglers) = processes.adopt_all().await;
-    let launcher = Arc::new(EveryLauncher { processes, remotes: RemoteLauncher::new(speaker) });
+    let containers = ContainerLauncher::new(
+        paths.state_dir.join("containers"),
+        paths.logs_dir.clone(),
+        speaker.clone(),
+    );
+    let ((mut adopted, stragglers), in_containers) =
+        tokio::join!(processes.adopt_all(), containers.adopt_all());
+    adopted.extend(in_containers);
+    let reconciling = tokio::spawn(containers.clone().reconcile());
+    let remotes = RemoteLauncher::new(speaker);
+    let launcher = Arc::new(EveryLauncher { processes, remotes, containers });
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
     let (servers, broken, gateway) = load(&paths, &adopted, &added, is_nobody_there)?;
     let (http, no_token) = gateway::http(&gateway, &paths);
@@ -172,6 +182,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         daemon.ending.send_replace(Ending::Shutdown);
         end_servers(&daemon, &mut signals).await.map(|()| Ending::Shutdown)
     };
+    reconciling.abort();
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use xy_config::settings::ContainerSettings;
 use xy_protocol::server::{
     Health, InstanceEntry, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step,
     Transition, Wanted,
@@ -59,7 +60,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         wanted: life.wanted,
         health: if life.is_unreachable() { Health::Unreachable } else { Health::Unknown },
         restarts_total: life.tally.restarts_total,
-        reason: Some(life.reason.to_string()),
+        reason: Some(snapshot.progress.clone().unwrap_or_else(|| life.reason.to_string())),
         next: next_step(&life.state, now),
         warnings: warnings(member, snapshot),
         ..unborn(member)
@@ -142,6 +143,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     };
     let process = member.settings.process();
     let words = process.map(|it| std::iter::once(&it.command).chain(&it.args));
+    let container = member.settings.container().map(container_words);
     let limits = process.map(|it| it.limits).unwrap_or_default();
     let confined = told_of.and_then(|instance| instance.now().confined);
     ServerStatus {
@@ -157,13 +159,19 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
             })
             .collect(),
         last_stderr,
-        command: words.into_iter().flatten().cloned().collect(),
+        command: container.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
         config_file: member.settings.source.file.display().to_string(),
         log_file,
         containment: confined.as_ref().map(|it| confine::containment(it.containment)),
         limits: confine::limits(confined.as_ref(), limits),
         instances: member.instances.values().map(instance_entry).collect(),
     }
+}
+
+/// What a container runs: its image, and what it is told beside that.
+fn container_words(container: &ContainerSettings) -> Vec<String> {
+    let args = container.args.iter().flatten();
+    [&container.image].into_iter().chain(&container.command).chain(args).cloned().collect()
 }
 
 fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {

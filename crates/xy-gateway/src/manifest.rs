@@ -151,6 +151,7 @@ fn key(settings: &ServerSettings) -> String {
     let what = match &settings.kind {
         ServerKind::Process(process) => serde_json::to_string(process),
         ServerKind::Remote(remote) => serde_json::to_string(remote),
+        ServerKind::Container(container) => serde_json::to_string(container),
     };
     let (what, isolation) = (what.unwrap_or_default(), settings.isolation);
     let text = format!("{what} {isolation:?} {}", capabilities::SHARED);

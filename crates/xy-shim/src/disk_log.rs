@@ -23,7 +23,7 @@ const KEPT: usize = 4 * 1024;
 
 /// The log file of a server.
 #[derive(Debug)]
-pub(crate) struct DiskLog {
+pub struct DiskLog {
     file: RotatingFile,
     gathered: Vec<u8>,
     /// Per stream: its last record was not the end of a line.
@@ -42,7 +42,7 @@ struct Trouble {
 
 impl DiskLog {
     /// Opens the log, so that a disk that cannot be written is known from the start.
-    pub(crate) fn open(order: &LogOrder, now: Instant) -> Self {
+    pub fn open(order: &LogOrder, now: Instant) -> Self {
         let mut log = Self {
             file: RotatingFile::new(&order.file, order.max_bytes, order.generations),
             gathered: Vec::new(),
@@ -57,7 +57,7 @@ impl DiskLog {
     }
 
     /// Takes one record.
-    pub(crate) fn put(&mut self, flags: u8, line: &[u8], now: Instant) {
+    pub fn put(&mut self, flags: u8, line: &[u8], now: Instant) {
         let stream = usize::from(flags & flags::STDERR != 0);
         self.mid_line[stream] = flags & flags::UNTERMINATED != 0;
         if let Some(trouble) = &mut self.trouble
@@ -82,12 +82,12 @@ impl DiskLog {
     }
 
     /// A stream has ended: its last record ends a line, newline or not.
-    pub(crate) fn end_stream(&mut self, stderr: bool) {
+    pub fn end_stream(&mut self, stderr: bool) {
         self.mid_line[usize::from(stderr)] = false;
     }
 
     /// Writes what was gathered, or tries the disk again if it is time.
-    pub(crate) fn flush(&mut self, now: Instant) {
+    pub fn flush(&mut self, now: Instant) {
         let is_due = self.trouble.as_ref().is_none_or(|trouble| now >= trouble.retry_at);
         if is_due && !(self.trouble.is_none() && self.gathered.is_empty()) {
             self.write(now);
@@ -95,7 +95,7 @@ impl DiskLog {
     }
 
     /// Writes everything, or counts it as lost: nothing comes after.
-    pub(crate) fn finish(&mut self, now: Instant) {
+    pub fn finish(&mut self, now: Instant) {
         if let Some(trouble) = &mut self.trouble {
             trouble.retry_at = now;
         }
@@ -103,23 +103,23 @@ impl DiskLog {
     }
 
     /// Which file everything so far is in, and its size; `None` if something is not.
-    pub(crate) fn place(&mut self, now: Instant) -> Option<(u64, u64, u64)> {
+    pub fn place(&mut self, now: Instant) -> Option<(u64, u64, u64)> {
         self.flush(now);
         self.file.place().filter(|_| self.trouble.is_none())
     }
 
     /// Why the log cannot be written at the moment.
-    pub(crate) fn problem(&self) -> Option<&str> {
+    pub fn problem(&self) -> Option<&str> {
         self.trouble.as_ref().map(|trouble| trouble.problem.as_str())
     }
 
     /// When a failing disk wants to be tried again.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.trouble.as_ref().map(|trouble| trouble.retry_at)
     }
 
     /// Gives memory back after a burst.
-    pub(crate) fn trim(&mut self) {
+    pub fn trim(&mut self) {
         self.gathered.shrink_to(KEPT);
     }
 

@@ -11,7 +11,7 @@ const KEPT: usize = 1024;
 
 /// The unfinished line of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Splitter {
+pub struct Splitter {
     rest: Vec<u8>,
     /// Pieces of this line have been given out already.
     continued: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Splitter {
 
 impl Splitter {
     /// Cuts the next bytes; `give` gets the flags and bytes of each record.
-    pub(crate) fn push(&mut self, bytes: &[u8], mut give: impl FnMut(u8, &[u8])) {
+    pub fn push(&mut self, bytes: &[u8], mut give: impl FnMut(u8, &[u8])) {
         let mut start = 0;
         for newline in memchr::memchr_iter(b'\n', bytes) {
             let line = &bytes[start..newline];
@@ -35,7 +35,7 @@ impl Splitter {
     }
 
     /// The stream has ended: what is left is the last line, which has no newline.
-    pub(crate) fn finish(&mut self, mut give: impl FnMut(u8, &[u8])) {
+    pub fn finish(&mut self, mut give: impl FnMut(u8, &[u8])) {
         if !self.rest.is_empty() {
             give(self.continuation() | flags::UNTERMINATED, &self.rest);
         }
@@ -43,7 +43,7 @@ impl Splitter {
     }
 
     /// Gives memory back after a long line.
-    pub(crate) fn trim(&mut self) {
+    pub fn trim(&mut self) {
         self.rest.shrink_to(KEPT);
     }
 

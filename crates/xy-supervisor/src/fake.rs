@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use xy_config::settings::{
-    Isolation, Limits, ProcessSettings, RemoteSettings, Rules, ServerKind, ServerSettings, Source,
+    ContainerSettings, Isolation, Limits, ProcessSettings, RemoteSettings, Rules, ServerKind,
+    ServerSettings, Source,
 };
 use xy_protocol::server::{ServerName, Transport};
 use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
@@ -55,7 +56,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
 pub(crate) fn process_of(settings: &mut ServerSettings) -> &mut ProcessSettings {
     match &mut settings.kind {
         ServerKind::Process(process) => process,
-        ServerKind::Remote(_) => panic!("it has no process"),
+        ServerKind::Remote(_) | ServerKind::Container(_) => panic!("it has no process"),
     }
 }
 
@@ -69,6 +70,12 @@ pub(crate) fn remote(name: &str) -> ServerSettings {
     let mut settings = ServerSettings { kind, ..settings(name) };
     settings.rules.restart.backoff_max = xy_config::settings::REMOTE_BACKOFF_MAX;
     settings
+}
+
+/// A server that is a container.
+pub(crate) fn container_settings(name: &str) -> ServerSettings {
+    let container = ContainerSettings::of_image("example.com/x:1".into());
+    ServerSettings { kind: ServerKind::Container(Box::new(container)), ..settings(name) }
 }
 
 /// What a shim says of a server that has run for 50 s, and of which a note is 10 s old.

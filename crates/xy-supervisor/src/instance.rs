@@ -82,6 +82,8 @@ pub struct Snapshot {
     pub survivors: Vec<u32>,
     /// How it is held together and limited, while it lives.
     pub confined: Option<Confined>,
+    /// How far what it needs has been fetched, while that goes on.
+    pub progress: Option<String>,
 }
 
 impl Snapshot {

@@ -16,6 +16,7 @@ use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 
 pub mod adopt;
+pub mod container;
 mod driver;
 mod fault;
 mod limits;
@@ -45,6 +46,8 @@ pub struct EveryLauncher {
     pub processes: Arc<process::ProcessLauncher>,
     /// For those that live somewhere else.
     pub remotes: remote::RemoteLauncher,
+    /// For containers.
+    pub containers: container::ContainerLauncher,
 }
 
 impl Launch for EveryLauncher {
@@ -52,6 +55,7 @@ impl Launch for EveryLauncher {
         match order.settings.kind {
             ServerKind::Process(_) => self.processes.launch(order),
             ServerKind::Remote(_) => self.remotes.launch(order),
+            ServerKind::Container(_) => self.containers.launch(order),
         }
     }
 }
@@ -77,6 +81,8 @@ pub enum News {
         /// The leader of its processes.
         pid: u32,
     },
+    /// What it needs is being fetched, which may take long: how far that is.
+    Preparing(String),
     /// Whoever speaks with it says that it is ready.
     Ready,
     /// Whoever speaks with it says that it cannot be spoken with, and why.

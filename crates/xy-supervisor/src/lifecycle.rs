@@ -231,6 +231,8 @@ pub enum Event {
     RulesChanged,
     /// The launcher could not start it.
     LaunchFailed(LaunchFault),
+    /// What it needs is still being fetched: it has all its time to become ready after that.
+    Preparing,
     /// The probe says that it is ready.
     Ready,
     /// It cannot be spoken with, for this reason.
@@ -281,9 +283,9 @@ pub struct Moment {
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
     use AfterStop::{CountFailure, Retire, StartAgain, StayDown, TryAgain};
     use Event::{
-        DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, ProcessChanged, Ready,
-        RestartRequested, RetireRequested, RulesChanged, StartRequested, StopRequested, Torn,
-        Unfit, UnfitOnProbe, Unreachable,
+        DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, Preparing, ProcessChanged,
+        Ready, RestartRequested, RetireRequested, RulesChanged, StartRequested, StopRequested,
+        Torn, Unfit, UnfitOnProbe, Unreachable,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -391,6 +393,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         // What becomes of a life.
         (Starting { launched_at, .. }, Ready) => {
             (life.enters(Running { launched_at, ready_at: now }, Reason::Ready), None)
+        }
+        (Starting { launched_at, .. }, Preparing) => {
+            let ready_by = now + rules.ready.within;
+            (Life { state: Starting { launched_at, ready_by }, ..life }, None)
         }
         (Starting { .. }, DeadlineReached) => {
             stop(life, CountFailure, Reason::NeverReady { within: rules.ready.within }, rules, now)

@@ -96,6 +96,7 @@ impl Task {
             ends_with_daemon: false,
             survivors: Vec::new(),
             confined: None,
+            progress: None,
         };
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
         let first = match parts.before {
@@ -201,8 +202,14 @@ impl Task {
     /// What a piece of news means to the lifecycle, if anything.
     fn hear(&mut self, news: News) -> Option<Event> {
         match news {
+            News::Preparing(what) => {
+                self.now.progress = Some(what);
+                self.publish();
+                Some(Event::Preparing)
+            }
             News::Launched { pid } => {
                 self.now.pid = Some(pid);
+                self.now.progress = None;
                 self.publish();
                 self.is_ready_by_itself().then_some(Event::Ready)
             }
@@ -211,6 +218,8 @@ impl Task {
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
+                self.now.progress = None;
+                self.now.pid = None;
                 Some(Event::LaunchFailed(fault))
             }
             News::Unreachable(why) => {
@@ -264,6 +273,7 @@ impl Task {
     fn is_gone(&mut self, exit: Exit, is_our_doing: bool) {
         self.instance = None;
         self.now.pid = None;
+        self.now.progress = None;
         self.now.confined = None;
         let is_asked_for = matches!(
             self.now.life.state,

@@ -30,7 +30,7 @@ impl Owner {
             return Err(HoldError::Full);
         }
         // A second one could not listen, and its client would speak with the first.
-        if others > 0 && settings.process().is_some_and(|process| process.port.is_some()) {
+        if others > 0 && settings.port().is_some() {
             return Err(HoldError::PortTaken);
         }
         let handle = self.bear(&mut roster, &InstanceKey { holder, ..key }, &settings);

@@ -318,7 +318,10 @@ impl Book {
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
             (Event::Ready | Event::Unfit(_) | Event::DeadlineReached, _) => return None, // Too late.
-            (Event::Torn | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_), _) => {
+            (
+                Event::Torn | Event::Preparing | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_),
+                _,
+            ) => {
                 unreachable!("no history holds it: it has plays of its own")
             }
         };

@@ -1,0 +1,103 @@
+//! Lives that are containers of an engine, Docker or Podman, each with nobody between.
+//!
+//! There is no shim: the engine itself keeps a container going when a daemon is killed, keeps
+//! what it says, and knows how it ended. What only a daemon knows is in a file (`kept.rs`).
+//! What no engine does is to end a container that no daemon comes back for: that is left to
+//! the next daemon.
+//!
+//! ```text
+//! start ── engine, image (pull), create, attach, start ──► life ─┬─ attach   bytes, both ways
+//!                                                                ├─ log      its file, the ring
+//! adopt ── kept, attach, missed ─────────────────────────────────┼─ fate     what became of it
+//!                                                                └─ faults   in words
+//! reconcile ── removes what carries our label and nobody owns
+//! ```
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::adopt::home_id;
+use super::{Instance, Launch, LaunchOrder};
+use crate::speak::Speak;
+
+mod adopt;
+mod attach;
+mod create;
+mod engine;
+mod fate;
+mod faults;
+mod kept;
+mod life;
+mod log;
+mod missed;
+mod pull;
+mod reconcile;
+mod start;
+
+/// Begins lives that are containers.
+#[derive(Clone)]
+pub struct ContainerLauncher {
+    shared: Arc<Shared>,
+}
+
+/// What all lives have.
+struct Shared {
+    /// In the labels of all containers that are ours.
+    home: String,
+    /// Where is kept what a later daemon has to know.
+    kept_dir: PathBuf,
+    logs_dir: PathBuf,
+    speaker: Arc<dyn Speak>,
+    owned: reconcile::Owned,
+    engines: reconcile::Engines,
+}
+
+impl Shared {
+    /// What tells one life from all others.
+    fn new_life(&self) -> String {
+        format!("{}-{:016x}", self.home, RandomState::new().build_hasher().finish())
+    }
+}
+
+impl fmt::Debug for ContainerLauncher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContainerLauncher")
+            .field("kept_dir", &self.shared.kept_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ContainerLauncher {
+    /// What is known of each is kept in `kept_dir`, which also says whose they are; their logs
+    /// are in `logs_dir`. `speaker` speaks with them.
+    pub fn new(kept_dir: PathBuf, logs_dir: PathBuf, speaker: Arc<dyn Speak>) -> Self {
+        // Whose they are is told by the folder itself, so it has to be there.
+        let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept_dir);
+        let shared = Shared {
+            home: home_id(&kept_dir),
+            kept_dir,
+            logs_dir,
+            speaker,
+            owned: reconcile::Owned::default(),
+            engines: reconcile::Engines::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Removes what carries our label and nobody owns: at each engine once it is seen, and at
+    /// intervals. For as long as the daemon lives.
+    pub async fn reconcile(self) {
+        reconcile::run(self.shared).await;
+    }
+}
+
+impl Launch for ContainerLauncher {
+    fn launch(&self, order: LaunchOrder) -> Instance {
+        let (instance, ends) = Instance::pair();
+        tokio::spawn(life::run(self.shared.clone(), order, ends));
+        instance
+    }
+}

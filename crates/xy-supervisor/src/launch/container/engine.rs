@@ -1,0 +1,354 @@
+//! Where a container engine listens, and the few things that are asked of it.
+//!
+//! Only engines of this machine, by a Unix socket: what a container publishes is reached by
+//! loopback. Every question has a limit; what an engine refuses is put in words in
+//! `faults.rs`.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::errors::Error;
+use bollard::models::{ContainerCreateBody, ContainerState, CreateImageInfo};
+use bollard::query_parameters::{
+    AttachContainerOptions, CreateContainerOptions, CreateImageOptions, InspectContainerOptions,
+    KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
+    StartContainerOptions, StopContainerOptions, WaitContainerOptions,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use futures_core::Stream;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use xy_config::settings::{ContainerSettings, EngineKind};
+
+/// How long an engine may take to say that it is there.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long it may take for anything that is not waiting: starting a container on a busy
+/// machine takes seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// For questions whose answer comes when a container ends.
+const PATIENT: Duration = Duration::from_hours(365 * 24);
+
+/// What comes in pieces.
+pub(super) type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Error>> + Send>>;
+
+/// The next piece; `None` when there are no more. Cancel-safe.
+pub(super) async fn next<T>(pieces: &mut Pieces<T>) -> Option<Result<T, Error>> {
+    std::future::poll_fn(|context| pieces.as_mut().poll_next(context)).await
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoEngine {
+    #[error("no container engine listens at {}", listed(.tried))]
+    Nowhere { tried: Vec<PathBuf> },
+    #[error("there is no right to use the container engine at `{}`", .socket.display())]
+    Forbidden { socket: PathBuf },
+    #[error("`{variable}` names an engine that is not reached by a Unix socket: `{host}`")]
+    Elsewhere { variable: &'static str, host: String },
+    #[error("the container engine at `{}` does not answer: {why}", .socket.display())]
+    Silent { socket: PathBuf, why: String },
+}
+
+fn listed(tried: &[PathBuf]) -> String {
+    let quoted: Vec<String> = tried.iter().map(|it| format!("`{}`", it.display())).collect();
+    quoted.join(", ")
+}
+
+/// Where an engine may listen, the likeliest first. Pure.
+pub(super) fn places(
+    host: Option<&str>,
+    engine: Option<EngineKind>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<PathBuf>, NoEngine> {
+    if let Some(host) = host {
+        return Ok(vec![PathBuf::from(host.trim_start_matches("unix://"))]);
+    }
+    let from = |name: &'static str| match variable(name).filter(|host| !host.is_empty()) {
+        None => Ok(None),
+        Some(host) => match host.strip_prefix("unix://") {
+            Some(path) => Ok(Some(PathBuf::from(path))),
+            None => Err(NoEngine::Elsewhere { variable: name, host }),
+        },
+    };
+    let below = |name: &str, path: &str| variable(name).map(|it| Path::new(&it).join(path));
+    let docker = || -> Result<Vec<PathBuf>, NoEngine> {
+        if let Some(socket) = from("DOCKER_HOST")? {
+            return Ok(vec![socket]);
+        }
+        let usual = [
+            Some(PathBuf::from("/var/run/docker.sock")),
+            below("XDG_RUNTIME_DIR", "docker.sock"),
+            below("HOME", ".docker/run/docker.sock"),
+            below("HOME", ".docker/desktop/docker.sock"),
+            below("HOME", ".colima/default/docker.sock"),
+            below("HOME", ".orbstack/run/docker.sock"),
+        ];
+        Ok(usual.into_iter().flatten().collect())
+    };
+    let podman = || -> Result<Vec<PathBuf>, NoEngine> {
+        if let Some(socket) = from("CONTAINER_HOST")? {
+            return Ok(vec![socket]);
+        }
+        let usual = [
+            below("XDG_RUNTIME_DIR", "podman/podman.sock"),
+            Some(PathBuf::from("/run/podman/podman.sock")),
+            below("HOME", ".local/share/containers/podman/machine/podman.sock"),
+        ];
+        Ok(usual.into_iter().flatten().collect())
+    };
+    match engine {
+        Some(EngineKind::Docker) => docker(),
+        Some(EngineKind::Podman) => podman(),
+        None => {
+            if let Some(socket) = from("DOCKER_HOST")? {
+                return Ok(vec![socket]);
+            }
+            Ok([docker()?, podman()?].concat())
+        }
+    }
+}
+
+/// One engine that answers.
+#[derive(Debug, Clone)]
+pub(super) struct Engine {
+    docker: Docker,
+    patient: Docker,
+    /// Where it listens.
+    pub(super) socket: PathBuf,
+}
+
+/// What an engine says of one of our containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Its own id.
+    pub(super) id: String,
+    /// Its labels.
+    pub(super) labels: HashMap<String, String>,
+}
+
+impl Engine {
+    /// The engine that these settings mean.
+    pub(super) async fn find(settings: &ContainerSettings) -> Result<Self, NoEngine> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let tried = places(settings.host.as_deref(), settings.engine, variable)?;
+        for socket in &tried {
+            match UnixStream::connect(socket).await {
+                Ok(_) => return Self::at(socket).await,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(NoEngine::Forbidden { socket: socket.clone() });
+                }
+                Err(_) => {} // Nobody is there, or not any more.
+            }
+        }
+        Err(NoEngine::Nowhere { tried })
+    }
+
+    /// The engine that listens there.
+    pub(super) async fn at(socket: &Path) -> Result<Self, NoEngine> {
+        let silent = |why: String| NoEngine::Silent { socket: socket.to_owned(), why };
+        let path = socket.to_string_lossy();
+        let seconds = ANSWER_WITHIN.as_secs();
+        let docker = Docker::connect_with_unix(&path, seconds, API_DEFAULT_VERSION)
+            .map_err(|error| silent(error.to_string()))?;
+        let docker = timeout(HELLO_WITHIN, docker.negotiate_version())
+            .await
+            .map_err(|_| silent(format!("nothing within {HELLO_WITHIN:?}")))?
+            .map_err(|error| silent(error.to_string()))?;
+        let patient = docker.clone().with_timeout(PATIENT);
+        Ok(Self { docker, patient, socket: socket.to_owned() })
+    }
+
+    /// Whether it has an image of this name.
+    pub(super) async fn has_image(&self, image: &str) -> Result<bool, Error> {
+        match self.docker.inspect_image(image).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fetches an image; the pieces tell how far it is.
+    pub(super) fn pull(&self, image: &str, platform: Option<&str>) -> Pieces<CreateImageInfo> {
+        // Without a tag or a digest an engine would fetch all there are.
+        let last = image.rsplit('/').next().unwrap_or_default();
+        let is_exact = last.contains([':', '@']);
+        let options = CreateImageOptions {
+            from_image: Some(image.to_owned()),
+            tag: (!is_exact).then(|| "latest".to_owned()),
+            platform: platform.unwrap_or_default().to_owned(),
+            ..CreateImageOptions::default()
+        };
+        Box::pin(self.patient.create_image(Some(options), None, None))
+    }
+
+    /// Makes a container of this name; its id.
+    pub(super) async fn create(
+        &self,
+        name: &str,
+        platform: Option<&str>,
+        body: ContainerCreateBody,
+    ) -> Result<String, Error> {
+        let options = CreateContainerOptions {
+            name: Some(name.to_owned()),
+            platform: platform.unwrap_or_default().to_owned(),
+        };
+        Ok(self.docker.create_container(Some(options), body).await?.id)
+    }
+
+    /// Its stdin, and its stdout and stderr from now on.
+    pub(super) async fn attach(&self, id: &str) -> Result<AttachContainerResults, Error> {
+        let options = AttachContainerOptions {
+            stream: true,
+            stdin: true,
+            stdout: true,
+            stderr: true,
+            ..AttachContainerOptions::default()
+        };
+        self.docker.attach_container(id, Some(options)).await
+    }
+
+    /// What it has said since that second, as the engine has kept it.
+    pub(super) fn logs(&self, id: &str, since: i32) -> Pieces<LogOutput> {
+        let options = LogsOptions {
+            stdout: true,
+            stderr: true,
+            since,
+            tail: "all".to_owned(),
+            ..LogsOptions::default()
+        };
+        Box::pin(self.docker.logs(id, Some(options)))
+    }
+
+    pub(super) async fn start(&self, id: &str) -> Result<(), Error> {
+        self.docker.start_container(id, None::<StartContainerOptions>).await
+    }
+
+    /// Its state; `None` if there is no such container.
+    pub(super) async fn state(&self, id: &str) -> Result<Option<ContainerState>, Error> {
+        match self.docker.inspect_container(id, None::<InspectContainerOptions>).await {
+            Ok(found) => Ok(Some(found.state.unwrap_or_default())),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The labels of whoever has this name or id.
+    pub(super) async fn labels(&self, name: &str) -> Result<Option<Seen>, Error> {
+        match self.docker.inspect_container(name, None::<InspectContainerOptions>).await {
+            Ok(found) => Ok(Some(Seen {
+                id: found.id.unwrap_or_default(),
+                labels: found.config.and_then(|config| config.labels).unwrap_or_default(),
+            })),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Resolves when it does not run any more, or when that cannot be told.
+    pub(super) async fn until_ended(&self, id: &str) {
+        let options = WaitContainerOptions { condition: "not-running".to_owned() };
+        let mut ends: Pieces<_> = Box::pin(self.patient.wait_container(id, Some(options)));
+        let _ = next(&mut ends).await; // What became of it is asked for in any case.
+    }
+
+    /// Tells it to end, by force after the grace.
+    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
+        let seconds = i32::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);
+        let options = StopContainerOptions { t: Some(seconds), signal: None };
+        let docker = self.docker.clone().with_timeout(grace.saturating_add(ANSWER_WITHIN));
+        docker.stop_container(id, Some(options)).await
+    }
+
+    pub(super) async fn kill(&self, id: &str) -> Result<(), Error> {
+        let options = KillContainerOptions { signal: "KILL".to_owned() };
+        self.docker.kill_container(id, Some(options)).await
+    }
+
+    /// One that is paused hears nothing.
+    pub(super) async fn unpause(&self, id: &str) -> Result<(), Error> {
+        self.docker.unpause_container(id).await
+    }
+
+    /// Removes it with all that is its own, running or not. It is fine if it is gone.
+    pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
+        let options = RemoveContainerOptions { force: true, v: true, link: false };
+        match self.docker.remove_container(id, Some(options)).await {
+            Err(error) if !is_absent(&error) && !is_being_removed(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// All containers with this label.
+    pub(super) async fn labelled(&self, label: &str) -> Result<Vec<Seen>, Error> {
+        let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
+        let options =
+            ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
+        let found = self.docker.list_containers(Some(options)).await?;
+        let seen = |one: bollard::models::ContainerSummary| {
+            Some(Seen { id: one.id?, labels: one.labels.unwrap_or_default() })
+        };
+        Ok(found.into_iter().filter_map(seen).collect())
+    }
+}
+
+/// Whether what was asked for is not there.
+pub(super) fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+}
+
+/// Whether somebody else has what was asked for.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
+}
+
+fn is_being_removed(error: &Error) -> bool {
+    is_conflict(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(host: Option<&str>, engine: Option<EngineKind>, env: &[(&str, &str)]) -> Vec<String> {
+        let variable = |name: &str| {
+            env.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
+        };
+        match places(host, engine, variable) {
+            Ok(places) => places.iter().map(|it| it.display().to_string()).collect(),
+            Err(why) => vec![why.to_string()],
+        }
+    }
+
+    #[test]
+    fn what_the_file_says_comes_before_the_environment_and_that_before_the_usual() {
+        let env = [("DOCKER_HOST", "unix:///d.sock"), ("CONTAINER_HOST", "unix:///p.sock")];
+        assert_eq!(found(Some("unix:///x.sock"), None, &env), ["/x.sock"]);
+        assert_eq!(found(None, None, &env), ["/d.sock"]);
+        assert_eq!(found(None, Some(EngineKind::Docker), &env), ["/d.sock"]);
+        assert_eq!(found(None, Some(EngineKind::Podman), &env), ["/p.sock"]);
+        let usual = found(None, None, &[("XDG_RUNTIME_DIR", "/run/user/1")]);
+        let all = [
+            "/var/run/docker.sock",
+            "/run/user/1/docker.sock",
+            "/run/user/1/podman/podman.sock",
+            "/run/podman/podman.sock",
+        ];
+        assert_eq!(usual, all);
+    }
+
+    #[test]
+    fn an_engine_on_another_machine_is_refused_by_name() {
+        let env = [("DOCKER_HOST", "tcp://10.0.0.1:2375")];
+        let why = "`DOCKER_HOST` names an engine that is not reached by a Unix socket: \
+                   `tcp://10.0.0.1:2375`";
+        assert_eq!(found(None, None, &env), [why]);
+        assert_eq!(found(None, Some(EngineKind::Podman), &env), ["/run/podman/podman.sock"]);
+        assert_eq!(found(None, None, &[("DOCKER_HOST", "")])[0], "/var/run/docker.sock");
+    }
+}

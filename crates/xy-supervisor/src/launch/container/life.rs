@@ -1,0 +1,813 @@
+//! Drives the life of one container, from its first order to the last news.
+//!
+//! Its engine minds the container, and answers when it likes: everything asked of it is a task
+//! of its own, and this one only hears of what came of it. Whoever speaks with the server gets
+//! a pair of pipes, as with a process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bollard::container::AttachContainerResults;
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use xy_protocol::server::Transport;
+
+use super::Shared;
+use super::attach::{self, Carrier, Cut, PipeEnds, with_fresh};
+use super::engine::Engine;
+use super::fate::{self, Fate, Now};
+use super::faults;
+use super::kept::Keeper;
+use super::log::LogSink;
+use super::missed::{self, Counter, Missed};
+use super::start::{self, Begun, NotBegun};
+use crate::launch::{Ask, InstanceEnds, LaunchOrder, News, millis};
+use crate::lifecycle::note::with_speaker;
+use crate::lifecycle::{Exit, LaunchFault};
+use crate::logs::instance_log;
+use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way, plain_why};
+use crate::wait::{time_of_day, until};
+
+/// A server that has closed its stdout has this long to end by itself.
+const MUTE_FOR: Duration = Duration::from_secs(2);
+
+/// The same of one that was asked what it need not know: it is started again anyway.
+const MUTE_ON_PROBE_FOR: Duration = Duration::from_millis(200);
+
+/// How long a speaker may take to let go, and to say what a server said at its end.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the rest of what a container said may take to come, after its end.
+const REST_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long an engine may take to kill.
+const KILL_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long it may take to remove what has ended.
+const REMOVE_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a log may take to be written at the end.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether somebody else has done something to it.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A stream that is cut sooner than this has not been one.
+const LEAST_STREAM: Duration = Duration::from_secs(1);
+
+/// So many of these in a row mean that it has closed its output.
+const MOST_SHORT: u32 = 3;
+
+const CLOSED_STDOUT: &str = "it closed its stdout";
+const PAUSED: &str = "somebody else has paused its container";
+const REMOVED: &str = "somebody else has removed its container";
+const DOUBTFUL: &str = "the connection with its engine was cut in the middle of a conversation";
+
+/// One thing that happens while a life goes on.
+enum Turn {
+    Asked(Ask),
+    Dropped,
+    Noted,
+    Said(Said),
+    SpeakerGone,
+    LogTrouble,
+    Cut(Box<Carrier>, Cut),
+    Over(Fate),
+    Looked(Result<Now, String>),
+    Due(Due),
+    /// Something asked of the engine is done, or came to nothing.
+    ErrandDone,
+}
+
+/// What is waited for until a certain time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The end of a server that has closed its stdout.
+    Mute,
+    /// What a server said at its end, from whoever spoke with it.
+    LastWords,
+    /// The rest of its output.
+    Rest,
+    /// The end of its grace.
+    Kill,
+    /// The end of the engine's time to kill it.
+    GiveUp,
+    Look,
+}
+
+/// Our end of a line.
+struct Speech {
+    said: mpsc::Receiver<Said>,
+    told: mpsc::Sender<Told>,
+}
+
+impl Speech {
+    fn tell(&self, told: Told) {
+        let _ = self.told.try_send(told); // There is room for everything there is to tell.
+    }
+}
+
+/// Begins a life and drives it to its end.
+pub(super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut ends: InstanceEnds) {
+    let name = super::create::name(&shared.home, &order.key);
+    shared.owned.take(&name);
+    let (progress, mut told) = watch::channel(None);
+    let (cancel, cancelled) = watch::channel(false);
+    let mut beginning =
+        tokio::spawn(start::begin(shared.clone(), order.clone(), progress, cancelled));
+    let mut is_held = true;
+    let mut is_let_go = false;
+    let begun = loop {
+        tokio::select! {
+            begun = &mut beginning => break begun,
+            ask = ends.asks.recv(), if is_held => match ask {
+                None => {
+                    is_held = false;
+                    cancel.send_replace(true);
+                }
+                Some(Ask::Rules { .. }) => {}
+                Some(ask) => {
+                    is_let_go |= ask == Ask::LetGo;
+                    cancel.send_replace(true);
+                }
+            },
+            Ok(()) = told.changed() => {
+                let what = told.borrow_and_update().clone();
+                if let Some(what) = what {
+                    let _ = ends.news.try_send(News::Preparing(what)); // The next one tells more.
+                }
+            }
+        }
+    };
+    let last = match begun {
+        Ok(Ok(begun)) if !*cancel.borrow() => {
+            return Driver::new(shared, order, ends, begun).run().await;
+        }
+        // It was too late to turn back; it is ended as any other.
+        Ok(Ok(begun)) => {
+            let mut driver = Driver::new(shared, order, ends, begun);
+            driver.is_held = is_held;
+            driver.stop(driver.order.settings.rules.stop.grace);
+            return driver.run().await;
+        }
+        Ok(Err(NotBegun::Cancelled)) => News::Exited(Exit::UNSEEN),
+        Ok(Err(NotBegun::Fault(fault))) => News::LaunchFailed(fault),
+        Err(_) => News::LaunchFailed(LaunchFault {
+            permanent: false,
+            message: "the daemon is ending, or has a fault".to_owned(),
+            hint: None,
+        }),
+    };
+    shared.owned.release(&name);
+    if !is_let_go {
+        let _ = ends.news.send(last).await; // Nobody may hold this life any more.
+    }
+}
+
+/// Drives one container that runs.
+#[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    order: LaunchOrder,
+    ends: InstanceEnds,
+    engine: Engine,
+    id: String,
+    pid: u32,
+    memory: Option<u64>,
+    keeper: Keeper,
+    log: LogSink,
+    troubles: watch::Receiver<Option<String>>,
+    attached: Option<AttachContainerResults>,
+    /// While nothing is carried.
+    carrier: Option<Box<Carrier>>,
+    carrying: Option<JoinHandle<(Carrier, Cut)>>,
+    carried_since: Instant,
+    short_streams: u32,
+    was_doubtful: bool,
+    is_in_done: watch::Receiver<bool>,
+    is_ending_shared: Arc<AtomicBool>,
+    pipe_ends: Option<PipeEnds>,
+    waiting: Option<JoinHandle<Fate>>,
+    looking: Option<JoinHandle<Result<Now, String>>>,
+    /// What is asked of the engine and needs no answer.
+    errands: JoinSet<()>,
+    speech: Option<Speech>,
+    /// What its speaker has to say to that of a later daemon.
+    speaker_note: String,
+    noted: Option<(Vec<u8>, Instant)>,
+    is_held: bool,
+    /// Whether a task has gone on with it: not at once, if an earlier daemon began it.
+    has_task: bool,
+    is_ending: bool,
+    is_probed: bool,
+    was_ready: bool,
+    dues: Vec<(Instant, Due)>,
+    fate: Option<Fate>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        order: LaunchOrder,
+        ends: InstanceEnds,
+        begun: Begun,
+    ) -> Self {
+        let Begun { engine, id, pid, attached, keeper } = begun;
+        let file = instance_log(&shared.logs_dir, &order.key);
+        let (log, troubles) = LogSink::open(&file, order.logs.clone());
+        let is_ending_shared = Arc::new(AtomicBool::new(false));
+        let (is_in_done_sender, is_in_done) = watch::channel(false);
+        let is_stdio = order.settings.transport() == Transport::Stdio;
+        let pipes = is_stdio.then(attach::pipes).and_then(Result::ok);
+        let (stdin, stdout, pipe_ends) = match pipes {
+            Some((stdin, stdout, ends)) => (Some(stdin), Some(stdout), Some(ends)),
+            None => (None, None, None),
+        };
+        let place = keeper.place();
+        let carrier = Carrier {
+            stdout,
+            stdin,
+            log: log.clone(),
+            counter: Counter::after(place.read()),
+            place,
+            torn: keeper.torn_mark(),
+            is_ending: is_ending_shared.clone(),
+            is_in_done: is_in_done_sender,
+        };
+        Self {
+            memory: order.settings.container().and_then(|it| it.memory),
+            noted: (!order.note.is_empty()).then(|| (order.note.clone(), Instant::now())),
+            shared,
+            order,
+            ends,
+            engine,
+            id,
+            pid,
+            keeper,
+            log,
+            troubles,
+            attached: Some(attached),
+            carrier: Some(Box::new(carrier)),
+            carrying: None,
+            carried_since: Instant::now(),
+            short_streams: 0,
+            was_doubtful: false,
+            is_in_done,
+            is_ending_shared,
+            pipe_ends,
+            waiting: None,
+            looking: None,
+            errands: JoinSet::new(),
+            speech: None,
+            speaker_note: String::new(),
+            is_held: true,
+            has_task: true,
+            is_ending: false,
+            is_probed: false,
+            was_ready: false,
+            dues: Vec::new(),
+            fate: None,
+        }
+    }
+
+    /// Goes on with a container that an earlier daemon began, of which this was missed, or
+    /// which has ended meanwhile.
+    pub(super) async fn run_adopted(
+        mut self,
+        missed: Missed,
+        speaker_note: String,
+        fate: Option<Fate>,
+        is_stopping: bool,
+    ) {
+        self.has_task = false;
+        self.is_ending = is_stopping;
+        self.speaker_note.clone_from(&speaker_note);
+        if let Some(carrier) = &mut self.carrier {
+            carrier.count(&missed);
+        }
+        self.log.put(true, Bytes::from(missed.err));
+        if let Some(fate) = fate {
+            if self.is_stdio() {
+                self.log.put(false, Bytes::from(missed.out));
+            }
+            // How it ended is kept until there is a task that can be told.
+            if self.ends.notes.changed().await.is_err() {
+                return;
+            }
+            self.has_task = true;
+            self.attached = None;
+            self.over(fate).await;
+            return self.go_on_to_the_end().await;
+        }
+        let before = Before { note: speaker_note, unread: missed.out };
+        self.begin(Some(before)).await;
+        self.go_on_to_the_end().await;
+    }
+
+    /// Drives it to its end.
+    pub(super) async fn run(mut self) {
+        self.begin(None).await;
+        self.go_on_to_the_end().await;
+    }
+
+    async fn begin(&mut self, before: Option<Before>) {
+        self.tell(News::Launched { pid: self.pid }).await;
+        let way = match (self.is_stdio(), self.pipe_ends.take()) {
+            (false, _) => Way::Endpoint,
+            (true, Some(PipeEnds { stdin, stdout })) => Way::Pipes { stdin, stdout },
+            (true, None) => {
+                self.unfit("the daemon has too many files open".to_owned()).await;
+                self.carry();
+                return self.watch();
+            }
+        };
+        let (said_to_us, said) = mpsc::channel(SAID);
+        let (told, told_by_us) = mpsc::channel(TOLD);
+        let speech = Speech { said, told };
+        if self.is_ending {
+            speech.tell(Told::Close);
+        }
+        self.speech = Some(speech);
+        self.shared.speaker.speak(Line {
+            key: self.order.key.clone(),
+            settings: self.order.settings.clone(),
+            pid: Some(self.pid),
+            way,
+            before,
+            said: said_to_us,
+            told: told_by_us,
+        });
+        self.carry();
+        self.watch();
+    }
+
+    /// Has its bytes carried by the stream that is there.
+    fn carry(&mut self) {
+        if let (Some(carrier), Some(attached)) = (self.carrier.take(), self.attached.take()) {
+            self.carried_since = Instant::now();
+            self.carrying = Some(tokio::spawn(carrier.carry(attached)));
+        }
+    }
+
+    /// Has it watched.
+    fn watch(&mut self) {
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        self.waiting = Some(tokio::spawn(fate::until_over(engine, id, self.memory)));
+        self.wait_for(LOOK_EVERY, Due::Look);
+    }
+
+    async fn go_on_to_the_end(mut self) {
+        loop {
+            match self.next_turn().await {
+                Turn::Asked(Ask::LetGo) => return self.let_go().await,
+                Turn::Asked(ask) => {
+                    self.has_task = true;
+                    if self.ends.notes.has_changed().unwrap_or(false) {
+                        self.leave_note(); // It was left before this was asked.
+                    }
+                    match ask {
+                        Ask::Stop { grace, .. } => self.stop(grace),
+                        Ask::Kill => self.kill(),
+                        Ask::Rules { .. } | Ask::LetGo => {} // No engine could keep them.
+                    }
+                }
+                // Whoever took it over has gone before anybody could go on with it.
+                Turn::Dropped if !self.has_task => return self.let_go().await,
+                Turn::Dropped => {
+                    self.is_held = false;
+                    self.stop(self.order.settings.rules.stop.grace);
+                }
+                Turn::Noted => {
+                    self.has_task = true;
+                    self.leave_note();
+                }
+                Turn::Said(said) => self.hear_said(said).await,
+                Turn::SpeakerGone => {
+                    self.speech = None;
+                    if self.fate.is_some() && self.carrying.is_none() {
+                        break;
+                    }
+                }
+                Turn::LogTrouble => {
+                    let problem = self.troubles.borrow_and_update().clone();
+                    self.tell(News::LogTrouble(problem)).await;
+                }
+                Turn::Cut(carrier, cut) => {
+                    if self.on_cut(carrier, &cut) {
+                        break;
+                    }
+                }
+                Turn::Over(fate) => self.over(fate).await,
+                Turn::Looked(now) => self.looked(now).await,
+                Turn::ErrandDone => {}
+                Turn::Due(due) => {
+                    if self.on_due(due).await {
+                        break;
+                    }
+                }
+            }
+        }
+        self.finish().await;
+    }
+
+    /// Waits for one thing; every arm is cancel-safe.
+    async fn next_turn(&mut self) -> Turn {
+        let next_due = self.dues.iter().min_by_key(|(at, _)| *at).copied();
+        tokio::select! {
+            biased;
+            ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
+            Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
+            said = said_in(&mut self.speech) => said.map_or(Turn::SpeakerGone, Turn::Said),
+            carried = ended(&mut self.carrying) => {
+                self.carrying = None;
+                match carried {
+                    Some((carrier, cut)) => Turn::Cut(Box::new(carrier), cut),
+                    None => Turn::Over(Fate::Lost("the daemon has a fault".to_owned())),
+                }
+            }
+            fate = ended(&mut self.waiting) => {
+                self.waiting = None;
+                Turn::Over(fate.unwrap_or_else(|| Fate::Lost("the daemon has a fault".to_owned())))
+            }
+            now = ended(&mut self.looking) => {
+                self.looking = None;
+                Turn::Looked(now.unwrap_or_else(|| Err("the daemon has a fault".to_owned())))
+            }
+            Ok(()) = self.troubles.changed() => Turn::LogTrouble,
+            Some(_) = self.errands.join_next() => Turn::ErrandDone,
+            () = until(next_due.map(|(at, _)| at)) => {
+                let due = next_due.map_or(Due::Look, |(_, due)| due);
+                self.dues.retain(|(_, it)| *it != due);
+                Turn::Due(due)
+            }
+        }
+    }
+
+    fn wait_for(&mut self, time: Duration, what: Due) {
+        self.dues.retain(|(_, it)| *it != what);
+        self.dues.push((Instant::now() + time, what));
+    }
+
+    /// `true` once there is nothing more to wait for.
+    async fn on_due(&mut self, due: Due) -> bool {
+        match due {
+            Due::Mute => self.unfit(CLOSED_STDOUT.to_owned()).await,
+            Due::LastWords => {
+                self.speech = None;
+                return true;
+            }
+            Due::Rest => {
+                if let Some(carrying) = self.carrying.take() {
+                    carrying.abort();
+                }
+                return self.end_line();
+            }
+            Due::Kill => self.kill(),
+            Due::GiveUp => {
+                let why = "its engine did not end it".to_owned();
+                tracing::error!(server = %self.order.key, container = self.id, why);
+                self.over(Fate::Lost(why)).await;
+            }
+            Due::Look => {
+                if self.fate.is_none() && self.looking.is_none() {
+                    self.look();
+                }
+                self.wait_for(LOOK_EVERY, Due::Look);
+            }
+        }
+        false
+    }
+
+    fn look(&mut self) {
+        let (engine, id, memory) = (self.engine.clone(), self.id.clone(), self.memory);
+        self.looking =
+            Some(tokio::spawn(async move { fate::look_patiently(&engine, &id, memory).await }));
+    }
+
+    /// What is true of it now, maybe because somebody else has done something.
+    async fn looked(&mut self, now: Result<Now, String>) {
+        if self.fate.is_some() {
+            return;
+        }
+        match now {
+            Ok(Now::Runs { .. }) if self.carrying.is_none() => self.attach_again().await,
+            Ok(Now::Runs { .. }) => {}
+            Ok(Now::Paused { .. }) => self.unfit(PAUSED.to_owned()).await,
+            Ok(Now::Ended(end)) => self.over(Fate::Ended(end)).await,
+            Ok(Now::Removed) => self.over(Fate::Removed).await,
+            Err(why) => self.over(Fate::Lost(why)).await,
+        }
+    }
+
+    /// The stream is cut, or the container has ended. `true` once nothing more is waited for.
+    fn on_cut(&mut self, carrier: Box<Carrier>, cut: &Cut) -> bool {
+        if self.fate.is_some() {
+            drop(carrier); // Whoever speaks with it sees that there is no more.
+            self.dues.retain(|(_, it)| *it != Due::Rest);
+            return self.end_line();
+        }
+        self.carrier = Some(carrier);
+        self.was_doubtful |= cut.is_doubtful;
+        let is_short = self.carried_since.elapsed() < LEAST_STREAM;
+        self.short_streams = if is_short { self.short_streams + 1 } else { 0 };
+        if self.looking.is_none() {
+            self.look();
+        }
+        false
+    }
+
+    /// The stream was cut and the container runs: goes on where it was, if that can be told.
+    async fn attach_again(&mut self) {
+        let Some(mut carrier) = self.carrier.take() else { return };
+        if self.is_stdio() && self.was_doubtful {
+            self.carrier = Some(carrier);
+            return self.unfit(DOUBTFUL.to_owned()).await;
+        }
+        if self.short_streams >= MOST_SHORT {
+            self.carrier = Some(carrier);
+            return self.unfit(CLOSED_STDOUT.to_owned()).await;
+        }
+        let place = carrier.counter.place();
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        let again = async {
+            let mut attached =
+                engine.attach(&id).await.map_err(|why| faults::words(&why))?;
+            let missed = missed::read(&engine, &id, place).await;
+            let missed = missed.map_err(|why| why.to_string())?;
+            Ok::<_, String>((with_fresh(missed, &mut attached.output).await, attached))
+        };
+        match again.await {
+            Ok((missed, attached)) => {
+                tracing::info!(server = %self.order.key, "attached again");
+                carrier.counter = Counter::after(place);
+                carrier.make_good(missed).await;
+                (self.carrier, self.attached) = (Some(carrier), Some(attached));
+                self.carry();
+            }
+            Err(why) => {
+                self.carrier = Some(carrier);
+                self.unfit(format!("the connection with its engine was cut: {why}")).await;
+            }
+        }
+    }
+
+    /// It has ended, or nothing can be known of it any more.
+    async fn over(&mut self, fate: Fate) {
+        if self.fate.is_some() {
+            return;
+        }
+        for task in [self.waiting.take()].into_iter().flatten() {
+            task.abort();
+        }
+        if let Some(looking) = self.looking.take() {
+            looking.abort();
+        }
+        self.dues.clear();
+        match &fate {
+            Fate::Ended(end) => tracing::info!(server = %self.order.key, "{}", end.exit),
+            // What is not seen as an exit is told as the reason why it is ended.
+            Fate::Removed => self.unfit(REMOVED.to_owned()).await,
+            Fate::Lost(why) => self.unfit(why.clone()).await,
+        }
+        self.fate = Some(fate);
+        self.carrier = None;
+        if self.carrying.is_some() {
+            self.wait_for(REST_WITHIN, Due::Rest); // The rest of its output is on its way.
+        } else if self.end_line() {
+            self.wait_for(Duration::ZERO, Due::LastWords);
+        }
+    }
+
+    /// Nothing more comes of it: whoever speaks with it is told so. `true` if there is nobody.
+    fn end_line(&mut self) -> bool {
+        let exit = self.exit();
+        match &self.speech {
+            None => true,
+            Some(speech) => {
+                speech.tell(Told::Over(exit));
+                self.wait_for(LAST_WORDS_WITHIN, Due::LastWords);
+                false
+            }
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match &self.fate {
+            Some(Fate::Ended(end)) => end.exit,
+            _ => Exit::UNSEEN,
+        }
+    }
+
+    /// Nothing is left of it here, and its last news are told.
+    async fn finish(mut self) {
+        if let Some(speech) = self.speech.take() {
+            speech.tell(Told::Over(self.exit()));
+        }
+        self.errands.abort_all();
+        let _ = timeout(WRITTEN_WITHIN, self.log.finish()).await; // Its disk may hang.
+        let removed = timeout(REMOVE_WITHIN, self.engine.remove(&self.id)).await;
+        match removed {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => {
+                let why = faults::words(&why);
+                tracing::warn!(server = %self.order.key, container = self.id, why, "not removed yet");
+            }
+            Err(_) => {
+                tracing::warn!(server = %self.order.key, container = self.id, "not removed yet");
+            }
+        }
+        self.keeper.forget();
+        self.shared.owned.release(&super::create::name(&self.shared.home, &self.order.key));
+        let exit = self.exit();
+        let never_began = (!self.was_ready && !self.is_ending)
+            .then(|| faults::never_began(&self.order.settings, exit))
+            .flatten();
+        let last = match never_began {
+            Some(fault) => News::LaunchFailed(fault),
+            None if self.is_probed => News::ExitedOnProbe(exit),
+            None => News::Exited(exit),
+        };
+        let _ = self.ends.news.send(last).await; // Nobody may hold this life any more.
+    }
+
+    /// Does what one thing said means.
+    async fn hear_said(&mut self, said: Said) {
+        match said {
+            Said::Ready => {
+                self.was_ready = true;
+                self.tell(News::Ready).await;
+            }
+            Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
+                self.unfit(why).await;
+            }
+            Said::Probing(is_probed) => self.is_probed = is_probed,
+            Said::Mute if self.fate.is_some() => {}
+            Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
+            Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
+            said => self.pass_on(said),
+        }
+    }
+
+    /// What is for the log, or for a later daemon.
+    fn pass_on(&mut self, said: Said) {
+        match said {
+            Said::Stray(mut lines) => {
+                lines.push(b'\n');
+                self.log.put(false, Bytes::from(lines));
+            }
+            Said::Note(note) => {
+                self.speaker_note = note;
+                self.keep_note();
+            }
+            // What is torn is marked where it is carried.
+            Said::WriteBegins(known) => _ = known.send(()),
+            Said::WriteEnds
+            | Said::Ready
+            | Said::Unfit(_)
+            | Said::Unreachable(_)
+            | Said::Hopeless(_)
+            | Said::Probing(_)
+            | Said::Mute => {}
+        }
+    }
+
+    async fn unfit(&mut self, why: String) {
+        if !self.is_ending && self.fate.is_none() {
+            let why = plain_why(&why);
+            let is_probed = self.is_probed;
+            self.tell(if is_probed { News::UnfitOnProbe(why) } else { News::Unfit(why) }).await;
+        }
+    }
+
+    /// Asks its engine to end it, gently at first.
+    fn stop(&mut self, grace: Duration) {
+        self.is_ending = true;
+        self.is_ending_shared.store(true, Ordering::Relaxed);
+        if self.fate.is_some() {
+            return;
+        }
+        if let Some(speech) = &self.speech {
+            speech.tell(Told::Close);
+        }
+        self.keeper.change(|kept| kept.stopping = true);
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        self.errands.spawn(async move {
+            let _ = engine.unpause(&id).await; // One that is not paused stays as it is.
+            let _ = engine.stop(&id, grace).await; // Its end is seen by whoever waits for it.
+        });
+        self.wait_for(grace, Due::Kill);
+    }
+
+    /// Has it killed.
+    fn kill(&mut self) {
+        if self.fate.is_some() {
+            return;
+        }
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        self.errands.spawn(async move {
+            if engine.kill(&id).await.is_err() {
+                let _ = engine.unpause(&id).await; // Some engines kill none that is paused.
+                let _ = engine.kill(&id).await;
+            }
+        });
+        self.wait_for(KILL_WITHIN, Due::GiveUp);
+    }
+
+    fn leave_note(&mut self) {
+        let note = self.ends.notes.borrow_and_update().clone();
+        if !note.is_empty() {
+            self.noted = Some((note, Instant::now()));
+            self.keep_note();
+        }
+    }
+
+    /// Keeps the latest note of the task, joined with that of the speaker.
+    fn keep_note(&mut self) {
+        if self.fate.is_some() {
+            return; // There is nothing to be known of it any more.
+        }
+        let Some((note, noted_at)) = &self.noted else { return };
+        let joined = with_speaker(note, &self.speaker_note, noted_at.elapsed());
+        let joined = String::from_utf8_lossy(&joined).into_owned();
+        let now = millis(time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        self.keeper.change(|kept| (kept.note, kept.noted_ms) = (joined, now));
+    }
+
+    /// Leaves the container to its engine: another daemon will come.
+    async fn let_go(mut self) {
+        if let Some(speech) = &self.speech {
+            let (answer, mut answered) = oneshot::channel();
+            speech.tell(Told::LetGo(answer));
+            let give_up_at = Instant::now() + LET_GO_WITHIN;
+            loop {
+                tokio::select! {
+                    // What it has read and could not use is said again: it was not noted.
+                    _ = &mut answered => break,
+                    said = said_in(&mut self.speech) => match said {
+                        Some(said) => self.pass_on(said),
+                        None => self.speech = None,
+                    },
+                    () = sleep_until(give_up_at) => {
+                        tracing::warn!(server = %self.order.key, "whoever speaks with it did not let go");
+                        break;
+                    }
+                }
+            }
+            while let Some(said) =
+                self.speech.as_mut().and_then(|speech| speech.said.try_recv().ok())
+            {
+                self.pass_on(said);
+            }
+            let _ = timeout(LET_GO_WITHIN, self.is_in_done.wait_for(|is_done| *is_done)).await;
+        }
+        if let Some(carrying) = self.carrying.take() {
+            carrying.abort();
+            let _ = carrying.await;
+        }
+        let _ = timeout(WRITTEN_WITHIN, self.log.finish()).await; // Its disk may hang.
+        // It stays ours: nobody here must take it for one that has been left.
+    }
+
+    fn is_stdio(&self) -> bool {
+        self.order.settings.transport() == Transport::Stdio
+    }
+
+    // Not `&self`: a stream cannot be looked at from two threads, and is in here.
+    async fn tell(&mut self, news: News) {
+        let _ = self.ends.news.send(news).await; // Nobody may hold this life any more.
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        for task in [self.waiting.take()].into_iter().flatten() {
+            task.abort();
+        }
+        if let Some(looking) = self.looking.take() {
+            looking.abort();
+        }
+        if let Some(carrying) = self.carrying.take() {
+            carrying.abort();
+        }
+    }
+}
+
+/// What is said next; `None` once there is nobody who could. Cancel-safe.
+async fn said_in(speech: &mut Option<Speech>) -> Option<Said> {
+    match speech {
+        None => std::future::pending().await,
+        Some(speech) => speech.said.recv().await,
+    }
+}
+
+/// What came of a task; never, while there is none. Cancel-safe.
+async fn ended<T>(task: &mut Option<JoinHandle<T>>) -> Option<T> {
+    match task {
+        None => std::future::pending().await,
+        Some(task) => task.await.ok(),
+    }
+}

@@ -1,0 +1,207 @@
+//! What a container said while nobody was attached, from what its engine has kept.
+//!
+//! An attached stream does not say where in the output it begins, and an engine's log can be
+//! read from a whole second only. So the bytes that have been heard are counted, and so are
+//! those up to the last quiet moment: from that second on the log is read, and what has been
+//! heard since is skipped. What comes twice, by the log and by the new stream, is found where
+//! the end of one is the beginning of the other. All of it is pure but [`read`].
+
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+
+use super::engine::{Engine, next};
+
+/// No more than this is made good; a server that said more is started anew.
+const MOST: usize = 8 << 20;
+
+/// So many milliseconds without a word are a quiet moment.
+const QUIET_MS: u64 = 3000;
+
+/// How far the output of a container has been heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Place {
+    /// Bytes of stdout, up to the end of a line.
+    pub(super) out: u64,
+    /// Bytes of stderr.
+    pub(super) err: u64,
+    /// Before this second, since 1970, all of the next two had been said, and nothing more.
+    pub(super) quiet_second: u64,
+    pub(super) quiet_out: u64,
+    pub(super) quiet_err: u64,
+}
+
+impl Place {
+    pub(super) const BYTES: usize = 5 * 8;
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let numbers = [self.out, self.err, self.quiet_second, self.quiet_out, self.quiet_err];
+        let mut bytes = [0; Self::BYTES];
+        for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            chunk.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let mut numbers = bytes
+            .chunks_exact(8)
+            .map(|chunk| chunk.try_into().map(u64::from_le_bytes).unwrap_or_default());
+        let mut next = || numbers.next().unwrap_or_default();
+        Self {
+            out: next(),
+            err: next(),
+            quiet_second: next(),
+            quiet_out: next(),
+            quiet_err: next(),
+        }
+    }
+}
+
+/// Counts what is heard.
+#[derive(Debug, Clone)]
+pub(super) struct Counter {
+    /// All bytes of stdout that came.
+    out: u64,
+    /// Up to the end of its last line.
+    out_lines: u64,
+    err: u64,
+    quiet: (u64, u64, u64),
+    heard_ms: Option<u64>,
+}
+
+impl Counter {
+    /// Goes on after what has been heard before.
+    pub(super) fn after(place: Place) -> Self {
+        Self {
+            out: place.out,
+            out_lines: place.out,
+            err: place.err,
+            quiet: (place.quiet_second, place.quiet_out, place.quiet_err),
+            heard_ms: None,
+        }
+    }
+
+    /// Some bytes came at this time, after `waited_ms` in which nothing else did.
+    pub(super) fn hear(&mut self, is_stderr: bool, bytes: &[u8], now_ms: u64, waited_ms: u64) {
+        if let Some(heard_ms) = self.heard_ms
+            && waited_ms >= QUIET_MS
+            && now_ms.saturating_sub(heard_ms) >= QUIET_MS
+            && self.out == self.out_lines
+        {
+            self.quiet = (heard_ms / 1000 + 2, self.out, self.err);
+        }
+        self.heard_ms = Some(now_ms);
+        let before = self.out;
+        let length = bytes.len() as u64;
+        if is_stderr {
+            self.err += length;
+            return;
+        }
+        self.out += length;
+        if let Some(newline) = bytes.iter().rposition(|byte| *byte == b'\n') {
+            self.out_lines = before + newline as u64 + 1;
+        }
+    }
+
+    /// How far it is, if everything that came has been used.
+    pub(super) fn place(&self) -> Place {
+        let (quiet_second, quiet_out, quiet_err) = self.quiet;
+        Place { out: self.out_lines, err: self.err, quiet_second, quiet_out, quiet_err }
+    }
+}
+
+/// What was missed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Missed {
+    pub(super) out: Vec<u8>,
+    pub(super) err: Vec<u8>,
+}
+
+/// Why what was missed cannot be made good.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotKept {
+    #[error("it said more than its engine or xy keeps while nobody listened")]
+    TooMuch,
+    #[error("the engine does not say what it kept: {0}")]
+    Engine(#[from] Error),
+}
+
+/// Reads what was said after `place`.
+pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
+    let since = i32::try_from(place.quiet_second).unwrap_or(0);
+    let mut logs = engine.logs(id, since);
+    let mut skip =
+        [place.out - place.quiet_out.min(place.out), place.err - place.quiet_err.min(place.err)];
+    let most_heard = super::create::ENGINE_LOG_BYTES / 4;
+    if skip.iter().sum::<u64>() > most_heard {
+        return Err(NotKept::TooMuch); // Some of it is not kept any more, so nothing can be counted.
+    }
+    let mut missed = Missed::default();
+    while let Some(piece) = next(&mut logs).await {
+        let (stream, bytes) = match piece? {
+            LogOutput::StdOut { message } | LogOutput::Console { message } => (0, message),
+            LogOutput::StdErr { message } => (1, message),
+            LogOutput::StdIn { .. } => continue,
+        };
+        let length = bytes.len() as u64;
+        let skipped = skip[stream].min(length);
+        skip[stream] -= skipped;
+        let rest = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
+        let into = if stream == 0 { &mut missed.out } else { &mut missed.err };
+        into.extend_from_slice(rest);
+        if into.len() > MOST {
+            return Err(NotKept::TooMuch);
+        }
+    }
+    Ok(missed)
+}
+
+/// How many bytes at the beginning of `fresh` are the end of `missed` as well.
+pub(super) fn overlap(missed: &[u8], fresh: &[u8]) -> usize {
+    let most = missed.len().min(fresh.len());
+    (1..=most).rev().find(|length| missed.ends_with(&fresh[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_survives_being_bytes() {
+        let place = Place { out: 1, err: 2, quiet_second: 3, quiet_out: 4, quiet_err: u64::MAX };
+        assert_eq!(Place::from_bytes(&place.to_bytes()), place);
+    }
+
+    #[test]
+    fn only_whole_lines_count_as_heard() {
+        let mut counter = Counter::after(Place::default());
+        counter.hear(false, b"one\ntw", 1000, 0);
+        assert_eq!(counter.place().out, 4);
+        counter.hear(false, b"o\n", 1001, 0);
+        counter.hear(true, b"oops", 1002, 0);
+        assert_eq!((counter.place().out, counter.place().err), (8, 4));
+    }
+
+    #[test]
+    fn a_quiet_moment_is_where_a_log_can_be_read_from() {
+        let mut counter = Counter::after(Place::default());
+        counter.hear(false, b"a\n", 10_900, 0);
+        counter.hear(false, b"b\n", 13_000, 2100); // Not long enough.
+        assert_eq!(counter.place().quiet_second, 0);
+        counter.hear(false, b"c\n", 20_000, 10); // We were busy: nobody knows whether it was quiet.
+        assert_eq!(counter.place().quiet_second, 0);
+        counter.hear(true, b"d\n", 23_999, 3999);
+        let place = counter.place();
+        assert_eq!((place.quiet_second, place.quiet_out, place.quiet_err), (22, 6, 0));
+        assert_eq!((place.out, place.err), (6, 2));
+    }
+
+    #[test]
+    fn what_comes_twice_is_found() {
+        assert_eq!(overlap(b"one\ntwo\n", b"two\nthree\n"), 4);
+        assert_eq!(overlap(b"one\ntwo\n", b"three\n"), 0);
+        assert_eq!(overlap(b"", b"x"), 0);
+        assert_eq!(overlap(b"abc", b"abc"), 3);
+        assert_eq!(overlap(b"one\ntwo\n", b"o\n"), 2);
+    }
+}

@@ -1,0 +1,106 @@
+//! Containers with our label that no server owns: they are removed, and no others are.
+//!
+//! A daemon that is killed between making a container and writing that down leaves one, and so
+//! does an engine that was away when one should have been removed.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Shared;
+use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
+use super::engine::{Engine, Seen};
+use super::faults;
+use crate::instance::InstanceKey;
+
+/// How often it is looked for what nobody owns.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+
+/// How long one engine may take.
+const ENGINE_WITHIN: Duration = Duration::from_mins(1);
+
+/// The names of the containers that some life of this daemon owns.
+#[derive(Debug, Default)]
+pub(super) struct Owned(Mutex<HashSet<String>>);
+
+impl Owned {
+    pub(super) fn take(&self, name: &str) {
+        self.names().insert(name.to_owned());
+    }
+
+    pub(super) fn release(&self, name: &str) {
+        self.names().remove(name);
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names().contains(name)
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The engines that there may be something of ours at.
+#[derive(Debug, Default)]
+pub(super) struct Engines {
+    sockets: Mutex<BTreeSet<PathBuf>>,
+    /// There is one that was not looked at yet.
+    is_news: Notify,
+}
+
+impl Engines {
+    pub(super) fn saw(&self, socket: &Path) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        if sockets.insert(socket.to_owned()) {
+            self.is_news.notify_one();
+        }
+    }
+
+    fn all(&self) -> Vec<PathBuf> {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.iter().cloned().collect()
+    }
+}
+
+/// Looks at every engine that is seen, and at intervals, for as long as the daemon lives.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut again_at = Instant::now() + LOOK_EVERY;
+    loop {
+        tokio::select! {
+            () = shared.engines.is_news.notified() => {}
+            () = sleep_until(again_at) => again_at = Instant::now() + LOOK_EVERY,
+        }
+        for socket in shared.engines.all() {
+            let _ = timeout(ENGINE_WITHIN, one(&shared, &socket)).await; // Later, then.
+        }
+    }
+}
+
+/// Removes what nobody owns at one engine.
+pub(super) async fn one(shared: &Shared, socket: &Path) {
+    let Ok(engine) = Engine::at(socket).await else { return };
+    let label = format!("{LABEL_HOME}={}", shared.home);
+    let Ok(found) = engine.labelled(&label).await else { return };
+    for seen in found.into_iter().filter(|seen| is_unowned(shared, seen)) {
+        let instance = seen.labels.get(LABEL_INSTANCE).cloned().unwrap_or_default();
+        match engine.remove(&seen.id).await {
+            Ok(()) => tracing::warn!(instance, container = seen.id, "nobody owned it: removed"),
+            Err(why) => {
+                let why = faults::words(&why);
+                tracing::warn!(instance, container = seen.id, why, "nobody owns it");
+            }
+        }
+    }
+}
+
+/// Whether it is of this home, and no life of this daemon owns it.
+fn is_unowned(shared: &Shared, seen: &Seen) -> bool {
+    let is_ours = seen.labels.get(LABEL_HOME) == Some(&shared.home);
+    let key = seen.labels.get(LABEL_INSTANCE).and_then(|it| InstanceKey::parse(it));
+    is_ours && key.is_none_or(|key| !shared.owned.has(&create::name(&shared.home, &key)))
+}

@@ -1,0 +1,207 @@
+//! What goes wrong with engines and images, and what is said of it.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use crate::stage::{Engine, client, echoes, reason};
+use crate::support::{ask, home, pid_in, running, running_after, status};
+
+crate::with_each_engine!(
+    an_image_that_is_not_there_is_told_at_once,
+    a_command_that_is_not_in_the_image_is_told_at_once,
+    a_name_that_is_taken_is_told,
+    a_port_that_is_taken_is_told,
+    a_folder_that_is_not_there_is_told_at_once,
+    one_removed_behind_our_back_is_told_and_started_again,
+    one_paused_behind_our_back_is_told_and_started_again,
+    an_image_that_cannot_be_fetched_is_told,
+);
+
+#[test]
+fn no_engine_is_told() {
+    let home = home();
+    let kdl = "container { image \"x\"; host \"unix:///nowhere/engine.sock\"; }\n";
+    home.write_config("servers/one.kdl", kdl);
+    home.daemon();
+    home.wait_until("it is told", || {
+        reason(&home, "one").contains("no container engine listens at `/nowhere/engine.sock`")
+    });
+    let state = status(&home, "one")["state"].clone();
+    assert!(state == "restarting" || state == "failed", "{state}");
+    home.finish();
+}
+
+#[test]
+fn an_engine_that_never_answers_is_told() {
+    let home = home();
+    let socket = home.root().join("tmp/deaf.sock");
+    let _deaf = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let kdl = format!("container {{ image \"x\"; host \"unix://{}\"; }}\n", socket.display());
+    let patient = "ready { within \"60s\"; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}{patient}"));
+    home.daemon();
+    home.wait_until("it is told", || reason(&home, "one").contains("does not answer"));
+    std::fs::remove_file(socket).unwrap();
+    home.finish();
+}
+
+fn an_image_that_is_not_there_is_told_at_once(engine: &Engine) {
+    let home = home();
+    let kdl = engine.kdl(&home, &["x"], "").replace("localhost/xy-test", "localhost/nope:1");
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    let why = "there is no image `localhost/nope:1`, and `pull \"never\"` forbids to fetch it";
+    assert_eq!(failed["reason"], why);
+    assert_eq!(failed["restarts_total"], 0);
+    engine.finish(home);
+}
+
+fn an_image_that_cannot_be_fetched_is_told(engine: &Engine) {
+    let home = home();
+    // Nobody listens there.
+    let kdl = engine.kdl(&home, &["x"], "").replace("localhost/xy-test", "127.0.0.1:9/nope:1");
+    home.write_config("servers/one.kdl", &kdl.replace("pull \"never\"", "pull \"missing\""));
+    home.daemon();
+    home.wait_until("it is told", || {
+        reason(&home, "one").contains("the image `127.0.0.1:9/nope:1` could not be fetched")
+    });
+    engine.finish(home);
+}
+
+fn a_command_that_is_not_in_the_image_is_told_at_once(engine: &Engine) {
+    let home = home();
+    home.write_config("servers/one.kdl", &engine.kdl(&home, &["nope"], "init #false"));
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    let why = failed["reason"].as_str().unwrap();
+    assert!(why.contains("`/bin/nope`") && why.contains("127"), "{why}");
+    assert_eq!(failed["restarts_total"], 0);
+    assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}
+
+fn a_name_that_is_taken_is_told(engine: &Engine) {
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n");
+    home.daemon();
+    running(&home, "one");
+    let name = engine.containers(&home)[0]["Names"][0].as_str().unwrap().trim_start_matches('/').to_owned();
+    ask(&home, "stop", json!({ "name": "one" }));
+    let body = json!({ "Image": "localhost/xy-test", "Entrypoint": ["/bin/xy-test-mcp"] });
+    let (made, said) = engine.ask("POST", &format!("/containers/create?name={name}"), Some(&body));
+    assert_eq!(made, 201, "{said}");
+    let _ = home.call("start", json!({ "name": "one" }));
+    home.wait_until("it is told", || {
+        reason(&home, "one") == format!("the name `{name}` is taken by a container that is not ours")
+    });
+    engine.must("DELETE", &format!("/containers/{name}?force=1"));
+    running(&home, "one");
+    engine.finish(home);
+}
+
+fn a_port_that_is_taken_is_told(engine: &Engine) {
+    let home = home();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let kdl = engine.kdl(&home, &["xy-test-mcp", "--http", "8000"], "port 8000");
+    let restart = "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n{restart}"));
+    home.daemon();
+    home.wait_until("it is told", || {
+        reason(&home, "one") == format!("port {port} of this machine is taken by somebody else")
+    });
+    drop(taken);
+    running(&home, "one");
+    engine.finish(home);
+}
+
+fn a_folder_that_is_not_there_is_told_at_once(engine: &Engine) {
+    let home = home();
+    let kdl = engine.kdl(&home, &["xy-test-mcp"], "volumes \"/nowhere/at/all:/x\"");
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    let why = failed["reason"].as_str().unwrap();
+    assert!(why.starts_with("a folder of its `volumes` does not exist"), "{why}");
+    assert!(!std::path::Path::new("/nowhere").exists());
+    engine.finish(home);
+}
+
+fn one_removed_behind_our_back_is_told_and_started_again(engine: &Engine) {
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\n");
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    let id = engine.container(&home);
+    engine.must("DELETE", &format!("/containers/{id}?force=1"));
+    let again = running_after(&home, "one", 1);
+    echoes(&client, "one");
+    assert_ne!(engine.container(&home), id);
+    let told = again["transitions"].to_string();
+    assert!(told.contains("removed its container") || told.contains("SIGKILL"), "{told}");
+    drop(client);
+    engine.finish(home);
+}
+
+fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\nstop { grace \"2s\"; }\n");
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    engine.must("POST", &format!("/containers/{}/pause", engine.container(&home)));
+    let again = running_after(&home, "one", 1);
+    let told = again["transitions"].to_string();
+    assert!(told.contains("somebody else has paused its container"), "{told}");
+    echoes(&client, "one");
+    // One that is paused can be stopped.
+    engine.must("POST", &format!("/containers/{}/pause", engine.container(&home)));
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert!(engine.containers(&home).is_empty());
+    drop(client);
+    engine.finish(home);
+}
+
+#[test]
+fn docker_restarted_under_us_takes_its_containers_with_it_and_they_come_again() {
+    for is_gentle in [true, false] {
+        let (engine, own) = Engine::of_its_own("docker");
+        let home = home();
+        engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n");
+        home.daemon();
+        let first = running(&home, "one");
+        let client = client(&home);
+        echoes(&client, "one");
+        own.end("docker", is_gentle);
+        own.up("docker");
+        home.wait_until("there is another", || {
+            let now = status(&home, "one");
+            now["state"] == "running" && pid_in(&now) != first
+        });
+        echoes(&client, "one");
+        assert_eq!(engine.containers(&home).len(), 1);
+        drop(client);
+        engine.finish(home);
+    }
+}
+
+#[test]
+fn podman_restarted_under_us_leaves_its_containers_and_they_are_attached_again() {
+    let (engine, own) = Engine::of_its_own("podman");
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "");
+    home.daemon();
+    let first = running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    std::thread::sleep(std::time::Duration::from_secs(3)); // What was said has arrived by then.
+    own.end("podman", false);
+    own.up("podman");
+    echoes(&client, "one");
+    assert_eq!(running(&home, "one"), first, "it is the same container");
+    drop(client);
+    engine.finish(home);
+}

@@ -1,0 +1,195 @@
+//! An engine, a home whose servers are containers of it, and a look at what is left.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xy_testkit::{Home, McpStdio};
+
+use crate::support;
+
+/// An engine that `real/engines` has started.
+#[derive(Debug, Clone)]
+pub(crate) struct Engine {
+    pub(crate) kind: &'static str,
+    pub(crate) socket: PathBuf,
+}
+
+impl Engine {
+    #[track_caller]
+    pub(crate) fn docker() -> Self {
+        Self::of("docker")
+    }
+
+    #[track_caller]
+    pub(crate) fn podman() -> Self {
+        Self::of("podman")
+    }
+
+    #[track_caller]
+    fn of(kind: &'static str) -> Self {
+        let folder = std::env::var("XY_ENGINES").expect("`XY_ENGINES` is the folder of the engines");
+        let socket = Path::new(&folder).join(format!("{kind}.sock"));
+        assert!(socket.exists(), "NOT RUN: there is no {kind} here, see `real/engines`");
+        Self { kind, socket }
+    }
+
+    /// An engine of its own in a new folder, for tests that end and start it.
+    #[track_caller]
+    pub(crate) fn of_its_own(kind: &'static str) -> (Self, OwnEngine) {
+        let folder = tempfile::Builder::new().prefix("xye").tempdir_in("/tmp").unwrap();
+        let own = OwnEngine { folder };
+        let socket = own.path().join(format!("{kind}.sock"));
+        own.up(kind);
+        (Self { kind, socket }, own)
+    }
+
+    /// Asks the engine: the status and the body.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+        let text = body.map(Value::to_string).unwrap_or_default();
+        let head = format!(
+            "{method} /v1.40{path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{text}",
+            text.len()
+        );
+        let mut stream = UnixStream::connect(&self.socket).expect("the engine listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or(0);
+        (status, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned()))
+    }
+
+    /// Asks for something that must be done.
+    #[track_caller]
+    pub(crate) fn must(&self, method: &str, path: &str) -> String {
+        let (status, body) = self.ask(method, path, None);
+        assert!((200..400).contains(&status), "{method} {path}: {status} {body}");
+        body
+    }
+
+    /// All containers of a home, running or not.
+    pub(crate) fn containers(&self, home: &Home) -> Vec<Value> {
+        let filter = json!({ "label": [format!("test={}", home.mark())] }).to_string();
+        let filter: String = filter.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let found = self.must("GET", &format!("/containers/json?all=1&filters={filter}"));
+        serde_json::from_str(&found).unwrap_or_else(|why| panic!("{why}: {found}"))
+    }
+
+    /// The one container of a home: its id.
+    #[track_caller]
+    pub(crate) fn container(&self, home: &Home) -> String {
+        let all = self.containers(home);
+        assert_eq!(all.len(), 1, "{all:#?}");
+        all[0]["Id"].as_str().unwrap().to_owned()
+    }
+
+    /// What a server file says: a container of the test image that runs this.
+    pub(crate) fn kdl(&self, home: &Home, command: &[&str], more: &str) -> String {
+        let (program, args) = command.split_first().unwrap();
+        let args: Vec<String> = args.iter().map(|it| format!("{it:?}")).collect();
+        let args = if args.is_empty() { String::new() } else { format!("args {}", args.join(" ")) };
+        format!(
+            "container {{\n  image \"localhost/xy-test\"\n  host \"unix://{}\"\n  pull \"never\"\n  \
+             labels {{ test \"{}\"; }}\n  command \"/bin/{program}\"\n  {args}\n  {more}\n}}\n",
+            self.socket.display(),
+            home.mark()
+        )
+    }
+
+    /// Writes the file of a server that speaks MCP.
+    pub(crate) fn mcp_server(&self, home: &Home, name: &str, args: &[&str], more: &str) {
+        let command = [&["xy-test-mcp"], args].concat();
+        let kdl = self.kdl(home, &command, "network \"none\"");
+        home.write_config(&format!("servers/{name}.kdl"), &format!("{kdl}{more}"));
+    }
+
+    /// Ends a home, of which nothing must be left here.
+    #[track_caller]
+    pub(crate) fn finish(&self, home: Home) {
+        let mark = home.mark().to_owned();
+        home.finish();
+        let filter = json!({ "label": [format!("test={mark}")] }).to_string();
+        let filter: String = filter.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let left = self.must("GET", &format!("/containers/json?all=1&filters={filter}"));
+        assert_eq!(left.trim(), "[]", "containers are left");
+    }
+}
+
+/// An engine that ends with the test.
+#[derive(Debug)]
+pub(crate) struct OwnEngine {
+    folder: tempfile::TempDir,
+}
+
+impl OwnEngine {
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn script() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/engines")
+    }
+
+    /// Starts it, or starts it again.
+    #[track_caller]
+    pub(crate) fn up(&self, kind: &str) {
+        let rootfs = Path::new(&std::env::var("XY_ENGINES").unwrap()).join("rootfs");
+        if !self.path().join("rootfs").exists() {
+            let copied = Command::new("cp").arg("-a").arg(rootfs).arg(self.path()).status().unwrap();
+            assert!(copied.success());
+        }
+        let ran = Command::new(Self::script())
+            .arg(format!("up-{kind}"))
+            .arg(self.path())
+            // Beside another engine it must not touch what both would share.
+            .env("XY_DOCKERD_OPTIONS", "--bridge=none --iptables=false")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(said.contains(kind), "NOT RUN: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+
+    /// Ends the engine, gently or not, and waits until it is gone.
+    pub(crate) fn end(&self, kind: &str, is_gentle: bool) {
+        let pid = std::fs::read_to_string(self.path().join(kind).join("started")).unwrap();
+        let pid: u32 = pid.trim().parse().unwrap();
+        let signal =
+            if is_gentle { rustix::process::Signal::TERM } else { rustix::process::Signal::KILL };
+        support::signal(pid, signal);
+        while xy_testkit::is_alive(pid) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for OwnEngine {
+    fn drop(&mut self) {
+        let _ = Command::new(Self::script()).arg("down").arg(self.path()).status();
+    }
+}
+
+/// A client of everything, introduced.
+#[track_caller]
+pub(crate) fn client(home: &Home) -> McpStdio {
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    client
+}
+
+/// A server answers a call.
+#[track_caller]
+pub(crate) fn echoes(client: &McpStdio, server: &str) {
+    let said = client.call_text(&format!("{server}__echo"), json!({ "message": "hello" }));
+    assert!(said.contains("hello"), "{said}");
+}
+
+/// Why a server is in its state.
+pub(crate) fn reason(home: &Home, name: &str) -> String {
+    support::status(home, name)["reason"].as_str().unwrap_or_default().to_owned()
+}
