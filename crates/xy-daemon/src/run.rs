@@ -123,9 +123,10 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         paths.logs_dir.clone(),
         speaker.clone(),
     );
-    let ((mut adopted, stragglers), in_containers) =
+    let ((adopted, stragglers), in_containers) =
         tokio::join!(processes.adopt_all(), containers.adopt_all());
-    adopted.extend(in_containers);
+    let adopted = adopted.into_iter().map(|one| one.tidied_by(&containers));
+    let adopted: Vec<Adopted> = adopted.chain(in_containers).collect();
     let reconciling = tokio::spawn(containers.clone().reconcile());
     let remotes = RemoteLauncher::new(speaker);
     let launcher = Arc::new(EveryLauncher { processes, remotes, containers });

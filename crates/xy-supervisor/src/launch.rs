@@ -53,7 +53,11 @@ pub struct EveryLauncher {
 impl Launch for EveryLauncher {
     fn launch(&self, order: LaunchOrder) -> Instance {
         match order.settings.kind {
-            ServerKind::Process(_) => self.processes.launch(order),
+            ServerKind::Process(_) => {
+                let (key, settings) = (order.key.clone(), order.settings.clone());
+                let life = self.processes.launch(self.containers.labelled(order));
+                self.containers.tidied(&key, &settings, life)
+            }
             ServerKind::Remote(_) => self.remotes.launch(order),
             ServerKind::Container(_) => self.containers.launch(order),
         }

@@ -203,6 +203,15 @@ fn stdin_is_at_its_end() -> bool {
     }
 }
 
+/// Where one that listens does so: on loopback, unless `LISTEN_ANYWHERE` is set, as it is in a
+/// container, whose loopback nobody else reaches.
+pub fn listen_address() -> std::net::Ipv4Addr {
+    match std::env::var_os("LISTEN_ANYWHERE") {
+        Some(_) => std::net::Ipv4Addr::UNSPECIFIED,
+        None => std::net::Ipv4Addr::LOCALHOST,
+    }
+}
+
 /// Says `tick 1`, `tick 2` … until it is told to end, and why it ends.
 pub fn tick(output: Output, every: Duration) -> ExitCode {
     let mut wait = Wait::new();

@@ -324,7 +324,26 @@ impl Joining<'_> {
         if let Some(problem) = missing {
             self.problems.push(problem);
         }
+        if let Some(problem) = self.container_by_cli() {
+            self.problems.push(problem);
+        }
         command
+    }
+
+    /// `docker run …` works, but an engine asked by xy itself can do more.
+    fn container_by_cli(&self) -> Option<Problem> {
+        let command = self.fields.command.as_ref()?;
+        let name = command.value.rsplit('/').next().unwrap_or_default();
+        let args = self.fields.args.as_deref().unwrap_or_default();
+        let runs = args.first().is_some_and(|it| it == "run")
+            || matches!(args, [first, second, ..] if first == "container" && second == "run");
+        if !matches!(name, "docker" | "podman") || !runs {
+            return None;
+        }
+        let message = format!("this is a container that xy knows only as the process `{name}`");
+        let instead = "it works; with `container { image \"…\"; }` instead, it survives the daemon, \
+                       its limits are kept, and its end is known";
+        Some(Problem::warning(&command.at, message).suggest(instead))
     }
 }
 

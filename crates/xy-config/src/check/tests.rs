@@ -10,6 +10,8 @@ use crate::settings::{
     RestartRules, Rules,
 };
 
+mod containers;
+
 /// A machine with a few programs in `/bin` and one folder.
 struct FakeMachine;
 
@@ -217,7 +219,7 @@ health { probe "mcp"; interval "30s" }
 share-key "x"
 start "lazy"
 idle-stop "10m"
-container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
+command "npx"
 "#;
     let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
     let daemon = r#"

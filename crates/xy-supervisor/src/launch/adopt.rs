@@ -18,6 +18,7 @@ use xy_protocol::server::ServerName;
 use xy_shim::identity::Identity;
 use xy_shim::wire::{self, Order, Report, StatusReport};
 
+use super::container::ContainerLauncher;
 use super::orphans::Lives;
 use super::process::ProcessLauncher;
 use super::shim_link::{Heard, ShimLink};
@@ -59,6 +60,13 @@ impl Adopted {
     /// Whose instance it is.
     pub fn server(&self) -> &ServerName {
         &self.key.server
+    }
+
+    /// The same, with what a CLI of a container engine may leave removed at its end.
+    #[must_use]
+    pub fn tidied_by(mut self, containers: &ContainerLauncher) -> Self {
+        self.instance = containers.tidied(&self.key, &self.note.settings, self.instance);
+        self
     }
 
     /// What its file said when that was last read.

@@ -25,6 +25,7 @@ use crate::speak::Speak;
 
 mod adopt;
 mod attach;
+mod cli;
 mod create;
 mod engine;
 mod fate;

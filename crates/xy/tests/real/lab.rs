@@ -21,6 +21,11 @@ pub(crate) enum Upstream {
     Stdio,
     Http,
     Sse,
+    /// In a container of this engine, over stdio or over HTTP.
+    Container {
+        engine: &'static str,
+        is_http: bool,
+    },
 }
 
 /// What the fixture speaks.
@@ -87,6 +92,9 @@ impl Lab {
                 let command = command(&["--http", &port]);
                 format!("{command}transport \"http\"\nport {port}\npath \"/mcp\"\n")
             }
+            Upstream::Container { engine, is_http } => {
+                container(engine, is_http.then_some(port.as_str()), era)
+            }
             Upstream::Sse => {
                 let command = command(&["--sse", &port]);
                 format!("{command}transport \"sse\"\nport {port}\n")
@@ -131,6 +139,24 @@ impl Lab {
         let _ = child.wait();
         panic!("{what} has not ended in {SECONDS} s");
     }
+}
+
+/// The file of a fixture in a container of an engine that `real/engines` has started.
+#[track_caller]
+fn container(engine: &str, port: Option<&str>, era: Era) -> String {
+    let folder = std::env::var("XY_ENGINES").expect("`XY_ENGINES` is the folder of the engines");
+    let args = match port {
+        Some(_) => "\"--http\" \"8000\"",
+        None => "\"--stdio\"",
+    };
+    let [flag, era] = era.flags();
+    let ports = port.map_or(String::new(), |port| format!("port {port}\n"));
+    format!(
+        "{ports}container {{\n  image \"localhost/xy-test\"\n  host \"unix://{folder}/{engine}.sock\"\n  \
+         command \"/bin/xy-test-fixture\"\n  args {args} \"{flag}\" \"{era}\"\n  {}\n  \
+         env {{ LISTEN_ANYWHERE 1; FIXTURE_AWAY_MS 12000; }}\n}}\n",
+        if port.is_some() { "port 8000" } else { "network \"none\"" }
+    )
 }
 
 /// A port that was free a moment ago.

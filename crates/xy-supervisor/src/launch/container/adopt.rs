@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
+use xy_protocol::server::Transport;
 use xy_shim::wire::{self, Confined, ExitReport, PastExit, StatusReport};
 
 use super::attach::with_fresh;
@@ -104,7 +105,12 @@ impl ContainerLauncher {
             }
         };
         tracing::info!(%server, pid, container = id, "taken over from an earlier daemon");
-        let status = status(keeper.kept(), pid, is_torn, fate.as_ref());
+        // That was no end of its own: nothing is counted, and it is started anew.
+        let is_cut_off = fate.is_some()
+            && engine.closes_stdin
+            && note.settings.transport() == Transport::Stdio
+            && !keeper.kept().stopping;
+        let status = status(keeper.kept(), pid, is_torn || is_cut_off, fate.as_ref());
         let logs = book(&self.shared.logs_dir, &key);
         let order = LaunchOrder {
             key: key.clone(),

@@ -51,7 +51,8 @@ pub(super) struct Carrier {
     pub(super) counter: Counter,
     pub(super) place: PlaceFile,
     pub(super) torn: TornMark,
-    /// Whether its end has been asked for: then it may hear that nothing more will come.
+    /// Whether it may hear that nothing more will come: its end has been asked for, and its engine
+    /// would pass that on.
     pub(super) is_ending: Arc<AtomicBool>,
     /// Whether whoever speaks with it has closed its pipe, and all in it has been carried.
     pub(super) is_in_done: watch::Sender<bool>,
@@ -118,7 +119,7 @@ impl Carrier {
                 carry_in(stdin, &mut input, torn, &way_in).await;
                 is_in_done.send_replace(true);
                 if is_ending.load(Ordering::Relaxed) {
-                    let _ = input.shutdown().await; // It hears that only if its engine lets it.
+                    let _ = input.shutdown().await; // It may be gone already.
                 }
             };
             tokio::pin!(out, inward);

@@ -21,7 +21,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures_core::Stream;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{ContainerSettings, EngineKind};
 
 /// How long an engine may take to say that it is there.
@@ -30,6 +30,10 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How long it may take for anything that is not waiting: starting a container on a busy
 /// machine takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long Podman may take to write down how a container ended, and how often it is asked.
+const CLEARED_UP_WITHIN: Duration = Duration::from_secs(20);
+const CLEARED_UP_YET: Duration = Duration::from_millis(50);
 
 /// For questions whose answer comes when a container ends.
 const PATIENT: Duration = Duration::from_hours(365 * 24);
@@ -121,6 +125,9 @@ pub(super) struct Engine {
     patient: Docker,
     /// Where it listens.
     pub(super) socket: PathBuf,
+    /// Whether it closes the stdin of a container once nobody is attached, whatever it was
+    /// asked: Podman does.
+    pub(super) closes_stdin: bool,
 }
 
 /// What an engine says of one of our containers.
@@ -160,8 +167,11 @@ impl Engine {
             .await
             .map_err(|_| silent(format!("nothing within {HELLO_WITHIN:?}")))?
             .map_err(|error| silent(error.to_string()))?;
+        let version = docker.version().await.map_err(|error| silent(error.to_string()))?;
+        let parts = version.components.unwrap_or_default();
+        let closes_stdin = parts.iter().any(|part| part.name.contains("Podman"));
         let patient = docker.clone().with_timeout(PATIENT);
-        Ok(Self { docker, patient, socket: socket.to_owned() })
+        Ok(Self { docker, patient, socket: socket.to_owned(), closes_stdin })
     }
 
     /// Whether it has an image of this name.
@@ -231,10 +241,16 @@ impl Engine {
 
     /// Its state; `None` if there is no such container.
     pub(super) async fn state(&self, id: &str) -> Result<Option<ContainerState>, Error> {
-        match self.docker.inspect_container(id, None::<InspectContainerOptions>).await {
-            Ok(found) => Ok(Some(found.state.unwrap_or_default())),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
+        let give_up_at = Instant::now() + CLEARED_UP_WITHIN;
+        loop {
+            match self.docker.inspect_container(id, None::<InspectContainerOptions>).await {
+                Ok(found) => return Ok(Some(found.state.unwrap_or_default())),
+                Err(error) if is_absent(&error) => return Ok(None),
+                Err(error) if is_between(&error) && Instant::now() < give_up_at => {
+                    sleep(CLEARED_UP_YET).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -295,6 +311,12 @@ impl Engine {
         };
         Ok(found.into_iter().filter_map(seen).collect())
     }
+}
+
+/// Whether a container is in a state that only Podman has: it has ended, and how is not written
+/// down yet.
+fn is_between(error: &Error) -> bool {
+    matches!(error, Error::JsonDataError { message, .. } if message.contains("`stopped`"))
 }
 
 /// Whether what was asked for is not there.

@@ -35,6 +35,8 @@ pub(super) enum Now {
 pub(super) struct End {
     pub(super) exit: Exit,
     pub(super) at: Option<SystemTime>,
+    /// Its engine could not be asked for a while before.
+    pub(super) was_away: bool,
 }
 
 /// The end of a container, as far as it can be known.
@@ -64,7 +66,8 @@ fn judge(state: &ContainerState, memory: Option<u64>) -> Now {
     }
     let exit = faults::exit(state.exit_code, is(state.oom_killed), memory);
     let at = state.finished_at.as_deref().and_then(|at| humantime::parse_rfc3339(at).ok());
-    Now::Ended(End { exit, at: at.filter(|at| *at > SystemTime::UNIX_EPOCH) })
+    let at = at.filter(|at| *at > SystemTime::UNIX_EPOCH);
+    Now::Ended(End { exit, at, was_away: false })
 }
 
 /// Looks until the engine answers, or has been gone for too long.
@@ -74,13 +77,18 @@ pub(super) async fn look_patiently(
     memory: Option<u64>,
 ) -> Result<Now, String> {
     let give_up_at = Instant::now() + BACK_WITHIN;
+    let mut was_away = false;
     loop {
         match look(engine, id, memory).await {
+            Ok(Now::Ended(end)) => return Ok(Now::Ended(End { was_away, ..end })),
             Ok(now) => return Ok(now),
             Err(why) if Instant::now() >= give_up_at => {
                 return Err(format!("its engine cannot be asked: {}", faults::words(&why)));
             }
-            Err(_) => sleep(ASK_AGAIN).await,
+            Err(_) => {
+                was_away = true;
+                sleep(ASK_AGAIN).await;
+            }
         }
     }
 }

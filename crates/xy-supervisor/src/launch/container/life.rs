@@ -65,6 +65,7 @@ const MOST_SHORT: u32 = 3;
 const CLOSED_STDOUT: &str = "it closed its stdout";
 const PAUSED: &str = "somebody else has paused its container";
 const REMOVED: &str = "somebody else has removed its container";
+const AWAY: &str = "its engine was restarted, or cut it off, and it has ended meanwhile";
 const DOUBTFUL: &str = "the connection with its engine was cut in the middle of a conversation";
 
 /// One thing that happens while a life goes on.
@@ -188,6 +189,8 @@ pub(super) struct Driver {
     carried_since: Instant,
     short_streams: u32,
     was_doubtful: bool,
+    /// The stream was cut while it ran.
+    was_cut: bool,
     is_in_done: watch::Receiver<bool>,
     is_ending_shared: Arc<AtomicBool>,
     pipe_ends: Option<PipeEnds>,
@@ -256,6 +259,7 @@ impl Driver {
             carried_since: Instant::now(),
             short_streams: 0,
             was_doubtful: false,
+            was_cut: false,
             is_in_done,
             is_ending_shared,
             pipe_ends,
@@ -494,7 +498,10 @@ impl Driver {
             return;
         }
         match now {
-            Ok(Now::Runs { .. }) if self.carrying.is_none() => self.attach_again().await,
+            Ok(Now::Runs { .. }) if self.carrying.is_none() => {
+                self.was_cut = true;
+                self.attach_again().await;
+            }
             Ok(Now::Runs { .. }) => {}
             Ok(Now::Paused { .. }) => self.unfit(PAUSED.to_owned()).await,
             Ok(Now::Ended(end)) => self.over(Fate::Ended(end)).await,
@@ -534,8 +541,7 @@ impl Driver {
         let place = carrier.counter.place();
         let (engine, id) = (self.engine.clone(), self.id.clone());
         let again = async {
-            let mut attached =
-                engine.attach(&id).await.map_err(|why| faults::words(&why))?;
+            let mut attached = engine.attach(&id).await.map_err(|why| faults::words(&why))?;
             let missed = missed::read(&engine, &id, place).await;
             let missed = missed.map_err(|why| why.to_string())?;
             Ok::<_, String>((with_fresh(missed, &mut attached.output).await, attached))
@@ -568,7 +574,13 @@ impl Driver {
         }
         self.dues.clear();
         match &fate {
-            Fate::Ended(end) => tracing::info!(server = %self.order.key, "{}", end.exit),
+            Fate::Ended(end) => {
+                tracing::info!(server = %self.order.key, "{}", end.exit);
+                // It need not have been its own doing, so a clean end is not taken for one.
+                if end.was_away || self.was_cut {
+                    self.unfit(AWAY.to_owned()).await;
+                }
+            }
             // What is not seen as an exit is told as the reason why it is ended.
             Fate::Removed => self.unfit(REMOVED.to_owned()).await,
             Fate::Lost(why) => self.unfit(why.clone()).await,
@@ -686,7 +698,8 @@ impl Driver {
     /// Asks its engine to end it, gently at first.
     fn stop(&mut self, grace: Duration) {
         self.is_ending = true;
-        self.is_ending_shared.store(true, Ordering::Relaxed);
+        // Docker would not close its stdin, but hang up: its last words would be lost.
+        self.is_ending_shared.store(self.engine.closes_stdin, Ordering::Relaxed);
         if self.fate.is_some() {
             return;
         }

@@ -68,7 +68,6 @@ impl LogSink {
         }
     }
 
-
     /// Resolves when everything is on disk that can be.
     pub(super) async fn finish(&self) {
         let (done, is_done) = oneshot::channel();

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
+use super::cli::LABEL_RUN;
 use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
 use super::engine::{Engine, Seen};
 use super::faults;
@@ -19,6 +20,9 @@ use crate::instance::InstanceKey;
 
 /// How often it is looked for what nobody owns.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
+
+/// How long a shim may take to be taken over: before that nobody may own what its CLI made.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_mins(3);
 
 /// How long one engine may take.
 const ENGINE_WITHIN: Duration = Duration::from_mins(1);
@@ -69,23 +73,28 @@ impl Engines {
 
 /// Looks at every engine that is seen, and at intervals, for as long as the daemon lives.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut again_at = Instant::now() + LOOK_EVERY;
+    let began_at = Instant::now();
+    let mut again_at = began_at + LOOK_EVERY;
     loop {
         tokio::select! {
             () = shared.engines.is_news.notified() => {}
             () = sleep_until(again_at) => again_at = Instant::now() + LOOK_EVERY,
         }
         for socket in shared.engines.all() {
-            let _ = timeout(ENGINE_WITHIN, one(&shared, &socket)).await; // Later, then.
+            let is_settled = began_at.elapsed() > TAKEN_OVER_WITHIN;
+            let _ = timeout(ENGINE_WITHIN, one(&shared, &socket, is_settled)).await; // Later, then.
         }
     }
 }
 
 /// Removes what nobody owns at one engine.
-pub(super) async fn one(shared: &Shared, socket: &Path) {
+pub(super) async fn one(shared: &Shared, socket: &Path, is_settled: bool) {
     let Ok(engine) = Engine::at(socket).await else { return };
     let label = format!("{LABEL_HOME}={}", shared.home);
-    let Ok(found) = engine.labelled(&label).await else { return };
+    let Ok(mut found) = engine.labelled(&label).await else { return };
+    if is_settled {
+        found.extend(engine.labelled(LABEL_RUN).await.unwrap_or_default());
+    }
     for seen in found.into_iter().filter(|seen| is_unowned(shared, seen)) {
         let instance = seen.labels.get(LABEL_INSTANCE).cloned().unwrap_or_default();
         match engine.remove(&seen.id).await {
@@ -100,6 +109,10 @@ pub(super) async fn one(shared: &Shared, socket: &Path) {
 
 /// Whether it is of this home, and no life of this daemon owns it.
 fn is_unowned(shared: &Shared, seen: &Seen) -> bool {
+    if let Some(run) = seen.labels.get(LABEL_RUN) {
+        let is_ours = run.split_once('/').is_some_and(|(home, _)| home == shared.home);
+        return is_ours && !shared.owned.has(&format!("{LABEL_RUN}={run}"));
+    }
     let is_ours = seen.labels.get(LABEL_HOME) == Some(&shared.home);
     let key = seen.labels.get(LABEL_INSTANCE).and_then(|it| InstanceKey::parse(it));
     is_ours && key.is_none_or(|key| !shared.owned.has(&create::name(&shared.home, &key)))

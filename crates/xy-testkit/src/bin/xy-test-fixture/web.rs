@@ -1,7 +1,7 @@
 //! As much HTTP/1.1 as the two doors need, a thread for each connection.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,8 @@ fn is_local(host: &str) -> bool {
 
 /// Listens on `port` of the loopback until it is told to end.
 pub(crate) fn serve(port: u16, door: impl Serve) -> ExitCode {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port is free");
+    let listener =
+        TcpListener::bind((xy_testkit::standin::listen_address(), port)).expect("the port is free");
     let address = listener.local_addr().expect("it listens");
     let door = Arc::new(door);
     thread::spawn(move || {

@@ -4,7 +4,7 @@
 //! what is said besides the answer is lost.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -23,7 +23,7 @@ const ROOM: usize = 64;
 
 /// Listens on `port` of the loopback until it is told to end.
 pub(crate) fn serve(server: &Arc<Server>, port: u16) -> ExitCode {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port is free");
+    let listener = TcpListener::bind((standin::listen_address(), port)).expect("the port is free");
     let address = listener.local_addr().expect("it listens");
     let server = Arc::clone(server);
     thread::spawn(move || {

@@ -1,0 +1,114 @@
+//! Servers that are containers.
+
+use xy_protocol::server::Transport;
+
+use super::{check_files, told};
+use crate::settings::{ContainerSettings, EngineKind, MountSource, Pull};
+
+fn container(text: &str) -> ContainerSettings {
+    let loaded = check_files(&[("a.kdl", text)]);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    loaded.settings.servers["a"].container().unwrap().clone()
+}
+
+#[test]
+fn an_image_is_enough() {
+    let read = container("container { image \"ghcr.io/x/y:1\" }");
+    assert_eq!(read, ContainerSettings::of_image("ghcr.io/x/y:1".into()));
+    assert_eq!((read.transport, read.port, read.pull), (Transport::Stdio, None, Pull::Missing));
+    assert_eq!((read.cap_drop, read.init), (None, true));
+}
+
+#[test]
+fn a_full_block_is_read_to_the_last_field() {
+    let read = container(
+        r#"container {
+    image "Registry.example:5000/x/y@sha256:0123"
+    command "/bin/server"
+    args "--verbose" "-x"
+    env { A "b"; N 1 }
+    volumes "/srv/x:/x:ro" "data:/data"
+    working-dir "/app"
+    user "1000:1000"
+    memory "64MiB"
+    cpus 1.5
+    pids 20
+    network "none"
+    read-only #true
+    cap-drop "net_raw" "CAP_KILL"
+    cap-add "CHOWN"
+    tmpfs "/tmp" "/run:size=1m,mode=1777"
+    pull "never"
+    platform "linux/arm64"
+    labels { team "tools" }
+    engine "podman"
+    init #false
+}"#,
+    );
+    assert_eq!(read.image, "Registry.example:5000/x/y@sha256:0123");
+    assert_eq!(read.args.unwrap(), ["--verbose", "-x"]);
+    assert_eq!(read.env["N"], "1");
+    assert_eq!(read.volumes[0].source, MountSource::Folder("/srv/x".into()));
+    assert!(read.volumes[0].read_only && !read.volumes[1].read_only);
+    assert_eq!((read.memory, read.nano_cpus), (Some(64 << 20), Some(1_500_000_000)));
+    assert_eq!(read.cap_drop.unwrap(), ["NET_RAW", "KILL"]);
+    assert_eq!(read.cap_add, ["CHOWN"]);
+    assert_eq!(read.tmpfs[1].options, "size=1m,mode=1777");
+    assert_eq!((read.pull, read.engine), (Pull::Never, Some(EngineKind::Podman)));
+    assert!(read.read_only && !read.init);
+}
+
+#[test]
+fn one_with_a_port_is_reached_there() {
+    let file = "port 8421\npath \"/x\"\ncontainer { image \"x\"; port 80 }";
+    let read = container(file);
+    assert_eq!(
+        (read.transport, read.port, read.inner_port),
+        (Transport::Http, Some(8421), Some(80))
+    );
+    let loaded = check_files(&[("a.kdl", file)]);
+    let endpoint = loaded.settings.servers["a"].endpoint().unwrap();
+    assert_eq!((endpoint.url.as_str(), endpoint.is_remote), ("http://127.0.0.1:8421/x", false));
+}
+
+#[test]
+fn every_problem_of_a_container_is_told_at_once() {
+    let server = r#"args "-y"
+env { A "b" }
+working-dir "/srv/x"
+limits { pids 10 }
+headers { A "b" }
+container {
+    image "https://x/Y Z"
+    imgae "x"
+    volumes "~/x:/x" "/a" "/a:/b" "/c:/b"
+    working-dir "app"
+    user "a b"
+    memory "1MiB"
+    cpus 0
+    pids 0
+    network "a b"
+    read-only "yes"
+    cap-drop "NET_RAWW" "nonsense-of-all-kinds"
+    tmpfs "tmp"
+    pull "often"
+    platform "arm"
+    labels { xy.home "x"; team 1 }
+    engine "dcoker"
+    host "tcp://10.0.0.1:2375"
+    port 70000
+    command ""
+}
+"#;
+    let others = [
+        ("a.kdl", server),
+        ("b.kdl", "container { }"),
+        ("c.kdl", "container \"x\""),
+        ("d.kdl", "container { image \"x\" }\ncommand \"/bin/true\"\nurl \"http://a/\""),
+        ("e.kdl", "container { image \"x\"; port 80 }"),
+        ("f.kdl", "port 81\ncontainer { image \"x\"; network \"host\" }"),
+        ("g.kdl", "container { image \"x\"; engine \"podman\"; host \"unix:///x.sock\" }"),
+        ("h.kdl", "transport \"http\"\ncontainer { image \"x\" }"),
+    ];
+    insta::assert_snapshot!(told(&others));
+}
