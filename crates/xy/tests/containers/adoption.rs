@@ -116,6 +116,7 @@ fn one_that_nobody_owns_is_removed_and_no_other(engine: &Engine) {
     make("left", ours.as_str().unwrap());
     make("foreign", "another");
     home.daemon();
+    running(&home, "one");
     home.wait_until("what nobody owns is gone", || engine.containers(&home).len() == 2);
     let left = engine.containers(&home);
     let instances: Vec<&Value> = left.iter().map(|it| &it["Labels"]["xy.instance"]).collect();

@@ -191,3 +191,26 @@ fn clients_have_containers_of_their_own(engine: &Engine) {
     drop(second);
     engine.finish(home);
 }
+
+#[test]
+fn docker_run_by_its_cli_leaves_no_container_even_if_it_has_to_be_killed() {
+    let engine = Engine::docker();
+    let home = home();
+    let kdl = format!(
+        "command \"docker\"\nargs \"run\" \"--rm\" \"-i\" \"--network\" \"none\" \"--label\" \"test={}\" \
+         \"--entrypoint\" \"/bin/xy-test-ignore-term\" \"localhost/xy-test\"\n\
+         env {{ DOCKER_HOST \"unix://{}\"; }}\nstop {{ grace \"500ms\"; }}\n",
+        home.mark(),
+        engine.socket.display()
+    );
+    home.server("one", &kdl);
+    home.expect_left("home/.docker");
+    home.daemon();
+    running(&home, "one");
+    home.wait_until("its container is there", || engine.containers(&home).len() == 1);
+    let checked = home.xy(&["check"]);
+    assert!(checked.stdout.contains("container {"), "{checked:?}");
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}

@@ -324,13 +324,23 @@ pub(super) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }
 
-/// Whether somebody else has what was asked for.
-pub(super) fn is_conflict(error: &Error) -> bool {
-    matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
+/// Whether somebody else has the name that was asked for. Podman says so in words only.
+pub(super) fn is_name_taken(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError { status_code: 409 | 500, message } => {
+            message.contains("name") && message.contains("already in use")
+        }
+        _ => false,
+    }
+}
+
+/// Whether the engine itself is not there, rather than that it refuses something.
+pub(super) fn is_gone(error: &Error) -> bool {
+    !matches!(error, Error::DockerResponseServerError { .. } | Error::JsonDataError { .. })
 }
 
 fn is_being_removed(error: &Error) -> bool {
-    is_conflict(error)
+    matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
 }
 
 #[cfg(test)]

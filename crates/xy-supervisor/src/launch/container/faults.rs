@@ -4,7 +4,7 @@
 use bollard::errors::Error;
 use xy_config::settings::{ContainerSettings, ServerSettings};
 
-use super::engine::NoEngine;
+use super::engine::{NoEngine, is_name_taken};
 use crate::lifecycle::{Exit, LaunchFault, Oom};
 
 /// More of an engine's own words is not repeated.
@@ -38,6 +38,15 @@ pub(super) fn no_image(settings: &ServerSettings, image: &str) -> LaunchFault {
             "load or build it, or correct `image` or `pull` at {}",
             place(settings)
         )),
+    }
+}
+
+/// A folder that is to be mounted does not exist.
+pub(super) fn no_folder(settings: &ServerSettings, folder: &str) -> LaunchFault {
+    LaunchFault {
+        permanent: true,
+        message: format!("a folder of its `volumes` does not exist: `{folder}`"),
+        hint: Some(format!("create it, or correct `volumes` at {}", place(settings))),
     }
 }
 
@@ -89,7 +98,7 @@ pub(super) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
                 "see whether the engine is well: `docker info`".into(),
             );
         }
-        Error::DockerResponseServerError { status_code: 409, .. } if lower.contains("name") => {
+        _ if is_name_taken(why) => {
             return told(
                 false,
                 format!("the name `{name}` is taken by a container that is not ours"),
@@ -243,6 +252,12 @@ mod tests {
                 "rootlessport listen tcp 127.0.0.1:80: bind: address already in use",
                 false,
                 "port 0",
+            ),
+            (
+                500,
+                "container create: creating container storage: the container name \"xy-git-1\" is already in use by 883f",
+                false,
+                "the name `xy-git-1` is taken",
             ),
             (
                 409,

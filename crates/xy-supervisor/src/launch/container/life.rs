@@ -6,46 +6,44 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bollard::container::AttachContainerResults;
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
 
+use self::speaking::{Speech, said_in};
 use super::Shared;
 use super::attach::{self, Carrier, Cut, PipeEnds, with_fresh};
-use super::engine::Engine;
+use super::engine::{Engine, is_gone};
 use super::fate::{self, Fate, Now};
 use super::faults;
 use super::kept::Keeper;
 use super::log::LogSink;
 use super::missed::{self, Counter, Missed};
-use super::start::{self, Begun, NotBegun};
-use crate::launch::{Ask, InstanceEnds, LaunchOrder, News, millis};
-use crate::lifecycle::note::with_speaker;
-use crate::lifecycle::{Exit, LaunchFault};
+use super::start::Begun;
+use crate::launch::{Ask, InstanceEnds, LaunchOrder, News};
+use crate::lifecycle::Exit;
 use crate::logs::instance_log;
-use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way, plain_why};
-use crate::wait::{time_of_day, until};
+use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way};
+use crate::wait::until;
 
-/// A server that has closed its stdout has this long to end by itself.
-const MUTE_FOR: Duration = Duration::from_secs(2);
+mod begin;
+mod speaking;
 
-/// The same of one that was asked what it need not know: it is started again anyway.
-const MUTE_ON_PROBE_FOR: Duration = Duration::from_millis(200);
-
-/// How long a speaker may take to let go, and to say what a server said at its end.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+pub(super) use begin::run;
 
 /// How long the rest of what a container said may take to come, after its end.
 const REST_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long an engine may take to kill.
 const KILL_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long an engine that is not there is waited for, when something is to be ended.
+const ENGINE_BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long it may take to remove what has ended.
 const REMOVE_WITHIN: Duration = Duration::from_secs(30);
@@ -81,7 +79,9 @@ enum Turn {
     Looked(Result<Now, String>),
     Due(Due),
     /// Something asked of the engine is done, or came to nothing.
-    ErrandDone,
+    ErrandDone {
+        is_engine_gone: bool,
+    },
 }
 
 /// What is waited for until a certain time.
@@ -98,75 +98,6 @@ enum Due {
     /// The end of the engine's time to kill it.
     GiveUp,
     Look,
-}
-
-/// Our end of a line.
-struct Speech {
-    said: mpsc::Receiver<Said>,
-    told: mpsc::Sender<Told>,
-}
-
-impl Speech {
-    fn tell(&self, told: Told) {
-        let _ = self.told.try_send(told); // There is room for everything there is to tell.
-    }
-}
-
-/// Begins a life and drives it to its end.
-pub(super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut ends: InstanceEnds) {
-    let name = super::create::name(&shared.home, &order.key);
-    shared.owned.take(&name);
-    let (progress, mut told) = watch::channel(None);
-    let (cancel, cancelled) = watch::channel(false);
-    let mut beginning =
-        tokio::spawn(start::begin(shared.clone(), order.clone(), progress, cancelled));
-    let mut is_held = true;
-    let mut is_let_go = false;
-    let begun = loop {
-        tokio::select! {
-            begun = &mut beginning => break begun,
-            ask = ends.asks.recv(), if is_held => match ask {
-                None => {
-                    is_held = false;
-                    cancel.send_replace(true);
-                }
-                Some(Ask::Rules { .. }) => {}
-                Some(ask) => {
-                    is_let_go |= ask == Ask::LetGo;
-                    cancel.send_replace(true);
-                }
-            },
-            Ok(()) = told.changed() => {
-                let what = told.borrow_and_update().clone();
-                if let Some(what) = what {
-                    let _ = ends.news.try_send(News::Preparing(what)); // The next one tells more.
-                }
-            }
-        }
-    };
-    let last = match begun {
-        Ok(Ok(begun)) if !*cancel.borrow() => {
-            return Driver::new(shared, order, ends, begun).run().await;
-        }
-        // It was too late to turn back; it is ended as any other.
-        Ok(Ok(begun)) => {
-            let mut driver = Driver::new(shared, order, ends, begun);
-            driver.is_held = is_held;
-            driver.stop(driver.order.settings.rules.stop.grace);
-            return driver.run().await;
-        }
-        Ok(Err(NotBegun::Cancelled)) => News::Exited(Exit::UNSEEN),
-        Ok(Err(NotBegun::Fault(fault))) => News::LaunchFailed(fault),
-        Err(_) => News::LaunchFailed(LaunchFault {
-            permanent: false,
-            message: "the daemon is ending, or has a fault".to_owned(),
-            hint: None,
-        }),
-    };
-    shared.owned.release(&name);
-    if !is_let_go {
-        let _ = ends.news.send(last).await; // Nobody may hold this life any more.
-    }
 }
 
 /// Drives one container that runs.
@@ -196,8 +127,8 @@ pub(super) struct Driver {
     pipe_ends: Option<PipeEnds>,
     waiting: Option<JoinHandle<Fate>>,
     looking: Option<JoinHandle<Result<Now, String>>>,
-    /// What is asked of the engine and needs no answer.
-    errands: JoinSet<()>,
+    /// What is asked of the engine: whether that is not there.
+    errands: JoinSet<bool>,
     speech: Option<Speech>,
     /// What its speaker has to say to that of a later daemon.
     speaker_note: String,
@@ -407,7 +338,11 @@ impl Driver {
                 }
                 Turn::Over(fate) => self.over(fate).await,
                 Turn::Looked(now) => self.looked(now).await,
-                Turn::ErrandDone => {}
+                // Nothing can be done; it is found when the engine is back.
+                Turn::ErrandDone { is_engine_gone } if is_engine_gone && self.fate.is_none() => {
+                    self.wait_for(ENGINE_BACK_WITHIN, Due::GiveUp);
+                }
+                Turn::ErrandDone { .. } => {}
                 Turn::Due(due) => {
                     if self.on_due(due).await {
                         break;
@@ -442,7 +377,9 @@ impl Driver {
                 Turn::Looked(now.unwrap_or_else(|| Err("the daemon has a fault".to_owned())))
             }
             Ok(()) = self.troubles.changed() => Turn::LogTrouble,
-            Some(_) = self.errands.join_next() => Turn::ErrandDone,
+            Some(done) = self.errands.join_next() => {
+                Turn::ErrandDone { is_engine_gone: done.unwrap_or(false) }
+            }
             () = until(next_due.map(|(at, _)| at)) => {
                 let due = next_due.map_or(Due::Look, |(_, due)| due);
                 self.dues.retain(|(_, it)| *it != due);
@@ -594,19 +531,6 @@ impl Driver {
         }
     }
 
-    /// Nothing more comes of it: whoever speaks with it is told so. `true` if there is nobody.
-    fn end_line(&mut self) -> bool {
-        let exit = self.exit();
-        match &self.speech {
-            None => true,
-            Some(speech) => {
-                speech.tell(Told::Over(exit));
-                self.wait_for(LAST_WORDS_WITHIN, Due::LastWords);
-                false
-            }
-        }
-    }
-
     fn exit(&self) -> Exit {
         match &self.fate {
             Some(Fate::Ended(end)) => end.exit,
@@ -646,55 +570,6 @@ impl Driver {
         let _ = self.ends.news.send(last).await; // Nobody may hold this life any more.
     }
 
-    /// Does what one thing said means.
-    async fn hear_said(&mut self, said: Said) {
-        match said {
-            Said::Ready => {
-                self.was_ready = true;
-                self.tell(News::Ready).await;
-            }
-            Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
-                self.unfit(why).await;
-            }
-            Said::Probing(is_probed) => self.is_probed = is_probed,
-            Said::Mute if self.fate.is_some() => {}
-            Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
-            Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
-            said => self.pass_on(said),
-        }
-    }
-
-    /// What is for the log, or for a later daemon.
-    fn pass_on(&mut self, said: Said) {
-        match said {
-            Said::Stray(mut lines) => {
-                lines.push(b'\n');
-                self.log.put(false, Bytes::from(lines));
-            }
-            Said::Note(note) => {
-                self.speaker_note = note;
-                self.keep_note();
-            }
-            // What is torn is marked where it is carried.
-            Said::WriteBegins(known) => _ = known.send(()),
-            Said::WriteEnds
-            | Said::Ready
-            | Said::Unfit(_)
-            | Said::Unreachable(_)
-            | Said::Hopeless(_)
-            | Said::Probing(_)
-            | Said::Mute => {}
-        }
-    }
-
-    async fn unfit(&mut self, why: String) {
-        if !self.is_ending && self.fate.is_none() {
-            let why = plain_why(&why);
-            let is_probed = self.is_probed;
-            self.tell(if is_probed { News::UnfitOnProbe(why) } else { News::Unfit(why) }).await;
-        }
-    }
-
     /// Asks its engine to end it, gently at first.
     fn stop(&mut self, grace: Duration) {
         self.is_ending = true;
@@ -710,7 +585,8 @@ impl Driver {
         let (engine, id) = (self.engine.clone(), self.id.clone());
         self.errands.spawn(async move {
             let _ = engine.unpause(&id).await; // One that is not paused stays as it is.
-            let _ = engine.stop(&id, grace).await; // Its end is seen by whoever waits for it.
+            // Its end is seen by whoever waits for it.
+            engine.stop(&id, grace).await.is_err_and(|why| is_gone(&why))
         });
         self.wait_for(grace, Due::Kill);
     }
@@ -722,67 +598,14 @@ impl Driver {
         }
         let (engine, id) = (self.engine.clone(), self.id.clone());
         self.errands.spawn(async move {
-            if engine.kill(&id).await.is_err() {
-                let _ = engine.unpause(&id).await; // Some engines kill none that is paused.
-                let _ = engine.kill(&id).await;
+            let Err(why) = engine.kill(&id).await else { return false };
+            if is_gone(&why) {
+                return true;
             }
+            let _ = engine.unpause(&id).await; // Some engines kill none that is paused.
+            engine.kill(&id).await.is_err_and(|why| is_gone(&why))
         });
         self.wait_for(KILL_WITHIN, Due::GiveUp);
-    }
-
-    fn leave_note(&mut self) {
-        let note = self.ends.notes.borrow_and_update().clone();
-        if !note.is_empty() {
-            self.noted = Some((note, Instant::now()));
-            self.keep_note();
-        }
-    }
-
-    /// Keeps the latest note of the task, joined with that of the speaker.
-    fn keep_note(&mut self) {
-        if self.fate.is_some() {
-            return; // There is nothing to be known of it any more.
-        }
-        let Some((note, noted_at)) = &self.noted else { return };
-        let joined = with_speaker(note, &self.speaker_note, noted_at.elapsed());
-        let joined = String::from_utf8_lossy(&joined).into_owned();
-        let now = millis(time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-        self.keeper.change(|kept| (kept.note, kept.noted_ms) = (joined, now));
-    }
-
-    /// Leaves the container to its engine: another daemon will come.
-    async fn let_go(mut self) {
-        if let Some(speech) = &self.speech {
-            let (answer, mut answered) = oneshot::channel();
-            speech.tell(Told::LetGo(answer));
-            let give_up_at = Instant::now() + LET_GO_WITHIN;
-            loop {
-                tokio::select! {
-                    // What it has read and could not use is said again: it was not noted.
-                    _ = &mut answered => break,
-                    said = said_in(&mut self.speech) => match said {
-                        Some(said) => self.pass_on(said),
-                        None => self.speech = None,
-                    },
-                    () = sleep_until(give_up_at) => {
-                        tracing::warn!(server = %self.order.key, "whoever speaks with it did not let go");
-                        break;
-                    }
-                }
-            }
-            while let Some(said) =
-                self.speech.as_mut().and_then(|speech| speech.said.try_recv().ok())
-            {
-                self.pass_on(said);
-            }
-            let _ = timeout(LET_GO_WITHIN, self.is_in_done.wait_for(|is_done| *is_done)).await;
-        }
-        if let Some(carrying) = self.carrying.take() {
-            carrying.abort();
-            let _ = carrying.await;
-        }
-        let _ = timeout(WRITTEN_WITHIN, self.log.finish()).await; // Its disk may hang.
-        // It stays ours: nobody here must take it for one that has been left.
     }
 
     fn is_stdio(&self) -> bool {
@@ -806,14 +629,6 @@ impl Drop for Driver {
         if let Some(carrying) = self.carrying.take() {
             carrying.abort();
         }
-    }
-}
-
-/// What is said next; `None` once there is nobody who could. Cancel-safe.
-async fn said_in(speech: &mut Option<Speech>) -> Option<Said> {
-    match speech {
-        None => std::future::pending().await,
-        Some(speech) => speech.said.recv().await,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Whoever asks for a stop meanwhile is heard between any two steps and during a pull; what
 //! has been made by then is removed again.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,12 +11,13 @@ use bollard::container::AttachContainerResults;
 use bollard::errors::Error;
 use bollard::models::ContainerCreateBody;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use xy_config::settings::{ContainerSettings, Pull};
+use xy_config::settings::{ContainerSettings, MountSource, Pull};
 
 use super::Shared;
 use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
-use super::engine::{Engine, is_conflict};
+use super::engine::{Engine, is_name_taken};
 use super::faults;
 use super::kept::Keeper;
 use super::pull::{self, NotPulled};
@@ -65,6 +67,9 @@ pub(super) async fn begin(
     let settings = order.settings.container().ok_or_else(no_container)?;
     let engine = Engine::find(settings).await.map_err(|why| faults::no_engine(&why))?;
     shared.engines.saw(&engine.socket);
+    if let Some(missing) = missing_folder(settings).await {
+        return Err(faults::no_folder(&order.settings, &missing).into());
+    }
     have_image(&engine, &order, settings, &progress, &mut cancelled).await?;
     let name = create::name(&shared.home, &order.key);
     let id = make(&shared, &engine, &order, settings, &name).await?;
@@ -73,6 +78,20 @@ pub(super) async fn begin(
         let _ = timeout(UNDO_WITHIN, engine.remove(&id)).await; // Else it is found later.
     }
     begun
+}
+
+/// A folder that is to be mounted and does not exist: some engines would make it.
+async fn missing_folder(settings: &ContainerSettings) -> Option<String> {
+    let folders = settings.volumes.iter().filter_map(|volume| match &volume.source {
+        MountSource::Folder(path) => Some(path.clone()),
+        MountSource::Volume(_) => None,
+    });
+    let folders: Vec<String> = folders.collect();
+    let is_missing = |path: &String| {
+        std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    let looked = spawn_blocking(move || folders.into_iter().find(is_missing));
+    looked.await.ok().flatten()
 }
 
 fn no_container() -> LaunchFault {
@@ -132,7 +151,7 @@ async fn make(
     loop {
         match engine.create(name, platform, body.clone()).await {
             Ok(id) => return Ok(id),
-            Err(why) if is_conflict(&why) && tries < NAME_TRIES => {
+            Err(why) if is_name_taken(&why) && tries < NAME_TRIES => {
                 tries += 1;
                 if !is_left_by_us(shared, engine, order, name).await {
                     return Err(faults::not_started(&order.settings, name, &why).into());
