@@ -149,6 +149,25 @@ pub(crate) struct Spinner {
     bar: ProgressBar,
 }
 
+impl Spinner {
+    /// Who can say something else beside it meanwhile; nobody, if nobody sees it.
+    pub(crate) fn teller(&self) -> Option<Teller> {
+        (!self.bar.is_hidden()).then(|| Teller { bar: self.bar.clone() })
+    }
+}
+
+/// Says what a spinner shows, from anywhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Teller {
+    bar: ProgressBar,
+}
+
+impl Teller {
+    pub(crate) fn say(&self, text: String) {
+        self.bar.set_message(text);
+    }
+}
+
 impl Drop for Spinner {
     fn drop(&mut self) {
         self.bar.finish_and_clear();

@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod list;
 pub(crate) mod logs;
+mod progress;
 pub(crate) mod reload;
 pub(crate) mod remove;
 pub(crate) mod request;
@@ -33,6 +34,7 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::outcome::Outcome;
 use crate::render::safe_text;
+use crate::verbs::progress::Following;
 
 /// What `start`, `stop` and `restart` have in common.
 #[derive(Debug, clap::Args)]
@@ -58,7 +60,10 @@ fn carry_out<T: DeserializeOwned>(
     let shown = name.as_deref().map_or("all servers".into(), safe_text).into_owned();
     let mut link = Link::open()?;
     let spinner = output.spinner(format!("{gerund} {shown}"));
+    let following = name.clone().zip(spinner.teller()).filter(|_| !ask.no_wait);
+    let following = following.map(|(name, teller)| Following::begin(name, teller));
     let result = link.ask(&request(Select { name, all, wait: !ask.no_wait }))?;
+    drop(following);
     drop(spinner);
     let outcome = judge(&read(&result)?, !ask.no_wait);
     if ask.json.json {

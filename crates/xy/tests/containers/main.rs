@@ -12,6 +12,7 @@ mod adoption;
 mod faults;
 mod http;
 mod life;
+mod pull;
 mod stage;
 mod storm;
 #[path = "../support/mod.rs"]

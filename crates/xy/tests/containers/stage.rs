@@ -150,7 +150,7 @@ impl OwnEngine {
             .arg(format!("up-{kind}"))
             .arg(self.path())
             // Beside another engine it must not touch what both would share.
-            .env("XY_DOCKERD_OPTIONS", "--bridge=none --iptables=false")
+            .env("XY_ENGINE_ALONE", "1")
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();

@@ -143,7 +143,8 @@ pub(super) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             format!("create it, or correct `volumes` at {file}"),
         );
     }
-    if has(&["network"]) && has(&["not found", "no such network", "unable to find"]) {
+    let is_404 = matches!(why, Error::DockerResponseServerError { status_code: 404, .. });
+    if is_404 && has(&["network"]) || has(&["unable to find network"]) {
         return told(
             true,
             format!("its network does not exist: {words}"),
