@@ -178,8 +178,8 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
         "cap-add" => read.cap_add = capabilities(reader, node, word),
         "tmpfs" => read.tmpfs = tmpfs(reader, node, word),
         "pull" => {
-            read.pull =
-                reader.choice(node, word, "pull", &PULLS).map_or(Pull::Missing, |it| it.value)
+            let pull = reader.choice(node, word, "pull", &PULLS);
+            read.pull = pull.map_or(Pull::Missing, |it| it.value);
         }
         "platform" => {
             let why = "an operating system and an architecture, as in `linux/arm64`";
