@@ -22,6 +22,7 @@ use xy_supervisor::AddedServers;
 use xy_supervisor::fleet::{Ask, Fleet, FleetParts};
 use xy_supervisor::instance::{Holder, InstanceHandle, Snapshot};
 use xy_supervisor::launch::EveryLauncher;
+use xy_supervisor::launch::container::ContainerLauncher;
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::speak::{Before, Line, Said, Speak, Told, Way};
@@ -150,8 +151,10 @@ impl Home {
             let processes = ProcessLauncher::new(shim, logs, locks, None, speaker.clone());
             let processes = Arc::new(processes);
             let (adopted, _) = processes.adopt_all().await;
+            let kept_dir = self.folder.path().join("containers");
+            let containers = ContainerLauncher::new(kept_dir, logs_dir.clone(), speaker.clone());
             let remotes = RemoteLauncher::new(speaker);
-            let launcher = Arc::new(EveryLauncher { processes, remotes });
+            let launcher = Arc::new(EveryLauncher { processes, remotes, containers });
             let parts = FleetParts {
                 added: AddedServers::default(),
                 added_file: locks_dir.join("added.json"),

@@ -361,9 +361,9 @@ impl Driver {
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
             said = said_in(&mut self.speech) => said.map_or(Turn::SpeakerGone, Turn::Said),
-            carried = ended(&mut self.carrying) => {
+            cut = ended(&mut self.carrying) => {
                 self.carrying = None;
-                match carried {
+                match cut {
                     Some((carrier, cut)) => Turn::Cut(Box::new(carrier), cut),
                     None => Turn::Over(Fate::Lost("the daemon has a fault".to_owned())),
                 }

@@ -41,8 +41,8 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
                 }
             },
             // A busy engine takes its time, which is not that of the server.
-            _ = still.tick() => prepare(&ends, &told.borrow()),
-            Ok(()) = told.changed() => prepare(&ends, &told.borrow_and_update()),
+            _ = still.tick() => prepare(&ends, told.borrow().as_deref()),
+            Ok(()) = told.changed() => prepare(&ends, told.borrow_and_update().as_deref()),
         }
     };
     let last = match begun {
@@ -71,7 +71,7 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
 }
 
 /// Tells how far the beginning is.
-fn prepare(ends: &InstanceEnds, progress: &Option<String>) {
-    let what = progress.clone().unwrap_or_else(|| "its engine makes the container".to_owned());
+fn prepare(ends: &InstanceEnds, progress: Option<&str>) {
+    let what = progress.unwrap_or("its engine makes the container").to_owned();
     let _ = ends.news.try_send(News::Preparing(what)); // The next one tells more.
 }
