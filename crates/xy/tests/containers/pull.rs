@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -21,6 +21,8 @@ struct Shelf {
     blobs: Vec<(String, Vec<u8>)>,
     /// Until then only half of a blob is given out.
     is_open: AtomicBool,
+    /// How often somebody has waited for the other half.
+    waits: AtomicU32,
 }
 
 struct Registry {
@@ -77,6 +79,7 @@ impl Registry {
             manifest: manifest.to_string().into_bytes(),
             blobs: vec![(config_digest, config), (layer_digest, layer)],
             is_open: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -128,7 +131,8 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
         body.split_at(if body.len() > 1_000_000 { body.len() / 2 } else { body.len() });
     visitor.write_all(now)?;
     while !later.is_empty() && !shelf.is_open.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
+        shelf.waits.fetch_add(1, Ordering::Relaxed);
     }
     visitor.write_all(later)
 }
@@ -143,7 +147,7 @@ fn docker_fetches_an_image_and_tells_how_far_it_is_and_a_stop_ends_that() {
     let kdl =
         kdl.replace("localhost/xy-test", &image).replace("pull \"never\"", "pull \"missing\"");
     // Much less time than it takes: that begins when the image is there.
-    home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"8s\"; }}\n"));
+    home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"4s\"; }}\n"));
     home.daemon();
     let told = format!("pulling {image} ");
     home.wait_until("it is told how far it is", || {
@@ -160,7 +164,10 @@ fn docker_fetches_an_image_and_tells_how_far_it_is_and_a_stop_ends_that() {
 
     let _ = home.call("start", json!({ "name": "one", "wait": false }));
     home.wait_until("it is fetched again", || reason(&home, "one").starts_with("pulling "));
-    std::thread::sleep(Duration::from_secs(10)); // Longer than it has to become ready.
+    registry.shelf.waits.store(0, Ordering::Relaxed);
+    home.wait_until("that takes longer than it has to become ready", || {
+        registry.shelf.waits.load(Ordering::Relaxed) > 250 // Of 20 ms each, at least.
+    });
     assert_eq!(status(&home, "one")["state"], "starting", "{}", reason(&home, "one"));
     registry.shelf.is_open.store(true, Ordering::Relaxed);
     running(&home, "one");

@@ -76,10 +76,13 @@ impl Engine {
 
     /// All containers of a home, running or not.
     pub(crate) fn containers(&self, home: &Home) -> Vec<Value> {
-        let filter = json!({ "label": [format!("test={}", home.mark())] }).to_string();
-        let filter: String = filter.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let found = self.must("GET", &format!("/containers/json?all=1&filters={filter}"));
+        let found = self.must("GET", &listing(home.mark()));
         serde_json::from_str(&found).unwrap_or_else(|why| panic!("{why}: {found}"))
+    }
+
+    /// All that a container has said, as its engine has kept it.
+    pub(crate) fn said(&self, id: &str) -> String {
+        self.must("GET", &format!("/containers/{id}/logs?stdout=1&stderr=1"))
     }
 
     /// The one container of a home: its id.
@@ -115,11 +118,17 @@ impl Engine {
     pub(crate) fn finish(&self, home: Home) {
         let mark = home.mark().to_owned();
         home.finish();
-        let filter = json!({ "label": [format!("test={mark}")] }).to_string();
-        let filter: String = filter.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let left = self.must("GET", &format!("/containers/json?all=1&filters={filter}"));
+        let left = self.must("GET", &listing(&mark));
         assert_eq!(left.trim(), "[]", "containers are left");
     }
+}
+
+/// Where all containers with the mark of a test are listed.
+fn listing(mark: &str) -> String {
+    let filter = json!({ "label": [format!("test={mark}")] }).to_string();
+    let filter = filter.replace('{', "%7b").replace('}', "%7d").replace('"', "%22");
+    let filter = filter.replace('[', "%5b").replace(']', "%5d").replace('=', "%3d");
+    format!("/containers/json?all=1&filters={filter}")
 }
 
 /// An engine that ends with the test.
@@ -165,7 +174,7 @@ impl OwnEngine {
             if is_gentle { rustix::process::Signal::TERM } else { rustix::process::Signal::KILL };
         support::signal(pid, signal);
         while xy_testkit::is_alive(pid) {
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 }
