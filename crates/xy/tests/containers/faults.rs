@@ -238,3 +238,59 @@ fn podman_restarted_under_us_cuts_its_containers_off_and_they_come_again() {
     drop(client);
     engine.finish(home);
 }
+
+/// An engine whose containers live on when it is restarted, and a server of it.
+fn living_on(home: &xy_testkit::Home) -> (Engine, crate::stage::OwnEngine) {
+    let (engine, own) = Engine::with_options("docker", "--live-restore");
+    let restart =
+        "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
+    engine.mcp_server(home, "one", &[], restart);
+    (engine, own)
+}
+
+#[test]
+fn docker_restarted_under_a_living_container_is_attached_again() {
+    let home = home();
+    let (engine, own) = living_on(&home);
+    home.daemon();
+    let first = running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    // What was said must have arrived by then.
+    let uptime = || status(&home, "one")["uptime_secs"].as_u64().unwrap_or_default();
+    let so_far = uptime();
+    home.wait_until("it has been quiet for a while", || uptime() >= so_far + 4);
+    own.end("docker", true);
+    own.up("docker");
+    home.wait_until("it answers again", || {
+        let call = client.start_call("one__echo", json!({ "message": "hello" }));
+        client.answer_within(call, std::time::Duration::from_secs(5)).is_some()
+    });
+    assert_eq!(running(&home, "one"), first, "it is the same container");
+    assert_eq!(status(&home, "one")["restarts_total"], 0);
+    drop(client);
+    engine.finish(home);
+}
+
+#[test]
+fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
+    let home = home();
+    let (engine, own) = living_on(&home);
+    home.daemon();
+    let first = running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    let lost = client.start_call("one__never", json!({}));
+    own.end("docker", false);
+    own.up("docker");
+    home.wait_until("there is another", || {
+        let now = status(&home, "one");
+        now["state"] == "running" && pid_in(&now) != first
+    });
+    let answer = client.wait_answer(lost);
+    assert!(answer["error"].is_object(), "{answer}");
+    echoes(&client, "one");
+    assert_eq!(engine.containers(&home).len(), 1);
+    drop(client);
+    engine.finish(home);
+}

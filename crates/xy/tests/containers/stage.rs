@@ -41,8 +41,14 @@ impl Engine {
     /// An engine of its own in a new folder, for tests that end and start it.
     #[track_caller]
     pub(crate) fn of_its_own(kind: &'static str) -> (Self, OwnEngine) {
+        Self::with_options(kind, "")
+    }
+
+    /// The same, with options for Docker's.
+    #[track_caller]
+    pub(crate) fn with_options(kind: &'static str, options: &'static str) -> (Self, OwnEngine) {
         let folder = tempfile::Builder::new().prefix("xye").tempdir_in("/tmp").unwrap();
-        let own = OwnEngine { folder };
+        let own = OwnEngine { folder, options };
         let socket = own.path().join(format!("{kind}.sock"));
         own.up(kind);
         (Self { kind, socket }, own)
@@ -135,6 +141,7 @@ fn listing(mark: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct OwnEngine {
     folder: tempfile::TempDir,
+    options: &'static str,
 }
 
 impl OwnEngine {
@@ -160,6 +167,7 @@ impl OwnEngine {
             .arg(self.path())
             // Beside another engine it must not touch what both would share.
             .env("XY_ENGINE_ALONE", "1")
+            .env("XY_DOCKERD_OPTIONS", self.options)
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();

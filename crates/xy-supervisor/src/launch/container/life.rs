@@ -51,6 +51,9 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a log may take to be written at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long an engine may take to attach again, and to say what was missed.
+const ATTACH_WITHIN: Duration = Duration::from_secs(10);
+
 /// How often it is looked whether somebody else has done something to it.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -475,7 +478,7 @@ impl Driver {
             self.carrier = Some(carrier);
             return self.unfit(CLOSED_STDOUT.to_owned()).await;
         }
-        let place = carrier.counter.place();
+        let place = carrier.counter.heard();
         let (engine, id) = (self.engine.clone(), self.id.clone());
         let again = async {
             let mut attached = engine.attach(&id).await.map_err(|why| faults::words(&why))?;
@@ -483,11 +486,14 @@ impl Driver {
             let missed = missed.map_err(|why| why.to_string())?;
             Ok::<_, String>((with_fresh(missed, &mut attached.output).await, attached))
         };
-        match again.await {
+        // Nothing else is heard meanwhile, so it may not take long.
+        let again = timeout(ATTACH_WITHIN, again).await;
+        match again.unwrap_or_else(|_| Err("its engine takes too long".to_owned())) {
             Ok((missed, attached)) => {
                 tracing::info!(server = %self.order.key, "attached again");
                 carrier.counter = Counter::after(place);
-                carrier.make_good(missed).await;
+                // Whoever does not read what was missed misses it.
+                let _ = timeout(ATTACH_WITHIN, carrier.make_good(missed)).await;
                 (self.carrier, self.attached) = (Some(carrier), Some(attached));
                 self.carry();
             }

@@ -103,7 +103,12 @@ impl Counter {
         }
     }
 
-    /// How far it is, if everything that came has been used.
+    /// How far it is, to the byte: for whoever has had all of it, and goes on.
+    pub(super) fn heard(&self) -> Place {
+        Place { out: self.out, ..self.place() }
+    }
+
+    /// How far it is for somebody else, if everything that came has been used.
     pub(super) fn place(&self) -> Place {
         let (quiet_second, quiet_out, quiet_err) = self.quiet;
         Place { out: self.out_lines, err: self.err, quiet_second, quiet_out, quiet_err }
@@ -176,7 +181,7 @@ mod tests {
     fn only_whole_lines_count_as_heard() {
         let mut counter = Counter::after(Place::default());
         counter.hear(false, b"one\ntw", 1000, 0);
-        assert_eq!(counter.place().out, 4);
+        assert_eq!((counter.place().out, counter.heard().out), (4, 6));
         counter.hear(false, b"o\n", 1001, 0);
         counter.hear(true, b"oops", 1002, 0);
         assert_eq!((counter.place().out, counter.place().err), (8, 4));
