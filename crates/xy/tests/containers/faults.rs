@@ -294,3 +294,30 @@ fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
     drop(client);
     engine.finish(home);
 }
+
+/// As nobody, who has no right to anything. The socket of an engine is for its group alone.
+#[test]
+fn docker_that_may_not_be_used_is_told_at_once() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let engine = Engine::docker();
+    let home = home();
+    home.write_config("servers/one.kdl", &engine.kdl(&home, &["xy-test-mcp"], ""));
+    let as_nobody = home.root().join("harness/as-nobody");
+    let script = format!(
+        "#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups -- {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_xy")
+    );
+    std::fs::write(&as_nobody, script).unwrap();
+    std::fs::set_permissions(&as_nobody, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let chowned = std::process::Command::new("chown")
+        .args(["-R", "65534:65534"])
+        .arg(home.root())
+        .status()
+        .unwrap();
+    assert!(chowned.success());
+    let daemon = home.spawn_daemon(&as_nobody, &[]);
+    let told = "to=failed reason=there is no right to use the container engine at";
+    home.wait_until("it is told", || daemon.stderr().contains(told));
+    engine.finish(home);
+}

@@ -178,3 +178,39 @@ impl Log {
         self.next_seq += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn both_streams_are_in_the_file_and_in_the_ring_to_the_last_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.log");
+        let book = Arc::new(LogBook::default());
+        let (log, _troubled) = LogSink::open(&file, book.clone());
+        log.put(false, Bytes::from_static(b"one\ntw"));
+        log.put(true, Bytes::from_static(b"oops\n"));
+        log.put(false, Bytes::from_static(b"o"));
+        log.finish().await;
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(written, "[out] one\n[err] oops\n[out] two\n");
+        let (lines, _) = book.tail(10);
+        let shown: Vec<_> = lines.iter().map(|line| (line.is_stderr, line.bytes.clone())).collect();
+        assert_eq!(
+            shown,
+            [(false, b"one".to_vec()), (true, b"oops".to_vec()), (false, b"two".to_vec())]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_cannot_be_written_is_told_and_holds_up_nobody() {
+        let (log, mut troubled) =
+            LogSink::open(Path::new("/proc/nowhere/one.log"), Arc::new(LogBook::default()));
+        for _ in 0..10 * WAITING {
+            log.put(true, Bytes::from_static(b"line\n"));
+        }
+        log.finish().await;
+        assert!(troubled.wait_for(Option::is_some).await.unwrap().is_some());
+    }
+}
