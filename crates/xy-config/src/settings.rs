@@ -548,7 +548,7 @@ pub struct Tmpfs {
 pub enum Pull {
     /// When the engine has none of that name.
     Missing,
-    /// Before every start by an operator, and when there is none.
+    /// Before every start; an older one will do if there is one and none can be had.
     Always,
     /// Never.
     Never,

@@ -95,11 +95,17 @@ impl ContainerLauncher {
             _ => 0,
         };
         // First the stream, then the log: what comes in between comes twice, and never not at all.
-        let mut attached = engine.attach(&id).await.ok()?;
+        let mut attached = match fate {
+            None => Some(engine.attach(&id).await.ok()?),
+            Some(_) => None,
+        };
         let missed = missed::read(&engine, &id, keeper.place().read()).await;
-        let (missed, is_torn) = match missed {
-            Ok(missed) => (with_fresh(missed, &mut attached.output).await, is_torn),
-            Err(why) => {
+        let (missed, is_torn) = match (missed, &mut attached) {
+            (Ok(missed), Some(attached)) => {
+                (with_fresh(missed, &mut attached.output).await, is_torn)
+            }
+            (Ok(missed), None) => (missed, is_torn),
+            (Err(why), _) => {
                 tracing::error!(%server, "{why}: it is started anew");
                 (Missed::default(), true)
             }

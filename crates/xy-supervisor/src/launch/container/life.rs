@@ -176,7 +176,7 @@ impl Driver {
             keeper,
             log,
             troubles,
-            attached: Some(attached),
+            attached,
             carrier: Some(Box::new(carrier)),
             carrying: None,
             carried_since: Instant::now(),

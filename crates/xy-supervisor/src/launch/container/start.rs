@@ -37,7 +37,8 @@ pub(super) struct Begun {
     pub(super) engine: Engine,
     pub(super) id: String,
     pub(super) pid: u32,
-    pub(super) attached: AttachContainerResults,
+    /// None of one that has ended.
+    pub(super) attached: Option<AttachContainerResults>,
     pub(super) keeper: Keeper,
 }
 
@@ -199,6 +200,7 @@ async fn run(
     let refused = |why: Error| faults::not_started(&order.settings, name, &why);
     let attached = engine.attach(id).await.map_err(refused)?;
     let mut keeper = Keeper::new(&shared.kept_dir, &order.key, id, &engine.socket);
+    keeper.forget(); // Whatever is there is of an earlier one.
     let now = millis(time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     keeper.change(|kept| {
         (kept.began_ms, kept.noted_ms) = (now, now);
@@ -213,7 +215,10 @@ async fn run(
         Ok(u32::try_from(state.pid.unwrap_or_default()).unwrap_or_default())
     };
     match started.await {
-        Ok(pid) => Ok(Begun { engine: engine.clone(), id: id.to_owned(), pid, attached, keeper }),
+        Ok(pid) => {
+            let (engine, attached) = (engine.clone(), Some(attached));
+            Ok(Begun { engine, id: id.to_owned(), pid, attached, keeper })
+        }
         Err(why) => {
             keeper.forget();
             Err(why)
