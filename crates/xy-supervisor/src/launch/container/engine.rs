@@ -163,11 +163,15 @@ impl Engine {
         let seconds = ANSWER_WITHIN.as_secs();
         let docker = Docker::connect_with_unix(&path, seconds, API_DEFAULT_VERSION)
             .map_err(|error| silent(error.to_string()))?;
-        let docker = timeout(HELLO_WITHIN, docker.negotiate_version())
+        let hello = async {
+            let docker = docker.negotiate_version().await?;
+            let version = docker.version().await?;
+            Ok::<_, Error>((docker, version))
+        };
+        let (docker, version) = timeout(HELLO_WITHIN, hello)
             .await
             .map_err(|_| silent(format!("nothing within {HELLO_WITHIN:?}")))?
             .map_err(|error| silent(error.to_string()))?;
-        let version = docker.version().await.map_err(|error| silent(error.to_string()))?;
         let parts = version.components.unwrap_or_default();
         let closes_stdin = parts.iter().any(|part| part.name.contains("Podman"));
         let patient = docker.clone().with_timeout(PATIENT);
@@ -382,5 +386,49 @@ mod tests {
         assert_eq!(found(None, None, &env), [why]);
         assert_eq!(found(None, Some(EngineKind::Podman), &env), ["/run/podman/podman.sock"]);
         assert_eq!(found(None, None, &[("DOCKER_HOST", "")])[0], "/var/run/docker.sock");
+    }
+
+    /// Somebody at a socket who says this to everyone, and then hangs up or never does.
+    fn stranger(folder: &tempfile::TempDir, says: &'static [u8], hangs_up: bool) -> PathBuf {
+        let socket = folder.path().join("engine.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            let mut kept = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.writable().await;
+                let _ = stream.try_write(says);
+                if !hangs_up {
+                    kept.push(stream);
+                }
+            }
+        });
+        socket
+    }
+
+    async fn found_at(socket: PathBuf) -> String {
+        let host = Some(format!("unix://{}", socket.display()));
+        let settings = ContainerSettings { host, ..ContainerSettings::of_image("x".into()) };
+        match Engine::find(&settings).await {
+            Ok(_) => "an engine".to_owned(),
+            Err(why) => why.to_string(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn somebody_who_is_no_engine_is_not_taken_for_one() {
+        let strangers: [(&[u8], bool); 5] = [
+            (b"", true),
+            (b"", false),
+            (b"hello, I am a shell\n", true),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", true),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"ApiVersion\":\"1.4", false),
+        ];
+        for (says, hangs_up) in strangers {
+            let folder = tempfile::tempdir().unwrap();
+            let told = found_at(stranger(&folder, says, hangs_up)).await;
+            assert!(told.contains("does not answer"), "{told}");
+        }
+        let nobody = found_at(PathBuf::from("/nowhere/engine.sock")).await;
+        assert_eq!(nobody, "no container engine listens at `/nowhere/engine.sock`");
     }
 }
