@@ -151,6 +151,8 @@ mod limits;
 
 mod policies;
 
+mod preparing;
+
 mod requests;
 
 mod reloads;
