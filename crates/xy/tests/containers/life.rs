@@ -11,6 +11,7 @@ crate::with_each_engine!(
     one_that_dies_is_started_again,
     one_that_keeps_dying_is_given_up_and_a_restart_counts_anew,
     what_it_says_is_in_its_log,
+    no_line_of_a_flood_is_lost,
     one_that_does_not_end_is_killed_after_its_grace,
     one_that_uses_too_much_memory_is_named_as_such,
     a_change_of_its_file_makes_a_new_one,
@@ -125,6 +126,19 @@ fn what_it_says_is_in_its_log(engine: &Engine) {
     assert!(log.contains("[err] stopping"), "its last words are there: {log}");
     let shown = home.xy(&["logs", "two"]);
     assert!(shown.stdout.contains("to stderr"), "{shown:?}");
+    engine.finish(home);
+}
+
+fn no_line_of_a_flood_is_lost(engine: &Engine) {
+    let home = home();
+    home.server("one", &engine.kdl(&home, &["xy-test-spew", "--lines", "20000"], ""));
+    home.daemon();
+    home.wait_for_state("one", "stopped");
+    let log = std::fs::read_to_string(home.log_file("one")).unwrap();
+    // One that ends on its first question is started once more.
+    let lives = if log.lines().count() > 20_000 { 2 } else { 1 };
+    assert_eq!(log.lines().count(), lives * 20_000);
+    assert!(log.lines().all(|line| line.starts_with("[err] line ")));
     engine.finish(home);
 }
 

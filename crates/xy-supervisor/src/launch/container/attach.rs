@@ -214,7 +214,7 @@ async fn pass_on(is_stderr: bool, bytes: Bytes, stdout: Option<&mut pipe::Sender
         Some(stdout) if !is_stderr => {
             let _ = stdout.write_all(&bytes).await; // Nobody may speak with it any more.
         }
-        _ => log.put(is_stderr, bytes),
+        _ => log.write(is_stderr, bytes).await,
     }
 }
 

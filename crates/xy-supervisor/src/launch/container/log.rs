@@ -1,17 +1,17 @@
 //! The output of a container, to where that of processes goes: its file and the ring.
 //!
-//! A task of its own, so that no disk ever holds up a server: what it has no room for is
-//! counted, and the count is told.
+//! A task of its own, so that no disk that hangs holds up a server: a slow one is waited for, as a
+//! shim does; what one that hangs has no room for is counted, and the count is told.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use xy_shim::disk_log::DiskLog;
 use xy_shim::lines::Splitter;
 use xy_shim::wire::{LogOrder, Record, flags, put_record};
@@ -20,17 +20,22 @@ use crate::launch::millis;
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, LogBook};
 use crate::wait::time_of_day;
 
-/// Pieces that wait for the disk; an engine's are at most 32 KiB long.
-const WAITING: usize = 128;
+/// Pieces that wait for the disk; an engine's are at most 32 KiB long, and most are a line.
+const WAITING: usize = 512;
+
+/// A disk that takes longer for all of them hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(2);
 
 /// So many pieces are written at once.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = WAITING;
 
 /// Where output goes.
 #[derive(Debug, Clone)]
 pub(super) struct LogSink {
     pieces: mpsc::Sender<Piece>,
     dropped: Arc<AtomicU64>,
+    /// The disk hung when it was last waited for.
+    hangs: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -57,7 +62,18 @@ impl LogSink {
             next_seq: book.next_seq(),
         };
         tokio::spawn(write(order, book, waiting, trouble, dropped.clone()));
-        (Self { pieces, dropped }, troubled)
+        (Self { pieces, dropped, hangs: Arc::default() }, troubled)
+    }
+
+    /// Takes some bytes as they came, and waits for a disk that is slow.
+    pub(super) async fn write(&self, is_stderr: bool, bytes: Bytes) {
+        if self.pieces.capacity() > 0 {
+            self.hangs.store(false, Ordering::Relaxed);
+        } else if !self.hangs.load(Ordering::Relaxed) {
+            let room = timeout(HANGS_AFTER, self.pieces.reserve()).await;
+            self.hangs.store(room.is_err(), Ordering::Relaxed);
+        }
+        self.put(is_stderr, bytes);
     }
 
     /// Takes some bytes as they came. Never waits.
@@ -204,11 +220,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_disk_that_is_only_slow_costs_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.log");
+        let (log, _troubled) = LogSink::open(&file, Arc::new(LogBook::default()));
+        for _ in 0..20 * WAITING {
+            log.write(true, Bytes::from_static(b"line\n")).await;
+        }
+        log.finish().await;
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 20 * WAITING);
+    }
+
+    #[tokio::test]
     async fn a_disk_that_cannot_be_written_is_told_and_holds_up_nobody() {
         let (log, mut troubled) =
             LogSink::open(Path::new("/proc/nowhere/one.log"), Arc::new(LogBook::default()));
         for _ in 0..10 * WAITING {
-            log.put(true, Bytes::from_static(b"line\n"));
+            log.write(true, Bytes::from_static(b"line\n")).await;
         }
         log.finish().await;
         assert!(troubled.wait_for(Option::is_some).await.unwrap().is_some());

@@ -14,7 +14,7 @@ use crate::lifecycle::Exit;
 use crate::speak::Told;
 
 /// How long the rest of what a container said may take to come, after its end.
-const REST_WITHIN: Duration = Duration::from_secs(3);
+const REST_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long an engine may take to kill.
 const KILL_WITHIN: Duration = Duration::from_secs(20);
