@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use xy_config::settings::Isolation;
 use xy_protocol::error::CallError;
-use xy_supervisor::instance::Holder;
+use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::{House, Hub};
 use crate::bridge::hold::{self, Hold, Kept, NewHold, ReplyTo};
@@ -25,7 +25,7 @@ use crate::modern::{MISSING_CAPABILITY, Manner, Wrong};
 use crate::names::quoted;
 use crate::say;
 use crate::server::Server;
-use crate::upstream::{Caller, Upstream};
+use crate::upstream::{Caller, Upstream, Wanted};
 
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
@@ -180,13 +180,14 @@ impl Hub {
         self.tune();
     }
 
-    /// Has resources of a server watched, which are among those that are; answers which can be.
+    /// Has resources of a server watched, which are among those that are, and tasks of it that
+    /// clients listen to; answers which can be.
     pub(crate) async fn watch(
         &self,
         server: &Rc<Server>,
         client: &Rc<Client>,
         uris: BTreeSet<String>,
-    ) -> Result<Rc<BTreeSet<String>>, CallError> {
+    ) -> Result<Rc<Wanted>, CallError> {
         let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
         let upstream = self.once_there(server, holder, by).await;
@@ -211,7 +212,7 @@ impl Hub {
                 watched.insert(uri);
             }
         }
-        Ok(Rc::new(watched))
+        Ok(Rc::new(Wanted { uris: watched, ..Wanted::default() }))
     }
 
     /// An instance, as soon as it can be asked, if that is by then.
@@ -242,19 +243,28 @@ impl Hub {
     pub(super) fn unwatched(&self, server: &Rc<Server>, holder: Holder, uri: &str) {
         let Some(upstream) = server.upstream(holder) else { return };
         if upstream.era() == Era::Modern {
-            let watched = self.watched(server, holder);
-            tokio::task::spawn_local(async move {
-                let _ = upstream.listen_to(watched).await; // Nobody waits for it.
-            });
-            return;
+            // The wish stands, and nobody waits for it.
+            return drop(upstream.listen_to(self.watched(server, holder)));
         }
         let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
         super::let_be(upstream.ask("resources/unsubscribe", Some(&params)));
     }
 
+    /// Nobody listens any more to tasks that these instances may work on.
+    pub(crate) fn follows_no_more(&self, at: BTreeSet<InstanceKey>) {
+        for key in at {
+            let Some(server) = self.server(key.server.as_str()) else { continue };
+            if let Some(upstream) = server.upstream(key.holder).filter(|it| it.is_modern()) {
+                drop(upstream.listen_to(self.watched(&server, key.holder)));
+            }
+        }
+    }
+
     /// What is watched at an instance.
-    pub(crate) fn watched(&self, server: &Server, holder: Holder) -> BTreeSet<String> {
-        self.subscriptions.borrow().of(&server.name, holder).into_iter().collect()
+    pub(crate) fn watched(&self, server: &Server, holder: Holder) -> Wanted {
+        let uris = self.subscriptions.borrow().of(&server.name, holder).into_iter().collect();
+        let at = InstanceKey { server: server.name.clone(), holder };
+        Wanted { uris, tasks: self.followed_at(&at) }
     }
 
     /// A server refused a request until its client's user has done something elsewhere.
