@@ -259,16 +259,10 @@ impl Owners {
         }
     }
 
-    /// A server says of a task that it keeps it for so long; for ever, if it says `None`.
-    pub(crate) fn keeps(
-        &mut self,
-        at: &InstanceKey,
-        id: &str,
-        life: Option<Duration>,
-        now: Instant,
-    ) {
+    /// A server says of a task that it keeps it for so long.
+    pub(crate) fn keeps(&mut self, at: &InstanceKey, id: &str, life: Duration, now: Instant) {
         if let Some(task) = self.tasks.get_mut(at).and_then(|tasks| tasks.get_mut(id)) {
-            task.ends = now + kept_for(life);
+            task.ends = now + kept_for(Some(life));
         }
     }
 
@@ -491,10 +485,10 @@ mod tests {
     fn a_task_is_kept_for_as_long_as_its_server_says_last() {
         let (mut all, now) = (Owners::default(), Instant::now());
         all.begun_for(&at("s"), Owner::Token(1), new("t"), now);
-        all.keeps(&at("s"), "t", None, now);
+        all.keeps(&at("s"), "t", Duration::MAX, now);
         all.forget_old(now + Duration::from_secs(1000));
         assert!(all.is_worked_on(&at("s"), Owner::Token(1), "t"));
-        all.keeps(&at("s"), "t", Some(Duration::ZERO), now);
+        all.keeps(&at("s"), "t", Duration::ZERO, now);
         all.forget_old(now + GRACE);
         assert!(!all.knows_task(&at("s"), "t"));
     }

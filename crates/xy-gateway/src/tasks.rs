@@ -58,12 +58,12 @@ pub(crate) fn created(result: &str) -> Option<(String, Option<Duration>)> {
     (task.kind?.get() == r#""task""#).then(|| Some((task.id()?, task.life())))?
 }
 
-/// How long a task is kept of which a result tells: `None` if it does not say that.
-pub(crate) fn kept(result: &str) -> Option<Option<Duration>> {
-    let millis = Members::read(result)?.get("ttlMs")?;
-    let life =
-        millis.parse().ok().and_then(|it: f64| Duration::try_from_secs_f64(it / 1000.0).ok());
-    Some(life)
+/// How long a task is kept of which a result tells, if it says that; `null` is for ever.
+pub(crate) fn kept(result: &str) -> Option<Duration> {
+    match Members::read(result)?.get("ttlMs")? {
+        "null" => Some(Duration::MAX),
+        millis => Duration::try_from_secs_f64(millis.parse::<f64>().ok()? / 1000.0).ok(),
+    }
 }
 
 /// What a modern server is asked with about a task that is nobody's.
@@ -170,8 +170,11 @@ mod tests {
             let expected = expected.map(|(id, life)| (id.to_owned(), life));
             assert_eq!(created(result), expected, "{result}");
         }
-        assert_eq!(kept(r#"{"taskId":"a","ttlMs":1000}"#), Some(second));
-        assert_eq!((kept(r#"{"ttlMs":null}"#), kept("{}")), (Some(None), None));
+        assert_eq!(kept(r#"{"taskId":"a","ttlMs":1000}"#), second);
+        assert_eq!(kept(r#"{"ttlMs":null}"#), Some(Duration::MAX));
+        for odd in ["{}", r#"{"ttlMs":"x"}"#, r#"{"ttlMs":-1}"#, r#"{"ttlMs":1e999}"#] {
+            assert_eq!(kept(odd), None, "{odd}");
+        }
     }
 
     #[test]

@@ -317,6 +317,8 @@ pub(crate) struct Parked {
     used: RefCell<VecDeque<u64>>,
     next: Cell<u64>,
     bytes: Rc<Cell<usize>>,
+    /// When this daemon began to keep any, and what time it was then.
+    since: (Instant, u64),
 }
 
 /// What a state stands for.
@@ -351,6 +353,7 @@ impl Parked {
             used: RefCell::default(),
             next: Cell::new(first),
             bytes: Rc::default(),
+            since: (Instant::now(), seconds_now()),
         }
     }
 
@@ -433,13 +436,20 @@ impl Parked {
 
     /// What the client is to carry.
     pub(crate) fn state(&self, number: u64, bond: &Bond) -> String {
-        quoted(&state::sign(&self.key, number, now() + HELD_FOR.as_secs(), bond))
+        quoted(&state::sign(&self.key, number, self.now() + HELD_FOR.as_secs(), bond))
     }
 
     /// The number that a state stands for.
     pub(crate) fn verify(&self, written: &str, bond: &Bond) -> Result<u64, Unfit> {
         let state = text_of(written).ok_or(Unfit::NotOurs)?;
-        state::verify(&self.key, &state, now(), bond)
+        state::verify(&self.key, &state, self.now(), bond)
+    }
+
+    /// Seconds since 1970, since states outlive daemons. They pass as they do for the calls
+    /// that are kept, whoever sets the clock.
+    fn now(&self) -> u64 {
+        let (began, at) = self.since;
+        at + began.elapsed().as_secs()
     }
 
     /// Takes out what a state stands for, once.
@@ -484,8 +494,8 @@ impl Parked {
     }
 }
 
-/// Seconds since 1970: states outlive daemons.
-fn now() -> u64 {
+/// Seconds since 1970.
+fn seconds_now() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "no other clock outlives a daemon")]
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())

@@ -4,6 +4,7 @@ use super::*;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
+mod holds;
 mod tasks;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;

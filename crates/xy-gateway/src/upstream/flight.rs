@@ -137,9 +137,10 @@ impl Upstream {
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
         let call = Call { caller, place: 0, order: ours, watch: None };
         self.calls.borrow_mut().insert(ours, call);
-        let params = match is_modern {
-            true => tasks::params_for_modern(&id),
-            false => format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id)),
+        let params = if is_modern {
+            tasks::params_for_modern(&id)
+        } else {
+            format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id))
         };
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
             question.let_be();
