@@ -259,7 +259,7 @@ async fn whoever_does_not_come_back_has_its_call_cancelled() {
         assert_eq!(sent[1]["method"], "notifications/cancelled");
         assert_eq!(sent[1]["params"]["requestId"], ours);
         let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
-        assert_eq!(second.code(), -32010, "outcome unknown");
+        assert_eq!(second.code(), -32602, "it has expired");
         assert!(play.sent().is_empty(), "it is never sent as a new call");
         assert_eq!(play.hub.parked.len(), 0);
     })
