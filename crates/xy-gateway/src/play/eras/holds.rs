@@ -183,7 +183,7 @@ async fn who_comes_back_in_time_is_answered_and_who_does_not_is_told_why_not() {
         play.ask("a", "elicitation/create");
         now().await;
         let (_, state) = in_time.wanted();
-        later(HELD_FOR - SECOND).await;
+        later(599 * SECOND).await;
         let answer = answers(&state, &json!({ "q1": { "action": "accept" } }));
         let back = play.called_by(1, 2, "in time", &answer);
         assert_eq!(play.answered().len(), 1);
