@@ -507,9 +507,10 @@ impl Conversation for Client {
         for open in open {
             Self::give_up(open, "the client is gone");
         }
-        self.listens.take();
+        let followed = self.hears_no_more();
         self.answer_no_more();
         self.hub.left(self);
+        self.hub.follows_no_more(followed);
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {

@@ -2,7 +2,8 @@
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
 //! `lists.rs` answers what there is, `attribution.rs` decides whom a server's words are for,
-//! `tasks.rs` finds tasks, `status.rs` counts.
+//! `tasks.rs` finds tasks, `parking.rs` keeps calls for clients that come back, `houses.rs` those
+//! who cannot be told apart, `watching.rs` what is to be heard of, `status.rs` counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,10 +35,12 @@ use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
 mod attribution;
+mod houses;
 mod lists;
 mod parking;
 mod status;
 mod tasks;
+mod watching;
 
 pub(crate) use lists::no_resource;
 

@@ -285,7 +285,12 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
     match answer {
         Ok(answer) => of.read(&answer),
         Err(fault) if fault.kind == ErrorKind::Internal => {
-            Came::No(Trouble::Hopeless(fault.to_string()))
+            let what = match of {
+                Hello::Discover => crate::modern::DISCOVER,
+                Hello::Initialize => "initialize",
+            };
+            let why = format!("what it answered to `{what}` cannot be read: {fault}");
+            Came::No(Trouble::Hopeless(why))
         }
         Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }

@@ -46,6 +46,7 @@ pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
+pub(crate) use ears::Wanted;
 use ids::Ids;
 pub(crate) use patience::Watch;
 use wire::Wire;

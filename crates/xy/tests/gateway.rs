@@ -23,6 +23,8 @@ mod chatter;
 mod deaths;
 #[path = "gateway/eras.rs"]
 mod eras;
+#[path = "gateway/errands.rs"]
+mod errands;
 #[path = "gateway/fidelity.rs"]
 mod fidelity;
 #[path = "gateway/isolated.rs"]

@@ -242,7 +242,7 @@ impl Client {
                 None => Err(say::invalid("`ref` names neither a prompt nor a template")),
             },
             method if request.manner.is_some() && method.starts_with("tasks/") => {
-                Err(no_method(method))
+                self.by_task(request)
             }
             // They are all on one page.
             "tasks/list" if request.params.cursor().is_some() => {
@@ -255,6 +255,21 @@ impl Client {
                 self.send_on(request, &server, None)
             }
             method => Err(no_method(method)),
+        }
+    }
+
+    /// What a modern client asks about a task goes to the server that does it.
+    fn by_task(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if !matches!(request.method, "tasks/get" | "tasks/update" | "tasks/cancel") {
+            return Err(no_method(request.method));
+        }
+        let id = request.params.task_id().ok_or_else(|| say::invalid("`taskId` is not a text"))?;
+        let server = self.hub.server_of_modern_task(self, &id);
+        let is_declared = request.manner.as_ref().is_some_and(|it| it.has_tasks());
+        match server {
+            Err(fault) if fault.kind == ErrorKind::MethodNotFound => Err(fault),
+            _ if !is_declared => Ok(Verdict::Line(modern::knows_no_tasks().line(request.id))),
+            server => self.send_on(request, &server?, None),
         }
     }
 
@@ -332,16 +347,35 @@ impl Client {
         }
     }
 
-    /// Behind one door for all servers nobody could ask for a task again: by its id alone it is
-    /// not known whose it is. So there no server hears that the client knows tasks.
-    fn hidden<'t>(&self, request: &Request<'t>) -> Option<(&'t str, String)> {
+    /// Behind one door for all servers a task that is not remembered could never be asked for
+    /// again. So where there is no room for one, the server does not hear that the client
+    /// knows tasks.
+    fn hidden<'t>(&self, request: &Request<'t>, follow: &Follow) -> Option<(&'t str, String)> {
         let manner = request.manner.as_ref()?;
         let is_one_door = matches!(self.entry.view, View::Profile(_));
-        if !is_one_door || !manner.capabilities.contains(modern::TASKS) {
+        if !is_one_door || *follow != Follow::Nothing || !manner.has_tasks() {
             return None;
         }
         let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
         Some((written, modern::without_tasks(&Members::read(written)?)))
+    }
+
+    /// How the answer to a request is to be looked at. Tasks are passed between equals only.
+    fn follow(&self, request: &Request<'_>, server: &Rc<Server>) -> Follow {
+        let Some(manner) = &request.manner else {
+            let follow = follow(request);
+            let is_other = follow == Follow::NewTask && server.is_modern_to(self);
+            return if is_other { Follow::Nothing } else { follow };
+        };
+        if request.method.starts_with("tasks/") {
+            return Follow::Task;
+        }
+        // To one server alone its tasks are its own affair.
+        let is_one_door = matches!(self.entry.view, View::Profile(_));
+        if !is_one_door || !manner.has_tasks() || !server.is_modern_to(self) {
+            return Follow::Nothing;
+        }
+        if self.hub.has_room_for_modern_task(self) { Follow::NewTask } else { Follow::Nothing }
     }
 
     /// Has a resource watched at a modern server.
@@ -354,7 +388,8 @@ impl Client {
                 let name = &server.name;
                 say::invalid(format!("`{name}` does not tell of changes of this resource"))
             };
-            let watched = watched.and_then(|it| it.contains(&uri).then_some(()).ok_or_else(cannot));
+            let watched =
+                watched.and_then(|it| it.uris.contains(&uri).then_some(()).ok_or_else(cannot));
             if watched.is_err() {
                 client.hub.unwatch(&server, &client, &uri);
             }
@@ -369,18 +404,19 @@ impl Client {
         server: &Rc<Server>,
         renamed: Option<(&str, String)>,
     ) -> Result<Verdict, CallError> {
+        let follow = self.follow(request, server);
         let outgoing = upstream::Request {
             text: request.text,
             id: request.id,
             token: request.params.own_token(),
             renamed,
             what: (request.method, request.params.name().or(request.params.uri())),
-            follow: follow(request),
+            hidden: self.hidden(request, &follow),
+            follow,
             watch: None,
             params: request.params_text,
             meta: request.params.meta(),
             manner: request.manner.clone(),
-            hidden: self.hidden(request),
             rounds: request.rounds,
             has_state: request.params.state().is_some(),
         };
@@ -399,7 +435,7 @@ impl Client {
         if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {
             return Err(hold::refused(Unfit::NotOurs));
         }
-        if outgoing.follow == Follow::NewTask {
+        if outgoing.follow == Follow::NewTask && outgoing.manner.is_none() {
             self.hub.check_room_for_task(self)?;
         }
         match server.call(&self.me(), outgoing, request.stream)? {
@@ -464,8 +500,7 @@ impl Client {
     /// Who is there, for a client that says everything by itself.
     fn discover(&self, request: &Request<'_>) -> Verdict {
         let View::Server(name) = &self.entry.view else {
-            let introduction = self.hub.introduction(era::LATEST);
-            return Verdict::Result(modern::discovered_from(&introduction));
+            return Verdict::Result(self.hub.discovery());
         };
         let name = name.clone();
         let Some(server) = self.hub.server(&name) else {

@@ -255,6 +255,9 @@ impl Company for Hub {
                 return;
             }
             "notifications/tasks/status" => self.task_changed(by, params, during),
+            "notifications/tasks" if by.is_modern() => {
+                return self.task_told(by, params, line);
+            }
             "notifications/elicitation/complete" => self.owner_of_elicitation(by, params),
             _ => self.addressee(by, params, during),
         };
@@ -311,6 +314,10 @@ impl Company for Hub {
     }
 
     fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)> {
+        if by.is_modern() && answer.follow != &Follow::Nothing {
+            self.follow_modern(by.key(), answer);
+            return None;
+        }
         let mut owners = self.owners.borrow_mut();
         let (key, client) = (by.key(), answer.client.number());
         match (answer.follow, answer.outcome) {

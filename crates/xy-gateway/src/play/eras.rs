@@ -4,6 +4,9 @@ use super::*;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
+mod holds;
+mod tasks;
+
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
 /// What a modern client says of itself with each request.
@@ -256,7 +259,7 @@ async fn whoever_does_not_come_back_has_its_call_cancelled() {
         assert_eq!(sent[1]["method"], "notifications/cancelled");
         assert_eq!(sent[1]["params"]["requestId"], ours);
         let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
-        assert_eq!(second.code(), -32010, "outcome unknown");
+        assert_eq!(second.code(), -32602, "it has expired");
         assert!(play.sent().is_empty(), "it is never sent as a new call");
         assert_eq!(play.hub.parked.len(), 0);
     })
@@ -723,22 +726,6 @@ async fn equals_are_left_alone() {
         play.say(&want(ours, &json!({ "q": {} }), &json!("next")));
         assert_eq!(client.wanted().1, "next");
         assert_eq!(play.hub.parked.len(), 0);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn behind_one_door_for_all_no_server_hears_of_tasks() {
-    here(async {
-        let play = Play::modern().await;
-        let can = json!({ "extensions": { modern::TASKS: {}, "x": {} }, "roots": {} });
-        let params = json!({ "name": "s__x", "_meta": meta(&can, &json!({ "progressToken": 1 })) });
-        play.once(1, 1, "tools/call", &params);
-        let sent = play.sent();
-        let meta = &sent[0]["params"]["_meta"];
-        let expected = json!({ "extensions": { "x": {} }, "roots": {} });
-        assert_eq!(meta[modern::CAPABILITIES], expected);
-        assert_eq!(meta["progressToken"], sent[0]["id"]);
     })
     .await;
 }

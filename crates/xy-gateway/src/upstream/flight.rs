@@ -131,11 +131,17 @@ impl Upstream {
     pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
         let Caller::Nobody { house, follow: Follow::NewTask, .. } = nobody else { return };
         let house = *house;
-        let Some((id, _)) = tasks::begun(result) else { return };
+        let is_modern = self.is_modern();
+        let begun = if is_modern { tasks::created(result) } else { tasks::begun(result) };
+        let Some((id, _)) = begun else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
         let call = Call { caller, place: 0, order: ours, watch: None };
         self.calls.borrow_mut().insert(ours, call);
-        let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
+        let params = if is_modern {
+            tasks::params_for_modern(&id)
+        } else {
+            format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id))
+        };
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
             question.let_be();
         }

@@ -10,14 +10,15 @@
 //!   `--instructions TEXT`
 //! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
 //! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
-//! - `--tasks` does the tool `job` as a task, `--talks` adds `ask`, `refuse` and `chatter`
+//! - `--tasks` does the tool `job` as a task of the era it is called in, `--talks` adds `ask`, `refuse` and `chatter`
 //! - `--pass-unknown` answers unknown methods with their params
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
 //! Of the revision without `initialize` (2026-07-28):
 //!
 //! - `--era modern|both`: it speaks that, or that too; `--no-listen` without listeners
-//! - `--discover silent|dies|mute|late|CODE`: what it does when it is asked for that
+//! - `--discover silent|dies|mute|late|huge|odd|garbage|CODE`: what it does when it is asked for
+//!   that; `huge` is longer than anybody reads, `odd` is no answer, `garbage` no message
 //! - `--lies CODE`: it says that it speaks it, and refuses all else of it like this
 //!
 //! What it does wrong:
@@ -38,6 +39,7 @@ mod answer;
 mod catalog;
 mod chatter;
 mod eras;
+mod errands;
 mod http;
 mod jobs;
 mod lists;
