@@ -48,6 +48,16 @@ impl From<Whose> for Addressee {
     }
 }
 
+impl Addressee {
+    /// Whether it can be asked in no other call of this client's.
+    fn is_clear(&self, by: &Upstream) -> bool {
+        match self {
+            Self::Client(_, _, ours) => ours.is_none_or(|ours| by.is_clear(ours)),
+            Self::Parked(hold) => by.is_clear(hold.ours),
+        }
+    }
+}
+
 impl Hub {
     /// Whom a message of a server belongs to; `during` is the call it is about, if the way it
     /// came tells.
@@ -145,10 +155,15 @@ impl Hub {
         during: Option<u64>,
     ) -> Asking {
         if !method.starts_with("tasks/") {
-            return self.addressee(by, params, during).ok_or((
+            let found = self.addressee(by, params, during).ok_or((
                 -32603,
                 "it is not clear which client this is for: several share this server",
-            ));
+            ))?;
+            return if during.is_some() || found.is_clear(by) {
+                Ok(found)
+            } else {
+                Err((-32603, "it is not clear in which call this is asked: several are open"))
+            };
         }
         let only = self.only_one(by);
         let clients = match only {

@@ -25,7 +25,7 @@ use crate::modern::{MISSING_CAPABILITY, Manner, Wrong};
 use crate::names::quoted;
 use crate::say;
 use crate::server::Server;
-use crate::upstream::{Caller, Upstream};
+use crate::upstream::{Caller, Company, Upstream};
 
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
@@ -139,6 +139,9 @@ impl Hub {
         let state = self.parked.state(hold.number, &hold.bond);
         client.answered(&id, stream, &say::result(&id, &hold.asks(&state)));
         self.give_up_in_time();
+        if let Some(upstream) = hold.upstream.upgrade() {
+            self.is_over(&upstream); // From now on it holds up no other of its client's.
+        }
     }
 
     /// Has calls given up that nobody comes back for.

@@ -12,6 +12,7 @@ use crate::bridge::hold::{Came, Hold};
 use crate::client::{Client, Kin};
 use crate::front::StreamNo;
 use crate::modern::Manner;
+use crate::turns::Unit;
 
 /// Who waits for an answer.
 pub(crate) enum Caller {
@@ -160,6 +161,16 @@ impl Caller {
         match self {
             Self::Client { client, .. } => Some(client.number()),
             Self::Parked(hold) => Some(hold.client),
+            _ => None,
+        }
+    }
+
+    /// What has a turn with this call, of which this is our id: all calls of a legacy client
+    /// together, and each of a modern one.
+    pub(super) fn unit(&self, ours: u64) -> Option<Unit> {
+        match self {
+            Self::Client { client, manner: None, .. } => Some(Unit::Client(client.number())),
+            Self::Client { .. } | Self::Parked(_) => Some(Unit::Call(ours)),
             _ => None,
         }
     }
