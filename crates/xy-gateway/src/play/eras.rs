@@ -4,6 +4,9 @@ use super::*;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
+mod rounds;
+mod units;
+
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
 /// What a modern client says of itself with each request.
