@@ -181,6 +181,27 @@ impl Hold {
         self.inside.borrow().reply_to.is_none()
     }
 
+    /// Whether the server has taken back nothing, or not all, of what the client was given to
+    /// answer.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let inside = self.inside.borrow();
+        inside.reply_to.is_none() && !inside.given.is_empty()
+    }
+
+    /// It takes too long: what the server has asked is refused, and whoever comes back is told
+    /// this.
+    pub(crate) fn is_late(&self, fault: CallError) {
+        self.refuse(&self.inside.borrow(), "this took too long");
+        self.came(Came::Fault(fault));
+    }
+
+    fn refuse(&self, inside: &Inside, why: &str) {
+        let Some(upstream) = self.upstream.upgrade() else { return };
+        for question in inside.given.iter().chain(&inside.fresh) {
+            upstream.send(&say::error(&question.id, -32603, why));
+        }
+    }
+
     /// The request that is to hear what is asked, and what that is: an answer, if it has come,
     /// or else `None`. Nothing at all if nobody is to hear anything.
     pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<Came>)> {
@@ -242,12 +263,7 @@ impl Hold {
         if self.is_over.replace(true) {
             return false;
         }
-        let inside = self.inside.take();
-        if let Some(upstream) = self.upstream.upgrade() {
-            for question in inside.given.iter().chain(&inside.fresh) {
-                upstream.send(&say::error(&question.id, -32603, "nobody has answered this"));
-            }
-        }
+        self.refuse(&self.inside.take(), "nobody has answered this");
         self.held.borrow_mut().holds(0);
         true
     }

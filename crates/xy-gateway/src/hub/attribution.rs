@@ -49,11 +49,11 @@ impl From<Whose> for Addressee {
 }
 
 impl Addressee {
-    /// Whether it can be asked in no other call of this client's.
-    fn is_clear(&self, by: &Upstream) -> bool {
+    /// Our id of the call that the message is about, if that is known.
+    fn call(&self) -> Option<u64> {
         match self {
-            Self::Client(_, _, ours) => ours.is_none_or(|ours| by.is_clear(ours)),
-            Self::Parked(hold) => by.is_clear(hold.ours),
+            Self::Client(_, _, ours) => *ours,
+            Self::Parked(hold) => Some(hold.ours),
         }
     }
 }
@@ -159,11 +159,11 @@ impl Hub {
                 -32603,
                 "it is not clear which client this is for: several share this server",
             ))?;
-            return if during.is_some() || found.is_clear(by) {
-                Ok(found)
-            } else {
-                Err((-32603, "it is not clear in which call this is asked: several are open"))
-            };
+            let call = found.call();
+            if call != during && call.is_some_and(|call| !by.is_clear(call)) {
+                return Err((-32603, "it is not clear in which call this is: several are open"));
+            }
+            return Ok(found);
         }
         let only = self.only_one(by);
         let clients = match only {

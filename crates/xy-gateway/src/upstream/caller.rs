@@ -186,9 +186,15 @@ impl Caller {
         }
     }
 
-    /// Whether the server waits for the client, which has heard what it is asked.
-    pub(super) fn is_waited_for(&self) -> bool {
+    /// Whether the client has heard what it is asked, and is to come back.
+    pub(super) fn is_away(&self) -> bool {
         matches!(self, Self::Parked(hold) if hold.is_given())
+    }
+
+    /// Whether the server waits for that: then it says nothing else in this call. One that has
+    /// taken its question back works on.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Parked(hold) if hold.is_awaited())
     }
 
     /// What stands between it and the server.

@@ -91,13 +91,13 @@ impl Upstream {
     }
 
     /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
-    /// this client: where the server waits for it, or for another that has the same token, it
-    /// need not wait.
+    /// this client: a call that it is to come back to holds up no other of its own, nor of the
+    /// same token.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_waited_for() && caller.kin() == Some(client.kin()) => flight,
+            caller if caller.is_away() && caller.kin() == Some(client.kin()) => flight,
             caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }
@@ -105,7 +105,7 @@ impl Upstream {
     /// Whether it waits for an answer of a client of this house, which is to come back.
     pub(crate) fn waits_for(&self, house: u64) -> bool {
         let calls = self.calls.borrow();
-        calls.values().any(|it| it.caller.is_waited_for() && it.caller.house() == Some(house))
+        calls.values().any(|it| it.caller.is_away() && it.caller.house() == Some(house))
     }
 
     /// From now on somebody wants to hear when a call is over.

@@ -131,11 +131,14 @@ impl Upstream {
         let now = Instant::now();
         let (mut late, mut next) = (Vec::new(), None::<Instant>);
         for (ours, call) in self.calls.borrow().iter() {
-            let (Caller::Client { client, .. }, Some(watch)) = (&call.caller, &call.watch) else {
-                continue;
+            let Some(watch) = &call.watch else { continue };
+            let waits_for_client = match &call.caller {
+                Caller::Client { client, .. } => client.is_asked_by(self),
+                Caller::Parked(_) => true,
+                _ => continue,
             };
-            if client.is_asked_by(self) {
-                watch.touch(); // It waits for the client.
+            if waits_for_client {
+                watch.touch();
             }
             let Some((at, reached)) = watch.limit() else { continue };
             if at <= now {
@@ -149,18 +152,23 @@ impl Upstream {
         }
         late.sort_unstable_by_key(|(ours, _)| *ours);
         for (ours, fault) in late {
-            self.time_out(ours, &fault);
+            self.time_out(ours, fault);
         }
         self.end_late_calls() // Others may have been let go instead.
     }
 
-    fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
-        let Some(Caller::Client { client, id, stream, .. }) = self.give_up(ours) else { return };
+    fn time_out(self: &Rc<Self>, ours: u64, fault: CallError) {
+        let Some(caller) = self.give_up(ours) else { return };
+        if let Caller::Parked(hold) = &caller {
+            hold.is_late(fault.clone());
+        }
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it took too long"}}}}"#
         );
         self.tell_given_up(ours, message.as_bytes());
-        client.failed(&id, stream, fault);
+        if let Caller::Client { client, id, stream, .. } = caller {
+            client.failed(&id, stream, &fault);
+        }
         self.call_is_over();
     }
 }

@@ -331,3 +331,50 @@ fn with_isolation_those_whom_the_door_cannot_tell_apart_take_turns_too() {
     nothing_is_open(&home);
     home.finish();
 }
+
+/// Many calls of one client on one connection, all at once: each is asked what is its own, and
+/// the server hears for each what was answered there, in whichever order.
+#[track_caller]
+fn many_calls_of_one(home: &Home) {
+    let client = home.mcp_connect(&[]);
+    let call = |params: Value| client.start_request("tools/call", on_a_wire(params));
+    let given = wanted(&client.wait_answer(call(asks("first"))), "first");
+    let answer = client.wait_answer(call(again("first", &given, "one")));
+    assert_eq!(told(&answer), reply("one"));
+    let message = |number: usize| format!("question {number}");
+    let asked: Vec<u64> = (0..CROWD).map(|number| call(asks(&message(number)))).collect();
+    let given: Vec<(String, Value)> = asked
+        .into_iter()
+        .enumerate()
+        .map(|(number, id)| wanted(&client.wait_answer(id), &message(number)))
+        .collect();
+    let answers = given.iter().enumerate().rev();
+    let told_again: Vec<(usize, u64)> = answers
+        .map(|(number, given)| {
+            (number, call(again(&message(number), given, &format!("name {number}"))))
+        })
+        .collect();
+    for (number, id) in told_again {
+        assert_eq!(told(&client.wait_answer(id)), reply(&format!("name {number}")));
+    }
+    client.close();
+}
+
+#[test]
+fn calls_of_one_client_take_turns_and_each_gets_its_own_question_and_answer() {
+    let (home, _daemon) = home_of_asker();
+    many_calls_of_one(&home);
+    assert_eq!(calls(&home), 1 + CROWD);
+    nothing_is_open(&home);
+    home.finish();
+}
+
+#[test]
+fn calls_of_one_client_take_turns_at_an_instance_of_its_own_too() {
+    let home = home();
+    serve_with(&home, "a", &["--era", "legacy"], "isolation \"client\"\n");
+    let _daemon = home.daemon();
+    many_calls_of_one(&home);
+    nothing_is_open(&home);
+    home.finish();
+}

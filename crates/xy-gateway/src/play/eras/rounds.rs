@@ -206,3 +206,56 @@ async fn the_time_of_a_call_that_waits_for_a_modern_client_goes_on_too() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_modern_client_comes_back_too_late_is_over_by_then() {
+    here(async {
+        let play = Play::with(WITHIN, false).await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        later(9 * SECOND).await;
+        assert!(play.sent().is_empty());
+        later(2 * SECOND).await;
+        let told = play.sent();
+        assert_eq!((told.len(), &told[0]["id"]), (2, &json!("a")));
+        assert_eq!(told[0]["error"]["code"], -32603, "what it asked is refused");
+        assert_eq!(told[1]["params"]["requestId"], ours);
+        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        assert!(second.error().contains("longer than 10s"));
+        assert!(play.sent().is_empty());
+        assert_eq!(play.hub.parked.len(), 0);
+        // One that is late before its client has heard anything tells it so at once.
+        let third = play.called(3, &json!({}));
+        later(10 * SECOND - crate::bridge::hold::ASKED_AT_ONCE / 2).await;
+        play.ask("b", "elicitation/create");
+        now().await;
+        assert!(third.error().contains("longer than 10s"));
+        assert_eq!(play.hub.parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_idle_while_a_modern_client_is_asked() {
+    here(async {
+        let play = Play::with(IDLE, false).await;
+        let first = play.called(1, &json!({}));
+        play.sent();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        for _ in 0..50 {
+            later(9 * SECOND).await;
+        }
+        assert!(play.sent().is_empty());
+        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        later(9 * SECOND).await;
+        assert!(second.heard().is_empty());
+        later(2 * SECOND).await;
+        assert!(second.error().contains("nothing was heard of it for 10s"));
+    })
+    .await;
+}

@@ -366,3 +366,25 @@ async fn what_a_server_tells_while_it_works_on_several_calls_reaches_their_clien
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_in_which_nothing_is_asked_any_more_may_ask_again() {
+    here(async {
+        for (play, client) in [shared().await, private().await] {
+            client.calls(&[(1, "a"), (2, "b")]);
+            only(&play, "a");
+            play.ask("of a", "elicitation/create");
+            now().await;
+            client.state_of(1);
+            only(&play, "b");
+            let taken_back = json!({ "requestId": "of a" });
+            let method = "notifications/cancelled";
+            play.say(&json!({ "jsonrpc": "2.0", "method": method, "params": taken_back }));
+            play.ask("of a or b", "elicitation/create");
+            assert_eq!(play.answered()[0].1["error"]["code"], -32603);
+            client.calls(&[(3, "c")]);
+            assert!(play.calls().is_empty(), "b has its turn");
+        }
+    })
+    .await;
+}
