@@ -38,6 +38,10 @@ pub(crate) const HELD_FOR: Duration = Duration::from_mins(10);
 /// What a server asks within so long is asked of a client at once: it takes a round less.
 pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
 
+/// For so long a call that its client is to come back to holds up the next of that client. An
+/// answer for which nobody has to be asked comes sooner, and then no two are under way at once.
+pub(crate) const HOLDS_UP: Duration = Duration::from_millis(500);
+
 /// How many calls are parked at one time.
 const MOST: usize = 1000;
 
@@ -75,6 +79,8 @@ pub(crate) struct Hold {
     pub(crate) lacks: Cell<Option<&'static str>>,
     inside: RefCell<Inside>,
     held: RefCell<Held>,
+    /// When the client has heard what it is asked.
+    given_at: Cell<Option<Instant>>,
     is_over: Cell<bool>,
 }
 
@@ -181,6 +187,11 @@ impl Hold {
         self.inside.borrow().reply_to.is_none()
     }
 
+    /// Whether that is so long ago that it holds up nothing more of its client.
+    pub(crate) fn is_left(&self) -> bool {
+        self.given_at.get().is_some_and(|at| at.elapsed() >= HOLDS_UP)
+    }
+
     /// Whether the server has taken back nothing, or not all, of what the client was given to
     /// answer.
     pub(crate) fn is_awaited(&self) -> bool {
@@ -207,6 +218,7 @@ impl Hold {
     pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<Came>)> {
         let mut inside = self.inside.borrow_mut();
         let reply_to = inside.reply_to.take()?;
+        self.given_at.set(Some(Instant::now()));
         let fresh = std::mem::take(&mut inside.fresh);
         inside.given.extend(fresh);
         Some((reply_to, inside.came.take()))
@@ -409,6 +421,7 @@ impl Parked {
             lacks: Cell::new(lacks),
             inside: RefCell::new(Inside { reply_to: Some(reply_to), ..Inside::default() }),
             held: RefCell::new(Held::of(&self.bytes, MOST_BYTES)),
+            given_at: Cell::new(None),
             is_over: Cell::new(false),
         });
         self.keep(number, Kept::Call(hold.clone()));

@@ -117,6 +117,10 @@ impl Hub {
         tokio::task::spawn_local(async move {
             sleep(hold::ASKED_AT_ONCE).await;
             hub.flush(&hold);
+            sleep(hold::HOLDS_UP).await;
+            if let Some(upstream) = hold.upstream.upgrade() {
+                hub.is_over(&upstream); // It holds up no other of its client's any more.
+            }
         });
     }
 
@@ -139,9 +143,6 @@ impl Hub {
         let state = self.parked.state(hold.number, &hold.bond);
         client.answered(&id, stream, &say::result(&id, &hold.asks(&state)));
         self.give_up_in_time();
-        if let Some(upstream) = hold.upstream.upgrade() {
-            self.is_over(&upstream); // From now on it holds up no other of its client's.
-        }
     }
 
     /// Has calls given up that nobody comes back for.

@@ -191,6 +191,11 @@ impl Caller {
         matches!(self, Self::Parked(hold) if hold.is_given())
     }
 
+    /// Whether that has been so for long enough to let others go on.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(self, Self::Parked(hold) if hold.is_left())
+    }
+
     /// Whether the server waits for that: then it says nothing else in this call. One that has
     /// taken its question back works on.
     pub(super) fn is_waited_for(&self) -> bool {

@@ -92,12 +92,12 @@ impl Upstream {
 
     /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
     /// this client: a call that it is to come back to holds up no other of its own, nor of the
-    /// same token.
+    /// same token, for long.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_away() && caller.kin() == Some(client.kin()) => flight,
+            caller if caller.is_left() && caller.kin() == Some(client.kin()) => flight,
             caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }

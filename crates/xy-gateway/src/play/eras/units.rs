@@ -53,6 +53,12 @@ impl Local {
     }
 }
 
+/// Lets clients hear what they are asked, and not answer for a while.
+async fn now() {
+    super::now().await;
+    later(HOLDS_UP).await;
+}
+
 fn names(calls: &[(u64, String)]) -> Vec<&str> {
     calls.iter().map(|(_, name)| name.as_str()).collect()
 }
@@ -88,8 +94,11 @@ async fn three_in_turn(play: Play, client: Local) {
     let a = only(&play, "a");
     play.ask("of a", "elicitation/create");
     assert!(play.calls().is_empty(), "it has not heard the question yet");
-    now().await;
+    super::now().await;
     let state_a = client.state_of(1);
+    later(HOLDS_UP / 2).await;
+    assert!(play.calls().is_empty(), "it may answer at once");
+    later(HOLDS_UP / 2).await;
     let b = only(&play, "b"); // By nothing but that.
     play.ask("of b", "elicitation/create");
     now().await;
@@ -384,6 +393,31 @@ async fn a_call_in_which_nothing_is_asked_any_more_may_ask_again() {
             assert_eq!(play.answered()[0].1["error"]["code"], -32603);
             client.calls(&[(3, "c")]);
             assert!(play.calls().is_empty(), "b has its turn");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_answers_at_once_has_the_server_to_itself_to_the_end() {
+    here(async {
+        for (play, client) in [shared().await, private().await] {
+            client.calls(&[(1, "a"), (2, "b")]);
+            let a = only(&play, "a");
+            let mut id = 1;
+            for question in ["one", "two", "three"] {
+                play.ask(question, "elicitation/create");
+                super::now().await;
+                let state = client.state_of(id);
+                id += 10;
+                client.call(id, "a", &answers(&state, &json!({ "q1": {} })));
+                assert_eq!(play.answered()[0].0, question);
+                later(HOLDS_UP).await; // It works, and is not waited for.
+                assert!(play.calls().is_empty());
+            }
+            play.answer(a);
+            assert_eq!(client.answers()[&id], Ok(json!(a)));
+            only(&play, "b");
         }
     })
     .await;
