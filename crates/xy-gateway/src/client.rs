@@ -13,7 +13,7 @@ use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
-use crate::bridge::rounds::Round;
+use crate::bridge::rounds::{Round, Rounds};
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::era;
@@ -172,6 +172,11 @@ impl Client {
         greeted.or_else(|| self.manner.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
+    /// Whether it has asked anything in the revision without sessions.
+    pub(crate) fn is_modern(&self) -> bool {
+        self.manner.borrow().is_some()
+    }
+
     /// Whether it is there for longer than one request.
     pub(crate) fn stays(&self) -> bool {
         self.entry.stay == Stay::Long
@@ -312,7 +317,7 @@ impl Client {
     fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(text) {
             Ok(Message::Request { id, method, params }) => {
-                self.hear_request(text, id, &method, params, stream, 0)
+                self.hear_request(text, id, &method, params, stream, Rounds::default())
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -376,7 +381,7 @@ impl Client {
         method: &str,
         params: Option<&str>,
         stream: StreamNo,
-        rounds: u8,
+        rounds: Rounds,
     ) -> Heard {
         let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
         if self.open.borrow().contains_key(id) {

@@ -359,7 +359,7 @@ impl Hub {
             server.release();
         } else {
             for waited in server.take_all_waiting(Some(holder)) {
-                waited.client.again(&waited.id, &waited.text, waited.stream);
+                waited.go();
             }
         }
         match self.level.get() {

@@ -15,6 +15,7 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::bridge;
+use crate::bridge::rounds::Rounds;
 use crate::catalog::Known;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
@@ -78,8 +79,20 @@ pub(crate) struct Waiting {
     pub(crate) id: Box<str>,
     pub(crate) text: Vec<u8>,
     pub(crate) stream: StreamNo,
+    /// It says everything of its client by itself.
+    is_modern: bool,
+    /// What it has behind it, if it is sent again.
+    rounds: Rounds,
     /// Ends the wait after a while.
     timer: Option<AbortHandle>,
+}
+
+impl Waiting {
+    /// It need not wait any longer.
+    pub(crate) fn go(mut self) {
+        let rounds = std::mem::take(&mut self.rounds);
+        self.client.again_in_round(&self.id, &self.text, self.stream, rounds);
+    }
 }
 
 impl Drop for Waiting {
@@ -204,16 +217,14 @@ impl Server {
     ) -> Result<Went, CallError> {
         let holder = self.holder(client);
         if let Some(upstream) = self.upstream(holder) {
-            if !request.follow.is_of_task() && self.must_wait(client, &upstream) {
+            if !request.follow.is_of_task()
+                && self.must_wait(client, request.manner.is_some(), &upstream)
+            {
                 return self.wait(client, holder, &request, stream);
             }
-            let rules = self.settings.borrow().rules.calls;
-            request.watch = Watch::begin(rules, || {
-                let (method, about) = request.what;
-                let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
-                format!("`{}{}`", quoted(method), about.unwrap_or_default())
-            });
-            let is_watched = request.watch.is_some();
+            request.watch = self.watch(&request);
+            let (is_watched, is_sent_again) =
+                (request.watch.is_some(), request.rounds.watch.is_some());
             let across = bridge::between(client, &request, upstream.era())?;
             let caller = Caller::Client {
                 client: client.clone(),
@@ -225,8 +236,10 @@ impl Server {
                 across,
             };
             let ours = upstream.forward(request, caller)?;
-            if is_watched {
-                upstream.keep_watch();
+            match is_watched {
+                true if is_sent_again => upstream.watch_anew(),
+                true => upstream.keep_watch(),
+                false => {}
             }
             return Ok(Went::Sent(Open::Sent { upstream, ours }));
         }
@@ -237,6 +250,19 @@ impl Server {
             return Err(self.down(why));
         }
         self.wait(client, holder, &request, stream)
+    }
+
+    /// What looks after the time that a request takes, since it was first sent.
+    fn watch(&self, request: &Request<'_>) -> Option<Rc<Watch>> {
+        if let Some(watch) = &request.rounds.watch {
+            watch.touch();
+            return Some(watch.clone());
+        }
+        Watch::begin(self.settings.borrow().rules.calls, || {
+            let (method, about) = request.what;
+            let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
+            format!("`{}{}` of `{}`", quoted(method), about.unwrap_or_default(), self.name)
+        })
     }
 
     fn wait(
@@ -261,6 +287,8 @@ impl Server {
             id: request.id.into(),
             text: request.text.to_vec(),
             stream,
+            is_modern: request.manner.is_some(),
+            rounds: request.rounds.clone(),
             timer: None,
         });
         let open = Open::Waiting { server: self.clone(), ticket };

@@ -21,7 +21,7 @@ use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
 use crate::bridge::hold::{Came, Hold};
-use crate::bridge::rounds::{self, Round};
+use crate::bridge::rounds::{self, Round, Rounds};
 use crate::bridge::{Across, Bond};
 use crate::catalog::Known;
 use crate::client::Client;
@@ -136,6 +136,8 @@ pub(crate) struct Upstream {
     takes_turns: Cell<bool>,
     /// Somebody looks after calls that take too long.
     is_watched: Cell<bool>,
+    /// One of these may be late sooner than that is looked for.
+    sooner: Rc<Notify>,
 }
 
 /// How far a conversation has come.
@@ -154,10 +156,8 @@ struct Call {
     caller: Caller,
     /// By which one can tell whether it was written.
     place: u64,
-    /// Which of several was last heard of: the highest.
-    order: u64,
     /// How long it may take.
-    watch: Option<Box<Watch>>,
+    watch: Option<Rc<Watch>>,
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -175,7 +175,7 @@ pub(crate) struct Request<'t> {
     /// How its answer is looked at.
     pub(crate) follow: Follow,
     /// How long it may take.
-    pub(crate) watch: Option<Box<Watch>>,
+    pub(crate) watch: Option<Rc<Watch>>,
     /// The text of its params.
     pub(crate) params: Option<&'t str>,
     /// Their `_meta`, if that is an object.
@@ -184,8 +184,8 @@ pub(crate) struct Request<'t> {
     pub(crate) manner: Option<Rc<Manner>>,
     /// What it says there that an equal server must not hear, and what it hears instead.
     pub(crate) hidden: Option<(&'t str, String)>,
-    /// How many times it was sent again with what the server wanted to know.
-    pub(crate) rounds: u8,
+    /// What it has behind it, if it is sent again with what the server wanted to know.
+    pub(crate) rounds: Rounds,
     /// It says that it is sent again.
     pub(crate) has_state: bool,
 }
@@ -218,6 +218,7 @@ impl Upstream {
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),
+            sooner: Rc::default(),
         })
     }
 
@@ -269,7 +270,7 @@ impl Upstream {
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
         let watch = request.watch;
-        self.calls.borrow_mut().insert(ours, Call { caller, place, order: ours, watch });
+        self.calls.borrow_mut().insert(ours, Call { caller, place, watch });
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
     }
@@ -305,7 +306,7 @@ impl Upstream {
         let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        let call = Call { caller: caller(answer), place, order: ours, watch: None };
+        let call = Call { caller: caller(answer), place, watch: None };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
@@ -365,13 +366,12 @@ impl Upstream {
     /// From now on this call is somebody else's.
     pub(crate) fn rejoin(self: &Rc<Self>, ours: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
-        let latest = calls.values().map(|it| it.order).max().unwrap_or_default();
         let Some(call) = calls.get_mut(&ours) else { return };
-        (call.caller, call.order) = (caller, latest + 1);
+        call.caller = caller;
         if let Some(watch) = &call.watch {
             watch.touch();
             drop(calls);
-            self.keep_watch();
+            self.watch_anew();
         }
     }
 

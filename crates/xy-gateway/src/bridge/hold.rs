@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
@@ -38,6 +39,10 @@ pub(crate) const HELD_FOR: Duration = Duration::from_mins(10);
 
 /// What a server asks within so long is asked of a client at once: it takes a round less.
 pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
+
+/// For so long a call that its client is to come back to holds up the next of that client. An
+/// answer for which nobody has to be asked comes sooner, and then no two are under way at once.
+pub(crate) const HOLDS_UP: Duration = Duration::from_millis(500);
 
 /// What a server may ask in one call, until the client answers.
 const MOST_ASKED: usize = 32;
@@ -64,6 +69,8 @@ pub(crate) struct Hold {
     pub(crate) lacks: Cell<Option<&'static str>>,
     inside: RefCell<Inside>,
     held: RefCell<Held>,
+    /// When the client has heard what it is asked.
+    given_at: Cell<Option<Instant>>,
     is_over: Cell<bool>,
 }
 
@@ -170,11 +177,38 @@ impl Hold {
         self.inside.borrow().reply_to.is_none()
     }
 
+    /// Whether that is so long ago that it holds up nothing more of its client.
+    pub(crate) fn is_left(&self) -> bool {
+        self.given_at.get().is_some_and(|at| at.elapsed() >= HOLDS_UP)
+    }
+
+    /// Whether the server has taken back nothing, or not all, of what the client was given to
+    /// answer.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let inside = self.inside.borrow();
+        inside.reply_to.is_none() && !inside.given.is_empty()
+    }
+
+    /// It takes too long: what the server has asked is refused, and whoever comes back is told
+    /// this.
+    pub(crate) fn is_late(&self, fault: CallError) {
+        self.refuse(&self.inside.borrow(), "this took too long");
+        self.came(Came::Fault(fault));
+    }
+
+    fn refuse(&self, inside: &Inside, why: &str) {
+        let Some(upstream) = self.upstream.upgrade() else { return };
+        for question in inside.given.iter().chain(&inside.fresh) {
+            upstream.send(&say::error(&question.id, -32603, why));
+        }
+    }
+
     /// The request that is to hear what is asked, and what that is: an answer, if it has come,
     /// or else `None`. Nothing at all if nobody is to hear anything.
     pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<Came>)> {
         let mut inside = self.inside.borrow_mut();
         let reply_to = inside.reply_to.take()?;
+        self.given_at.set(Some(Instant::now()));
         let fresh = std::mem::take(&mut inside.fresh);
         inside.given.extend(fresh);
         Some((reply_to, inside.came.take()))
@@ -231,12 +265,7 @@ impl Hold {
         if self.is_over.replace(true) {
             return false;
         }
-        let inside = self.inside.take();
-        if let Some(upstream) = self.upstream.upgrade() {
-            for question in inside.given.iter().chain(&inside.fresh) {
-                upstream.send(&say::error(&question.id, -32603, "nobody has answered this"));
-            }
-        }
+        self.refuse(&self.inside.take(), "nobody has answered this");
         self.held.borrow_mut().holds(0);
         true
     }

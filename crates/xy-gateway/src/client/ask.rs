@@ -13,7 +13,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
-use crate::bridge::rounds::{self, Round};
+use crate::bridge::rounds::{self, Round, Rounds};
 use crate::bridge::{Unfit, hold};
 use crate::catalog::Kind;
 use crate::era::{self, Era};
@@ -48,8 +48,8 @@ pub(super) struct Request<'t> {
     /// What it says of its client, if that is modern.
     pub(super) manner: Option<Rc<Manner>>,
     pub(super) stream: StreamNo,
-    /// How many times it was sent again with what its server wanted to know.
-    pub(super) rounds: u8,
+    /// What it has behind it, if it is sent again with what its server wanted to know.
+    pub(super) rounds: Rounds,
 }
 
 /// What came of looking at a request.
@@ -134,8 +134,9 @@ impl Client {
         let _ = self.hear_one(text, stream); // It was a request before.
     }
 
-    /// The same, of one that is sent again with what its server wanted to know.
-    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: u8) {
+    /// The same, of one that may have been sent before, and is sent again with what its server
+    /// wanted to know.
+    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: Rounds) {
         if self.is_closed.get() {
             return;
         }
@@ -417,17 +418,18 @@ impl Client {
             params: request.params_text,
             meta: request.params.meta(),
             manner: request.manner.clone(),
-            rounds: request.rounds,
+            rounds: request.rounds.clone(),
             has_state: request.params.state().is_some(),
         };
         // The server wanted to know more, and its successor is one that asks otherwise.
-        if request.rounds > 0
+        if request.rounds.count > 0
             && server.upstream(server.holder(self)).is_some()
             && !server.is_modern_to(self)
         {
             let text = rounds::as_at_first(request.text);
             let text = text.ok_or_else(|| say::invalid("the call cannot be made again"))?;
-            self.again(request.id, &text, request.stream);
+            let anew = Rounds { count: 0, ..request.rounds.clone() };
+            self.again_in_round(request.id, &text, request.stream, anew);
             return Ok(Verdict::Done);
         }
         // Only a modern server gives out states of its own.

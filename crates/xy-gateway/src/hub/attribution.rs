@@ -48,6 +48,16 @@ impl From<Whose> for Addressee {
     }
 }
 
+impl Addressee {
+    /// Our id of the call that the message is about, if that is known.
+    fn call(&self) -> Option<u64> {
+        match self {
+            Self::Client(_, _, ours) => *ours,
+            Self::Parked(hold) => Some(hold.ours),
+        }
+    }
+}
+
 impl Hub {
     /// Whom a message of a server belongs to; `during` is the call it is about, if the way it
     /// came tells.
@@ -145,10 +155,15 @@ impl Hub {
         during: Option<u64>,
     ) -> Asking {
         if !method.starts_with("tasks/") {
-            return self.addressee(by, params, during).ok_or((
+            let found = self.addressee(by, params, during).ok_or((
                 -32603,
                 "it is not clear which client this is for: several share this server",
-            ));
+            ))?;
+            let call = found.call();
+            if call != during && call.is_some_and(|call| !by.is_clear(call)) {
+                return Err((-32603, "it is not clear in which call this is: several are open"));
+            }
+            return Ok(found);
         }
         let only = self.only_one(by);
         let clients = match only {

@@ -16,7 +16,7 @@ use crate::front::StreamNo;
 use crate::held::Held;
 use crate::modern::{MISSING_CAPABILITY, Manner, Wrong};
 use crate::say;
-use crate::upstream::{Caller, Upstream};
+use crate::upstream::{Caller, Company, Upstream};
 
 /// What is kept of requests that may have to be sent again, in bytes.
 const MOST_KEPT: usize = 64 * 1024 * 1024;
@@ -90,6 +90,10 @@ impl Hub {
         tokio::task::spawn_local(async move {
             sleep(hold::ASKED_AT_ONCE).await;
             hub.flush(&hold);
+            sleep(hold::HOLDS_UP).await;
+            if let Some(upstream) = hold.upstream.upgrade() {
+                hub.is_over(&upstream); // It holds up no other of its client's any more.
+            }
         });
     }
 

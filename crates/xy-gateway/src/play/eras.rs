@@ -1,11 +1,14 @@
 //! Clients and servers of different eras.
 
 use super::*;
+use crate::bridge::hold::HOLDS_UP;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
 mod holds;
+mod rounds;
 mod tasks;
+mod units;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -425,6 +428,7 @@ async fn who_waits_for_its_user_holds_up_nobody_of_the_same_token() {
         play.calls();
         now().await;
         never.wanted(); // Its client will not come back for it.
+        later(HOLDS_UP).await;
         let slow = play.called_by(1, 2, "slow", &json!({}));
         let asks = play.called_by(1, 3, "asks", &json!({}));
         let [(slow_call, _)] = play.calls().try_into().unwrap(); // One after another.
@@ -475,6 +479,7 @@ async fn a_call_that_was_left_holds_up_no_other_program_of_the_same_token() {
         play.ask("a", "elicitation/create");
         now().await;
         left.wanted(); // Nobody comes back for it.
+        later(HOLDS_UP).await;
         let other = by(1, 2, "two");
         assert_eq!(play.calls().len(), 1, "it need not wait");
         play.ask("b", "elicitation/create");

@@ -63,8 +63,23 @@ impl Upstream {
     pub(crate) fn latest_of(&self, client: u64) -> Option<Whose> {
         let calls = self.calls.borrow();
         let theirs = calls.iter().filter(|(_, call)| call.caller.house() == Some(client));
-        let (ours, call) = theirs.max_by_key(|(ours, _)| **ours)?;
+        // Where the server waits for the client, it says nothing.
+        let key = |(ours, call): &(&u64, &Call)| (!call.caller.is_waited_for(), **ours);
+        let (ours, call) = theirs.max_by_key(key)?;
         call.caller.whose(*ours)
+    }
+
+    /// Whether what is asked in a call of a client, of which this is our id, can be asked in no
+    /// other of that client: a legacy client is not asked in a call, and a modern one in that
+    /// call alone. Where the server waits for its answer it asks nothing, unless that is all.
+    pub(crate) fn is_clear(&self, ours: u64) -> bool {
+        let calls = self.calls.borrow();
+        let Some(asked) = calls.get(&ours).map(|it| &it.caller) else { return true };
+        let (number, unit) = (asked.number(), asked.unit(ours));
+        calls.iter().all(|(ours, Call { caller, .. })| {
+            let is_other = caller.number() == number && caller.unit(*ours) != unit;
+            !is_other || caller.is_waited_for() && !asked.is_waited_for()
+        })
     }
 
     /// Whether a call of this client is under way that begins a task.
@@ -75,21 +90,22 @@ impl Upstream {
         })
     }
 
-    /// Whose calls are in flight, of those that clients take turns for, as far as it matters to
-    /// this client: where the server waits for another that has the same token, it need not.
+    /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
+    /// this client: a call that it is to come back to holds up no other of its own, nor of the
+    /// same token, for long.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
-        calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
+        calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_waited_for() && caller.kin() == Some(client.kin()) => flight,
-            caller => caller.number().map_or(flight, |number| flight.and(number)),
+            caller if caller.is_left() && caller.kin() == Some(client.kin()) => flight,
+            caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }
 
     /// Whether it waits for an answer of a client of this house, which is to come back.
     pub(crate) fn waits_for(&self, house: u64) -> bool {
         let calls = self.calls.borrow();
-        calls.values().any(|it| it.caller.is_waited_for() && it.caller.house() == Some(house))
+        calls.values().any(|it| it.caller.is_away() && it.caller.house() == Some(house))
     }
 
     /// From now on somebody wants to hear when a call is over.
@@ -135,7 +151,7 @@ impl Upstream {
         let begun = if is_modern { tasks::created(result) } else { tasks::begun(result) };
         let Some((id, _)) = begun else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
-        let call = Call { caller, place: 0, order: ours, watch: None };
+        let call = Call { caller, place: 0, watch: None };
         self.calls.borrow_mut().insert(ours, call);
         let params = if is_modern {
             tasks::params_for_modern(&id)

@@ -117,6 +117,7 @@ impl Parked {
             lacks: Cell::new(lacks),
             inside: RefCell::new(Inside { reply_to: Some(reply_to), ..Inside::default() }),
             held: RefCell::new(Held::of(&self.bytes, MOST_BYTES)),
+            given_at: Cell::new(None),
             is_over: Cell::new(false),
         });
         self.keep(number, Kept::Call(hold.clone()));
