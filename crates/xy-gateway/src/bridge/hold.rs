@@ -42,7 +42,7 @@ pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
 
 /// For so long a call that its client is to come back to holds up the next of that client. An
 /// answer for which nobody has to be asked comes sooner, and then no two are under way at once.
-pub(crate) const HOLDS_UP: Duration = Duration::from_millis(500);
+pub(crate) const HOLDS_UP: Duration = Duration::from_secs(2);
 
 /// What a server may ask in one call, until the client answers.
 const MOST_ASKED: usize = 32;
@@ -177,7 +177,7 @@ impl Hold {
         self.inside.borrow().reply_to.is_none()
     }
 
-    /// Whether that is so long ago that it holds up nothing more of its client.
+    /// Whether that is so long ago that its client seems to wait for a person.
     pub(crate) fn is_left(&self) -> bool {
         self.given_at.get().is_some_and(|at| at.elapsed() >= HOLDS_UP)
     }

@@ -116,6 +116,9 @@ impl Hub {
         let state = self.parked.state(hold.number, &hold.bond);
         client.answered(&id, stream, &say::result(&id, &hold.asks(&state)));
         self.give_up_in_time();
+        if let Some(upstream) = hold.upstream.upgrade() {
+            self.is_over(&upstream); // It may hold up no other of its client's.
+        }
     }
 
     /// Has calls given up that nobody comes back for.

@@ -191,7 +191,7 @@ impl Caller {
         matches!(self, Self::Parked(hold) if hold.is_given())
     }
 
-    /// Whether that has been so for long enough to let others go on.
+    /// Whether that has been so for so long that a person seems to be asked.
     pub(super) fn is_left(&self) -> bool {
         matches!(self, Self::Parked(hold) if hold.is_left())
     }

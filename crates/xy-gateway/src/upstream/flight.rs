@@ -91,13 +91,15 @@ impl Upstream {
     }
 
     /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
-    /// this client: a call that it is to come back to holds up no other of its own, nor of the
-    /// same token, for long.
+    /// this client: calls that it is to come back to hold up no other of its own, nor of the same
+    /// token, once one of them has waited for long enough.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
+        let is_kin = |caller: &Caller| caller.kin() == Some(client.kin());
+        let is_slow = calls.values().any(|it| it.caller.is_left() && is_kin(&it.caller));
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_left() && caller.kin() == Some(client.kin()) => flight,
+            caller if is_slow && caller.is_away() && is_kin(caller) => flight,
             caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }

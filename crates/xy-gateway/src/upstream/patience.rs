@@ -152,12 +152,12 @@ impl Upstream {
         }
         late.sort_unstable_by_key(|(ours, _)| *ours);
         for (ours, fault) in late {
-            self.time_out(ours, fault);
+            self.time_out(ours, &fault);
         }
         self.end_late_calls() // Others may have been let go instead.
     }
 
-    fn time_out(self: &Rc<Self>, ours: u64, fault: CallError) {
+    fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
         let Some(caller) = self.give_up(ours) else { return };
         if let Caller::Parked(hold) = &caller {
             hold.is_late(fault.clone());
@@ -167,7 +167,7 @@ impl Upstream {
         );
         self.tell_given_up(ours, message.as_bytes());
         if let Caller::Client { client, id, stream, .. } = caller {
-            client.failed(&id, stream, &fault);
+            client.failed(&id, stream, fault);
         }
         self.call_is_over();
     }

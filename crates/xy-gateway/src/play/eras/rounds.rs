@@ -229,7 +229,7 @@ async fn a_call_whose_modern_client_comes_back_too_late_is_over_by_then() {
         assert_eq!(play.hub.parked.len(), 0);
         // One that is late before its client has heard anything tells it so at once.
         let third = play.called(3, &json!({}));
-        later(10 * SECOND - crate::bridge::hold::ASKED_AT_ONCE / 2).await;
+        later(Duration::from_millis(9_990)).await;
         play.ask("b", "elicitation/create");
         now().await;
         assert!(third.error().contains("longer than 10s"));
