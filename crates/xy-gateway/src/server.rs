@@ -180,7 +180,7 @@ impl Server {
         if self.asks.get() {
             upstream.take_turns();
         }
-        upstream.may_keep(self.park.bytes);
+        upstream.may_park(self.park);
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
@@ -290,8 +290,8 @@ impl Server {
     /// Why it cannot be asked.
     pub(crate) fn down(&self, why: &str) -> CallError {
         let name = &self.name;
-        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running"))
-            .cause(why)
-            .hint(format!("start it with `xy start {name}`"))
+        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(
+            format!("`xy logs {name}` shows what it said last, and `xy start {name}` starts it"),
+        )
     }
 }

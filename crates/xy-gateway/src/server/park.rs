@@ -154,8 +154,14 @@ impl Server {
         let unknown = format!("outcome unknown: {}", fault.message);
         let once = format!("the call was sent to `{name}` once, and not answered");
         let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
-        let hint = format!("find out whether it was done before you repeat it; `xy logs {name}` shows what it said last");
-        client.failed(id, stream, &CallError::new(ErrorKind::OutcomeUnknown, unknown).cause(why).hint(hint));
+        let hint = format!(
+            "find out whether it was done before you repeat it; `xy logs {name}` shows what it said last"
+        );
+        client.failed(
+            id,
+            stream,
+            &CallError::new(ErrorKind::OutcomeUnknown, unknown).cause(why).hint(hint),
+        );
     }
 
     /// Takes a call out that waits; `None` if it does not wait any more.
@@ -214,9 +220,7 @@ impl Server {
     pub(super) fn would_overtake(&self, client: &Client, holder: Holder) -> bool {
         let waiting = self.waiting.borrow();
         !self.is_releasing.get()
-            && waiting
-                .iter()
-                .any(|it| it.holder == holder && it.client.number() == client.number())
+            && waiting.iter().any(|it| it.holder == holder && it.client.number() == client.number())
     }
 
     /// Which of its instances for one client each are not there, and why; those who wait for
