@@ -64,7 +64,9 @@ pub(crate) struct Server {
     down: RefCell<HashMap<Holder, String>>,
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
-    next_ticket: Cell<u64>,
+    waiting_bytes: Cell<u64>,
+    /// The next ticket, of all servers: a call may go to another one when it is looked at again.
+    next_ticket: Rc<Cell<u64>>,
     /// Those that waited are being sent: they overtake nobody.
     is_releasing: Cell<bool>,
     /// How much may wait, and for how long.
@@ -98,7 +100,7 @@ impl Server {
     pub(crate) fn new(
         settings: Arc<ServerSettings>,
         remembered: Option<Remembered>,
-        park: ParkSettings,
+        (park, next_ticket): (ParkSettings, Rc<Cell<u64>>),
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
         let era = remembered.as_ref().map(|it| it.known.introduction.era());
@@ -116,7 +118,8 @@ impl Server {
             upstreams: RefCell::default(),
             down: RefCell::default(),
             waiting: RefCell::default(),
-            next_ticket: Cell::new(0),
+            waiting_bytes: Cell::new(0),
+            next_ticket,
             is_releasing: Cell::new(false),
             park,
             counts: Counts::default(),
