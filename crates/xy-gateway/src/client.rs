@@ -13,7 +13,7 @@ use xy_mcp::envelope::{self, Malformed, Message};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
-use crate::bridge::rounds::{Round, Rounds};
+use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::era;
@@ -26,7 +26,7 @@ use crate::modern::{self, Manner};
 use crate::names;
 use crate::params::Params;
 use crate::say;
-use crate::server::Server;
+use crate::server::{Past, Server};
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 
@@ -291,6 +291,16 @@ impl Client {
         is_last
     }
 
+    /// Its request `id` is there now.
+    pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
+        self.open.borrow_mut().insert(id.into(), (open, stream));
+    }
+
+    /// Whether its request `id` is to be answered.
+    pub(crate) fn waits_for(&self, id: &str) -> bool {
+        !self.is_closed.get() && self.open.borrow().contains_key(id)
+    }
+
     /// Its request `id` is answered by somebody else, or never.
     pub(crate) fn forget(&self, id: &str) {
         self.open.borrow_mut().remove(id);
@@ -317,7 +327,7 @@ impl Client {
     fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(text) {
             Ok(Message::Request { id, method, params }) => {
-                self.hear_request(text, id, &method, params, stream, Rounds::default())
+                self.hear_request(text, id, &method, params, stream, Past::default())
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -381,7 +391,7 @@ impl Client {
         method: &str,
         params: Option<&str>,
         stream: StreamNo,
-        rounds: Rounds,
+        past: Past,
     ) -> Heard {
         let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
         if self.open.borrow().contains_key(id) {
@@ -422,16 +432,7 @@ impl Client {
         if manner.is_some() {
             self.manner.replace(manner.clone());
         }
-        self.request(&ask::Request {
-            text,
-            id,
-            method,
-            params,
-            params_text,
-            manner,
-            stream,
-            rounds,
-        });
+        self.request(&ask::Request { text, id, method, params, params_text, manner, stream, past });
         Heard::Asked
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
+use xy_config::settings::ParkSettings;
 use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_protocol::control::quoted;
@@ -21,7 +22,7 @@ use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
 use crate::bridge::hold::{Came, Hold};
-use crate::bridge::rounds::{self, Round, Rounds};
+use crate::bridge::rounds::{self, Round};
 use crate::bridge::{Across, Bond};
 use crate::catalog::Known;
 use crate::client::Client;
@@ -29,13 +30,16 @@ use crate::era::{Era, Introduction};
 use crate::front::{StreamNo, To};
 use crate::modern::Manner;
 use crate::params::Params;
+use crate::server::Past;
 
 mod caller;
 pub(crate) mod ears;
 mod ending;
+pub(crate) mod fate;
 mod flight;
 pub(crate) mod greet;
 mod ids;
+mod kept;
 mod outgoing;
 pub(crate) mod own;
 mod patience;
@@ -47,7 +51,9 @@ pub(crate) mod wire;
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 pub(crate) use ears::Wanted;
+pub(crate) use ending::Lost;
 use ids::Ids;
+use kept::Kept;
 pub(crate) use patience::Watch;
 use wire::Wire;
 
@@ -60,6 +66,9 @@ pub(crate) const ECHO: Duration = Duration::from_secs(60);
 
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Of a longer request a copy is kept only if it may be sent again once it is written.
+const LARGE: usize = 256 * 1024;
 
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
@@ -74,6 +83,9 @@ pub(crate) trait Company {
     fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
     /// A call of a client is over, of a server where clients take turns.
     fn is_over(&self, by: &Rc<Upstream>);
+    /// It does not answer these calls, in the order in which they were sent: `why` says how it
+    /// came.
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str);
     /// A server refused a modern client's request until its user has done something elsewhere,
     /// if this error says so: then the client is asked for that. Whether it is.
     fn wants_elsewhere(
@@ -138,6 +150,11 @@ pub(crate) struct Upstream {
     is_watched: Cell<bool>,
     /// One of these may be late sooner than that is looked for.
     sooner: Rc<Notify>,
+    /// Bytes of copies of its calls, and how many there may be.
+    kept: Rc<Cell<usize>>,
+    most_kept: Cell<usize>,
+    /// How long its calls wait.
+    patience: Cell<Duration>,
 }
 
 /// How far a conversation has come.
@@ -158,6 +175,19 @@ struct Call {
     place: u64,
     /// How long it may take.
     watch: Option<Rc<Watch>>,
+    /// The server has asked its client something meanwhile.
+    has_asked: bool,
+    /// What was before.
+    past: Past,
+    /// What its client wrote, if it may be sent again.
+    kept: Option<Kept>,
+}
+
+impl Call {
+    fn of(caller: Caller, place: u64) -> Self {
+        let past = Past::default();
+        Self { caller, place, watch: None, has_asked: false, past, kept: None }
+    }
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -184,8 +214,8 @@ pub(crate) struct Request<'t> {
     pub(crate) manner: Option<Rc<Manner>>,
     /// What it says there that an equal server must not hear, and what it hears instead.
     pub(crate) hidden: Option<(&'t str, String)>,
-    /// What it has behind it, if it is sent again with what the server wanted to know.
-    pub(crate) rounds: Rounds,
+    /// What has happened to it before.
+    pub(crate) past: Past,
     /// It says that it is sent again.
     pub(crate) has_state: bool,
 }
@@ -219,7 +249,21 @@ impl Upstream {
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),
             sooner: Rc::default(),
+            kept: Rc::default(),
+            most_kept: Cell::new(0),
+            patience: Cell::new(Duration::ZERO),
         })
+    }
+
+    /// So many bytes may be kept of calls that are not answered, and so long they wait.
+    pub(crate) fn may_park(&self, park: ParkSettings) {
+        self.most_kept.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
+        self.patience.set(park.queue);
+    }
+
+    /// How long a call waits for it.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience.get()
     }
 
     /// Whose life it is.
@@ -269,10 +313,33 @@ impl Upstream {
             edits.replace(part, new);
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let watch = request.watch;
-        self.calls.borrow_mut().insert(ours, Call { caller, place, watch });
+        let kept = self.keep(request.text, &caller);
+        let (watch, past) = (request.watch, request.past);
+        let has_asked = past.rounds.count > 0;
+        let call = Call { watch, past, has_asked, kept, ..Call::of(caller, place) };
+        self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
+    }
+
+    /// Keeps what a client wrote, as it may have to be sent again, if there is room.
+    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+        let Caller::Client { client, follow, .. } = caller else { return None };
+        let may_be_repeated = || {
+            let known = self.known();
+            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
+            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
+        };
+        let is_worth_it = text.len() <= LARGE || may_be_repeated();
+        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// It has asked a client something: in this call, or in any of that client's.
+    pub(crate) fn has_asked(&self, client: u64, during: Option<u64>) {
+        for (ours, call) in self.calls.borrow_mut().iter_mut() {
+            let is_meant = during.map_or(call.caller.number() == Some(client), |it| it == *ours);
+            call.has_asked |= is_meant;
+        }
     }
 
     /// Asks something of our own.
@@ -306,7 +373,7 @@ impl Upstream {
         let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        let call = Call { caller: caller(answer), place, watch: None };
+        let call = Call::of(caller(answer), place);
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
@@ -360,6 +427,7 @@ impl Upstream {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
         let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
+        call.has_asked |= can_wait;
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 

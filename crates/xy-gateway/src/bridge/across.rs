@@ -93,7 +93,7 @@ fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
         let message = "too much is asked at once of servers that may ask again";
         return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
     }
-    let rounds = Rounds { count: request.rounds.count, watch: request.watch.clone() };
+    let rounds = Rounds { count: request.past.rounds.count, watch: request.watch.clone() };
     Ok(Asked { text: request.text.into(), rounds, _held: held })
 }
 

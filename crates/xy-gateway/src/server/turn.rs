@@ -6,13 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use xy_config::settings::Isolation;
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
-use super::{ADVICE, Server, Waiting};
+use super::{Past, Server, Waiting};
 use crate::client::Client;
 use crate::turns::{self, Flight, Unit};
 use crate::upstream::Upstream;
@@ -71,7 +69,7 @@ impl Server {
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
             for waited in theirs {
-                waited.go();
+                Self::send_again(&waited);
             }
             self.turn_of.set(None);
         }
@@ -83,16 +81,20 @@ impl Server {
         &self,
         client: &Rc<Client>,
         is_modern: bool,
+        past: &Past,
         upstream: &Rc<Upstream>,
     ) -> bool {
-        if !self.takes_turns(client) || self.turn_of.get() == Some(client.number()) {
+        if !self.takes_turns(client) {
+            return self.would_overtake(client, upstream.key().holder);
+        }
+        if self.turn_of.get() == Some(client.number()) {
             return false;
         }
         let waiting = self.waiting_for_turn(upstream.key().holder);
         let waiting: Vec<Unit> = waiting.iter().map(|(_, unit)| *unit).collect();
         let is_urgent = self.is_urgent(client, upstream);
         let flight = upstream.flight(client);
-        let unit = unit(client, is_modern, self.next_ticket.get());
+        let unit = unit(client, is_modern, self.ticket(past));
         let goes = turns::may_go(unit, flight, &waiting, is_urgent);
         if goes {
             self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });
@@ -111,34 +113,6 @@ impl Server {
         let waiting = self.waiting.borrow();
         let there = waiting.iter().filter(|it| it.holder == holder);
         there.map(|it| (it.client.clone(), it.unit())).collect()
-    }
-
-    /// A call has waited as long as it may: why it was not sent.
-    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
-        let name = &self.name;
-        if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {limit:?}");
-            return CallError::new(ErrorKind::TimedOut, message)
-                .cause("the call was not sent")
-                .hint(format!("`xy status {name}` says what it is doing"));
-        }
-        let is_shared = waited.holder == Holder::Shared;
-        let (with, one, hint) = if is_shared {
-            let hint = format!("{ADVICE} in the file of `{name}`, or try again later");
-            ("another client", "client", hint)
-        } else {
-            (
-                "another call",
-                "call",
-                "make fewer calls of it at once, or try again later".to_owned(),
-            )
-        };
-        let message = format!("`{name}` was busy with {with} for {limit:?}");
-        CallError::new(ErrorKind::TimedOut, message)
-            .cause(format!(
-                "it asks questions, so it serves one {one} at a time; the call was not sent"
-            ))
-            .hint(hint)
     }
 }
 

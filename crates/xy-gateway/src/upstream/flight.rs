@@ -140,7 +140,7 @@ impl Upstream {
             // It was no client's: what is answered to nobody is let be.
             Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
         };
-        call.watch = None;
+        (call.watch, call.kept) = (None, None);
         Some(std::mem::replace(&mut call.caller, next))
     }
 
@@ -153,8 +153,7 @@ impl Upstream {
         let begun = if is_modern { tasks::created(result) } else { tasks::begun(result) };
         let Some((id, _)) = begun else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
-        let call = Call { caller, place: 0, watch: None };
-        self.calls.borrow_mut().insert(ours, call);
+        self.calls.borrow_mut().insert(ours, Call::of(caller, 0));
         let params = if is_modern {
             tasks::params_for_modern(&id)
         } else {
