@@ -35,6 +35,7 @@ pub(crate) mod ears;
 mod ending;
 mod flight;
 pub(crate) mod greet;
+mod heard;
 mod ids;
 mod outgoing;
 pub(crate) mod own;
@@ -135,6 +136,8 @@ pub(crate) struct Upstream {
     takes_turns: Cell<bool>,
     /// Somebody looks after calls that take too long.
     is_watched: Cell<bool>,
+    /// How much it has said.
+    heard: heard::Heard,
 }
 
 /// How far a conversation has come.
@@ -217,6 +220,7 @@ impl Upstream {
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),
+            heard: heard::Heard::default(),
         })
     }
 
@@ -385,7 +389,9 @@ impl Upstream {
     /// that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         let during = during.filter(|ours| !self.is_ear(*ours));
-        match envelope::parse(line) {
+        let message = envelope::parse(line);
+        self.heard.message(message.is_ok());
+        match message {
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);

@@ -115,6 +115,27 @@ mod linux {
             assert_eq!(in_group("usage_usec x\n"), None);
         }
 
+        /// A child of this process, which stands for its shim.
+        fn busy_child() -> std::process::Child {
+            std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()
+        }
+
+        #[test]
+        fn what_is_busy_uses_more_and_more_and_what_has_ended_is_not_forgotten() {
+            let mut child = busy_child();
+            let mut other = busy_child();
+            let first = used(child.id(), false).unwrap();
+            while used(child.id(), false).unwrap() < first + 5 * TICK {
+                std::thread::yield_now();
+            }
+            let before = used(child.id(), false).unwrap();
+            other.kill().unwrap();
+            other.wait().unwrap();
+            assert!(used(child.id(), false).unwrap() >= before);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+
         #[test]
         fn nobody_has_used_nothing() {
             assert_eq!(used(u32::MAX, false), None);

@@ -153,8 +153,11 @@ impl Vigil {
     /// Judges what was seen of one that runs.
     pub(crate) fn judge(&mut self, seen: Observation, now: &Snapshot) -> Verdict {
         let is_remote = now.settings.remote().is_some();
-        let verdict = self.pulse.observe(seen, &now.settings.rules.health, is_remote);
+        let rules = &now.settings.rules.health;
+        let verdict = self.pulse.observe(seen, rules, is_remote);
         match &verdict {
+            // From now on nothing is known of it.
+            _ if !self.pulse.is_worth_asking(rules) => self.word = Health::Unknown,
             Verdict::Alive => self.word = Health::Healthy,
             Verdict::Hung(_) => self.word = Health::Unhealthy,
             Verdict::Nothing | Verdict::Suspect(_) => {}

@@ -22,6 +22,7 @@
 //!
 //! What it does wrong:
 //!
+//! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
@@ -37,6 +38,7 @@
 mod answer;
 mod catalog;
 mod chatter;
+mod dull;
 mod eras;
 mod http;
 mod jobs;
