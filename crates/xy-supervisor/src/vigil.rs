@@ -236,11 +236,11 @@ impl Subject {
             (Looked::Late, _) => return not_made(SPEAKER_BUSY),
         };
         let logged = self.logs.next_seq();
-        let part = rules.timeout / 4;
+        let quarter = rules.timeout / 4;
         let took = Stopwatch::start();
         let mut probing = Box::pin(self.probe(rules, port));
         // One that works answers long before that, and its use of the processor is not read.
-        let (outcome, used) = match timeout(part, &mut probing).await {
+        let (outcome, used) = match timeout(quarter, &mut probing).await {
             Ok(outcome) => (outcome, None),
             Err(_) => {
                 let used = self.used().await;
@@ -255,7 +255,7 @@ impl Subject {
             Some(used) => used,
             None => {
                 let used = self.used().await;
-                sleep(part).await;
+                sleep(quarter).await;
                 used
             }
         };
