@@ -82,6 +82,7 @@ pub(crate) fn tools(server: &Server) -> Vec<Value> {
         job["execution"] = json!({ "taskSupport": "optional" });
         tools.push(job);
     }
+    tools.extend(crate::dull::tools(server));
     tools.extend((0..plan.extra_tools).map(realistic));
     let state = server.state();
     tools.extend(state.added.iter().map(|name| tool(name, "Was added", "query")));

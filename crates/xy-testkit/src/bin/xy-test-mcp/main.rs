@@ -23,6 +23,7 @@
 //!
 //! What it does wrong:
 //!
+//! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
@@ -38,6 +39,7 @@
 mod answer;
 mod catalog;
 mod chatter;
+mod dull;
 mod eras;
 mod errands;
 mod http;

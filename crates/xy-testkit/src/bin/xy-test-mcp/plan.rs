@@ -9,12 +9,14 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 19] = [
+const SWITCHES: [&str; 21] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
+    "--dull",
     "--endless-list",
     "--garbage-first",
+    "--ignore-ping",
     "--list-never",
     "--never-init",
     "--no-listen",
@@ -48,6 +50,7 @@ pub(crate) struct Plan {
     pub(crate) close_stdout_after: u64,
     pub(crate) diary: Option<PathBuf>,
     pub(crate) http: Option<u16>,
+    pub(crate) well_after: u64,
     pub(crate) era: Era,
     pub(crate) discover: Option<String>,
     /// The code by which it refuses the revision that it said it speaks.
@@ -71,6 +74,7 @@ impl Plan {
             close_stdout_after: u64::MAX,
             diary: None,
             http: None,
+            well_after: 0,
             era: Era::Legacy,
             discover: None,
             lies: None,
@@ -99,6 +103,7 @@ impl Plan {
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
             "--diary" => self.diary = Some(flags.value().into()),
             "--http" => self.http = Some(flags.number().try_into().expect("a port")),
+            "--well-after" => self.well_after = flags.number(),
             "--era" => self.era = Era::read(&flags.value()),
             "--discover" => self.discover = Some(flags.value()),
             "--lies" => self.lies = Some(flags.value().parse().expect("a code")),
