@@ -8,6 +8,7 @@ mod added;
 mod fake;
 pub mod fleet;
 pub mod instance;
+pub mod journal;
 pub mod launch;
 pub mod lifecycle;
 pub mod locks;
