@@ -16,6 +16,7 @@ use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 
 pub mod adopt;
+pub mod direct;
 mod driver;
 mod fault;
 mod limits;

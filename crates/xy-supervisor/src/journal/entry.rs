@@ -176,7 +176,8 @@ mod tests {
         let line = serde_json::to_string(&entry("b", 3)).unwrap();
         insta::assert_snapshot!(line, @r#"{"time":"2023-11-14T22:13:20.000Z","boot":"b","seq":3,"kind":"changed","server":"a","from":"starting","to":"running","reason":"ready","pid":7,"restart_count":0}"#);
         assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry("b", 3));
-        let skipped = r#"{"time":"2023-11-14T22:13:20.000Z","boot":"b","seq":9,"kind":"skipped","count":4}"#;
+        let skipped =
+            r#"{"time":"2023-11-14T22:13:20.000Z","boot":"b","seq":9,"kind":"skipped","count":4}"#;
         let read: Entry = serde_json::from_str(skipped).unwrap();
         assert_eq!(read.what, What::Skipped { count: 4 });
         assert_eq!(serde_json::to_string(&read).unwrap(), skipped);

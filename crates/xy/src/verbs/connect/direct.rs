@@ -1,0 +1,53 @@
+//! `xy connect --direct`: one server without the daemon, its stdio that of the client.
+
+use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
+use xy_config::{Paint, Paths};
+use xy_daemon::direct::{Direct, NotRun};
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::Args;
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::render;
+
+/// The server that is to be run without a daemon: by its flag, or because supervision is
+/// switched off.
+pub(super) fn wanted(args: &Args) -> Result<Option<&str>, Failure> {
+    if let Some(server) = &args.direct {
+        return Ok(Some(server));
+    }
+    let is_enabled = supervisor_enabled(|name| std::env::var_os(name)).map_err(|problem| {
+        let cause = problem.render(Paint::Plain);
+        let message = "the client was not connected: the environment has an error";
+        CallError::new(ErrorKind::ConfigInvalid, message).cause(cause.trim_end())
+    })?;
+    match (is_enabled, &args.server) {
+        (Some(false), Some(server)) => Ok(Some(server)),
+        (Some(false), None) => Err(not_one()),
+        (Some(true) | None, _) => Ok(None),
+    }
+}
+
+fn not_one() -> Failure {
+    let error = CallError::new(ErrorKind::NotAllowed, "there is no daemon to connect to")
+        .cause(format!("{SUPERVISOR_ENABLED} is false, so each server is run by its client"))
+        .hint(format!("name one with `xy connect --server NAME`, or unset {SUPERVISOR_ENABLED}"));
+    Failure::Failed(error)
+}
+
+/// Runs the server; the exit code is its own.
+pub(super) fn run(name: &str, output: &mut Output) -> Result<(), Failure> {
+    let direct = Direct::find(&Paths::from_env()?, name)?;
+    if let Some(note) = direct.note() {
+        output.tell(&format!("note: {note}\n"));
+    }
+    match direct.run() {
+        Ok(ended) if ended.exit == 0 => Ok(()),
+        Ok(ended) => Err(Failure::Told(Exit::Other(ended.exit))),
+        Err(NotRun { error, exit: None }) => Err(Failure::Failed(error)),
+        Err(NotRun { error, exit: Some(exit) }) => {
+            output.tell(&render::error::render(&error));
+            Err(Failure::Told(Exit::Other(exit)))
+        }
+    }
+}
