@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::broadcast::{self, error::RecvError, error::TryRecvError};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
@@ -32,10 +32,14 @@ const RECENT: usize = 512;
 /// Entries a follower may lag behind before it is told that it missed some.
 const LIVE: usize = 1024;
 
+/// Askers beyond so many wait their turn.
+const ASKS: usize = 16;
+
 /// The journal, as others hold it.
 #[derive(Debug, Clone)]
 pub struct Journal {
     shared: Arc<Shared>,
+    asks: mpsc::Sender<oneshot::Sender<Following>>,
 }
 
 /// The task that keeps it: to be ended last, so that nothing is missing.
@@ -82,18 +86,18 @@ impl Journal {
             live: broadcast::Sender::new(LIVE),
         });
         let (end, is_ending) = oneshot::channel();
-        let keeping =
-            Keeping { shared: shared.clone(), changes, writer: Writer::new(file), is_ending };
+        let (asks, asked) = mpsc::channel(ASKS);
+        let writer = Writer::new(file);
+        let keeping = Keeping { shared: shared.clone(), changes, asked, writer, is_ending };
         let task = tokio::spawn(keeping.run());
-        (Self { shared }, Keeper { end, task })
+        (Self { shared, asks }, Keeper { end, task })
     }
 
-    /// Every entry from now on, and a mark of what was before.
-    pub fn follow(&self) -> Following {
-        // Under one lock: whoever is in one of them is not in the other.
-        let state = self.shared.state();
-        let recent = state.recent.iter().cloned().collect();
-        Following { recent, live: self.shared.live.subscribe() }
+    /// Every entry from now on, and what was before: all that instances have told until now.
+    pub async fn follow(&self) -> Following {
+        let (reply, following) = oneshot::channel();
+        let _ = self.asks.send(reply).await; // A task that is gone has noted everything.
+        following.await.unwrap_or_else(|_| self.shared.follow())
     }
 
     /// The last `count` entries before `following`, of one server or of all, oldest first.
@@ -113,7 +117,7 @@ impl Journal {
 
     /// Whether the journal has anything about a server. Reads the disk.
     pub fn knows(&self, server: &ServerName) -> bool {
-        let (found, _) = self.before(&self.follow(), usize::MAX, Some(server.as_str()));
+        let (found, _) = self.before(&self.shared.follow(), usize::MAX, Some(server.as_str()));
         found.iter().any(|entry| entry.change().is_some())
     }
 
@@ -136,6 +140,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn follow(&self) -> Following {
+        // Under one lock: whoever is in one of them is not in the other.
+        let state = self.state();
+        let recent = state.recent.iter().cloned().collect();
+        Following { recent, live: self.live.subscribe() }
+    }
+
     /// Gives an entry its number, and to all who follow.
     fn publish(&self, time: Timestamp, what: What) -> Arc<Entry> {
         let mut state = self.state();
@@ -154,6 +165,7 @@ impl Shared {
 struct Keeping {
     shared: Arc<Shared>,
     changes: broadcast::Receiver<StateChange>,
+    asked: mpsc::Receiver<oneshot::Sender<Following>>,
     writer: Writer,
     is_ending: oneshot::Receiver<()>,
 }
@@ -167,6 +179,10 @@ impl Keeping {
                     Err(RecvError::Lagged(count)) => self.note_skipped(count),
                     Err(RecvError::Closed) => break,
                 },
+                Some(reply) = self.asked.recv() => {
+                    self.note_the_rest(); // What was told before is not to come.
+                    let _ = reply.send(self.shared.follow()); // The asker may have left.
+                }
                 () = self.writer.turn() => {}
                 _ = &mut self.is_ending => break,
             }

@@ -14,7 +14,7 @@ use xy_supervisor::journal::{Change, Entry, What};
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, ask: Events) -> Result<Box<dyn Feed>, CallError> {
-    let following = daemon.journal.follow();
+    let following = daemon.journal.follow().await;
     let server = ask.name;
     if let Some(name) = &server {
         check_known(daemon, name).await?;

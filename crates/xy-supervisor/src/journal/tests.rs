@@ -70,7 +70,7 @@ fn attempt(attempt: u32) -> Reason {
 }
 
 fn history(journal: &Journal, count: usize, server: Option<&str>) -> Vec<String> {
-    told(&journal.before(&journal.follow(), count, server).0)
+    told(&journal.before(&journal.shared.follow(), count, server).0)
 }
 
 async fn heard(following: &mut Following) -> Arc<Entry> {
@@ -86,10 +86,7 @@ async fn what_was_told_is_there_for_the_next_daemon() {
     keeper.end().await;
     let (journal, keeper) = stage.begin();
     stage.tell("a", attempt(3));
-    let mut following = journal.follow();
-    if following.recent.is_empty() {
-        heard(&mut following).await;
-    }
+    journal.follow().await; // What was told before is noted by then.
     assert_eq!(history(&journal, 10, None), ["attempt 1", "attempt 2", "attempt 3"]);
     assert_eq!(history(&journal, 2, None), ["attempt 2", "attempt 3"]);
     assert_eq!(history(&journal, 10, Some("a")), ["attempt 1", "attempt 3"]);
@@ -109,18 +106,18 @@ async fn history_and_stream_have_neither_gap_nor_double() {
     for number in 1..=10 {
         stage.tell("a", attempt(number));
     }
-    let mut following = journal.follow();
+    let mut following = journal.follow().await;
     for number in 11..=15 {
         stage.tell("a", attempt(number));
     }
-    // The task has not run yet: nothing is before, all is to come.
-    assert_eq!(journal.before(&following, 100, None).0.len(), following.recent.len());
-    let mut seqs: Vec<u64> = following.recent.iter().map(|entry| entry.seq).collect();
+    let before = journal.before(&following, 100, None).0;
+    assert_eq!(before.len(), 10, "what was told before is not to come");
+    let mut seqs: Vec<u64> = before.iter().map(|entry| entry.seq).collect();
     while seqs.len() < 15 {
         seqs.push(heard(&mut following).await.seq);
     }
     assert_eq!(seqs, (1..=15).collect::<Vec<_>>());
-    let later = journal.follow();
+    let later = journal.follow().await;
     assert_eq!(journal.before(&later, 100, None).0.len(), 15);
     keeper.end().await;
 }
@@ -172,7 +169,7 @@ async fn no_file_grows_beyond_its_bound_and_the_newest_are_kept() {
     let stage = Stage::new();
     let (journal, keeper) = stage.begin();
     let long = "x".repeat(3000);
-    let mut following = journal.follow();
+    let mut following = journal.follow().await;
     for number in 0..1600 {
         stage.tell("a", Reason::Unfit(format!("{number} {long}")));
         heard(&mut following).await;
@@ -199,7 +196,7 @@ async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
     let stage = Stage::new();
     fs::create_dir(stage.file()).unwrap();
     let (journal, keeper) = stage.begin();
-    let mut following = journal.follow();
+    let mut following = journal.follow().await;
     stage.tell("a", attempt(1));
     heard(&mut following).await;
     until_so(|| journal.problem().is_some()).await;
@@ -217,7 +214,7 @@ async fn what_does_not_fit_while_the_disk_is_full_is_counted() {
     let stage = Stage::new();
     fs::create_dir(stage.file()).unwrap();
     let (journal, keeper) = stage.begin();
-    let mut following = journal.follow();
+    let mut following = journal.follow().await;
     let long = "x".repeat(1900);
     for number in 0..1000 {
         stage.tell("a", Reason::Unfit(format!("{number} {long}")));
