@@ -222,9 +222,10 @@ impl Keeping {
         if state.problem.as_deref() == now {
             return;
         }
-        match now {
-            Some(problem) => tracing::warn!("{problem}"),
-            None => tracing::info!("the journal of events can be written again"),
+        if let Some(problem) = now {
+            tracing::warn!("{problem}");
+        } else {
+            tracing::info!("the journal of events can be written again");
         }
         state.problem = now.map(str::to_owned);
     }

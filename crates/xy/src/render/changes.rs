@@ -42,7 +42,8 @@ pub(crate) fn between(before: Option<&Event>, event: &Event) -> String {
     if before.is_none_or(|before| day(before) != today) {
         lines.push(today);
     }
-    lines.iter().map(|line| format!("{}\n", paint(DIM, line))).collect()
+    let dim = |line: &String| format!("{}\n", paint(DIM, line));
+    lines.iter().map(dim).collect()
 }
 
 /// What a reader that was too slow is told.

@@ -86,7 +86,7 @@ enum News {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     if let Some(server) = direct::wanted(args)? {
-        return direct::run(server, output);
+        return direct::run(args, server, output);
     }
     let paths = Paths::from_env()?;
     let not_begun = |cause| Failure::internal("the bridge could not begin", cause);

@@ -206,6 +206,10 @@ fn without_supervision_a_named_server_is_run_directly_and_nothing_else() {
     let exit = Client::start(&home, &["--server", "seven"]).ended().0.code();
     assert_eq!(exit, Some(7));
     no_daemon_was_there(&home);
+    home.server("far", "url \"https://example.com/mcp\"\n");
+    let (far_code, far) = refused(&home, &["--server", "far"]);
+    assert_eq!(far_code, Some(1));
+    assert!(far.contains("unset XY_SUPERVISOR_ENABLED"), "{far}");
     let (code, told) = refused(&home, &[]);
     let daemon = home.daemon_fails();
     let daemon_told = String::from_utf8(daemon.stderr).unwrap();

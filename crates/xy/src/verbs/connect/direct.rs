@@ -1,7 +1,7 @@
 //! `xy connect --direct`: one server without the daemon, its stdio that of the client.
 
+use xy_config::Paths;
 use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
-use xy_config::{Paint, Paths};
 use xy_daemon::direct::{Direct, NotRun};
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -17,9 +17,8 @@ pub(super) fn wanted(args: &Args) -> Result<Option<&str>, Failure> {
         return Ok(Some(server));
     }
     let is_enabled = supervisor_enabled(|name| std::env::var_os(name)).map_err(|problem| {
-        let cause = problem.render(Paint::Plain);
         let message = "the client was not connected: the environment has an error";
-        CallError::new(ErrorKind::ConfigInvalid, message).cause(cause.trim_end())
+        CallError::new(ErrorKind::ConfigInvalid, message).problems(vec![(&problem).into()])
     })?;
     match (is_enabled, &args.server) {
         (Some(false), Some(server)) => Ok(Some(server)),
@@ -36,8 +35,15 @@ fn not_one() -> Failure {
 }
 
 /// Runs the server; the exit code is its own.
-pub(super) fn run(name: &str, output: &mut Output) -> Result<(), Failure> {
-    let direct = Direct::find(&Paths::from_env()?, name)?;
+pub(super) fn run(args: &Args, name: &str, output: &mut Output) -> Result<(), Failure> {
+    let found = Direct::find(&Paths::from_env()?, name);
+    let direct = found.map_err(|error| match error.kind {
+        // What it would take is what the variable forbids.
+        ErrorKind::NotAllowed if args.direct.is_none() => {
+            error.hint(format!("unset {SUPERVISOR_ENABLED}, so that a daemon speaks with it"))
+        }
+        _ => error,
+    })?;
     if let Some(note) = direct.note() {
         output.tell(&format!("note: {note}\n"));
     }
