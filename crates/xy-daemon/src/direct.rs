@@ -2,6 +2,7 @@
 //!
 //! No daemon is asked, started or needed; one that runs the same server has its own copy.
 
+use std::process::Command;
 use std::sync::Arc;
 
 use xy_config::settings::{Limits, ProcessSettings, ServerSettings};
@@ -72,10 +73,11 @@ impl Direct {
         (!all.is_empty()).then(|| format!("without a daemon, {}", all.join(" and ")))
     }
 
-    /// Runs it until nothing is left of it. There must be no other thread.
-    pub fn run(&self) -> Result<Ended, NotRun> {
+    /// Runs it until nothing is left of it. There must be no other thread. `above` is the
+    /// process that looks after this one, if there is one.
+    pub fn run(&self, above: Option<u32>) -> Result<Ended, NotRun> {
         let process = process_of(&self.settings)?;
-        let ended = direct::run(&self.settings, process).map_err(|it| {
+        let ended = direct::run(&self.settings, process, above).map_err(|it| {
             let message = format!("server `{}` did not start", self.settings.name);
             let error = CallError::new(ErrorKind::SpawnFailed, message).cause(it.fault.message);
             let error = match it.fault.hint {
@@ -84,14 +86,28 @@ impl Direct {
             };
             NotRun { error, exit: Some(it.exit) }
         })?;
-        if !ended.survivors.is_empty() {
-            let pids: Vec<String> = ended.survivors.iter().map(ToString::to_string).collect();
-            let message = format!("server `{}` has ended, but not all of it", self.settings.name);
-            let cause = format!("these processes would not die: {}", pids.join(", "));
-            return Err(CallError::new(ErrorKind::Internal, message).cause(cause).into());
-        }
-        Ok(Ended { exit: exit_of(&ended) })
+        judge(&ended, self.settings.name.as_str()).map_err(NotRun::from)
     }
+}
+
+/// Has another of us run the server `name`, by this command, and ends what that leaves should
+/// it be killed. There must be no other thread.
+pub fn look_after(command: &mut Command, name: &str) -> Result<Ended, CallError> {
+    let ended = direct::look_after(command).map_err(|cause| {
+        let message = format!("server `{}` did not start", quoted(name));
+        CallError::new(ErrorKind::SpawnFailed, message).cause(cause)
+    })?;
+    judge(&ended, name)
+}
+
+fn judge(ended: &direct::Ended, name: &str) -> Result<Ended, CallError> {
+    if ended.survivors.is_empty() {
+        return Ok(Ended { exit: exit_of(ended) });
+    }
+    let pids: Vec<String> = ended.survivors.iter().map(ToString::to_string).collect();
+    let message = format!("server `{}` has ended, but not all of it", quoted(name));
+    let cause = format!("these processes would not die: {}", pids.join(", "));
+    Err(CallError::new(ErrorKind::Internal, message).cause(cause))
 }
 
 fn exit_of(ended: &direct::Ended) -> u8 {

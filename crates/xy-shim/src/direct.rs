@@ -4,17 +4,27 @@
 //! below it is found, ended and reaped before it ends. Nothing is carried, logged or
 //! restarted. The server is asked to end by a signal to this process, or because its client
 //! is gone; whatever it leaves behind when it ends by itself is killed.
+//!
+//! On Linux there are two of it, so that either may be killed: the one that the client has
+//! started only looks after the other, and the other sees it die.
 
+use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::stdio;
 
+use crate::cgroup::Groups;
 use crate::clock;
 use crate::exec;
 use crate::leader::{Ending, Leader};
 use crate::signals::Signals;
+use crate::stop::State::NotAsked;
 use crate::stop::{self, Effect, Event, Stdin};
 use crate::sys;
 use crate::wire::{
@@ -43,6 +53,8 @@ pub struct DirectOrder {
     pub grace: Duration,
     /// What tells its processes from all others.
     pub life: String,
+    /// The process that looks after this one: everything ends with it.
+    pub above: Option<u32>,
 }
 
 /// How a server ended.
@@ -60,22 +72,32 @@ pub struct Ended {
 ///
 /// To be called where there is no other thread, and nothing open that is still needed.
 pub fn run(order: &DirectOrder) -> Result<Ended, StartFault> {
+    let failed = |cause: io::Error| exec::failed("be looked after", &cause);
     sys::close_inherited();
+    let signals = prepare()?;
+    let above = order.above.map(Above::of).transpose().map_err(failed)?;
+    let leader = exec::start_with_our_stdio(&start_order(order))?;
+    let role = Role::Owner { client: Client::Speaks, above, grace: order.grace };
+    Ok(Direct { leader, signals, role, stop: NotAsked, ended: None, is_told: false }.run())
+}
+
+/// Runs another of us, which runs the server; if that is killed, what it leaves is ended here.
+/// The same must hold here: no other thread.
+pub fn look_after(command: &mut Command) -> Result<Ended, StartFault> {
+    let signals = prepare()?;
+    let child = command.spawn().map_err(|cause| exec::failed("start another of us", &cause))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let leader = Leader::new(pid.expect("a child has a pid"), "", Groups::default());
+    let role = Role::Above;
+    Ok(Direct { leader, signals, role, stop: NotAsked, ended: None, is_told: false }.run())
+}
+
+/// Whatever loses its parent below us comes to us, and signals are heard.
+fn prepare() -> Result<Signals, StartFault> {
     sys::clear_signal_mask();
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    let signals = Signals::listen().map_err(|cause| exec::failed("listen to signals", &cause))?;
-    let leader = exec::start_with_our_stdio(&start_order(order))?;
-    let direct = Direct {
-        leader,
-        signals,
-        stop: stop::State::NotAsked,
-        ended: None,
-        client: Client::Speaks,
-        grace: order.grace,
-        is_told: false,
-    };
-    Ok(direct.run())
+    Signals::listen().map_err(|cause| exec::failed("listen to signals", &cause))
 }
 
 fn start_order(order: &DirectOrder) -> StartOrder {
@@ -110,30 +132,77 @@ enum Client {
     Forgotten,
 }
 
+/// What this process is to the server.
+enum Role {
+    /// It has started the server.
+    Owner { client: Client, above: Option<Above>, grace: Duration },
+    /// It looks after one that has.
+    Above,
+}
+
+/// The process that looks after us, held so that its death is seen.
+struct Above {
+    #[cfg(target_os = "linux")]
+    held: OwnedFd,
+}
+
+impl Above {
+    #[cfg(target_os = "linux")]
+    fn of(pid: u32) -> io::Result<Self> {
+        use rustix::process::{PidfdFlags, getppid, pidfd_open};
+        let _ = rustix::process::setsid(); // What a terminal says is for the one above.
+        let gone = || io::Error::from(rustix::io::Errno::SRCH);
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let held = pidfd_open(pid, PidfdFlags::empty())?;
+        // Held first, looked at then: it is our parent, and so it was all the time.
+        if getppid() == Some(pid) { Ok(Self { held }) } else { Err(gone()) }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn of(_: u32) -> io::Result<Self> {
+        Ok(Self {}) // There is no such thing here.
+    }
+
+    #[cfg(target_os = "linux")]
+    fn death(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.held.as_fd())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unused_self, reason = "the same signature on every system")]
+    fn death(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 struct Direct {
     leader: Leader,
     signals: Signals,
+    role: Role,
     stop: stop::State,
     /// How the leader ended, while others may still be there.
     ended: Option<Ending>,
-    client: Client,
-    grace: Duration,
-    /// Whether we have been told to end.
+    /// Whether the end of it has been asked for.
     is_told: bool,
+}
+
+/// What has happened while we waited.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    client_left: bool,
+    above_died: bool,
 }
 
 impl Direct {
     fn run(mut self) -> Ended {
         self.leader.gather();
         while !self.is_over() {
-            let client_left = self.wait();
+            let seen = self.wait();
             self.signals.clear();
-            if client_left && self.client == Client::Speaks {
-                let until = clock::after(clock::now(), LAST_ANSWERS_WITHIN);
-                self.client = Client::Left { until };
+            if seen.client_left {
+                self.client_leaves();
             }
-            if self.signals.told_to_end() && !self.is_told {
-                self.is_told = true;
+            if seen.above_died || self.signals.told_to_end() {
                 self.end_it();
             }
             self.look_at_leader();
@@ -161,10 +230,26 @@ impl Direct {
         }
     }
 
-    /// Its stdin is not ours to close: it is asked by a signal.
+    fn client_leaves(&mut self) {
+        if let Role::Owner { client: client @ Client::Speaks, .. } = &mut self.role {
+            *client = Client::Left { until: clock::after(clock::now(), LAST_ANSWERS_WITHIN) };
+        }
+    }
+
+    /// Its stdin is not ours to close: it is asked by a signal, once.
     fn end_it(&mut self) {
-        self.client = Client::Forgotten;
-        self.on_stop_event(Event::Asked { grace: self.grace, stdin: Stdin::Empty });
+        if std::mem::replace(&mut self.is_told, true) {
+            return;
+        }
+        match &mut self.role {
+            Role::Owner { client, grace, .. } => {
+                *client = Client::Forgotten;
+                let grace = *grace;
+                self.on_stop_event(Event::Asked { grace, stdin: Stdin::Empty });
+            }
+            // The other knows how, and how long it may take.
+            Role::Above => _ = kill_process(self.leader.pid(), Signal::TERM),
+        }
     }
 
     fn on_stop_event(&mut self, event: Event) {
@@ -179,7 +264,7 @@ impl Direct {
 
     fn keep_deadlines(&mut self) {
         let now = clock::now();
-        if matches!(self.client, Client::Left { until } if now >= until) {
+        if self.client_has_until().is_some_and(|until| now >= until) {
             self.end_it();
         }
         if self.stop.deadline().is_some_and(|deadline| now >= deadline) {
@@ -187,32 +272,45 @@ impl Direct {
         }
     }
 
-    /// Waits until something happens or a deadline has come; answers whether the client has
-    /// said its last word.
-    fn wait(&self) -> bool {
-        let leaves_at = match self.client {
-            Client::Left { until } => Some(until),
-            Client::Speaks | Client::Forgotten => None,
-        };
-        let next = leaves_at.into_iter().chain(self.stop.deadline()).min();
+    fn client_has_until(&self) -> Option<Instant> {
+        match self.role {
+            Role::Owner { client: Client::Left { until }, .. } => Some(until),
+            Role::Owner { .. } | Role::Above => None,
+        }
+    }
+
+    /// Waits until something happens or a deadline has come.
+    fn wait(&self) -> Seen {
+        let next = self.client_has_until().into_iter().chain(self.stop.deadline()).min();
         let left = next.map(|next| next.saturating_duration_since(clock::now()));
         // More seconds than the type can hold are as good as no deadline.
         let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
-        let stdin = self.stdin();
         // Who is not there is asked for nothing, in the place of one that never hangs up.
-        let (stdin, interest) =
-            stdin.map_or((self.signals.as_fd(), PollFlags::empty()), |it| (it, HANGS_UP));
-        let mut asked = [
-            PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(stdin, interest),
-        ];
+        let nobody = (self.signals.as_fd(), PollFlags::empty());
+        let stdin = self.stdin().map_or(nobody, |stdin| (stdin, HANGS_UP));
+        let death = self.death_above().map_or(nobody, |death| (death, PollFlags::IN));
+        let mut asked = [(self.signals.as_fd(), PollFlags::IN), stdin, death]
+            .map(|(descriptor, interest)| PollFd::from_borrowed_fd(descriptor, interest));
         let _ = poll(&mut asked, timeout.as_ref()); // A signal wakes us; that is what for.
-        asked[1].revents().intersects(PollFlags::HUP | HANGS_UP)
+        Seen {
+            client_left: asked[1].revents().intersects(PollFlags::HUP | HANGS_UP),
+            above_died: asked[2].revents().intersects(PollFlags::IN | PollFlags::HUP),
+        }
     }
 
     /// Our stdin is the server's to read; we only look whether anybody is at its other end.
-    fn stdin(&self) -> Option<BorrowedFd<'static>> {
-        (self.client == Client::Speaks).then(stdio::stdin)
+    fn stdin(&self) -> Option<BorrowedFd<'_>> {
+        match self.role {
+            Role::Owner { client: Client::Speaks, .. } => Some(stdio::stdin()),
+            Role::Owner { .. } | Role::Above => None,
+        }
+    }
+
+    fn death_above(&self) -> Option<BorrowedFd<'_>> {
+        match &self.role {
+            Role::Owner { above: Some(above), .. } if !self.is_told => above.death(),
+            Role::Owner { .. } | Role::Above => None,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One server without a daemon, for a client that has it to itself.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::process::Command;
 
 use xy_config::settings::{ProcessSettings, ServerSettings};
 use xy_shim::direct::DirectOrder;
@@ -30,13 +31,25 @@ pub struct DirectFault {
 /// Runs a server with our own stdin, stdout and stderr, until nothing is left of it.
 ///
 /// To be called where there is no other thread, and nothing open that is still needed.
+/// `above` is the process that looks after this one, if there is one.
 pub fn run(
     settings: &ServerSettings,
     process: &ProcessSettings,
+    above: Option<u32>,
 ) -> Result<Ended, Box<DirectFault>> {
-    xy_shim::direct::run(&order(settings, process)).map_err(|fault| {
+    let order = DirectOrder { above, ..order(settings, process) };
+    xy_shim::direct::run(&order).map_err(|fault| {
         let exit = exit_of(&fault);
         Box::new(DirectFault { fault: explain(fault, settings), exit })
+    })
+}
+
+/// Has another of us run the server, by this command, and ends what that leaves should it be
+/// killed. The same must hold here: no other thread.
+pub fn look_after(command: &mut Command) -> Result<Ended, String> {
+    xy_shim::direct::look_after(command).map_err(|fault| match fault.problem {
+        wire::Problem::System { what } => what,
+        other => format!("{other:?}"),
     })
 }
 
@@ -56,6 +69,7 @@ fn order(settings: &ServerSettings, process: &ProcessSettings) -> DirectOrder {
         memory: process.limits.memory.filter(|_| cfg!(target_os = "linux")),
         grace: settings.rules.stop.grace,
         life,
+        above: None,
     }
 }
 

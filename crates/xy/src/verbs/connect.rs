@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// neither restarted nor shared nor logged, and everything of it ends with this command.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["profile", "server", "no_start"])]
     direct: Option<String>,
+    /// The process that looks after this one, by its number.
+    #[arg(long, hide = true, value_name = "PID", requires = "direct")]
+    above: Option<u32>,
     /// Fail if no daemon runs, instead of starting one
     #[arg(long)]
     no_start: bool,

@@ -1,7 +1,7 @@
 //! `xy connect --direct`: one server without a daemon, and nothing of it left afterwards.
 
 use rustix::process::{Pid, Signal, kill_process};
-use xy_testkit::{Home, Proc, is_alive, marked_processes};
+use xy_testkit::{Home, Proc, marked_processes};
 
 use crate::stage::{Client, INITIALIZE, home};
 
@@ -19,11 +19,17 @@ fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// What runs besides this command itself.
-fn others(home: &Home, client: &Client) -> Vec<Proc> {
+/// What is of the server; the command itself is two processes, each of which may be killed.
+fn others(home: &Home) -> Vec<Proc> {
     let mut all = marked_processes(home.mark());
-    all.retain(|process| process.pid != client.pid());
+    all.retain(|process| !process.cmdline.contains("connect"));
     all
+}
+
+/// The process that looks after the server, below the one that the client has started.
+fn owner(home: &Home) -> u32 {
+    let all = marked_processes(home.mark());
+    all.iter().find(|process| process.cmdline.contains("--above")).unwrap().pid
 }
 
 #[track_caller]
@@ -83,7 +89,7 @@ fn whatever_it_has_started_ends_with_it() {
         let home = with_tree(&args);
         let mut client = Client::start(&home, &["--direct", "tree"]);
         client.tells("ready");
-        assert_eq!(others(&home, &client).len(), 1 + count, "{kind}");
+        assert_eq!(others(&home).len(), 1 + count, "{kind}");
         drop(client.take_stdin());
         assert_eq!(client.ended().0.code(), Some(0), "{kind}");
         assert!(marked_processes(home.mark()).is_empty(), "{kind}");
@@ -135,14 +141,32 @@ fn a_stopped_server_is_ended_too() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn the_server_dies_with_a_command_that_is_killed() {
-    let home = with_tree(&["--deaf-leader"]);
-    let client = Client::start(&home, &["--direct", "tree"]);
-    client.tells("ready");
-    let server = others(&home, &client)[0].pid;
-    send(client.pid(), Signal::KILL);
-    client.ended();
-    home.wait_until("the server is dead", || !is_alive(server));
+fn nothing_is_left_if_either_process_of_the_command_is_killed() {
+    let whom: [fn(&Home, &Client) -> u32; 2] = [|_, client| client.pid(), |home, _| owner(home)];
+    for victim in whom {
+        let args = ["--child", "daemon", "--child", "session", "--deaf", "--deaf-leader"];
+        let home = with_tree(&args);
+        let client = Client::start(&home, &["--direct", "tree"]);
+        client.tells("ready");
+        assert_eq!(others(&home).len(), 3);
+        send(victim(&home, &client), Signal::KILL);
+        let (status, ..) = client.ended();
+        assert!(!status.success());
+        home.wait_until("nothing is left", || marked_processes(home.mark()).is_empty());
+        home.finish();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_command_that_nobody_looks_after_starts_nothing() {
+    let home = with_tree(&[]);
+    // Somebody is there under this number, but is not the one who started it.
+    let stranger = std::os::unix::process::parent_id().to_string();
+    let client = Client::start(&home, &["--direct", "tree", "--above", &stranger]);
+    let (status, _, told) = client.ended();
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(!told.contains("ready"), "{told}");
     home.finish();
 }
 

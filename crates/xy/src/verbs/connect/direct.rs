@@ -1,8 +1,10 @@
 //! `xy connect --direct`: one server without the daemon, its stdio that of the client.
 
+use std::process::Command;
 use xy_config::Paths;
+
 use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
-use xy_daemon::direct::{Direct, NotRun};
+use xy_daemon::direct::{Direct, Ended, NotRun};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Args;
@@ -35,6 +37,9 @@ fn not_one() -> Failure {
 }
 
 /// Runs the server; the exit code is its own.
+///
+/// Where its death can be seen, this process only looks after another that does: then either
+/// of them may be killed, and nothing is left.
 pub(super) fn run(args: &Args, name: &str, output: &mut Output) -> Result<(), Failure> {
     let found = Direct::find(&Paths::from_env()?, name);
     let direct = found.map_err(|error| match error.kind {
@@ -44,16 +49,35 @@ pub(super) fn run(args: &Args, name: &str, output: &mut Output) -> Result<(), Fa
         }
         _ => error,
     })?;
+    if args.above.is_none() && cfg!(target_os = "linux") {
+        return exit_with(xy_daemon::direct::look_after(&mut another(name)?, name)?);
+    }
     if let Some(note) = direct.note() {
         output.tell(&format!("note: {note}\n"));
     }
-    match direct.run() {
-        Ok(ended) if ended.exit == 0 => Ok(()),
-        Ok(ended) => Err(Failure::Told(Exit::Other(ended.exit))),
+    match direct.run(args.above) {
+        Ok(ended) => exit_with(ended),
         Err(NotRun { error, exit: None }) => Err(Failure::Failed(error)),
         Err(NotRun { error, exit: Some(exit) }) => {
             output.tell(&render::error::render(&error));
             Err(Failure::Told(Exit::Other(exit)))
         }
+    }
+}
+
+/// The same command, as one that is looked after by this process.
+fn another(name: &str) -> Result<Command, Failure> {
+    let us = std::env::current_exe()
+        .map_err(|cause| Failure::internal("xy does not know where it is", cause))?;
+    let mut command = Command::new(us);
+    let above = std::process::id().to_string();
+    command.args(["connect", "--direct", name, "--above", &above]);
+    Ok(command)
+}
+
+fn exit_with(ended: Ended) -> Result<(), Failure> {
+    match ended.exit {
+        0 => Ok(()),
+        code => Err(Failure::Told(Exit::Other(code))),
     }
 }
