@@ -34,6 +34,7 @@ use self::read::{Reader, Spanned};
 use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
+use crate::environment::EnvironmentDefaults;
 use crate::raw;
 use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
@@ -59,6 +60,8 @@ pub struct Loaded {
     pub server_files: usize,
     /// The servers whose files have mistakes, or cannot be read.
     pub broken: Broken,
+    /// What the environment says.
+    pub environment: EnvironmentDefaults,
 }
 
 /// Servers of which nothing can be said now.
@@ -114,6 +117,10 @@ pub trait Surroundings {
     fn look(&self, path: &Path) -> Found;
     /// Which limits can be kept.
     fn limits(&self) -> KeptLimits;
+    /// A variable of the environment; none, where nothing is known of that.
+    fn variable(&self, _name: &str) -> Option<OsString> {
+        None
+    }
 }
 
 /// Which limits a machine can keep.
@@ -169,12 +176,19 @@ pub fn check(
     server_files: &[FileText],
     surroundings: &dyn Surroundings,
 ) -> Loaded {
+    let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
     let mut checker = Checker {
         surroundings,
+        environment,
         defaults: Fields::default(),
         orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
-        loaded: Loaded { server_files: server_files.len(), ..Loaded::default() },
+        loaded: Loaded {
+            server_files: server_files.len(),
+            problems,
+            environment,
+            ..Loaded::default()
+        },
     };
     if let Some(file) = daemon_file {
         checker.daemon_file(file);
@@ -221,6 +235,7 @@ impl Surroundings for Anywhere {
 
 struct Checker<'a> {
     surroundings: &'a dyn Surroundings,
+    environment: EnvironmentDefaults,
     defaults: Fields,
     orphan_timeout: Duration,
     /// Who has which port, in the order of files.
@@ -257,7 +272,7 @@ impl Checker<'_> {
                     }
                 }
                 // Without a server to use them, mistakes among the defaults are mistakes too.
-                let restart = restart_rules(&self.defaults.restart);
+                let restart = restart_rules(&self.defaults.restart, &self.environment);
                 check_restart(&self.defaults.restart, &restart, &mut problems);
             }
         }
@@ -293,7 +308,8 @@ impl Checker<'_> {
         let says_what = [fields.command.as_ref(), fields.url.as_ref()].into_iter().flatten().next();
         let command_line = says_what.map_or(1, |what| what.at.line());
         let fields = fields.or(&self.defaults);
-        let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
+        let (surroundings, environment) = (self.surroundings, &self.environment);
+        let mut joining = Joining { file, fields, problems, surroundings, environment };
         let kind = joining.kind();
         let isolation = joining.isolation();
         let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };

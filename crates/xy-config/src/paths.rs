@@ -43,6 +43,8 @@ pub struct Paths {
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
     pub added_file: PathBuf,
+    /// What happened to servers; older entries are beside it.
+    pub events_file: PathBuf,
     /// The variable that decides where the sockets are.
     socket_variable: &'static str,
 }
@@ -115,6 +117,7 @@ impl Paths {
             state_key_file: state_dir.join("state-key"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
+            events_file: state_dir.join("events.jsonl"),
             state_dir,
             socket_variable,
         })
@@ -169,6 +172,7 @@ mod tests {
         assert_eq!(paths.token_file, Path::new("/home/ann/.local/state/xy/token"));
         assert_eq!(paths.manifests_dir, Path::new("/home/ann/.local/state/xy/manifests"));
         assert_eq!(paths.added_file, Path::new("/home/ann/.local/state/xy/added.json"));
+        assert_eq!(paths.events_file, Path::new("/home/ann/.local/state/xy/events.jsonl"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
 use xy_supervisor::instance::InstanceHandle;
+use xy_supervisor::journal::Journal;
 use xy_supervisor::reload::ServerMap;
 
 use crate::limits;
@@ -27,6 +28,7 @@ const LIKENESS: f64 = 0.7;
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) fleet: Fleet,
+    pub(crate) journal: Journal,
     pub(crate) paths: Paths,
     pub(crate) started_at: Instant,
     /// Whether the daemon shall end, and how.
@@ -70,9 +72,10 @@ pub(crate) enum Ending {
 }
 
 impl Daemon {
-    pub(crate) fn new(fleet: Fleet, paths: Paths) -> Self {
+    pub(crate) fn new(fleet: Fleet, journal: Journal, paths: Paths) -> Self {
         Self {
             fleet,
+            journal,
             paths,
             started_at: Instant::now(),
             ending: watch::Sender::new(Ending::No),
@@ -234,7 +237,7 @@ impl Daemon {
 }
 
 /// The known name that was probably meant, if one is near enough.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     if name.len() > 2 * MAX_NAME_LENGTH {
         return None; // Comparing takes time with the length, and no name is that long.
     }

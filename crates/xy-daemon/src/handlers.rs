@@ -44,7 +44,7 @@ impl Service for Handlers {
             Request::Add(ask) => Answer::of(&add::handle(daemon, ask).await?),
             Request::Remove(ask) => Answer::of(&remove::handle(daemon, &ask).await?),
             Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),
-            Request::Events => Ok(Answer::Stream(events::handle(daemon))),
+            Request::Events(ask) => Ok(Answer::Stream(events::handle(daemon, ask).await?)),
             Request::Tools(ask) => Answer::of(&tools::handle(daemon, ask).await?),
             Request::Call(ask) => Ok(Answer::Result(call::handle(daemon, ask).await?)),
             Request::Raw(ask) => Ok(Answer::Result(request::handle(daemon, ask).await?)),

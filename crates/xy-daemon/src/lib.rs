@@ -6,6 +6,7 @@
 pub mod check;
 mod confine;
 mod daemon;
+pub mod direct;
 mod files;
 mod gateway;
 mod handlers;

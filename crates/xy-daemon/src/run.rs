@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
 use xy_config::settings::{GatewaySettings, ParkSettings, ServerSettings, Settings};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
@@ -15,7 +16,8 @@ use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
 use xy_supervisor::AddedServers;
-use xy_supervisor::fleet::{Fleet, FleetParts};
+use xy_supervisor::fleet::{Fleet, FleetParts, changes_channel};
+use xy_supervisor::journal::Journal;
 use xy_supervisor::launch::EveryLauncher;
 use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
@@ -44,6 +46,9 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(8);
 
 /// How long front ends get to read their last lines.
 const DOOR_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the disk may take for the last events.
+const JOURNAL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Two threads: one slow request must not hold up the rest.
 const THREADS: usize = 2;
@@ -98,6 +103,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(&paths).map_err(|error| no_files(&error))?;
     check_not_inside(&paths)?;
+    check_switched_on()?;
     if replace {
         takeover::ask(&paths).await?;
     }
@@ -133,7 +139,10 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
     };
-    let daemon = Arc::new(Daemon::new(Fleet::spawn(parts, adopted), paths));
+    let changes = changes_channel();
+    let (journal, keeper) = Journal::begin(&paths.events_file, changes.subscribe());
+    let fleet = Fleet::spawn_heard(parts, adopted, changes);
+    let daemon = Arc::new(Daemon::new(fleet, journal, paths));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
@@ -174,6 +183,9 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         end_servers(&daemon, &mut signals).await.map(|()| Ending::Shutdown)
     };
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
+    if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
+        tracing::warn!("the last events are not in the journal: the disk is too slow");
+    }
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     file.remove();
@@ -252,6 +264,19 @@ fn load(
     }
     let Settings { gateway, park, .. } = loaded.settings;
     Ok((servers, loaded.broken, Doors { gateway, park }))
+}
+
+/// Whoever switches supervision off does not want a daemon that supervises. What cannot be
+/// understood is told with all that is wrong in the files.
+fn check_switched_on() -> Result<(), CallError> {
+    if !matches!(supervisor_enabled(|name| std::env::var_os(name)), Ok(Some(false))) {
+        return Ok(());
+    }
+    let cause = format!("{SUPERVISOR_ENABLED} is false in its environment");
+    Err(not_started().cause(cause).hint(format!(
+        "unset {SUPERVISOR_ENABLED}; or run one server without a daemon: \
+         `xy connect --direct <server>`"
+    )))
 }
 
 fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step,
-    Transition, Wanted,
+    Health, InstanceEntry, LastExit, NextStep, RestartLimits, ServerEntry, ServerState,
+    ServerStatus, Step, Transition, Wanted,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
@@ -145,6 +145,9 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     let limits = process.map(|it| it.limits).unwrap_or_default();
     let confined = told_of.and_then(|instance| instance.now().confined);
     ServerStatus {
+        alive: is_alive(member, &entry),
+        ready: entry.state == ServerState::Running,
+        limits_used: told_of.map(limits_used).unwrap_or_default(),
         entry,
         protocol: None, // The gateway knows.
         parked: 0,      // So it does of this.
@@ -160,10 +163,34 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
         last_stderr,
         command: words.into_iter().flatten().cloned().collect(),
         config_file: member.settings.source.file.display().to_string(),
+        log_path: log_file.clone(),
         log_file,
         containment: confined.as_ref().map(|it| confine::containment(it.containment)),
         limits: confine::limits(confined.as_ref(), limits),
         instances: member.instances.values().map(instance_entry).collect(),
+    }
+}
+
+/// What lives somewhere else has no process here.
+fn is_alive(member: &Member, entry: &ServerEntry) -> bool {
+    match member.settings.remote() {
+        Some(_) => entry.state == ServerState::Running,
+        None => entry.pid.is_some(),
+    }
+}
+
+fn limits_used(instance: &InstanceHandle) -> RestartLimits {
+    let snapshot = instance.now();
+    if snapshot.settings.remote().is_some() {
+        return RestartLimits::default(); // Nothing of it is counted.
+    }
+    let now = tokio::time::Instant::now().into_std();
+    let used = snapshot.life.limits_used(&snapshot.settings.rules, now);
+    RestartLimits {
+        in_a_row: used.in_a_row,
+        max_attempts: used.max_attempts,
+        exits_last_minute: used.exits_last_minute,
+        max_retries_per_minute: used.max_retries_per_minute,
     }
 }
 

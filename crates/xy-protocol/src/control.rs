@@ -44,8 +44,9 @@ pub enum Request {
     Logs(Logs),
     /// End a stream of lines. Answer: [`Cancelled`].
     LogsCancel(Cancel),
-    /// Changes of state from now on. Answer: [`Subscribed`], then `event`, `event_skipped`, `event_end`.
-    Events,
+    /// Changes of state: the latest, if that is asked for, and those from now on. Answer:
+    /// [`Subscribed`], then `event`, `event_skipped`, `event_end`.
+    Events(Events),
     /// End a stream of events. Answer: [`Cancelled`].
     EventsCancel(Cancel),
     /// Tools of one server, or of all. Answer: [`ToolList`].
@@ -104,7 +105,7 @@ impl Request {
             "remove" => read_params(params).map(Self::Remove),
             "logs" => read_params(params).map(Self::Logs),
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
-            "events" => no_params(params, Self::Events),
+            "events" => read_params(params).map(Self::Events),
             "events_cancel" => read_params(params).map(Self::EventsCancel),
             "tools" => read_params(params).map(Self::Tools),
             "call" => read_params(params).and_then(Call::checked).map(Self::Call),
@@ -135,7 +136,7 @@ impl Request {
             Self::Remove(_) => "remove",
             Self::Logs(_) => "logs",
             Self::LogsCancel(_) => "logs_cancel",
-            Self::Events => "events",
+            Self::Events(_) => "events",
             Self::EventsCancel(_) => "events_cancel",
             Self::Tools(_) => "tools",
             Self::Call(_) => "call",
@@ -151,12 +152,9 @@ impl Request {
     /// The params on the wire.
     pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
-            Self::List
-            | Self::Events
-            | Self::Check
-            | Self::Version
-            | Self::Info
-            | Self::Shutdown => return None,
+            Self::List | Self::Check | Self::Version | Self::Info | Self::Shutdown => return None,
+            Self::Events(ask) if *ask == Events::default() => return None,
+            Self::Events(ask) => to_raw_value(ask),
             Self::Status(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
             Self::Reload(ask) => to_raw_value(ask),
@@ -249,6 +247,27 @@ impl Select {
             return Err(CallError::invalid_params("give either `name` or `all: true`"));
         }
         Ok(self)
+    }
+}
+
+/// Which changes of state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// Only those of this server; of all, if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// So many of the latest come first, also from before this daemon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub history: Option<u32>,
+    /// Whether those that come from now on follow.
+    #[serde(skip_serializing_if = "Clone::clone", default = "yes")]
+    pub follow: bool,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { name: None, history: None, follow: true }
     }
 }
 
@@ -430,7 +449,7 @@ mod tests {
             Request::Remove(Remove { name: "a".into(), persist: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
-            Request::Events,
+            Request::Events(Events { history: Some(5), name: Some("a".into()), follow: false }),
             Request::EventsCancel(Cancel { subscription_id: 3 }),
             Request::Tools(Tools { server: Some("a".into()) }),
             Request::Call(Call {
@@ -469,7 +488,7 @@ mod tests {
         remove {"name":"a","persist":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
-        events 
+        events {"name":"a","history":5,"follow":false}
         events_cancel {"subscription_id":3}
         tools {"server":"a"}
         call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
@@ -546,6 +565,7 @@ mod tests {
     fn a_method_without_params_accepts_empty_ones() {
         for params in ["", "null", "{}", "[]", "{ }"] {
             assert_eq!(parse("list", params).unwrap(), Request::List);
+            assert_eq!(parse("events", params).unwrap(), Request::Events(Events::default()));
             assert_eq!(parse("reload", params).unwrap(), Request::Reload(Reload::default()));
         }
         assert!(parse("list", "[{}]").is_err());

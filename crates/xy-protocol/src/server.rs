@@ -377,6 +377,15 @@ pub struct ServerStatus {
     /// How many calls wait for it.
     #[serde(default)]
     pub parked: u64,
+    /// Whether its process exists; of one that lives somewhere else, whether it answers.
+    #[serde(default)]
+    pub alive: bool,
+    /// Whether it is ready: it serves its clients.
+    #[serde(default)]
+    pub ready: bool,
+    /// How much of the limits on its restarts is used.
+    #[serde(default)]
+    pub limits_used: RestartLimits,
     /// Its latest changes of state, oldest first.
     pub transitions: Vec<Transition>,
     /// The last lines of its stderr, when it has failed.
@@ -389,6 +398,9 @@ pub struct ServerStatus {
     /// Where its output is kept; null if it lives somewhere else.
     #[serde(default)]
     pub log_file: Option<String>,
+    /// The same under another name.
+    #[serde(default)]
+    pub log_path: Option<String>,
     /// What finds all its processes, while it lives.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub containment: Option<Containment>,
@@ -398,6 +410,19 @@ pub struct ServerStatus {
     /// Its instances: one that all clients share, or one for each client.
     #[serde(default)]
     pub instances: Vec<InstanceEntry>,
+}
+
+/// How much of the limits on restarts is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RestartLimits {
+    /// Restarts in a row, none of which has led to `reset-after` of ready uptime.
+    pub in_a_row: u32,
+    /// How many there may be; 0 for any number.
+    pub max_attempts: u32,
+    /// Unexpected exits within the last minute; beyond the limit they are not counted.
+    pub exits_last_minute: u32,
+    /// How many there may be; 0 for any number.
+    pub max_retries_per_minute: u32,
 }
 
 /// One instance of a server.

@@ -19,6 +19,7 @@ mod company;
 mod confine;
 mod control;
 pub mod cpu;
+pub mod direct;
 mod disk_log;
 pub mod door;
 mod exec;

@@ -10,7 +10,7 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::server::{Health, ServerName, ServerState};
 
 use crate::launch::Confined;
-use crate::lifecycle::{Event, Exit, Life, Reason};
+use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason};
 use crate::logs::LogBook;
 
 /// How many changes of state are remembered.
@@ -117,9 +117,20 @@ pub struct Transition {
     pub at: SystemTime,
 }
 
+/// What about a change is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// The change itself.
+    State,
+    /// That it begins the last attempt; the change itself has been told before.
+    LastAttempt(LastAttempt),
+}
+
 /// A change of state, as it is told to everyone who listens.
 #[derive(Debug, Clone)]
 pub struct StateChange {
+    /// What about it is told.
+    pub kind: ChangeKind,
     /// Of which instance.
     pub key: InstanceKey,
     /// What changed.

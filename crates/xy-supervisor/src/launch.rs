@@ -17,6 +17,7 @@ use crate::logs::LogBook;
 use crate::speak::Checkup;
 
 pub mod adopt;
+pub mod direct;
 mod driver;
 mod fault;
 mod limits;

@@ -9,6 +9,7 @@ mod fake;
 pub mod fleet;
 pub mod health;
 pub mod instance;
+pub mod journal;
 pub mod launch;
 pub mod lifecycle;
 pub mod locks;

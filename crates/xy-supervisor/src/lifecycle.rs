@@ -32,9 +32,11 @@ use std::time::{Duration, Instant};
 use xy_config::settings::{RestartPolicy, RestartRules, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
+mod limits;
 pub(crate) mod note;
 pub mod reason;
 
+pub use limits::{LastAttempt, LimitsUsed};
 pub use reason::{Exit, LaunchFault, Oom, Reason};
 
 /// The window of `max-retries-per-minute`.

@@ -12,12 +12,12 @@ use std::time::SystemTime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings};
-use xy_protocol::server::{Health, Wanted};
+use xy_protocol::server::{Health, ServerState, Wanted};
 
 use crate::health::{Observation, Verdict};
 use crate::instance::{
-    Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange, TRANSITIONS_KEPT,
-    Transition,
+    ChangeKind, Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
+    TRANSITIONS_KEPT, Transition,
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::note::Note;
@@ -427,8 +427,22 @@ impl Task {
         let change = self.remember(before);
         self.publish();
         if let Some(change) = change {
+            let last_attempt = self.last_attempt(&change);
             let _ = self.changes.send(change); // Nobody may be listening.
+            if let Some(last_attempt) = last_attempt {
+                let _ = self.changes.send(last_attempt); // The same.
+            }
         }
+    }
+
+    /// A life that is the last to be tried is worth a word of its own.
+    fn last_attempt(&self, change: &StateChange) -> Option<StateChange> {
+        let now = Instant::now().into_std();
+        let is_begun = change.transition.to == ServerState::Starting;
+        let why = self.now.life.last_attempt(&self.now.settings.rules, now);
+        let why = why.filter(|_| is_begun)?;
+        tracing::warn!(server = %self.key, "{why}");
+        Some(StateChange { kind: ChangeKind::LastAttempt(why), ..change.clone() })
     }
 
     /// Remembers a change of state; what is to be told of it.
@@ -446,6 +460,7 @@ impl Task {
         }
         transitions.push_back(transition.clone());
         Some(StateChange {
+            kind: ChangeKind::State,
             key: self.key.clone(),
             transition,
             pid: self.now.pid,

@@ -135,7 +135,7 @@ impl Verb {
             Self::Call(args) => verbs::call::run(args, output),
             Self::Request(args) => verbs::request::run(args, output),
             Self::Check(args) => verbs::check::run(args, output),
-            Self::Connect(args) => verbs::connect::run(args),
+            Self::Connect(args) => verbs::connect::run(args, output),
             Self::Info(args) => verbs::info::run(args, output),
             Self::Version(args) => verbs::version::run(args, output),
             Self::Shutdown(args) => verbs::shutdown::run(args, output),

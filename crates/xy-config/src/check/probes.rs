@@ -55,7 +55,7 @@ impl Joining<'_> {
     /// How it is found out whether it still works.
     pub(super) fn health(&mut self) -> HealthRules {
         let HealthFields { probe, interval, timeout, failures, path } = self.fields.health.clone();
-        let ours = HealthRules::default();
+        let ours = self.environment.rules().health;
         let asks = probe.as_ref().is_some_and(|it| it.value == HealthProbe::Http);
         let path = self.probed_path(path, asks, "health");
         let probe = self.fitting(probe, health_needs).unwrap_or(ours.probe);

@@ -11,6 +11,7 @@ use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
+use crate::environment::EnvironmentDefaults;
 use crate::report::Problem;
 use crate::settings::{
     CallRules, Isolation, ProcessSettings, REMOTE_BACKOFF_MAX, RemoteSettings, RestartPolicy,
@@ -35,6 +36,7 @@ pub(super) struct Joining<'a> {
     pub(super) fields: Fields,
     pub(super) problems: &'a mut Problems,
     pub(super) surroundings: &'a dyn Surroundings,
+    pub(super) environment: &'a EnvironmentDefaults,
 }
 
 impl Joining<'_> {
@@ -114,7 +116,7 @@ impl Joining<'_> {
         let ready = self.ready();
         let calls = self.calls();
         let health = self.health();
-        let mut rules = Rules { restart, ready, calls, health, ..Rules::default() };
+        let mut rules = Rules { restart, ready, calls, health, ..self.environment.rules() };
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
@@ -125,7 +127,7 @@ impl Joining<'_> {
     /// it answers, and what `defaults` say of deaths and of the longest delay is for processes.
     fn restart(&mut self) -> RestartRules {
         let fields = &self.fields.restart;
-        let mut rules = restart_rules(fields);
+        let mut rules = restart_rules(fields, self.environment);
         if !self.is_remote() {
             check_restart(fields, &rules, self.problems);
             return rules;
@@ -267,13 +269,22 @@ impl Joining<'_> {
     }
 }
 
-/// What a block says, with xy's own defaults.
-pub(super) fn restart_rules(fields: &RestartFields) -> RestartRules {
-    let ours = RestartRules::default();
+/// What a block says, with the defaults of the environment and xy's own.
+pub(super) fn restart_rules(
+    fields: &RestartFields,
+    environment: &EnvironmentDefaults,
+) -> RestartRules {
+    let ours = environment.rules().restart;
+    let backoff_max = said(fields.backoff_max.as_ref(), ours.backoff_max);
+    // A variable makes no file wrong: it gives way to what the file says.
+    let first = match environment.restart_delay {
+        Some(delay) => delay.min(backoff_max),
+        None => ours.backoff_initial,
+    };
     RestartRules {
         policy: said(fields.policy.as_ref(), ours.policy),
-        backoff_initial: said(fields.backoff_initial.as_ref(), ours.backoff_initial),
-        backoff_max: said(fields.backoff_max.as_ref(), ours.backoff_max),
+        backoff_initial: said(fields.backoff_initial.as_ref(), first),
+        backoff_max,
         max_retries_per_minute: said(
             fields.max_retries_per_minute.as_ref(),
             ours.max_retries_per_minute,

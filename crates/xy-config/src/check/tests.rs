@@ -831,3 +831,70 @@ fn settings_survive_being_stored() {
         assert_eq!(serde_json::from_str::<ServerSettings>(&stored).unwrap(), server);
     }
 }
+
+/// A machine with these variables, of which nothing else is known.
+struct With(&'static [(&'static str, &'static str)]);
+
+impl Surroundings for With {
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn search_path(&self) -> Option<OsString> {
+        None
+    }
+
+    fn look(&self, _: &Path) -> Found {
+        Found::Unknown
+    }
+
+    fn limits(&self) -> KeptLimits {
+        KeptLimits::any()
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+    }
+}
+
+#[test]
+fn files_have_the_last_word_over_the_environment() {
+    let file = |name: &str, text: &str| FileText {
+        path: PathBuf::from(name),
+        shown: name.to_owned(),
+        text: text.to_owned(),
+    };
+    let with = With(&[("XY_MAX_RESTART_ATTEMPTS", "9"), ("XY_RESTART_DELAY_MS", "40000")]);
+    let restart = |daemon: &str, server: &str| {
+        let server = file("a.kdl", &format!("command \"x\"\n{server}"));
+        let loaded = check(Some(&file("xy.kdl", daemon)), &[server], &with);
+        assert_eq!(loaded.problems, [], "{daemon} {server:?}", server = loaded.settings);
+        let rules = &loaded.settings.servers["a"].rules.restart;
+        let seconds = (rules.backoff_initial.as_secs(), rules.backoff_max.as_secs());
+        (rules.max_attempts, seconds)
+    };
+    assert_eq!(restart("", ""), (9, (40, 40)));
+    assert_eq!(restart("defaults { restart { max-attempts 2 } }", ""), (2, (40, 40)));
+    let both = restart("defaults { restart { max-attempts 2 } }", "restart { max-attempts 3 }");
+    assert_eq!(both, (3, (40, 40)));
+    assert_eq!(restart("", r#"restart { backoff-initial "2s" }"#), (9, (2, 40)));
+    assert_eq!(
+        restart("", r#"restart { backoff-max "5s" }"#),
+        (9, (5, 5)),
+        "no file is made wrong"
+    );
+}
+
+#[test]
+fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
+    let server = FileText {
+        path: PathBuf::from("a.kdl"),
+        shown: "a.kdl".to_owned(),
+        text: "comand \"x\"".to_owned(),
+    };
+    let with = With(&[("XY_RESTART_DELAY_MS", "soon"), ("XY_SUPERVISOR_ENABLED", "si")]);
+    let loaded = check(None, &[server], &with);
+    let files: Vec<&str> = loaded.problems.iter().map(|problem| problem.file.as_str()).collect();
+    assert_eq!(files[..2], ["environment", "environment"]);
+    assert!(files.contains(&"a.kdl") && !loaded.is_valid());
+}

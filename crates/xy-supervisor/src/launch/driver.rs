@@ -271,7 +271,7 @@ impl Driver {
             Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
             Report::LogTrouble { problem } => self.tell(News::LogTrouble(problem)).await,
             Report::StartFailed(fault) => {
-                self.ends_with(News::LaunchFailed(explain(fault, &self.order)));
+                self.ends_with(News::LaunchFailed(explain(fault, &self.order.settings)));
             }
             Report::Confined(confined) => self.tell(News::Confined(confined)).await,
             Report::Exited(exit) => self.over(exit).await,

@@ -1,8 +1,8 @@
 //! Servers for snapshots.
 
 use xy_protocol::server::{
-    Health, LastExit, NextStep, ServerEntry, ServerName, ServerState, ServerStatus, Step,
-    Transition, Transport, Wanted,
+    Health, LastExit, NextStep, RestartLimits, ServerEntry, ServerName, ServerState, ServerStatus,
+    Step, Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
 
@@ -130,6 +130,15 @@ pub(crate) fn failed_status() -> ServerStatus {
         command: vec!["npx".into(), "-y".into(), "two words".into(), String::new()],
         config_file: "/home/a/.config/xy/servers/flaky.kdl".into(),
         log_file: Some("/home/a/.local/state/xy/logs/flaky.log".into()),
+        log_path: Some("/home/a/.local/state/xy/logs/flaky.log".into()),
+        alive: false,
+        ready: false,
+        limits_used: RestartLimits {
+            in_a_row: 5,
+            max_attempts: 5,
+            exits_last_minute: 4,
+            max_retries_per_minute: 5,
+        },
         containment: None,
         limits: Vec::new(),
         instances: Vec::new(),
