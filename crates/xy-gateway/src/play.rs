@@ -38,6 +38,7 @@ mod attribution;
 mod ears;
 mod eras;
 mod patience;
+mod round_trip;
 mod tasks;
 mod turns;
 

@@ -41,6 +41,7 @@ pub(crate) mod own;
 mod patience;
 pub(crate) mod pipes;
 pub(crate) mod probe;
+mod round_trip;
 pub(crate) mod web;
 pub(crate) mod wire;
 
@@ -48,6 +49,7 @@ pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 use ids::Ids;
 pub(crate) use patience::Watch;
+pub use round_trip::RoundTrip;
 use wire::Wire;
 
 /// Calls that one server may have open; more than any client means to have.
