@@ -28,7 +28,7 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
 }
 
 /// Of several instances, the one to be told of.
-fn telling_one(member: &Member) -> Option<&InstanceHandle> {
+pub(crate) fn telling_one(member: &Member) -> Option<&InstanceHandle> {
     member.instances.values().max_by_key(|instance| telling(instance.now().state()))
 }
 
@@ -57,13 +57,18 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restart_count: life.tally.restart_count,
         last_exit: snapshot.last_exit.map(last_exit),
         wanted: life.wanted,
-        health: if life.is_unreachable() { Health::Unreachable } else { Health::Unknown },
+        health: health_of(snapshot),
         restarts_total: life.tally.restarts_total,
         reason: Some(life.reason.to_string()),
         next: next_step(&life.state, now),
         warnings: warnings(member, snapshot),
         ..unborn(member)
     }
+}
+
+/// What is known of an instance's health.
+pub(crate) fn health_of(snapshot: &Snapshot) -> Health {
+    if snapshot.life.is_unreachable() { Health::Unreachable } else { Health::Unknown }
 }
 
 /// A server without any instance.

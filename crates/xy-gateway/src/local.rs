@@ -81,6 +81,7 @@ impl Door {
                 biased;
                 _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
                 Some(_) = clients.join_next() => continue,
+                accepted = listener.accept() => accepted,
                 Some(another) = again.recv() => {
                     match another.set_nonblocking(true).and_then(|()| UnixListener::from_std(another)) {
                         Ok(another) => listener = another,
@@ -88,7 +89,6 @@ impl Door {
                     }
                     continue;
                 }
-                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => match self.admit(&stream, clients.len()) {
