@@ -17,9 +17,13 @@ use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::journal::Journal;
+use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
+use crate::files::Lock;
 use crate::limits;
+use crate::self_test::Flight;
+use crate::sockets::Sockets;
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -44,6 +48,14 @@ pub(crate) struct Daemon {
     no_token: OnceLock<String>,
     /// Servers that are being added: until that is done, nobody else adds or removes them.
     adding: Mutex<BTreeSet<ServerName>>,
+    /// What it listens at.
+    pub(crate) sockets: Sockets,
+    /// What starts processes, and finds those that nobody owns.
+    pub(crate) processes: Arc<ProcessLauncher>,
+    /// The lock, if it was taken again because the first was lost with its folder.
+    lock: Mutex<Option<Lock>>,
+    /// The self-test that is under way.
+    pub(crate) self_test: Flight,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -72,7 +84,13 @@ pub(crate) enum Ending {
 }
 
 impl Daemon {
-    pub(crate) fn new(fleet: Fleet, journal: Journal, paths: Paths) -> Self {
+    pub(crate) fn new(
+        fleet: Fleet,
+        journal: Journal,
+        paths: Paths,
+        sockets: Sockets,
+        processes: Arc<ProcessLauncher>,
+    ) -> Self {
         Self {
             fleet,
             journal,
@@ -85,6 +103,10 @@ impl Daemon {
             desk: OnceLock::new(),
             no_token: OnceLock::new(),
             adding: Mutex::default(),
+            sockets,
+            processes,
+            lock: Mutex::default(),
+            self_test: Flight::default(),
         }
     }
 
@@ -94,6 +116,11 @@ impl Daemon {
         if let Some(problem) = no_token {
             let _ = self.no_token.set(problem); // The same.
         }
+    }
+
+    /// Holds a lock for as long as the daemon lives. An older one is of no file any more.
+    pub(crate) fn keep_lock(&self, lock: Lock) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     }
 
     /// Where people ask the gateway.

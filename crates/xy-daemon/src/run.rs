@@ -36,6 +36,7 @@ use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
 use crate::signs::Signs;
+use crate::sockets::{Socket, Sockets};
 use crate::takeover;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -116,22 +117,25 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
+    let (control, again) = Socket::of_control(file);
     let wishes = read_wishes(&paths)?;
     let added = read_added(&paths)?;
     limits::prepare().await;
     let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
+    let (mcp, mcp_again) = Socket::of_gateway(mcp.file);
     let (speaker, lines) = xy_gateway::speaker();
     let processes = Arc::new(launcher(&paths, speaker.clone())?);
     let (adopted, stragglers) = processes.adopt_all().await;
-    let launcher = Arc::new(EveryLauncher { processes, remotes: RemoteLauncher::new(speaker) });
+    let launcher =
+        EveryLauncher { processes: processes.clone(), remotes: RemoteLauncher::new(speaker) };
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
     let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
     let (http, no_token) = gateway::http(&doors.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
-        launcher,
+        launcher: Arc::new(launcher),
         wishes,
         wishes_file: paths.wishes_file.clone(),
         added,
@@ -139,10 +143,11 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
     };
+    let sockets = Sockets { control, mcp };
     let changes = changes_channel();
     let (journal, keeper) = Journal::begin(&paths.events_file, changes.subscribe());
     let fleet = Fleet::spawn_heard(parts, adopted, changes);
-    let daemon = Arc::new(Daemon::new(fleet, journal, paths));
+    let daemon = Arc::new(Daemon::new(fleet, journal, paths, sockets, processes));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
@@ -155,6 +160,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         http,
         lines,
         local: mcp_listener,
+        local_again: mcp_again,
         park: doors.park,
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
@@ -168,7 +174,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();
-    let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
+    let handlers = Arc::new(Handlers(daemon.clone()));
+    let door = xy_ipc::server::serve_renewed(listener, again, handlers, async {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
@@ -188,8 +195,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     }
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
-    file.remove();
-    mcp.file.remove();
+    daemon.sockets.control.remove();
+    daemon.sockets.mcp.remove();
     let how = match ended {
         Ok(Ending::HandedOver) => xy_gateway::End::ForAnother,
         _ => xy_gateway::End::ForGood,

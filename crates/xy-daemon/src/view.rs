@@ -28,7 +28,7 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
 }
 
 /// Of several instances, the one to be told of.
-fn telling_one(member: &Member) -> Option<&InstanceHandle> {
+pub(crate) fn telling_one(member: &Member) -> Option<&InstanceHandle> {
     member.instances.values().max_by_key(|instance| telling(instance.now().state()))
 }
 
@@ -64,6 +64,11 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         warnings: warnings(member, snapshot),
         ..unborn(member)
     }
+}
+
+/// What is known of an instance's health.
+pub(crate) fn health_of(snapshot: &Snapshot) -> Health {
+    if snapshot.life.is_unreachable() { Health::Unreachable } else { Health::Unknown }
 }
 
 /// A server without any instance.

@@ -40,6 +40,7 @@ mod ears;
 mod eras;
 mod park;
 mod patience;
+mod round_trip;
 mod tasks;
 mod turns;
 

@@ -46,6 +46,7 @@ pub(crate) mod own;
 mod patience;
 pub(crate) mod pipes;
 pub(crate) mod probe;
+mod round_trip;
 pub(crate) mod web;
 pub(crate) mod wire;
 
@@ -56,6 +57,7 @@ pub(crate) use ending::Lost;
 use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
+pub use round_trip::RoundTrip;
 use wire::Wire;
 
 /// Calls that one server may have open; more than any client means to have.

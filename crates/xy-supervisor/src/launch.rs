@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use reap::Reaped;
 use tokio::sync::{mpsc, watch};
 use xy_config::settings::{ServerKind, ServerSettings};
 pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
@@ -23,6 +24,7 @@ mod fault;
 mod limits;
 mod orphans;
 pub mod process;
+mod reap;
 pub mod remote;
 mod shim_link;
 mod shim_process;

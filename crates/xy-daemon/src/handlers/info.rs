@@ -6,7 +6,7 @@ use xy_protocol::server::ServerState;
 use crate::daemon::Daemon;
 use crate::view;
 
-pub(super) fn handle(daemon: &Daemon) -> Info {
+pub(crate) fn handle(daemon: &Daemon) -> Info {
     let roster = daemon.fleet.roster();
     let is_running = |state| state == ServerState::Running;
     let (gateway_url, gateway_problem) = daemon.gateway_url();

@@ -8,7 +8,7 @@ use xy_supervisor::logs::log_file;
 use crate::daemon::Daemon;
 use crate::view;
 
-pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
+pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let member = daemon.find(&ask.name)?;
     // What one says that lives somewhere else is kept in memory only.
     let has_file = member.settings.remote().is_none();

@@ -9,14 +9,14 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
+use crate::rights::OWN;
 use crate::support::{home, pid_in, signal};
 use crate::{CHANGED, add, connect, fails, home_and_client, listed, manage, mcp_program};
 
 #[test]
 fn a_server_is_added_called_and_removed() {
     let (home, client) = home_and_client();
-    let own = ["add_server", "remove_server", "reload_server", "list_servers"];
-    assert_eq!(client.tool_names(), own);
+    assert_eq!(client.tool_names(), OWN);
     assert_eq!(manage(&client, "list_servers", json!({})), json!({ "servers": [] }));
 
     let added = add(&home, &client, "dev", &["--only-tools"]);
@@ -36,7 +36,7 @@ fn a_server_is_added_called_and_removed() {
     assert_eq!(removed, json!({ "name": "dev", "removed": true }));
     client.wait_notification(CHANGED);
     assert_eq!(listed(&client, "dev"), None);
-    assert_eq!(client.tool_names(), own);
+    assert_eq!(client.tool_names(), OWN);
     let gone = client.call("dev__echo", json!({ "message": "hello" }));
     assert_eq!(gone["error"]["code"], -32602, "{gone:#}");
     client.close();

@@ -7,7 +7,16 @@ use xy_testkit::McpHttp;
 
 use crate::{add, connect, home_and_client, home_with_mcp, manage};
 
-const OWN: [&str; 4] = ["add_server", "remove_server", "reload_server", "list_servers"];
+pub(crate) const OWN: [&str; 8] = [
+    "add_server",
+    "remove_server",
+    "reload_server",
+    "list_servers",
+    "restart_server",
+    "server_logs",
+    "self_test",
+    "get_diagnostics",
+];
 
 #[test]
 fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
@@ -28,7 +37,7 @@ fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
     let managing = McpHttp::new(&home.gateway_address(), "/mcp", token.trim());
     managing.initialize();
     let names = managing.tool_names();
-    assert_eq!(names[..4], OWN);
+    assert_eq!(names[..OWN.len()], OWN);
     assert!(names.contains(&"one__echo".to_owned()));
     add(&home, &managing, "two", &["--only-tools"]);
     assert!(plain.tool_names().contains(&"two__echo".to_owned()), "all see what one has added");
