@@ -22,6 +22,7 @@
 //!
 //! What it does wrong:
 //!
+//! - `--ignore-ping` never answers that
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
@@ -30,7 +31,7 @@
 //!   answer to `initialize`
 //!
 //! For the witness: `--diary FILE` gets each line as it came, `--unbuffered` leaves in the
-//! pipe what has not been heard.
+//! pipe what has not been heard, `--record FILE` adds the tools of `record.rs`.
 //!
 //! The tools are in `tools.rs`.
 
@@ -43,6 +44,7 @@ mod jobs;
 mod lists;
 mod outlet;
 mod plan;
+mod record;
 mod server;
 mod stdin;
 mod tools;

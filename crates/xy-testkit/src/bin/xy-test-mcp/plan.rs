@@ -9,12 +9,13 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 19] = [
+const SWITCHES: [&str; 20] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
     "--endless-list",
     "--garbage-first",
+    "--ignore-ping",
     "--list-never",
     "--never-init",
     "--no-listen",
@@ -47,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) mute_after: u64,
     pub(crate) close_stdout_after: u64,
     pub(crate) diary: Option<PathBuf>,
+    /// Where executions are written down.
+    pub(crate) record: Option<PathBuf>,
     pub(crate) http: Option<u16>,
     pub(crate) era: Era,
     pub(crate) discover: Option<String>,
@@ -70,6 +73,7 @@ impl Plan {
             mute_after: u64::MAX,
             close_stdout_after: u64::MAX,
             diary: None,
+            record: None,
             http: None,
             era: Era::Legacy,
             discover: None,
@@ -98,6 +102,7 @@ impl Plan {
             "--mute-after" => self.mute_after = flags.number(),
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
             "--diary" => self.diary = Some(flags.value().into()),
+            "--record" => self.record = Some(flags.value().into()),
             "--http" => self.http = Some(flags.number().try_into().expect("a port")),
             "--era" => self.era = Era::read(&flags.value()),
             "--discover" => self.discover = Some(flags.value()),

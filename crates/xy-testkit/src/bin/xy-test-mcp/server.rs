@@ -117,6 +117,7 @@ impl Server {
                 None => asked.refuse(BAD_PARAMS, "which tool?"),
             },
             "initialize" => self.initialize(asked, &params),
+            "ping" if self.plan.has("--ignore-ping") => {}
             "ping" => asked.result("{}"),
             "logging/setLevel" => self.set_level(&asked, &params),
             "resources/subscribe" | "resources/unsubscribe" => {
