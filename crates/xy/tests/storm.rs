@@ -22,6 +22,8 @@ mod scene;
 mod support;
 #[path = "storm/troubles.rs"]
 mod troubles;
+#[path = "storm/weather.rs"]
+mod weather;
 
 use std::time::{Duration, Instant};
 

@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(outcome(&text("5 42"), 5), Outcome::Done { pid: 42 });
         assert!(matches!(outcome(&text("6 42"), 5), Outcome::Strange(_)), "of somebody else");
         assert!(matches!(outcome(&text("no such thing"), 5), Outcome::Strange(_)));
-        let error = |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
+        let error =
+            |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
         assert_eq!(outcome(&error(-32010, "outcome unknown: it died"), 5), Outcome::Unknown);
         assert!(matches!(outcome(&error(-32010, "?"), 5), Outcome::Strange(_)));
         assert_eq!(outcome(&error(-32005, "gone"), 5), Outcome::Refused("gone".to_owned()));

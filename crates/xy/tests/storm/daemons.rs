@@ -20,7 +20,9 @@ fn kill(scene: &Scene, chance: &mut Chance, first: Daemon) -> u32 {
         pause(chance.millis_below(600));
         daemon.kill9();
         kills += 1;
-        pause(chance.millis_below(100));
+        if chance.one_in(2) {
+            pause(chance.millis_below(200)); // Nobody is there for a while.
+        }
         daemon = scene.home.daemon();
     }
     kills
@@ -37,12 +39,13 @@ fn a_daemon_killed_in_the_middle_of_calls_is_survived_and_no_server_notices() {
     }
     let daemon = scene.home.daemon();
     let pids = scene.ready(&all);
-    let clients: Vec<Client> = (0..CLIENTS).map(|_| Client::bridge(&scene.home)).collect();
+    let habits = Habits { servers: all.clone(), call_ms: 30, at_once: 4 };
+    let clients: Vec<(Client, Habits)> =
+        (0..CLIENTS).map(|_| (Client::bridge(&scene.home), habits.clone())).collect();
     let greetings: Vec<usize> = all.iter().map(|it| greetings(&scene, *it)).collect();
-    let habits = Habits { call_ms: 30, at_once: 4 };
     let weather = |chance: &mut Chance| kill(&scene, chance, daemon);
-    let (mut calls, kills) = scene.storm(&clients, &mut chance, habits, weather);
-    calls.extend(scene.looks(&clients[0], &all));
+    let (mut calls, kills) = scene.storm(&clients, &mut chance, weather);
+    calls.extend(scene.looks(&clients[0].0, &all));
     tell(&format!("{SERVERS} servers, {CLIENTS} clients, the daemon killed {kills} times"));
     // Whoever carries calls to the daemon does not know which of them may be done twice.
     let rules = Rules { may_be_unknown: true, ..Rules::default() };

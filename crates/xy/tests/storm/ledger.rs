@@ -55,8 +55,9 @@ pub(crate) struct Blow {
 /// What is right in one test and wrong in another.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
-    /// Servers of which a call may be refused.
-    pub(crate) may_refuse: BTreeSet<usize>,
+    /// Servers that do not come back: what was not done is refused, and what may be done twice
+    /// may be of unknown outcome.
+    pub(crate) doomed: BTreeSet<usize>,
     /// What may be done twice may be of unknown outcome: whoever has it cannot tell that it may.
     pub(crate) may_be_unknown: bool,
 }
@@ -154,7 +155,9 @@ fn judge(
             let is_hit = |blow: &&Blow| {
                 blow.server == call.server && (call.sent_at..answered_at).contains(&blow.at)
             };
-            if call.kind == Kind::Record || rules.may_be_unknown {
+            let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
+            if call.kind == Kind::Record || may_be {
+                // As it has to be.
             } else if blows.iter().filter(is_hit).count() > 1 {
                 tally.struck_twice += 1;
             } else {
@@ -163,7 +166,7 @@ fn judge(
         }
         Outcome::Refused(_) => {
             tally.refused += 1;
-            if !rules.may_refuse.contains(&call.server) {
+            if !rules.doomed.contains(&call.server) {
                 fault("it was refused");
             } else if !done.is_empty() {
                 fault("it was refused and done");
@@ -199,10 +202,11 @@ pub(crate) fn recoveries(ledger: &Ledger) -> (Vec<Duration>, Vec<Blow>) {
     let (mut all, mut never) = (Vec::new(), Vec::new());
     for blow in &ledger.blows {
         let later = ledger.calls.iter().filter(|call| call.server == blow.server);
-        let later = later.flat_map(|call| &call.answers).filter_map(|(at, outcome)| match outcome {
-            Outcome::Done { pid } if *pid != blow.pid && *at > blow.at => Some(*at - blow.at),
-            _ => None,
-        });
+        let later =
+            later.flat_map(|call| &call.answers).filter_map(|(at, outcome)| match outcome {
+                Outcome::Done { pid } if *pid != blow.pid => at.checked_sub(blow.at),
+                _ => None,
+            });
         match later.min() {
             Some(time) => all.push(time),
             None => never.push(*blow),
@@ -289,7 +293,7 @@ mod tests {
             ],
             &[1, 2, 4, 4], // The second of unknown outcome was not done.
         );
-        let rules = Rules { may_refuse: [0].into(), ..Rules::default() };
+        let rules = Rules { doomed: [0].into(), ..Rules::default() };
         let (tally, faults) = check(&all, &rules);
         assert_eq!(faults, [""; 0]);
         let expected = Tally { calls: 6, done: 3, unknown: 2, refused: 1, ..Tally::default() };
@@ -358,7 +362,7 @@ mod tests {
         let all = ledger(vec![call(1, Kind::Record, &[refused])], &[]);
         assert!(only_fault(&all).1.starts_with("it was refused"));
         let done_too = Ledger { records: vec![vec![1]], ..all };
-        let rules = Rules { may_refuse: [0].into(), ..Rules::default() };
+        let rules = Rules { doomed: [0].into(), ..Rules::default() };
         assert!(check(&done_too, &rules).1[0].starts_with("it was refused and done"));
         let strange = Outcome::Strange("?".to_owned());
         let all = ledger(vec![call(1, Kind::Look, &[strange])], &[]);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -30,9 +31,11 @@ const LAST_CLIENT: usize = 999;
 /// Faults that are told; a broken rule breaks everywhere.
 const MOST_FAULTS_TOLD: usize = 10;
 
-/// How clients behave.
-#[derive(Debug, Clone, Copy)]
+/// How a client behaves.
+#[derive(Debug, Clone)]
 pub(crate) struct Habits {
+    /// The servers it calls.
+    pub(crate) servers: Vec<usize>,
     /// A call takes less than so long.
     pub(crate) call_ms: u64,
     /// So many at most are sent before the first answer is waited for.
@@ -88,9 +91,8 @@ impl Scene {
     /// Lets these clients call until `weather` is over: what came of it.
     pub(crate) fn storm<T>(
         &self,
-        clients: &[Client],
+        clients: &[(Client, Habits)],
         chance: &mut Chance,
-        habits: Habits,
         weather: impl FnOnce(&mut Chance) -> T,
     ) -> (Vec<Call>, T) {
         self.is_over.store(false, Ordering::Relaxed);
@@ -98,7 +100,7 @@ impl Scene {
             let callers: Vec<_> = clients
                 .iter()
                 .enumerate()
-                .map(|(who, client)| {
+                .map(|(who, (client, habits))| {
                     let mut chance = chance.part();
                     scope.spawn(move || self.live(client, who, &mut chance, habits))
                 })
@@ -113,17 +115,15 @@ impl Scene {
     }
 
     /// What one client does until it is over.
-    fn live(&self, client: &Client, who: usize, chance: &mut Chance, habits: Habits) -> Vec<Call> {
+    fn live(&self, client: &Client, who: usize, chance: &mut Chance, habits: &Habits) -> Vec<Call> {
         let mut calls = Vec::new();
-        let servers: Vec<usize> = (0..self.names.len()).collect();
         let mut number = NUMBERS_EACH * (who as u64 + 1);
         while !self.is_over.load(Ordering::Relaxed) {
-            let mut server = *chance.pick(&servers);
+            // One for all of them: an answer is noted when it is taken, and the wait for another
+            // server would make it late.
+            let server = *chance.pick(&habits.servers);
             let mut asked = Vec::new();
             for _ in 0..=chance.below(habits.at_once) {
-                if chance.one_in(3) {
-                    server = *chance.pick(&servers);
-                }
                 number += 1;
                 let kind = *chance.pick(&[Kind::Record, Kind::Idempotent, Kind::Look]);
                 let call = self.begin(client, who, number, kind, server);
@@ -238,17 +238,16 @@ impl Scene {
     pub(crate) fn counted(&self, name: &str) -> u64 {
         let answer = self.home.mcp_http("/metrics").exchange("GET", &[], "");
         assert_eq!(answer.status, 200, "{answer:?}");
-        let is_of = |line: &&str| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
-        };
+        let is_of =
+            |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
         let lines = answer.body.lines().filter(is_of);
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
     /// Waits until the gateway has nothing open or waiting, and ends everything.
     #[track_caller]
-    pub(crate) fn finish(self, clients: Vec<Client>) {
-        for client in &clients {
+    pub(crate) fn finish(self, clients: Vec<(Client, Habits)>) {
+        for (client, _) in &clients {
             assert_eq!(client.unclaimed(), [""; 0], "nothing is answered twice");
         }
         drop(clients);
@@ -258,6 +257,16 @@ impl Scene {
         });
         self.home.finish();
     }
+}
+
+/// The flags, and the rest of the file, of a server over HTTP.
+#[track_caller]
+pub(crate) fn http_flags() -> (Vec<String>, String) {
+    // A port that was free a moment ago.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let more = format!("transport \"http\"\nport {port}\npath \"/mcp\"\n");
+    (vec!["--http".to_owned(), port.to_string()], more)
 }
 
 /// Ends the calls of a storm when it goes.

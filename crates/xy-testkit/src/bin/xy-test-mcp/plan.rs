@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     /// How long each `echo` keeps a core busy.
     pub(crate) work: Duration,
     pub(crate) die_on: Option<String>,
+    /// It dies at its start if there is such a file.
+    pub(crate) die_if: Option<PathBuf>,
     pub(crate) huge_list_megabytes: usize,
     pub(crate) mute_after: u64,
     pub(crate) close_stdout_after: u64,
@@ -69,6 +71,7 @@ impl Plan {
             slow_init: Duration::ZERO,
             work: Duration::ZERO,
             die_on: None,
+            die_if: None,
             huge_list_megabytes: 0,
             mute_after: u64::MAX,
             close_stdout_after: u64::MAX,
@@ -98,6 +101,7 @@ impl Plan {
             "--slow-init" => self.slow_init = flags.millis(),
             "--work-us" => self.work = Duration::from_micros(flags.number()),
             "--die-on" => self.die_on = Some(flags.value()),
+            "--die-if" => self.die_if = Some(flags.value().into()),
             "--huge-list" => self.huge_list_megabytes = size(flags),
             "--mute-after" => self.mute_after = flags.number(),
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
