@@ -39,16 +39,20 @@ impl Client {
         match number % 6 {
             0 => Self::Local(socket(home), Era::Legacy).introduced(),
             1 => Self::Local(socket(home), Era::Modern),
-            2 => Self::bridge(home),
-            3 => Self::Bridge(home.mcp_connect(&[]), Era::Modern),
+            2 | 3 => Self::bridge(home, number),
             4 => Self::Web(home.mcp_http("/mcp")).introduced(),
             _ => Self::Stateless(home.mcp_modern("/mcp")),
         }
     }
 
-    /// One behind `xy connect`, which has said hello.
-    pub(crate) fn bridge(home: &Home) -> Self {
-        Self::Bridge(home.mcp_connect(&[]), Era::Legacy).introduced()
+    /// One behind `xy connect`, which leaves it to the test to start daemons; the eras take
+    /// turns.
+    pub(crate) fn bridge(home: &Home, number: usize) -> Self {
+        let client = home.mcp_connect(&["--no-start"]);
+        match number % 2 {
+            0 => Self::Bridge(client, Era::Legacy).introduced(),
+            _ => Self::Bridge(client, Era::Modern),
+        }
     }
 
     fn introduced(self) -> Self {

@@ -44,12 +44,39 @@ pub(crate) struct Call {
     pub(crate) answers: Vec<(Duration, Outcome)>,
 }
 
-/// What was done to a server.
+/// Who was struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// This process of a server.
+    Server {
+        server: usize,
+        pid: u32,
+    },
+    Daemon,
+}
+
+/// What was done to somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Blow {
-    pub(crate) server: usize,
-    pub(crate) pid: u32,
+    pub(crate) victim: Victim,
     pub(crate) at: Duration,
+}
+
+impl Blow {
+    /// Whether this server was struck.
+    pub(crate) fn is_at(&self, server: usize) -> bool {
+        matches!(self.victim, Victim::Server { server: struck, .. } if struck == server)
+    }
+
+    /// How long after it a call had a result that only a successor can have given.
+    fn is_survived_by(&self, call: &Call) -> Option<Duration> {
+        let [(at, Outcome::Done { pid: by })] = call.answers[..] else { return None };
+        let is_later = match self.victim {
+            Victim::Server { server, pid } => call.server == server && by != pid,
+            Victim::Daemon => call.sent_at >= self.at,
+        };
+        at.checked_sub(self.at).filter(|_| is_later)
+    }
 }
 
 /// What is right in one test and wrong in another.
@@ -153,7 +180,7 @@ fn judge(
         Outcome::Unknown => {
             tally.unknown += 1;
             let is_hit = |blow: &&Blow| {
-                blow.server == call.server && (call.sent_at..answered_at).contains(&blow.at)
+                blow.is_at(call.server) && (call.sent_at..answered_at).contains(&blow.at)
             };
             let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
             if call.kind == Kind::Record || may_be {
@@ -196,18 +223,12 @@ fn disorder(ledger: &Ledger) -> Vec<String> {
     faults
 }
 
-/// How long after each blow its server gave a result again, shortest first; and the blows after
-/// which it never did.
+/// How long after each blow there was a result again, shortest first; and the blows after which
+/// there never was one.
 pub(crate) fn recoveries(ledger: &Ledger) -> (Vec<Duration>, Vec<Blow>) {
     let (mut all, mut never) = (Vec::new(), Vec::new());
     for blow in &ledger.blows {
-        let later = ledger.calls.iter().filter(|call| call.server == blow.server);
-        let later =
-            later.flat_map(|call| &call.answers).filter_map(|(at, outcome)| match outcome {
-                Outcome::Done { pid } if *pid != blow.pid => at.checked_sub(blow.at),
-                _ => None,
-            });
-        match later.min() {
+        match ledger.calls.iter().filter_map(|call| blow.is_survived_by(call)).min() {
             Some(time) => all.push(time),
             None => never.push(*blow),
         }
@@ -343,7 +364,7 @@ mod tests {
     fn what_may_be_done_twice_has_a_result_unless_it_was_struck_twice() {
         for kind in [Kind::Idempotent, Kind::Look] {
             let mut all = ledger(vec![call(100, kind, &[Outcome::Unknown])], &[]);
-            let blow = |server, at| Blow { server, pid: 1, at: ms(at) };
+            let blow = |server, at| Blow { victim: Victim::Server { server, pid: 1 }, at: ms(at) };
             // Before it, elsewhere, after it; and one that hit it.
             all.blows = vec![blow(0, 99), blow(1, 101), blow(0, 111), blow(0, 103)];
             let (_, fault) = only_fault(&all);
@@ -395,10 +416,13 @@ mod tests {
             ],
             &[],
         );
-        let blow = Blow { server: 0, pid: 7, at: ms(105) };
-        let last = Blow { server: 0, pid: 8, at: ms(170) };
-        all.blows = vec![blow, last];
+        let blow = |pid, at| Blow { victim: Victim::Server { server: 0, pid }, at: ms(at) };
+        let last = blow(8, 170);
+        all.blows = vec![blow(7, 105), last];
         assert_eq!(recoveries(&all), (vec![ms(35)], vec![last]));
+        // Of a daemon it is the first call that was sent after its end.
+        all.blows = vec![Blow { victim: Victim::Daemon, at: ms(125) }];
+        assert_eq!(recoveries(&all), (vec![ms(15)], Vec::new()));
     }
 
     #[test]

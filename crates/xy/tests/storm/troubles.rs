@@ -99,7 +99,7 @@ fn what_hangs_is_restarted_what_is_slow_or_deaf_is_not_and_what_is_doomed_is_giv
     calls.extend(scene.looks(&clients[0].0, &up));
     tell(&format!("{CLIENTS} clients, servers that hang, are slow, ignore pings, are doomed"));
     for server in cast.hanging {
-        assert!(blows.iter().any(|blow| blow.server == server), "{blows:?}");
+        assert!(blows.iter().any(|blow| blow.is_at(server)), "{blows:?}");
     }
     let rules = Rules { doomed: [cast.doomed].into(), ..Rules::default() };
     let tally = scene.settle(calls, blows, &rules);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::chance::Chance;
-use crate::ledger::Blow;
+use crate::ledger::{Blow, Victim};
 use crate::pause;
 use crate::scene::Scene;
 use crate::support::{pid_in, signal};
@@ -45,6 +45,8 @@ pub(crate) struct Weather {
 pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> Vec<Blow> {
     let until = scene.now() + weather.time;
     let mut conditions = vec![Condition::Well; scene.names.len()];
+    // The process of each that was struck last.
+    let mut last = vec![0_u64; scene.names.len()];
     let mut blows = Vec::new();
     while scene.now() < until {
         pause(chance.millis_below(60));
@@ -65,8 +67,7 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
             Mercy::Some => conditions[*server] == Condition::Well,
             Mercy::None => {
                 let pid = listed[*server]["pid"].as_u64();
-                let last = blows.iter().rev().find(|blow: &&Blow| blow.server == *server);
-                pid.is_some_and(|pid| last.is_none_or(|last| u64::from(last.pid) != pid))
+                pid.is_some_and(|pid| last[*server] != pid)
             }
         };
         let some: Vec<usize> = weather.servers.iter().copied().filter(may_be_struck).collect();
@@ -75,7 +76,8 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
             let (pid, at) = (pid_in(&listed[server]), scene.now());
             signal(pid, weather.signal);
             conditions[server] = Condition::Struck(pid);
-            blows.push(Blow { server, pid, at });
+            last[server] = pid.into();
+            blows.push(Blow { victim: Victim::Server { server, pid }, at });
         }
     }
     blows
