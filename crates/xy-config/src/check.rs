@@ -10,6 +10,7 @@ mod fields;
 mod gateway;
 mod later;
 mod limits;
+mod park;
 mod problems;
 mod program;
 mod read;
@@ -251,7 +252,7 @@ impl Checker<'_> {
                         "gateway" => {
                             self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
                         }
-                        _ => later::daemon_field(&mut reader, node, word),
+                        _ => self.loaded.settings.park = park::read(&mut reader, node, word),
                     }
                 }
                 // Without a server to use them, mistakes among the defaults are mistakes too.

@@ -23,6 +23,25 @@ pub struct Settings {
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
     /// Where MCP clients come in.
     pub gateway: GatewaySettings,
+    /// How much may wait for each server, and for how long.
+    pub park: ParkSettings,
+}
+
+/// How much may wait for a server that is not there, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParkSettings {
+    /// So long a call waits.
+    pub queue: Duration,
+    /// So many calls of each server.
+    pub calls: usize,
+    /// So many bytes of them. As many are kept of calls that are under way.
+    pub bytes: u64,
+}
+
+impl Default for ParkSettings {
+    fn default() -> Self {
+        Self { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 }
+    }
 }
 
 /// Where MCP clients come in over HTTP, and how much of it they may use.

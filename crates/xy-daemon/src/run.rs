@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use xy_config::settings::{GatewaySettings, ServerSettings};
+use xy_config::settings::{GatewaySettings, ParkSettings, ServerSettings, Settings};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
@@ -120,8 +120,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let (adopted, stragglers) = processes.adopt_all().await;
     let launcher = Arc::new(EveryLauncher { processes, remotes: RemoteLauncher::new(speaker) });
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken, gateway) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&gateway, &paths);
+    let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
+    let (http, no_token) = gateway::http(&doors.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
@@ -146,6 +146,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         http,
         lines,
         local: mcp_listener,
+        park: doors.park,
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
@@ -207,6 +208,12 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
     }
 }
 
+/// What the files say of the gateway.
+struct Doors {
+    gateway: GatewaySettings,
+    park: ParkSettings,
+}
+
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
 /// those whose files cannot be used go on as they were.
 fn load(
@@ -214,7 +221,7 @@ fn load(
     adopted: &[Adopted],
     added: &AddedServers,
     is_nobody_there: bool,
-) -> Result<(ServerMap, Broken, GatewaySettings), CallError> {
+) -> Result<(ServerMap, Broken, Doors), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() && is_nobody_there {
         let refused = check::refusal(&loaded, "the daemon did not start");
@@ -227,7 +234,7 @@ fn load(
             tracing::warn!(file = problem.file, "{}", problem.message);
         }
     }
-    let mut servers = loaded.settings.servers;
+    let mut servers = loaded.settings.servers.clone();
     if loaded.broken == Broken::Every {
         servers.clear(); // What holds for all of them is not known.
     }
@@ -243,7 +250,8 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    Ok((servers, loaded.broken, loaded.settings.gateway))
+    let Settings { gateway, park, .. } = loaded.settings;
+    Ok((servers, loaded.broken, Doors { gateway, park }))
 }
 
 fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {

@@ -147,6 +147,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     ServerStatus {
         entry,
         protocol: None, // The gateway knows.
+        parked: 0,      // So it does of this.
         transitions: transitions
             .iter()
             .map(|it| Transition {

@@ -26,7 +26,7 @@ use crate::modern::{self, Manner};
 use crate::names;
 use crate::params::Params;
 use crate::say;
-use crate::server::Server;
+use crate::server::{Past, Server};
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 
@@ -286,6 +286,16 @@ impl Client {
         is_last
     }
 
+    /// Its request `id` is there now.
+    pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
+        self.open.borrow_mut().insert(id.into(), (open, stream));
+    }
+
+    /// Whether its request `id` is to be answered.
+    pub(crate) fn waits_for(&self, id: &str) -> bool {
+        !self.is_closed.get() && self.open.borrow().contains_key(id)
+    }
+
     /// Its request `id` is answered by somebody else, or never.
     pub(crate) fn forget(&self, id: &str) {
         self.open.borrow_mut().remove(id);
@@ -312,7 +322,7 @@ impl Client {
     fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(text) {
             Ok(Message::Request { id, method, params }) => {
-                self.hear_request(text, id, &method, params, stream, 0)
+                self.hear_request(text, id, &method, params, stream, Past::default())
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -376,7 +386,7 @@ impl Client {
         method: &str,
         params: Option<&str>,
         stream: StreamNo,
-        rounds: u8,
+        past: Past,
     ) -> Heard {
         let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
         if self.open.borrow().contains_key(id) {
@@ -425,7 +435,7 @@ impl Client {
             params_text,
             manner,
             stream,
-            rounds,
+            past,
         });
         Heard::Asked
     }

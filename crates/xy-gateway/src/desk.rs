@@ -5,6 +5,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -33,6 +35,8 @@ pub(crate) struct Seen {
     pub(crate) asking: BTreeSet<ServerName>,
     /// The revision that is spoken with each.
     pub(crate) spoken: BTreeMap<ServerName, String>,
+    /// How many calls wait for each.
+    pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
 }
 
 /// What can be asked.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, ParkSettings};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
@@ -75,6 +76,8 @@ pub struct Parts {
     pub local: std::os::unix::net::UnixListener,
     /// Where clients come in over HTTP, if they may.
     pub http: Option<(SocketAddr, HttpRules)>,
+    /// How much may wait for each server, and for how long.
+    pub park: ParkSettings,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
     /// What is signed with, for clients that come back to another daemon.
@@ -193,6 +196,12 @@ impl Desk {
         self.seen.borrow().spoken.get(server).cloned()
     }
 
+    /// How many calls wait for a server.
+    pub fn parked(&self, server: &ServerName) -> usize {
+        let seen = self.seen.borrow();
+        seen.waiting.get(server).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
+    }
+
     /// The tools of one server, or of all that are there.
     pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
         self.ask(|reply| Question::Tools { server, reply }).await
@@ -231,11 +240,11 @@ async fn run(
     (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
-    let Parts { lines: Lines(lines), local, http, manifests_dir, key, control, roster, changes } =
-        parts;
+    let Parts { lines: Lines(lines), local, http, park, manifests_dir, key, .. } = parts;
+    let (control, roster, changes) = (parts.control, parts.roster, parts.changes);
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
-    let hub = Hub::new(manifests, control, first_client(), seen, parked);
+    let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -342,9 +351,8 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         let server = hub.server_of(&member.settings);
         server.configure(member.settings.clone());
         hub.stand(&server, standing(member));
-        for (waited, fault) in server.set_down(down_for_clients(member)) {
-            waited.client.failed(&waited.id, waited.stream, &fault);
-        }
+        server.set_down(down_for_clients(member));
+        server.find_others();
     }
     for server in hub.servers() {
         let is_removed = !roster.contains_key(&server.name);

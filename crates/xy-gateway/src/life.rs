@@ -112,6 +112,9 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
                 living.is_over(exit).await;
+                if exit != Exit::UNSEEN {
+                    pipes.is_dead(); // Its shim has killed whoever was left.
+                }
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),

@@ -29,13 +29,16 @@ use crate::era::{Era, Introduction};
 use crate::front::{StreamNo, To};
 use crate::modern::Manner;
 use crate::params::Params;
+use crate::server::Past;
 
 mod caller;
 pub(crate) mod ears;
 mod ending;
+pub(crate) mod fate;
 mod flight;
 pub(crate) mod greet;
 mod ids;
+mod kept;
 mod outgoing;
 pub(crate) mod own;
 mod patience;
@@ -46,7 +49,9 @@ pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
+pub(crate) use ending::Lost;
 use ids::Ids;
+use kept::Kept;
 pub(crate) use patience::Watch;
 use wire::Wire;
 
@@ -59,6 +64,9 @@ pub(crate) const ECHO: Duration = Duration::from_secs(60);
 
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Of a longer request a copy is kept only if it may be sent again once it is written.
+const LARGE: usize = 256 * 1024;
 
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
@@ -73,6 +81,9 @@ pub(crate) trait Company {
     fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
     /// A call of a client is over, of a server where clients take turns.
     fn is_over(&self, by: &Rc<Upstream>);
+    /// It does not answer these calls, in the order in which they were sent: `why` says how it
+    /// came.
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str);
     /// A server refused a modern client's request until its user has done something elsewhere,
     /// if this error says so: then the client is asked for that. Whether it is.
     fn wants_elsewhere(
@@ -135,6 +146,9 @@ pub(crate) struct Upstream {
     takes_turns: Cell<bool>,
     /// Somebody looks after calls that take too long.
     is_watched: Cell<bool>,
+    /// Bytes of copies of its calls, and how many there may be.
+    kept: Rc<Cell<usize>>,
+    most_kept: Cell<usize>,
 }
 
 /// How far a conversation has come.
@@ -157,6 +171,19 @@ struct Call {
     order: u64,
     /// How long it may take.
     watch: Option<Box<Watch>>,
+    /// The server has asked its client something meanwhile.
+    has_asked: bool,
+    /// What was before.
+    past: Past,
+    /// What its client wrote, if it may be sent again.
+    kept: Option<Kept>,
+}
+
+impl Call {
+    fn of(caller: Caller, place: u64, order: u64) -> Self {
+        let past = Past::default();
+        Self { caller, place, order, watch: None, has_asked: false, past, kept: None }
+    }
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -185,6 +212,8 @@ pub(crate) struct Request<'t> {
     pub(crate) hidden: Option<(&'t str, String)>,
     /// How many times it was sent again with what the server wanted to know.
     pub(crate) rounds: u8,
+    /// What was before.
+    pub(crate) past: Past,
     /// It says that it is sent again.
     pub(crate) has_state: bool,
 }
@@ -217,7 +246,14 @@ impl Upstream {
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),
+            kept: Rc::default(),
+            most_kept: Cell::new(0),
         })
+    }
+
+    /// So many bytes may be kept of calls that are not answered.
+    pub(crate) fn may_keep(&self, bytes: u64) {
+        self.most_kept.set(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Whose life it is.
@@ -267,10 +303,33 @@ impl Upstream {
             edits.replace(part, new);
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let watch = request.watch;
-        self.calls.borrow_mut().insert(ours, Call { caller, place, order: ours, watch });
+        let kept = self.keep(request.text, &caller);
+        let (watch, past) = (request.watch, request.past);
+        let has_asked = request.rounds > 0;
+        let call = Call { watch, past, has_asked, kept, ..Call::of(caller, place, ours) };
+        self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
+    }
+
+    /// Keeps what a client wrote, as it may have to be sent again, if there is room.
+    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+        let Caller::Client { client, follow, .. } = caller else { return None };
+        let may_be_repeated = || {
+            let known = self.known();
+            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
+            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
+        };
+        let is_worth_it = text.len() <= LARGE || may_be_repeated();
+        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// It has asked a client something: in this call, or in any of that client's.
+    pub(crate) fn has_asked(&self, client: u64, during: Option<u64>) {
+        for (ours, call) in self.calls.borrow_mut().iter_mut() {
+            let is_meant = during.map_or(call.caller.number() == Some(client), |it| it == *ours);
+            call.has_asked |= is_meant;
+        }
     }
 
     /// Asks something of our own.
@@ -304,7 +363,7 @@ impl Upstream {
         let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        let call = Call { caller: caller(answer), place, order: ours, watch: None };
+        let call = Call::of(caller(answer), place, ours);
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
@@ -358,6 +417,7 @@ impl Upstream {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
         let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
+        call.has_asked |= can_wait;
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 

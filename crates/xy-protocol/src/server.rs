@@ -374,6 +374,9 @@ pub struct ServerStatus {
     /// The revision of MCP that is spoken with it, while it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<String>,
+    /// How many calls wait for it.
+    #[serde(default)]
+    pub parked: u64,
     /// Its latest changes of state, oldest first.
     pub transitions: Vec<Transition>,
     /// The last lines of its stderr, when it has failed.

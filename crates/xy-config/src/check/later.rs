@@ -23,12 +23,6 @@ const CONTAINER_WORDS: [Word; 10] = [
     word("user", r#"user "1000""#),
 ];
 
-const PARK_WORDS: [Word; 3] = [
-    word("queue", r#"queue "30s""#),
-    word("calls", "calls 1000"),
-    word("bytes", r#"bytes "64MiB""#),
-];
-
 const NO_CONTAINERS: &str = "only servers with a `command` or a `url` can be used now";
 
 /// Fields of a server file of which some or all values have to wait.
@@ -50,11 +44,6 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
         }
         _ => refuse(reader, node, word, NO_CONTAINERS, |reader| container(reader, node, word)),
     }
-}
-
-/// Fields of `xy.kdl` that have to wait.
-pub(super) fn daemon_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    refuse(reader, node, word, "leave it out", |reader| park(reader, node, word));
 }
 
 /// Reads a field; if it is right, refuses it.
@@ -136,22 +125,5 @@ fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
     if !enough {
         let problem = reader.error(value.span, "`cpus` must be a number above 0");
         reader.report(problem.suggest("for example `cpus 1.5`"));
-    }
-}
-
-fn park(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(children) = reader.block(node, word) else { return };
-    for (node, word) in reader.known(children, &PARK_WORDS, Some("park")) {
-        match word.name {
-            "queue" => {
-                reader.duration(node, word, Zero::Allowed);
-            }
-            "calls" => {
-                reader.count(node, word, 0..=u32::MAX);
-            }
-            _ => {
-                reader.size(node, word);
-            }
-        }
     }
 }

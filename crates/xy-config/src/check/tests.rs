@@ -6,8 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, Isolation, Limits, Probe, ReadyRules, RemoteSettings, RestartPolicy,
-    RestartRules, Rules,
+    Auth, GatewaySettings, Isolation, Limits, ParkSettings, Probe, ReadyRules, RemoteSettings,
+    RestartPolicy, RestartRules, Rules,
 };
 
 /// A machine with a few programs in `/bin` and one folder.
@@ -220,10 +220,7 @@ idle-stop "10m"
 container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
 "#;
     let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
-    let daemon = r#"
-park { queue "30s"; calls 1000; bytes "64MiB" }
-"#;
-    let loaded = check_files(&[("xy.kdl", daemon), ("later.kdl", server), ("remote.kdl", remote)]);
+    let loaded = check_files(&[("later.kdl", server), ("remote.kdl", remote)]);
     assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::Unavailable));
     assert!(!loaded.is_valid());
     insta::assert_snapshot!(rendered(&loaded));
@@ -274,6 +271,22 @@ fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
     assert_eq!(by_name, GatewaySettings { listen: Some("127.0.0.1:80".parse().unwrap()), ..ours });
     let wide = gateway(r#"gateway { listen "0.0.0.0:80" }"#);
     assert_eq!(wide.auth, Auth::Token);
+}
+
+#[test]
+fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
+    let park = |text: &str| {
+        let loaded = check_files(&[("xy.kdl", text)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.park
+    };
+    let ours = ParkSettings { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 };
+    assert_eq!(park(""), ours);
+    assert_eq!(park("park {}"), ours);
+    let full = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20 };
+    assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), full);
+    let none = park(r#"park { queue "0s"; calls 0 }"#);
+    assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..ours });
 }
 
 #[test]

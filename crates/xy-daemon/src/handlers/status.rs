@@ -16,6 +16,9 @@ pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let log_file = has_file.then(|| log_file.display().to_string());
     let mut status = view::status(&member, log_file);
     daemon.advise(&mut status.entry);
-    status.protocol = daemon.desk().ok().and_then(|desk| desk.protocol(&status.entry.name));
+    if let Ok(desk) = daemon.desk() {
+        status.protocol = desk.protocol(&status.entry.name);
+        status.parked = desk.parked(&status.entry.name) as u64;
+    }
     Ok(status)
 }

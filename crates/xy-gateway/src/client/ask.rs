@@ -24,15 +24,12 @@ use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
-use crate::server::{Server, Went};
+use crate::server::{Past, Server, Went};
 use crate::tools;
 use crate::upstream::{self, Follow};
 
 /// How long an answer waits for servers of which nothing is known yet.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
-
-/// How long a call waits for its server to come up.
-const CALL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the first answer to a client is when nothing is known of its server.
 const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
@@ -48,8 +45,8 @@ pub(super) struct Request<'t> {
     /// What it says of its client, if that is modern.
     pub(super) manner: Option<Rc<Manner>>,
     pub(super) stream: StreamNo,
-    /// How many times it was sent again with what its server wanted to know.
-    pub(super) rounds: u8,
+    /// What has happened to it before.
+    pub(super) past: Past,
 }
 
 /// What came of looking at a request.
@@ -125,24 +122,25 @@ impl Client {
         }
     }
 
-    /// A request that had to wait is looked at again.
+    /// A request is looked at again.
     pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
-        if self.is_closed.get() {
-            return;
-        }
-        self.open.borrow_mut().remove(id);
-        let _ = self.hear_one(text, stream); // It was a request before.
+        self.again_after(id, text, stream, Past::default());
     }
 
     /// The same, of one that is sent again with what its server wanted to know.
     pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: u8) {
+        self.again_after(id, text, stream, Past { rounds, ..Past::default() });
+    }
+
+    /// The same, of one to which this has happened before.
+    pub(crate) fn again_after(&self, id: &str, text: &[u8], stream: StreamNo, past: Past) {
         if self.is_closed.get() {
             return;
         }
         self.open.borrow_mut().remove(id);
         if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
             // It was a request before.
-            let _ = self.hear_request(text, id, &method, params, stream, rounds);
+            let _ = self.hear_request(text, id, &method, params, stream, past);
         }
     }
 
@@ -381,11 +379,12 @@ impl Client {
             meta: request.params.meta(),
             manner: request.manner.clone(),
             hidden: self.hidden(request),
-            rounds: request.rounds,
+            rounds: request.past.rounds,
+            past: request.past,
             has_state: request.params.state().is_some(),
         };
         // The server wanted to know more, and its successor is one that asks otherwise.
-        if request.rounds > 0
+        if request.past.rounds > 0
             && server.upstream(server.holder(self)).is_some()
             && !server.is_modern_to(self)
         {
@@ -404,16 +403,10 @@ impl Client {
         }
         match server.call(&self.me(), outgoing, request.stream)? {
             Went::Sent(open) => Ok(Verdict::Under(open)),
-            Went::Waits { open, ticket, is_first } => {
+            Went::Waits { open, is_first } => {
                 if is_first {
                     self.hub.want(server, &self.me());
                 }
-                let waited_for = server.clone();
-                let timer = tokio::task::spawn_local(async move {
-                    tokio::time::sleep(CALL_PATIENCE).await;
-                    give_up_waiting(&waited_for, ticket);
-                });
-                server.set_timer(ticket, timer.abort_handle());
                 Ok(Verdict::Under(open))
             }
         }
@@ -588,15 +581,6 @@ impl Client {
                 upstream.send(text);
             }
         }
-    }
-}
-
-/// A call has waited long enough.
-fn give_up_waiting(server: &Rc<Server>, ticket: u64) {
-    if let Some(waited) = server.take_waiting(ticket) {
-        let fault = server.too_late(&waited, CALL_PATIENCE);
-        waited.client.failed(&waited.id, waited.stream, &fault);
-        server.release(); // Somebody may have waited behind it.
     }
 }
 

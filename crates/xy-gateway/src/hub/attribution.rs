@@ -24,7 +24,7 @@ use crate::owners::NewTask;
 use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
-use crate::upstream::{Answer, Company, Follow, Told, Upstream, Whose};
+use crate::upstream::{Answer, Company, Follow, Lost, Told, Upstream, Whose};
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
@@ -305,7 +305,10 @@ impl Company for Hub {
         by.touch(client.number());
         match client.ask(by, id, line, to) {
             // Its waiting calls may be needed for an answer.
-            Ok(()) => self.is_over(by),
+            Ok(()) => {
+                by.has_asked(client.number(), during);
+                self.is_over(by);
+            }
             Err(fault) => by.send(&say::fault(id, &fault)),
         }
     }
@@ -355,6 +358,10 @@ impl Company for Hub {
         if let Some(server) = self.server(by.key().server.as_str()) {
             server.release();
         }
+    }
+
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str) {
+        self.lose(by, calls, why);
     }
 
     fn wants_elsewhere(

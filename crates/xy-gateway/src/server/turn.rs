@@ -6,13 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use xy_config::settings::Isolation;
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
-use super::{ADVICE, Server, Waiting};
+use super::{Server, Waiting};
 use crate::client::Client;
 use crate::turns::{self, Flight};
 use crate::upstream::Upstream;
@@ -71,7 +69,7 @@ impl Server {
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
             for waited in theirs {
-                waited.client.again(&waited.id, &waited.text, waited.stream);
+                Self::send_again(&waited);
             }
             self.turn_of.set(None);
         }
@@ -79,7 +77,10 @@ impl Server {
 
     /// Whether a client has to wait until those before it are done.
     pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
-        if !self.takes_turns(client) || self.turn_of.get() == Some(client.number()) {
+        if !self.takes_turns(client) {
+            return self.would_overtake(client, upstream.key().holder);
+        }
+        if self.turn_of.get() == Some(client.number()) {
             return false;
         }
         let waiting = self.waiting_for_turn(upstream.key().holder);
@@ -103,22 +104,5 @@ impl Server {
     fn waiting_for_turn(&self, holder: Holder) -> Vec<Rc<Client>> {
         let waiting = self.waiting.borrow();
         waiting.iter().filter(|it| it.holder == holder).map(|it| it.client.clone()).collect()
-    }
-
-    /// A call has waited as long as it may: why it was not sent.
-    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
-        let name = &self.name;
-        if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {limit:?}");
-            return CallError::new(ErrorKind::TimedOut, message)
-                .cause("the call was not sent")
-                .hint(format!("`xy status {name}` says what it is doing"));
-        }
-        let message = format!("`{name}` was busy with another client for {limit:?}");
-        CallError::new(ErrorKind::TimedOut, message)
-            .cause(
-                "it asks its clients questions, so it serves one at a time; the call was not sent",
-            )
-            .hint(format!("{ADVICE} in the file of `{name}`, or try again later"))
     }
 }

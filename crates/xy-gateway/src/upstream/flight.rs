@@ -122,7 +122,7 @@ impl Upstream {
             // It was no client's: what is answered to nobody is let be.
             Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
         };
-        call.watch = None;
+        (call.watch, call.kept) = (None, None);
         Some(std::mem::replace(&mut call.caller, next))
     }
 
@@ -133,8 +133,7 @@ impl Upstream {
         let house = *house;
         let Some((id, _)) = tasks::begun(result) else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
-        let call = Call { caller, place: 0, order: ours, watch: None };
-        self.calls.borrow_mut().insert(ours, call);
+        self.calls.borrow_mut().insert(ours, Call::of(caller, 0, ours));
         let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
             question.let_be();

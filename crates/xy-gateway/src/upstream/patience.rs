@@ -30,13 +30,23 @@ enum Reached {
 }
 
 impl Watch {
-    /// `None` if the call may take for ever.
-    pub(crate) fn begin(rules: CallRules, what: impl FnOnce() -> String) -> Option<Box<Self>> {
+    /// `None` if the call may take for ever. `began` is when it was first sent, if it was.
+    pub(crate) fn begin(
+        rules: CallRules,
+        began: Option<Instant>,
+        what: impl FnOnce() -> String,
+    ) -> Option<Box<Self>> {
         if rules == CallRules::default() {
             return None;
         }
         let now = Instant::now();
-        Some(Box::new(Self { what: what().into(), rules, began: now, heard: Cell::new(now) }))
+        let (what, began) = (what().into(), began.unwrap_or(now));
+        Some(Box::new(Self { what, rules, began, heard: Cell::new(now) }))
+    }
+
+    /// When the call was first sent.
+    pub(super) fn began(&self) -> Instant {
+        self.began
     }
 
     /// Something was heard of it.

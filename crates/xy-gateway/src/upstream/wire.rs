@@ -16,6 +16,11 @@ pub(crate) trait Wire {
     /// Whether the server can have seen anything of what was put there.
     fn is_written(&self, place: u64) -> bool;
 
+    /// From this place on nobody has read what was written, nor ever will, if that is known.
+    fn unread_from(&self) -> Option<u64> {
+        None
+    }
+
     /// How many bytes wait to be sent.
     fn waiting(&self) -> usize;
 

@@ -120,6 +120,7 @@ pub(crate) fn failed_status() -> ServerStatus {
             ..entry("flaky", ServerState::Failed)
         },
         protocol: None,
+        parked: 0,
         transitions: vec![
             transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
             transition(ServerState::Starting, ServerState::Running, "ready", 3999),

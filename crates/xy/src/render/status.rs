@@ -18,7 +18,8 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let protocol = status.protocol.as_deref();
     let protocol = protocol.map(|revision| ("protocol", safe_text(revision).into_owned()));
     let instances = instances(status).map(|value| ("instances", value));
-    let rows = rows.chain(protocol).chain(instances);
+    let parked = parked(status.parked).map(|value| ("parked", value));
+    let rows = rows.chain(protocol).chain(parked).chain(instances);
     for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
@@ -92,6 +93,15 @@ fn health(health: Health) -> Option<&'static str> {
     }
 }
 
+/// Calls that wait for it, if any do.
+fn parked(calls: u64) -> Option<String> {
+    match calls {
+        0 => None,
+        1 => Some("1 call waits for it".to_owned()),
+        calls => Some(format!("{calls} calls wait for it")),
+    }
+}
+
 fn wanted(wanted: Wanted) -> &'static str {
     match wanted {
         Wanted::Up => "up",
@@ -154,6 +164,7 @@ mod tests {
         let mut status = samples::failed_status();
         status.entry = samples::entries().remove(1);
         status.protocol = Some("2025-11-25".to_owned());
+        status.parked = 3;
         status.transitions.clear();
         status.last_stderr.clear();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
