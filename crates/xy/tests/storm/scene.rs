@@ -214,7 +214,7 @@ impl Scene {
             tally,
             blows: ledger.blows.len(),
             parked: self.counted("xy_server_calls_parked_total"),
-            resumed: self.counted("xy_server_calls_resumed_total"),
+            resumed: self.counted("xy_server_calls_again_total"),
             recoveries: &recoveries,
         };
         tell(&table.to_string());
