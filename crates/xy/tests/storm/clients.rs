@@ -9,6 +9,9 @@ use crate::ledger::{Kind, Outcome};
 
 const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
 
+/// What is said to that, and is no message.
+const WELCOME: &str = r#"{"xy":"welcome""#;
+
 /// Longer than a call may be parked: what has no answer then has none.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 
@@ -112,7 +115,8 @@ impl Client {
     /// Answers that nobody asked for, or that came a second time.
     pub(crate) fn unclaimed(&self) -> Vec<String> {
         let Some(client) = self.plain() else { return Vec::new() };
-        client.unclaimed_answers().into_iter().chain(client.strays()).collect()
+        let strays = client.strays().into_iter().filter(|it| !it.starts_with(WELCOME));
+        client.unclaimed_answers().into_iter().chain(strays).collect()
     }
 }
 
@@ -142,7 +146,7 @@ fn outcome(answer: &Value, number: u64) -> Outcome {
     }
     let message = answer["error"]["message"].as_str().unwrap_or_default();
     match answer["error"]["code"].as_i64() {
-        Some(-32010) if message.contains("outcome unknown") => Outcome::Unknown,
+        Some(-32010) if message.contains("outcome unknown") => Outcome::Unknown(message.to_owned()),
         Some(-32005) => Outcome::Refused(message.to_owned()),
         _ => Outcome::Strange(answer.to_string()),
     }
@@ -160,7 +164,8 @@ mod tests {
         assert!(matches!(outcome(&text("no such thing"), 5), Outcome::Strange(_)));
         let error =
             |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
-        assert_eq!(outcome(&error(-32010, "outcome unknown: it died"), 5), Outcome::Unknown);
+        let unknown = "outcome unknown: it died";
+        assert_eq!(outcome(&error(-32010, unknown), 5), Outcome::Unknown(unknown.to_owned()));
         assert!(matches!(outcome(&error(-32010, "?"), 5), Outcome::Strange(_)));
         assert_eq!(outcome(&error(-32005, "gone"), 5), Outcome::Refused("gone".to_owned()));
         assert!(matches!(outcome(&error(-32602, "which?"), 5), Outcome::Strange(_)));

@@ -101,7 +101,8 @@ fn what_hangs_is_restarted_what_is_slow_or_deaf_is_not_and_what_is_doomed_is_giv
     for server in cast.hanging {
         assert!(blows.iter().any(|blow| blow.is_at(server)), "{blows:?}");
     }
-    let rules = Rules { doomed: [cast.doomed].into(), ..Rules::default() };
+    let unordered = [cast.hanging[1]].into();
+    let rules = Rules { doomed: [cast.doomed].into(), unordered, ..Rules::default() };
     let tally = scene.settle(calls, blows, &rules);
     assert!(tally.refused > 0, "nobody was told that `doomed` is given up: {tally:?}");
     assert_eq!(scene.ready(&cast.healthy()), before, "they are healthy");
