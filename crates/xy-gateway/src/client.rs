@@ -427,16 +427,7 @@ impl Client {
         if manner.is_some() {
             self.manner.replace(manner.clone());
         }
-        self.request(&ask::Request {
-            text,
-            id,
-            method,
-            params,
-            params_text,
-            manner,
-            stream,
-            past,
-        });
+        self.request(&ask::Request { text, id, method, params, params_text, manner, stream, past });
         Heard::Asked
     }
 

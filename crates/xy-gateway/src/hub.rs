@@ -80,6 +80,8 @@ pub(crate) struct Hub {
     seen: watch::Sender<Seen>,
     /// How much may wait for each server, and for how long.
     park: ParkSettings,
+    /// The next place among all calls.
+    next_ticket: Rc<Cell<u64>>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -124,6 +126,7 @@ impl Hub {
             houses: RefCell::default(),
             seen,
             park,
+            next_ticket: Rc::default(),
             manifests,
             control,
         })
@@ -190,7 +193,8 @@ impl Hub {
     pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
             let remembered = self.manifests.read(settings);
-            let server = Server::new(settings.clone(), remembered, self.park);
+            let server =
+                Server::new(settings.clone(), remembered, (self.park, self.next_ticket.clone()));
             let waiting = server.counts.waiting.clone();
             self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());

@@ -64,7 +64,9 @@ pub(crate) struct Server {
     down: RefCell<HashMap<Holder, String>>,
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
-    next_ticket: Cell<u64>,
+    waiting_bytes: Cell<u64>,
+    /// The next ticket, of all servers: a call may go to another one when it is looked at again.
+    next_ticket: Rc<Cell<u64>>,
     /// Those that waited are being sent: they overtake nobody.
     is_releasing: Cell<bool>,
     /// How much may wait, and for how long.
@@ -100,7 +102,7 @@ impl Server {
     pub(crate) fn new(
         settings: Arc<ServerSettings>,
         remembered: Option<Remembered>,
-        park: ParkSettings,
+        (park, next_ticket): (ParkSettings, Rc<Cell<u64>>),
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
         let era = remembered.as_ref().map(|it| it.known.introduction.era());
@@ -118,7 +120,8 @@ impl Server {
             upstreams: RefCell::default(),
             down: RefCell::default(),
             waiting: RefCell::default(),
-            next_ticket: Cell::new(0),
+            waiting_bytes: Cell::new(0),
+            next_ticket,
             is_releasing: Cell::new(false),
             park,
             counts: Counts::default(),
@@ -182,7 +185,7 @@ impl Server {
         if self.asks.get() {
             upstream.take_turns();
         }
-        upstream.may_keep(self.park.bytes);
+        upstream.may_park(self.park);
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
@@ -292,8 +295,8 @@ impl Server {
     /// Why it cannot be asked.
     pub(crate) fn down(&self, why: &str) -> CallError {
         let name = &self.name;
-        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running"))
-            .cause(why)
-            .hint(format!("start it with `xy start {name}`"))
+        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(
+            format!("`xy logs {name}` shows what it said last, and `xy start {name}` starts it"),
+        )
     }
 }

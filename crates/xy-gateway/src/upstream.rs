@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
+use xy_config::settings::ParkSettings;
 use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_protocol::control::quoted;
@@ -149,6 +150,8 @@ pub(crate) struct Upstream {
     /// Bytes of copies of its calls, and how many there may be.
     kept: Rc<Cell<usize>>,
     most_kept: Cell<usize>,
+    /// How long its calls wait.
+    patience: Cell<Duration>,
 }
 
 /// How far a conversation has come.
@@ -248,12 +251,19 @@ impl Upstream {
             is_watched: Cell::new(false),
             kept: Rc::default(),
             most_kept: Cell::new(0),
+            patience: Cell::new(Duration::ZERO),
         })
     }
 
-    /// So many bytes may be kept of calls that are not answered.
-    pub(crate) fn may_keep(&self, bytes: u64) {
-        self.most_kept.set(usize::try_from(bytes).unwrap_or(usize::MAX));
+    /// So many bytes may be kept of calls that are not answered, and so long they wait.
+    pub(crate) fn may_park(&self, park: ParkSettings) {
+        self.most_kept.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
+        self.patience.set(park.queue);
+    }
+
+    /// How long a call waits for it.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience.get()
     }
 
     /// Whose life it is.

@@ -37,6 +37,8 @@ mod mortal_servers;
 mod older;
 #[path = "gateway/owners.rs"]
 mod owners;
+#[path = "gateway/park.rs"]
+mod park;
 #[path = "gateway/remote.rs"]
 mod remote;
 #[path = "gateway/resume.rs"]

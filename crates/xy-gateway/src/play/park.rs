@@ -124,7 +124,6 @@ async fn of_what_it_may_have_begun_only_what_does_no_harm_is_sent_again() {
             client.call_tool(tool, id);
         }
         client.ask(&json!("5"), "resources/read", &json!({ "uri": "xy://s/a://b" }));
-        client.ask(&json!("6"), "prompts/get", &json!({ "name": "s__p" }));
         play.sent();
         play.die();
         let heard = client.heard();
@@ -135,7 +134,6 @@ async fn of_what_it_may_have_begun_only_what_does_no_harm_is_sent_again() {
         assert_eq!(heard[0]["error"]["code"], -32010);
         let ids: Vec<String> = heard.iter().map(|it| text(&it["id"])).collect();
         assert_eq!(ids[..2], ["1", "3"]);
-        // It has no prompts: that was answered before.
         assert_eq!(ids.len(), 2, "{heard:?}");
         client.call_tool("x", "7");
         play.come_back().await;
@@ -268,7 +266,7 @@ async fn a_wait_ends_after_its_time_with_what_is_known() {
         let words = heard[0]["error"]["message"].as_str().unwrap();
         assert!(words.contains("did not come up within 5s"), "{words}");
         assert!(words.contains("sent to `s` once"), "{words}");
-        assert_eq!(told(1), ("unseen".to_owned(), Some(-32003)));
+        assert_eq!(told(1), ("unseen".to_owned(), Some(-32007)));
         let words = heard[1]["error"]["message"].as_str().unwrap();
         assert!(words.contains("the call was not sent"), "{words}");
         assert_eq!(heard.len(), 2);

@@ -74,9 +74,8 @@ impl Server {
 
     /// Whether there is room for one more call of this length.
     pub(crate) fn check_room(&self, length: usize) -> Result<(), CallError> {
-        let waiting = self.waiting.borrow();
-        let bytes: u64 = waiting.iter().map(|it| it.text.len() as u64).sum();
-        if waiting.len() < self.park.calls && bytes + length as u64 <= self.park.bytes {
+        let bytes = self.waiting_bytes.get() + length as u64;
+        if self.waiting() < self.park.calls && bytes <= self.park.bytes {
             return Ok(());
         }
         let message = format!("too many calls wait for `{}`", self.name);
@@ -91,6 +90,7 @@ impl Server {
         (past.ticket, past.waits_since) = (Some(ticket), Some(since));
         let timer = Some(self.set_timer(ticket, self.gives_up_at(&past, since)));
         let waits = Waiting { ticket, client, holder, id, text, stream, past, timer };
+        self.waiting_bytes.set(self.waiting_bytes.get() + waits.text.len() as u64);
         let mut waiting = self.waiting.borrow_mut();
         let is_first = !waiting.iter().any(|it| it.holder == holder);
         let place = waiting.partition_point(|it| it.ticket < ticket);
@@ -155,18 +155,25 @@ impl Server {
         let unknown = format!("outcome unknown: {}", fault.message);
         let once = format!("the call was sent to `{name}` once, and not answered");
         let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
-        let hint = format!("find out whether it was done before you repeat it; `xy logs {name}` shows what it said last");
-        client.failed(id, stream, &CallError::new(ErrorKind::OutcomeUnknown, unknown).cause(why).hint(hint));
+        let hint = format!(
+            "find out whether it was done before you repeat it; `xy logs {name}` shows what it said last"
+        );
+        client.failed(
+            id,
+            stream,
+            &CallError::new(ErrorKind::OutcomeUnknown, unknown).cause(why).hint(hint),
+        );
     }
 
     /// Takes a call out that waits; `None` if it does not wait any more.
     pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
         let mut waiting = self.waiting.borrow_mut();
         let place = waiting.binary_search_by_key(&ticket, |it| it.ticket).ok()?;
-        let taken = waiting.remove(place);
+        let taken = waiting.remove(place)?;
         drop(waiting);
+        self.waiting_bytes.set(self.waiting_bytes.get() - taken.text.len() as u64);
         self.count_waiting();
-        taken
+        Some(taken)
     }
 
     /// Takes all out that wait for an instance, in order.
@@ -181,6 +188,8 @@ impl Server {
             if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
         }
         *self.waiting.borrow_mut() = left;
+        let bytes: u64 = taken.iter().map(|it| it.text.len() as u64).sum();
+        self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
         self.count_waiting();
         taken
     }
@@ -215,9 +224,7 @@ impl Server {
     pub(super) fn would_overtake(&self, client: &Client, holder: Holder) -> bool {
         let waiting = self.waiting.borrow();
         !self.is_releasing.get()
-            && waiting
-                .iter()
-                .any(|it| it.holder == holder && it.client.number() == client.number())
+            && waiting.iter().any(|it| it.holder == holder && it.client.number() == client.number())
     }
 
     /// Which of its instances for one client each are not there, and why; those who wait for

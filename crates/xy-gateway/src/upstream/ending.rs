@@ -167,13 +167,7 @@ impl Upstream {
 
     /// A call gets no answer: `why` says how it came. If `is_final`, nothing else would come of
     /// sending it again.
-    pub(crate) fn lose(
-        self: &Rc<Self>,
-        ours: u64,
-        stage: fate::Stage,
-        why: &str,
-        is_final: bool,
-    ) {
+    pub(crate) fn lose(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
         let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
         match Lost::of(call, stage) {
             Ok(mut lost) => {

@@ -152,8 +152,14 @@ pub(crate) fn sort(text: &[u8], follow: &Follow, view: &View, known: Option<&Kno
         return Sort::Other;
     };
     match &*method {
-        "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list"
-        | "resources/read" | "prompts/get" | "completion/complete" | "ping" => Sort::Lookup,
+        "tools/list"
+        | "prompts/list"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "prompts/get"
+        | "completion/complete"
+        | "ping" => Sort::Lookup,
         "tools/call" => {
             let name = Params::read(params).name().and_then(text_of);
             name.zip(known).map_or(Sort::Other, |(name, known)| sort_of_tool(&name, view, known))

@@ -3,14 +3,8 @@ use crate::catalog::{Kind, Lists, Page};
 use crate::era::Introduction;
 
 const STAGES: [Stage; 3] = [Stage::Unwritten, Stage::Unread, Stage::Written];
-const SORTS: [Sort; 6] = [
-    Sort::Lookup,
-    Sort::ReadOnly,
-    Sort::Idempotent,
-    Sort::NewTask,
-    Sort::OfTask,
-    Sort::Other,
-];
+const SORTS: [Sort; 6] =
+    [Sort::Lookup, Sort::ReadOnly, Sort::Idempotent, Sort::NewTask, Sort::OfTask, Sort::Other];
 const TEXTS: [Text; 3] = [Text::Kept, Text::NotKept, Text::Useless];
 
 /// A call that its client waits for, whose text was kept, and whose server comes back.
@@ -110,8 +104,7 @@ fn nothing_that_may_do_harm_is_ever_sent_again() {
     for facts in all() {
         let fate = fate(facts);
         let is_seen = facts.stage == Stage::Written;
-        let is_harmless =
-            matches!(facts.sort, Sort::Lookup | Sort::ReadOnly | Sort::Idempotent);
+        let is_harmless = matches!(facts.sort, Sort::Lookup | Sort::ReadOnly | Sort::Idempotent);
         if fate == Fate::Again {
             assert!(!is_seen || (is_harmless && !facts.has_asked && !facts.was_written));
             assert!(facts.text == Text::Kept && facts.has_successor && facts.is_wanted);
@@ -143,9 +136,8 @@ fn tool(name: &str, annotations: &str) -> String {
 }
 
 fn sort_at(view: &View, name: &str, known: Option<&Known>) -> Sort {
-    let text = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#
-    );
+    let text =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#);
     sort(text.as_bytes(), &Follow::Nothing, view, known)
 }
 
@@ -155,7 +147,10 @@ fn a_tool_is_what_its_own_list_says_and_nothing_but_true_is_true() {
         (r#"{"readOnlyHint":true}"#, Sort::ReadOnly),
         (r#"{"readOnlyHint":true,"destructiveHint":true}"#, Sort::ReadOnly),
         (r#"{"idempotentHint":true}"#, Sort::Idempotent),
-        (r#"{"readOnlyHint":false,"idempotentHint":true,"destructiveHint":true}"#, Sort::Idempotent),
+        (
+            r#"{"readOnlyHint":false,"idempotentHint":true,"destructiveHint":true}"#,
+            Sort::Idempotent,
+        ),
         (r#"{"readOnlyHint":false}"#, Sort::Other),
         (r#"{"readOnlyHint":"true"}"#, Sort::Other),
         (r#"{"readOnlyHint":1}"#, Sort::Other),
@@ -182,11 +177,9 @@ fn a_tool_is_what_its_own_list_says_and_nothing_but_true_is_true() {
 fn of_tools_with_one_name_all_have_to_agree() {
     let view = View::Server("s".to_owned());
     let (good, bad) = (r#"{"readOnlyHint":true}"#, "{}");
-    for (one, other, expected) in [
-        (good, good, Sort::ReadOnly),
-        (good, bad, Sort::Other),
-        (bad, good, Sort::Other),
-    ] {
+    for (one, other, expected) in
+        [(good, good, Sort::ReadOnly), (good, bad, Sort::Other), (bad, good, Sort::Other)]
+    {
         let known = known(&format!("{},{}", tool("x", one), tool("x", other)));
         assert_eq!(sort_at(&view, "x", Some(&known)), expected);
     }

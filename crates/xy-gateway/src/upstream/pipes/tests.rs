@@ -7,19 +7,24 @@ use super::*;
 use crate::upstream::wire::Wire;
 
 /// The way to a server, and the end where it reads.
-fn pipes() -> (Rc<Pipes>, PipeReader) {
+async fn pipes() -> (Rc<Pipes>, PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
-    let writer = OwnedFd::from(writer);
+    (pipes_at(writer.into()).await, reader)
+}
+
+async fn pipes_at(writer: OwnedFd) -> Rc<Pipes> {
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     let stdin = Rc::new(pipe::Sender::from_owned_fd(writer).unwrap());
+    stdin.writable().await.unwrap();
     let (said, _) = mpsc::channel(1);
-    (Pipes::new(&stdin, said), reader)
+    Pipes::new(&stdin, said)
 }
 
 /// Says something; its place.
 fn put(pipes: &Pipes, text: &str) -> u64 {
     let place = pipes.put(None, &mut |out| out.extend_from_slice(text.as_bytes()));
     pipes.flush(true);
+    assert_eq!(pipes.waiting(), 0, "it is written at once");
     place
 }
 
@@ -29,7 +34,7 @@ fn read(reader: &mut PipeReader, bytes: usize) {
 
 #[tokio::test]
 async fn what_a_dead_server_has_not_read_is_known_to_the_byte() {
-    let (pipes, mut reader) = pipes();
+    let (pipes, mut reader) = pipes().await;
     let [_, begun, unread] = ["first", "second", "third"].map(|text| put(&pipes, text));
     read(&mut reader, 7); // The first and its end, and one letter of the second.
     drop(reader);
@@ -40,7 +45,7 @@ async fn what_a_dead_server_has_not_read_is_known_to_the_byte() {
 
 #[tokio::test]
 async fn one_that_has_read_everything_left_nothing() {
-    let (pipes, mut reader) = pipes();
+    let (pipes, mut reader) = pipes().await;
     put(&pipes, "first");
     read(&mut reader, 6);
     drop(reader);
@@ -50,7 +55,7 @@ async fn one_that_has_read_everything_left_nothing() {
 
 #[tokio::test]
 async fn as_long_as_anybody_can_read_nothing_is_known() {
-    let (pipes, reader) = pipes();
+    let (pipes, reader) = pipes().await;
     put(&pipes, "first");
     pipes.close();
     assert_eq!(pipes.unread_from(), None);
@@ -60,7 +65,7 @@ async fn as_long_as_anybody_can_read_nothing_is_known() {
 
 #[tokio::test]
 async fn one_that_is_being_ended_hears_it_and_may_read_on_until_it_is_dead() {
-    let (pipes, mut reader) = pipes();
+    let (pipes, mut reader) = pipes().await;
     let [_, second] = ["first", "second"].map(|text| put(&pipes, text));
     pipes.close();
     read(&mut reader, 6);
@@ -77,12 +82,7 @@ async fn what_is_left_of_an_earlier_daemon_comes_first() {
     let mut earlier = writer.try_clone().unwrap();
     io::Write::write_all(&mut earlier, b"from an earlier daemon\n").unwrap();
     drop(earlier);
-    let writer = OwnedFd::from(writer);
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    let stdin = Rc::new(pipe::Sender::from_owned_fd(writer).unwrap());
-    let (said, _) = mpsc::channel(1);
-    let pipes = Pipes::new(&stdin, said);
-    drop(stdin);
+    let pipes = pipes_at(writer.into()).await;
     assert_eq!(put(&pipes, "ours"), 0);
     drop(reader);
     pipes.close();

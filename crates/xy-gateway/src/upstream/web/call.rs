@@ -21,9 +21,6 @@ use crate::upstream::fate::Stage;
 use crate::upstream::probe::code_of;
 use crate::upstream::wire::MAX_MESSAGE;
 
-/// How long a call waits for the next session after its own was forgotten.
-const NEXT_SESSION_WITHIN: Duration = Duration::from_secs(30);
-
 /// How long a call waits for what was said before it to be taken.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
@@ -218,7 +215,7 @@ impl Call {
     async fn next_session(&self, count: u64) -> bool {
         let mut sessions = self.web.sessions.subscribe();
         let next = sessions.wait_for(|now| *now > count);
-        matches!(timeout(NEXT_SESSION_WITHIN, next).await, Ok(Ok(_)))
+        matches!(timeout(self.upstream.patience(), next).await, Ok(Ok(_)))
     }
 
     fn not_sent(&self, failed: &Failed) {
