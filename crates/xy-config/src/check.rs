@@ -11,6 +11,7 @@ mod gateway;
 mod later;
 mod limits;
 mod park;
+mod probes;
 mod problems;
 mod program;
 mod read;
@@ -30,7 +31,7 @@ use xy_protocol::server::ServerName;
 use self::fields::{Fields, Scope};
 use self::problems::{Problems, without_repeats};
 use self::read::{Reader, Spanned};
-use self::rules::{Joining, check_health, check_restart, restart_rules};
+use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
 use crate::raw;
@@ -256,7 +257,6 @@ impl Checker<'_> {
                     }
                 }
                 // Without a server to use them, mistakes among the defaults are mistakes too.
-                check_health(&self.defaults, &mut problems);
                 let restart = restart_rules(&self.defaults.restart);
                 check_restart(&self.defaults.restart, &restart, &mut problems);
             }

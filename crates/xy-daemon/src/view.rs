@@ -57,7 +57,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restart_count: life.tally.restart_count,
         last_exit: snapshot.last_exit.map(last_exit),
         wanted: life.wanted,
-        health: if life.is_unreachable() { Health::Unreachable } else { Health::Unknown },
+        health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(life.reason.to_string()),
         next: next_step(&life.state, now),

@@ -28,6 +28,7 @@ use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::Trouble;
 
 mod lists;
+mod pulse;
 mod web;
 
 use lists::learn_lists;
@@ -100,8 +101,10 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
     upstream.tell_strays().await;
+    let mut pulse = pulse::Pulse::default();
     let (why, reply) = loop {
         match told.recv().await {
+            Some(Told::Checkup(checkup)) => pulse.take(&upstream, checkup),
             Some(Told::Close) => {
                 living.is_ended();
                 upstream.take_no_more();

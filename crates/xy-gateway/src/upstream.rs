@@ -38,6 +38,7 @@ mod ending;
 pub(crate) mod fate;
 mod flight;
 pub(crate) mod greet;
+mod heard;
 mod ids;
 mod kept;
 mod outgoing;
@@ -152,6 +153,8 @@ pub(crate) struct Upstream {
     most_kept: Cell<usize>,
     /// How long its calls wait.
     patience: Cell<Duration>,
+    /// How much it has said.
+    heard: heard::Heard,
 }
 
 /// How far a conversation has come.
@@ -252,6 +255,7 @@ impl Upstream {
             kept: Rc::default(),
             most_kept: Cell::new(0),
             patience: Cell::new(Duration::ZERO),
+            heard: heard::Heard::default(),
         })
     }
 
@@ -455,7 +459,9 @@ impl Upstream {
     /// that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         let during = during.filter(|ours| !self.is_ear(*ours));
-        match envelope::parse(line) {
+        let message = envelope::parse(line);
+        self.heard.message(message.is_ok());
+        match message {
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);

@@ -18,6 +18,7 @@ mod clock;
 mod company;
 mod confine;
 mod control;
+pub mod cpu;
 mod disk_log;
 pub mod door;
 mod exec;

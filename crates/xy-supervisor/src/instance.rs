@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use xy_config::settings::ServerSettings;
-use xy_protocol::server::{ServerName, ServerState};
+use xy_protocol::server::{Health, ServerName, ServerState};
 
 use crate::launch::Confined;
 use crate::lifecycle::{Event, Exit, Life, Reason};
@@ -82,6 +82,8 @@ pub struct Snapshot {
     pub survivors: Vec<u32>,
     /// How it is held together and limited, while it lives.
     pub confined: Option<Confined>,
+    /// What probes say of it.
+    pub health: Health,
 }
 
 impl Snapshot {

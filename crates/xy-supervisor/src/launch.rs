@@ -14,6 +14,7 @@ pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
+use crate::speak::Checkup;
 
 pub mod adopt;
 mod driver;
@@ -31,6 +32,9 @@ const NEWS: usize = 16;
 /// A life is asked to stop, to stop for good and to be killed once each, and rules change
 /// rarely; more than that is never in flight.
 const ASKS: usize = 16;
+
+/// One is made after the other.
+const CHECKUPS: usize = 1;
 
 /// Starts instances.
 pub trait Launch: Send + Sync + 'static {
@@ -140,6 +144,8 @@ pub struct Instance {
     /// What a later daemon has to know of it, should this one be killed. What is asked
     /// after a note was left is done after it has been left.
     pub notes: watch::Sender<Vec<u8>>,
+    /// For whoever speaks with it, if anybody does.
+    pub checkups: mpsc::Sender<Checkup>,
 }
 
 /// The launcher's ends of an [`Instance`].
@@ -151,6 +157,8 @@ pub struct InstanceEnds {
     pub asks: mpsc::Receiver<Ask>,
     /// The latest note.
     pub notes: watch::Receiver<Vec<u8>>,
+    /// For whoever speaks with it. Closed if it is not held any more.
+    pub checkups: mpsc::Receiver<Checkup>,
 }
 
 impl Instance {
@@ -159,8 +167,14 @@ impl Instance {
         let (news_in, news) = mpsc::channel(NEWS);
         let (asks, asks_out) = mpsc::channel(ASKS);
         let (notes, notes_out) = watch::channel(Vec::new());
-        let ends = InstanceEnds { news: news_in, asks: asks_out, notes: notes_out };
-        (Self { news, asks, notes }, ends)
+        let (checkups, checkups_out) = mpsc::channel(CHECKUPS);
+        let ends = InstanceEnds {
+            news: news_in,
+            asks: asks_out,
+            notes: notes_out,
+            checkups: checkups_out,
+        };
+        (Self { news, asks, notes, checkups }, ends)
     }
 }
 

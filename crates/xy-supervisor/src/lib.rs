@@ -7,15 +7,18 @@ mod added;
 #[cfg(test)]
 mod fake;
 pub mod fleet;
+pub mod health;
 pub mod instance;
 pub mod launch;
 pub mod lifecycle;
 pub mod locks;
 pub mod logs;
 mod plain_file;
+mod probe;
 pub mod reload;
 pub mod speak;
 mod task;
+mod vigil;
 mod wait;
 mod whole_file;
 pub mod wishes;

@@ -6,8 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, Isolation, Limits, ParkSettings, Probe, ReadyRules, RemoteSettings,
-    RestartPolicy, RestartRules, Rules,
+    Auth, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits, ParkSettings, Probe,
+    ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
 };
 
 /// A machine with a few programs in `/bin` and one folder.
@@ -193,10 +193,68 @@ fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
     let mcp = "defaults { ready { probe \"mcp\"; within \"3s\" } }";
     let process = "defaults { ready { probe \"process\" } }";
     let http = ready(mcp, "command \"npx\"\nport 8421");
-    assert_eq!(http, ReadyRules { probe: Probe::Mcp, within: Duration::from_secs(3) });
+    let within = Duration::from_secs(3);
+    assert_eq!(http, ReadyRules { within, ..ReadyRules::default() });
     assert_eq!(ready(process, "url \"https://a/\"").probe, Probe::Mcp, "it has no process");
     assert_eq!(ready(process, "command \"npx\"").probe, Probe::Process);
     assert_eq!(ready(process, "command \"npx\"\nready { probe \"mcp\" }").probe, Probe::Mcp);
+    let tcp = "defaults { ready { probe \"tcp\"; path \"/x\" } }";
+    assert_eq!(ready(tcp, "command \"npx\"\nport 8421").probe, Probe::Tcp);
+    assert_eq!(ready(tcp, "command \"npx\"").probe, Probe::Mcp, "it has no port");
+    assert_eq!(ready(tcp, "url \"https://a/\"").probe, Probe::Mcp, "it has none here");
+}
+
+#[test]
+fn health_is_what_its_block_says_and_the_rest_as_without_one() {
+    let health = |defaults: &str, server: &str| {
+        let server = format!("command \"npx\"\nport 8421\n{server}");
+        let loaded = check_files(&[("xy.kdl", defaults), ("a.kdl", &server)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.servers.into_values().next().unwrap().rules.health.clone()
+    };
+    let ours = HealthRules::default();
+    assert_eq!(health("", ""), ours);
+    assert_eq!(ours.probe, HealthProbe::Mcp);
+    let off = HealthRules { probe: HealthProbe::Off, ..ours.clone() };
+    assert_eq!(health("", "health { probe \"off\" }"), off);
+    let defaults =
+        "defaults { health { probe \"http\"; path \"/up\"; interval \"7s\"; failures 9 } }";
+    let read = health(defaults, "health { timeout \"1s\"; interval \"8s\" }");
+    let wanted = HealthRules {
+        probe: HealthProbe::Http,
+        interval: Duration::from_secs(8),
+        timeout: Duration::from_secs(1),
+        failures: 9,
+        path: Some("/up".to_owned()),
+    };
+    assert_eq!(read, wanted);
+    // A path among the defaults is for those that ask for one.
+    let tcp = HealthRules { probe: HealthProbe::Tcp, path: None, ..health(defaults, "") };
+    assert_eq!(health(defaults, "health { probe \"tcp\" }"), tcp);
+}
+
+#[test]
+fn a_probe_has_to_fit_its_server() {
+    let servers = [
+        (
+            "a.kdl",
+            "command \"npx\"\nready { probe \"tcp\" }\nhealth { probe \"http\"; path \"/up\" }",
+        ),
+        (
+            "b.kdl",
+            "command \"npx\"\ntransport \"stdio\"\nready { probe \"http\"; path \"health\" }\nhealth { probe \"tcp\" }",
+        ),
+        (
+            "c.kdl",
+            "command \"npx\"\nport 1\nready { probe \"tcp\"; path \"/up\" }\nhealth { path \"/up\" }",
+        ),
+        (
+            "d.kdl",
+            "url \"https://a/\"\nready { probe \"http\" }\nhealth { probe \"process\"; failures 0 }",
+        ),
+        ("e.kdl", "url \"https://a/\"\nready { probe \"tcp\" }\nhealth { probe \"http\" }"),
+    ];
+    insta::assert_snapshot!(told(&servers));
 }
 
 #[test]
@@ -212,15 +270,12 @@ fn every_problem_of_a_file_is_told_at_once() {
 #[test]
 fn what_is_not_available_is_refused_plainly() {
     let server = r#"
-ready { probe "tcp"; path "/health"; timeout "2s" }
-health { probe "mcp"; interval "30s" }
 share-key "x"
 start "lazy"
 idle-stop "10m"
 container { image "x"; args "a"; env { A 1 }; volumes "/a:/b"; memory "1GiB"; cpus 1.5; pids 5; network "none"; read-only #true; user "1000" }
 "#;
-    let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
-    let loaded = check_files(&[("later.kdl", server), ("remote.kdl", remote)]);
+    let loaded = check_files(&[("later.kdl", server)]);
     assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::Unavailable));
     assert!(!loaded.is_valid());
     insta::assert_snapshot!(rendered(&loaded));

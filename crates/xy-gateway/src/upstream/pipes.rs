@@ -177,6 +177,7 @@ impl Pipes {
 
     /// Takes what the server has said, line by line.
     pub(crate) fn take(&self, upstream: &Rc<Upstream>, mut bytes: &[u8]) {
+        upstream.was_read();
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {

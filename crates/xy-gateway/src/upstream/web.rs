@@ -441,6 +441,10 @@ impl Wire for Web {
         !self.unsent.borrow().contains(&place)
     }
 
+    fn is_held_back(&self) -> bool {
+        self.room.available_permits() == 0
+    }
+
     /// Whoever is greeted need not have taken what waits for that.
     fn waiting(&self) -> usize {
         if self.greeting.get() == Greeting::Due {

@@ -29,6 +29,11 @@ pub(crate) trait Wire {
         false
     }
 
+    /// Whether what is put now waits until something else is answered.
+    fn is_held_back(&self) -> bool {
+        false
+    }
+
     /// Whether the server reads some of what it is told outside of messages too, and a tool
     /// that cannot be called like that is none.
     fn has_heads(&self) -> bool {

@@ -92,7 +92,7 @@ pub(crate) fn elsewhere() -> ServerSettings {
 
 /// The same, ready by other rules.
 pub(crate) fn ready_by(probe: Probe, within: Duration, settings: ServerSettings) -> ServerSettings {
-    let ready = ReadyRules { probe, within };
+    let ready = ReadyRules { probe, within, ..ReadyRules::default() };
     ServerSettings { rules: Rules { ready, ..settings.rules }, ..settings }
 }
 

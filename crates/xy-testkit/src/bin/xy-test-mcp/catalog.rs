@@ -86,6 +86,7 @@ pub(crate) fn tools(server: &Server) -> Vec<Value> {
     if plan.record.is_some() {
         tools.extend(record::tools());
     }
+    tools.extend(crate::dull::tools(server));
     tools.extend((0..plan.extra_tools).map(realistic));
     let state = server.state();
     tools.extend(state.added.iter().map(|name| tool(name, "Was added", "query")));

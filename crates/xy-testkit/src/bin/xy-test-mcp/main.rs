@@ -22,7 +22,7 @@
 //!
 //! What it does wrong:
 //!
-//! - `--ignore-ping` never answers that
+//! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--die-if FILE` ends it at its start if there is such a file
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
@@ -39,6 +39,7 @@
 mod answer;
 mod catalog;
 mod chatter;
+mod dull;
 mod eras;
 mod http;
 mod jobs;

@@ -9,10 +9,11 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 20] = [
+const SWITCHES: [&str; 21] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
+    "--dull",
     "--endless-list",
     "--garbage-first",
     "--ignore-ping",
@@ -53,6 +54,7 @@ pub(crate) struct Plan {
     /// Where executions are written down.
     pub(crate) record: Option<PathBuf>,
     pub(crate) http: Option<u16>,
+    pub(crate) well_after: u64,
     pub(crate) era: Era,
     pub(crate) discover: Option<String>,
     /// The code by which it refuses the revision that it said it speaks.
@@ -78,6 +80,7 @@ impl Plan {
             diary: None,
             record: None,
             http: None,
+            well_after: 0,
             era: Era::Legacy,
             discover: None,
             lies: None,
@@ -108,6 +111,7 @@ impl Plan {
             "--diary" => self.diary = Some(flags.value().into()),
             "--record" => self.record = Some(flags.value().into()),
             "--http" => self.http = Some(flags.number().try_into().expect("a port")),
+            "--well-after" => self.well_after = flags.number(),
             "--era" => self.era = Era::read(&flags.value()),
             "--discover" => self.discover = Some(flags.value()),
             "--lies" => self.lies = Some(flags.value().parse().expect("a code")),
