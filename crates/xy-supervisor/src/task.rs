@@ -42,6 +42,7 @@ pub(crate) struct Parts {
 }
 
 /// What there is of a server before its task begins.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 pub(crate) enum Before {
     /// Nothing.
     Nothing,

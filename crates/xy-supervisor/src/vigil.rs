@@ -236,30 +236,13 @@ impl Subject {
             (Looked::Late, _) => return not_made(SPEAKER_BUSY),
         };
         let logged = self.logs.next_seq();
-        let part = rules.timeout / 4;
         let took = Stopwatch::start();
-        let mut probing = Box::pin(self.probe(rules, port));
-        // One that works answers long before that, and its use of the processor is not read.
-        let (outcome, used) = match timeout(part, &mut probing).await {
-            Ok(outcome) => (outcome, None),
-            Err(_) => {
-                let used = self.used().await;
-                (probing.await, Some(used))
-            }
-        };
+        let (outcome, used) = self.probe_watching(rules, port).await;
         let absent = took.elapsed().saturating_sub(rules.timeout);
         if !matches!(outcome, Outcome::Failed(_)) {
             return Observation { outcome, evidence: Evidence::default(), absent };
         }
-        let used = match used {
-            Some(used) => used,
-            None => {
-                let used = self.used().await;
-                sleep(part).await;
-                used
-            }
-        };
-        let cpu = used.until(self.used().await);
+        let cpu = self.use_since(used, rules.timeout / 4).await;
         let mut evidence = Evidence { cpu, ..Evidence::default() };
         evidence.has_written = self.logs.next_seq() != logged;
         match (before, self.look(None).await) {
@@ -272,6 +255,38 @@ impl Subject {
             _ => return not_made(SPEAKER_BUSY), // What it did meanwhile is not known.
         }
         Observation { outcome, evidence, absent }
+    }
+
+    /// Makes the probe, and reads the processor's time on the way if that takes long: one that
+    /// works answers before that.
+    async fn probe_watching(
+        &self,
+        rules: &HealthRules,
+        port: Option<u16>,
+    ) -> (Outcome, Option<Used>) {
+        let mut probing = Box::pin(self.probe(rules, port));
+        if let Ok(outcome) = timeout(rules.timeout / 4, &mut probing).await {
+            return (outcome, None);
+        }
+        let used = self.used().await;
+        (probing.await, Some(used))
+    }
+
+    /// How much of the processor's time it has used since then; without, it is looked at for a
+    /// while from now on.
+    async fn use_since(
+        &self,
+        used: Option<Used>,
+        a_while: Duration,
+    ) -> Option<(Duration, Duration)> {
+        let since = if let Some(used) = used {
+            used
+        } else {
+            let used = self.used().await;
+            sleep(a_while).await;
+            used
+        };
+        since.until(self.used().await)
     }
 
     async fn probe(&self, rules: &HealthRules, port: Option<u16>) -> Outcome {

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, home, pid_in, running, running_after, says, signal, status};
+use xy_testkit::remote::{Mood, Remote, To};
 use xy_testkit::{Home, McpSocket};
 
 /// Servers of these tests come back at once.
@@ -127,7 +128,8 @@ fn one_that_ignores_pings_is_never_restarted_for_that() {
     serve(&home, "one", &flags, HASTY);
     home.daemon();
     let first = running(&home, "one");
-    let pings = || std::fs::read_to_string(&diary).unwrap().matches("\"ping\"").count();
+    let diary_now = || std::fs::read_to_string(&diary).unwrap_or_default(); // It may not be there.
+    let pings = || diary_now().matches("\"ping\"").count();
     home.wait_until("it was asked often enough", || pings() >= 3);
     // Not even while it does nothing in a call.
     let client = client(&home, "one");
@@ -249,5 +251,22 @@ fn a_page_that_tells_of_trouble_has_its_server_restarted() {
     let now = running_after(&home, "one", 1);
     let told = now["transitions"].to_string();
     assert!(told.contains("/mcp/health gave no answer within 500ms"), "{told}");
+    home.finish();
+}
+
+#[test]
+fn one_elsewhere_that_falls_silent_is_unreachable_and_found_again() {
+    let home = home();
+    let remote = Remote::start();
+    let delays = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\" }\n";
+    home.server("far", &format!("{}{delays}ready {{ within \"1s\" }}\n{HASTY}", remote.kdl()));
+    home.daemon();
+    has_health(&home, "far", "healthy");
+    remote.mood(To::Everything, Mood::Silent);
+    let now = has_health(&home, "far", "unreachable");
+    assert_eq!(now["restart_count"], 0, "nothing is counted: {now:#}");
+    assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
+    remote.mood(To::Everything, Mood::Well);
+    has_health(&home, "far", "healthy");
     home.finish();
 }

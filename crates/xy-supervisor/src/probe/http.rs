@@ -29,10 +29,10 @@ pub(super) async fn get(mut stream: TcpStream, port: u16, path: &str) -> io::Res
             Status::More if head.len() >= LONGEST_HEAD => return Ok(None),
             Status::More => {}
         }
-        let mut part = [0; 1024];
-        match stream.read(&mut part).await? {
+        let mut chunk = [0; 1024];
+        match stream.read(&mut chunk).await? {
             0 => return Ok(None),
-            count => head.extend_from_slice(&part[..count]),
+            count => head.extend_from_slice(&chunk[..count]),
         }
     }
 }

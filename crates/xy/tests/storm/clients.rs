@@ -105,9 +105,18 @@ impl Client {
 
     /// Waits for what comes of a call; `None` if nothing does.
     pub(crate) fn answer(&self, asked: Asked, number: u64) -> Option<Outcome> {
+        self.answer_within(asked, number, ANSWER_WITHIN)
+    }
+
+    /// What has come of a call by now.
+    pub(crate) fn answer_now(&self, asked: Asked, number: u64) -> Option<Outcome> {
+        self.answer_within(asked, number, Duration::ZERO)
+    }
+
+    fn answer_within(&self, asked: Asked, number: u64, limit: Duration) -> Option<Outcome> {
         let answer = match asked {
-            Asked::Id(id) => self.plain()?.answer_within(id, ANSWER_WITHIN),
-            Asked::Exchange(mut exchange) => exchange.answer_within(ANSWER_WITHIN),
+            Asked::Id(id) => self.plain()?.answer_within(id, limit),
+            Asked::Exchange(mut exchange) => exchange.answer_within(limit),
         };
         answer.map(|answer| outcome(&answer, number))
     }

@@ -118,7 +118,9 @@ impl Scene {
     fn live(&self, client: &Client, who: usize, chance: &mut Chance, habits: &Habits) -> Vec<Call> {
         let mut calls = Vec::new();
         let mut number = NUMBERS_EACH * (who as u64 + 1);
-        while !self.is_over.load(Ordering::Relaxed) {
+        let mut is_lost = false;
+        // After one that is lost the others need not be waited for: the test has failed.
+        while !is_lost && !self.is_over.load(Ordering::Relaxed) {
             // One for all of them: an answer is noted when it is taken, and the wait for another
             // server would make it late.
             let server = *chance.pick(&habits.servers);
@@ -132,7 +134,11 @@ impl Scene {
                 asked.push((call, client.call(&self.names[server], kind, number, ms)));
             }
             for (mut call, asked) in asked {
-                let outcome = client.answer(asked, call.number);
+                let outcome = match is_lost {
+                    false => client.answer(asked, call.number),
+                    true => client.answer_now(asked, call.number),
+                };
+                is_lost |= outcome.is_none();
                 call.answers.extend(outcome.map(|outcome| (self.now(), outcome)));
                 self.open().remove(&call.number);
                 calls.push(call);

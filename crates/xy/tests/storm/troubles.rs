@@ -81,6 +81,13 @@ fn what_hangs_is_restarted_what_is_slow_or_deaf_is_not_and_what_is_doomed_is_giv
     let all: Vec<usize> = (0..scene.names.len()).collect();
     scene.ready(&all);
     let before = scene.ready(&cast.healthy());
+    // One that never answered a probe is left in peace, so it has to have answered one.
+    for server in cast.hanging {
+        let name = &scene.names[server];
+        scene
+            .home
+            .wait_until("a probe is answered", || status(&scene.home, name)["health"] == "healthy");
+    }
     let clients = cast.clients(&scene);
     let weather = Weather {
         servers: cast.hanging.to_vec(),
