@@ -48,8 +48,6 @@ pub(crate) struct Pipes {
     /// Whether something is being written that can be torn, or may be written only in its turn.
     is_writing: Cell<bool>,
     is_closed: Cell<bool>,
-    /// All that could read what was written is gone.
-    is_dead: Cell<bool>,
     /// From this place on nobody has read, nor will.
     unread_from: Cell<Option<u64>>,
     /// What is left of the pipe of a server that is being ended.
@@ -101,7 +99,6 @@ impl Pipes {
             lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
             is_writing: Cell::new(false),
             is_closed: Cell::new(false),
-            is_dead: Cell::new(false),
             unread_from: Cell::new(None),
             #[cfg(target_os = "linux")]
             rest: RefCell::default(),
@@ -112,24 +109,21 @@ impl Pipes {
     /// The server is dead, with all that belonged to it.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_dead(&self) {
-        self.is_dead.set(true);
         if let Some(rest) = self.rest.take() {
             self.settle(&rest);
         }
     }
 
-    /// The server is dead, with all that belonged to it.
+    /// Nothing tells what it has read.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn is_dead(&self) {
-        self.is_dead.set(true);
-    }
+    pub(crate) fn is_dead(&self) {}
 
     /// Nothing more is written. What is in the pipe stays there if nobody can read it. One that
     /// lives may still do so before it ends: then an end of it is kept to look again, an end to
     /// read from, with which the server still hears that its stdin is closed.
     #[cfg(target_os = "linux")]
     fn look_at_rest(&self, stdin: &pipe::Sender) {
-        if self.is_dead.get() || has_no_reader(stdin) {
+        if has_no_reader(stdin) {
             self.settle(stdin);
         } else {
             *self.rest.borrow_mut() = other_end(stdin);
