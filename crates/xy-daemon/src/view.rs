@@ -66,11 +66,6 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
     }
 }
 
-/// What is known of an instance's health.
-pub(crate) fn health_of(snapshot: &Snapshot) -> Health {
-    if snapshot.life.is_unreachable() { Health::Unreachable } else { Health::Unknown }
-}
-
 /// A server without any instance.
 fn unborn(member: &Member) -> ServerEntry {
     let settings = &member.settings;

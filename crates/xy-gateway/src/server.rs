@@ -82,6 +82,8 @@ pub(crate) struct Server {
 pub(crate) struct Counts {
     /// Those that wait. Others look at it from their threads.
     pub(crate) waiting: Arc<AtomicUsize>,
+    /// Those that had to wait, ever.
+    pub(crate) parked: Cell<u64>,
     /// Those that were sent again, ever.
     pub(crate) again: Cell<u64>,
     /// Those of which nobody knows whether they were done, ever.

@@ -168,7 +168,7 @@ impl One {
             let facts = Facts {
                 state: now.state(),
                 wanted: now.life.wanted,
-                health: view::health_of(&now),
+                health: now.health,
                 is_remote: now.settings.remote().is_some(),
                 has_ended: now.last_exit.is_some(),
                 reason: &reason,
@@ -211,7 +211,7 @@ impl One {
         }
         let living = Living {
             process: now.pid.map(machine::process),
-            health: view::health_of(&later),
+            health: later.health,
             is_remote: now.settings.remote().is_some(),
             speaks_mcp: speaks_mcp(now),
         };
@@ -278,7 +278,7 @@ impl One {
             client: view::client_of(self.instance.key()),
             status: outcome.status,
             state: now.state(),
-            health: view::health_of(&now),
+            health: now.health,
             pid: now.pid,
             uptime,
             restart_count: now.life.tally.restart_count,

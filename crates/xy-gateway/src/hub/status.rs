@@ -80,7 +80,10 @@ impl HttpStatus for Hub {
                 metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
             }
         }
-        let counters: [Counter<'_>; 2] = [
+        let counters: [Counter<'_>; 3] = [
+            ("xy_server_calls_parked_total", "Calls that had to wait.", &|it| {
+                it.counts.parked.get()
+            }),
             ("xy_server_calls_again_total", "Calls that were sent again.", &|it| {
                 it.counts.again.get()
             }),

@@ -99,6 +99,7 @@ impl Server {
         let place = waiting.partition_point(|it| it.ticket < ticket);
         waiting.insert(place, waits);
         drop(waiting);
+        self.counts.parked.set(self.counts.parked.get() + 1);
         self.count_waiting();
         (Open::Waiting { server: self.clone(), ticket }, is_first)
     }

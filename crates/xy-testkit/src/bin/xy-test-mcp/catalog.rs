@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::record;
 use crate::server::Server;
 
 /// Those that are always there: the name, what it does, and its arguments, those with a `!`
@@ -81,6 +82,9 @@ pub(crate) fn tools(server: &Server) -> Vec<Value> {
         let mut job = tool("job", "Takes its time", "message ms# ask complain");
         job["execution"] = json!({ "taskSupport": "optional" });
         tools.push(job);
+    }
+    if plan.record.is_some() {
+        tools.extend(record::tools());
     }
     tools.extend(crate::dull::tools(server));
     tools.extend((0..plan.extra_tools).map(realistic));

@@ -25,6 +25,7 @@
 //!
 //! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
+//! - `--die-if FILE` ends it at its start if there is such a file
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
@@ -32,7 +33,7 @@
 //!   answer to `initialize`
 //!
 //! For the witness: `--diary FILE` gets each line as it came, `--unbuffered` leaves in the
-//! pipe what has not been heard.
+//! pipe what has not been heard, `--record FILE` adds the tools of `record.rs`.
 //!
 //! The tools are in `tools.rs`.
 
@@ -47,6 +48,7 @@ mod jobs;
 mod lists;
 mod outlet;
 mod plan;
+mod record;
 mod server;
 mod stdin;
 mod tools;
@@ -64,6 +66,10 @@ use crate::server::Server;
 fn main() -> ExitCode {
     standin::live_at_most(standin::SAFETY_LIMIT);
     let plan = Plan::of_this_process();
+    if plan.die_if.as_ref().is_some_and(|file| file.exists()) {
+        Output::Stderr.say("not today");
+        return ExitCode::FAILURE;
+    }
     let port = plan.http;
     let server = Arc::new(Server::new(plan));
     if let Some(port) = port {
