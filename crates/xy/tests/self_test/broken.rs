@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::json;
-use xy_testkit::{McpClient, is_alive};
+use xy_testkit::is_alive;
 
 use crate::redact::redacted;
 use crate::support::{ask, home, pid_in, running, signal, sleeper, status};

@@ -3,7 +3,6 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use xy_testkit::McpClient;
 
 use crate::redact::redacted;
 use crate::support::{ask, running, says};
