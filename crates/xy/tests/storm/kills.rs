@@ -24,7 +24,9 @@ fn servers(scene: &mut Scene) {
         let own: &[&str] = match number {
             4 => &["--unbuffered"],
             5 => &["--era", "both"],
-            6 | 9 => &["--era", "modern"],
+            6 => &["--era", "modern"],
+            // Over HTTP it has no streams, and so nothing to listen to.
+            9 => &["--era", "modern", "--no-listen"],
             7 => &["--era", "modern", "--unbuffered"],
             _ => &[],
         };

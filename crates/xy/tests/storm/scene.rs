@@ -193,11 +193,16 @@ impl Scene {
         self.names.iter().map(entry).collect()
     }
 
-    /// Waits until all of these run: their processes.
+    /// Waits until all of these run, and have said what may be done twice: their processes.
     #[track_caller]
     pub(crate) fn ready(&self, servers: &[usize]) -> Vec<u32> {
         let name = |server: &usize| crate::support::running(&self.home, &self.names[*server]);
-        servers.iter().map(name).collect()
+        let pids = servers.iter().map(name).collect();
+        for server in servers {
+            let tools = format!("xy_server_tools{{server=\"{}\"}}", self.names[*server]);
+            self.home.wait_until("its tools are known", || self.counted(&tools) > 0);
+        }
+        pids
     }
 
     /// What a server has heard of one method.
