@@ -134,9 +134,10 @@ impl Scene {
                 asked.push((call, client.call(&self.names[server], kind, number, ms)));
             }
             for (mut call, asked) in asked {
-                let outcome = match is_lost {
-                    false => client.answer(asked, call.number),
-                    true => client.answer_now(asked, call.number),
+                let outcome = if is_lost {
+                    client.answer_now(asked, call.number)
+                } else {
+                    client.answer(asked, call.number)
                 };
                 is_lost |= outcome.is_none();
                 call.answers.extend(outcome.map(|outcome| (self.now(), outcome)));
