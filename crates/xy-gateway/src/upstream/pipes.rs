@@ -325,5 +325,6 @@ fn is_empty(_pipe: &pipe::Sender) -> bool {
     false
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
