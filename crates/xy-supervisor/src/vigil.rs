@@ -25,6 +25,9 @@ use crate::wait::Stopwatch;
 /// How long whoever speaks with a server may take to say what it knows.
 const SAID_WITHIN: Duration = Duration::from_secs(1);
 
+/// Probes are not made more often, whatever was stored.
+const LEAST_INTERVAL: Duration = Duration::from_millis(10);
+
 const NOBODY_SPEAKS: &str = "nobody speaks with it";
 const SPEAKER_BUSY: &str = "whoever speaks with it has no time to say how it is";
 
@@ -183,9 +186,10 @@ impl Vigil {
 
 /// Waits for the time of the next probe, and makes it.
 async fn next_checkup(subject: Subject, rules: HealthRules, port: Option<u16>) -> Sighting {
+    let interval = rules.interval.max(LEAST_INTERVAL);
     let waited = Stopwatch::start();
-    sleep(rules.interval).await;
-    let overslept = waited.elapsed().saturating_sub(rules.interval);
+    sleep(interval).await;
+    let overslept = waited.elapsed().saturating_sub(interval);
     let mut seen = subject.checkup(&rules, port).await;
     seen.absent = seen.absent.max(overslept);
     Sighting::Checked(seen)

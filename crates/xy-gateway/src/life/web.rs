@@ -129,7 +129,7 @@ struct SoFar {
     is_remote: bool,
     /// It could be spoken with once.
     is_ready: bool,
-    /// Its file says that it speaks no MCP, and it never did.
+    /// Its file says that it is ready without speaking MCP, and it never did.
     speaks_no_mcp: bool,
     /// How often it was greeted in vain, or for a moment only.
     tries: u32,
