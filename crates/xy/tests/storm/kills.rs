@@ -31,7 +31,7 @@ fn servers(scene: &mut Scene) {
             _ => &[],
         };
         let (http, more) =
-            if !WEB.contains(&number) { (Vec::new(), String::new()) } else { http_flags() };
+            if WEB.contains(&number) { http_flags() } else { (Vec::new(), String::new()) };
         let flags: Vec<&str> = http.iter().map(String::as_str).chain(own.iter().copied()).collect();
         scene.serve(&format!("server{number}"), &flags, &more);
     }
