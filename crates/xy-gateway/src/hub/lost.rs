@@ -64,13 +64,13 @@ impl Loss<'_> {
             (Fate::Left, _) => return,
             (Fate::Again, Some(server)) => match self.wait(server, lost) {
                 None => return,
-                Some((lost, full)) => return self.fail(Some(server), &lost, &full),
+                Some((lost, full)) => return fail(Some(server), &lost, &full),
             },
             (Fate::Again, None) => self.not_done(None, Why::NoSuccessor),
             (Fate::NotDone(why), _) => self.not_done(server, why),
             (Fate::Unknown(why), _) => self.unknown(why),
         };
-        self.fail(server, &lost, &fault);
+        fail(server, &lost, &fault);
     }
 
     fn facts(&self, lost: &Lost) -> Facts {
@@ -131,11 +131,11 @@ impl Loss<'_> {
             None => fault,
         }
     }
+}
 
-    fn fail(&self, server: Option<&Rc<Server>>, lost: &Lost, fault: &CallError) {
-        match server {
-            Some(server) => server.fail(&lost.client, (&lost.id, lost.stream), &lost.past, fault),
-            None => lost.client.failed(&lost.id, lost.stream, fault),
-        }
+fn fail(server: Option<&Rc<Server>>, lost: &Lost, fault: &CallError) {
+    match server {
+        Some(server) => server.fail(&lost.client, (&lost.id, lost.stream), &lost.past, fault),
+        None => lost.client.failed(&lost.id, lost.stream, fault),
     }
 }

@@ -158,7 +158,7 @@ async fn what_was_begun_is_sent_again_once_and_what_was_not_read_as_often_as_it_
         client.call_tool("read", "first unread, then seen");
         for round in 0..3 {
             assert_eq!(play.calls().len(), 3, "{round}");
-            play.sent.unread_from.set(Some(if round == 0 { 1 } else { 0 }));
+            play.sent.unread_from.set(Some(u64::from(round == 0)));
             play.die();
             assert!(client.heard().is_empty(), "{round}");
             play.come_back().await;

@@ -269,10 +269,8 @@ impl Server {
         if self.upstream(waited.holder).is_none() {
             let message = format!("`{name}` did not come up within {limit:?}");
             let fault = CallError::new(ErrorKind::TimedOut, message);
-            let fault = match waited.past.was_written {
-                true => fault,
-                false => fault.cause("the call was not sent"),
-            };
+            let was_written = waited.past.was_written;
+            let fault = if was_written { fault } else { fault.cause("the call was not sent") };
             return fault.hint(format!("`xy status {name}` says what it is doing"));
         }
         let is_shared = waited.holder == Holder::Shared;

@@ -326,5 +326,6 @@ fn is_empty(_pipe: &pipe::Sender) -> bool {
     false
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;

@@ -308,10 +308,11 @@ fn what_is_said_to_nobody_in_particular_is_heard_also_after_the_stream_broke() {
     let home = running(&remote);
     let client = local(&home);
     home.wait_until("somebody listens", || remote.listeners() == 1);
+    let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
+    home.wait_until("its tools are asked for", || lists() == 1);
     remote.hang_up();
     home.wait_until("somebody listens again", || remote.listeners() == 1);
     remote.tell(&json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
-    let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
     home.wait_until("its tools are asked for again", || lists() >= 2);
     assert_eq!(text(&client.call("far__echo", say("1"))), "1");
     home.finish();

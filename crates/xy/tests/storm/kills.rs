@@ -24,12 +24,14 @@ fn servers(scene: &mut Scene) {
         let own: &[&str] = match number {
             4 => &["--unbuffered"],
             5 => &["--era", "both"],
-            6 | 9 => &["--era", "modern"],
+            6 => &["--era", "modern"],
+            // Over HTTP it has no streams, and so nothing to listen to.
+            9 => &["--era", "modern", "--no-listen"],
             7 => &["--era", "modern", "--unbuffered"],
             _ => &[],
         };
         let (http, more) =
-            if !WEB.contains(&number) { (Vec::new(), String::new()) } else { http_flags() };
+            if WEB.contains(&number) { http_flags() } else { (Vec::new(), String::new()) };
         let flags: Vec<&str> = http.iter().map(String::as_str).chain(own.iter().copied()).collect();
         scene.serve(&format!("server{number}"), &flags, &more);
     }

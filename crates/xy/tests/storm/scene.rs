@@ -134,9 +134,10 @@ impl Scene {
                 asked.push((call, client.call(&self.names[server], kind, number, ms)));
             }
             for (mut call, asked) in asked {
-                let outcome = match is_lost {
-                    false => client.answer(asked, call.number),
-                    true => client.answer_now(asked, call.number),
+                let outcome = if is_lost {
+                    client.answer_now(asked, call.number)
+                } else {
+                    client.answer(asked, call.number)
                 };
                 is_lost |= outcome.is_none();
                 call.answers.extend(outcome.map(|outcome| (self.now(), outcome)));
@@ -193,11 +194,16 @@ impl Scene {
         self.names.iter().map(entry).collect()
     }
 
-    /// Waits until all of these run: their processes.
+    /// Waits until all of these run, and have said what may be done twice: their processes.
     #[track_caller]
     pub(crate) fn ready(&self, servers: &[usize]) -> Vec<u32> {
         let name = |server: &usize| crate::support::running(&self.home, &self.names[*server]);
-        servers.iter().map(name).collect()
+        let pids = servers.iter().map(name).collect();
+        for server in servers {
+            let tools = format!("xy_server_tools{{server=\"{}\"}}", self.names[*server]);
+            self.home.wait_until("its tools are known", || self.counted(&tools) > 0);
+        }
+        pids
     }
 
     /// What a server has heard of one method.

@@ -44,9 +44,12 @@ fn all() -> Vec<Facts> {
     all
 }
 
+/// What is different, for people and for the facts.
+type Case = (&'static str, fn(&mut Facts));
+
 #[test]
 fn the_fate_of_every_call() {
-    let cases: [(&str, fn(&mut Facts)); 7] = [
+    let cases: [Case; 7] = [
         ("the server comes back", |_| {}),
         ("its client has been asked", |it| it.has_asked = true),
         ("it is the second try", |it| it.was_written = true),
@@ -55,7 +58,7 @@ fn the_fate_of_every_call() {
         ("the same would come of it", |it| it.text = Text::Useless),
         ("it was cancelled", |it| it.is_wanted = false),
     ];
-    let mut table = String::new();
+    let mut table = Vec::new();
     for (case, change) in cases {
         for stage in STAGES {
             let row = SORTS.map(|sort| {
@@ -69,7 +72,7 @@ fn the_fate_of_every_call() {
                 let cells = SORTS.iter().zip(&row).map(|(sort, fate)| format!("{sort:?} {fate}"));
                 cells.collect::<Vec<_>>().join(", ")
             };
-            table += &format!("{case}, {stage:?}: {row}\n");
+            table.push(format!("{case}, {stage:?}: {row}\n"));
         }
     }
     let expected = "\
@@ -95,6 +98,7 @@ it was cancelled, Unwritten: all Left
 it was cancelled, Unread: all Left
 it was cancelled, Written: all Left
 ";
+    let table = table.concat();
     assert_eq!(table, expected, "\n{table}");
 }
 
