@@ -150,9 +150,13 @@ impl Above {
         let _ = rustix::process::setsid(); // What a terminal says is for the one above.
         let gone = || io::Error::from(rustix::io::Errno::SRCH);
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let held = pidfd_open(pid, PidfdFlags::empty())?;
+        let held = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(held) => Some(held),
+            Err(rustix::io::Errno::NOSYS) => None, // The kernel is too old for it.
+            Err(cause) => return Err(cause.into()),
+        };
         // Held first, looked at then: it is our parent, and so it was all the time.
-        if getppid() == Some(pid) { Ok(Self { held: Some(held) }) } else { Err(gone()) }
+        if getppid() == Some(pid) { Ok(Self { held }) } else { Err(gone()) }
     }
 
     #[cfg(not(target_os = "linux"))]
