@@ -189,6 +189,26 @@ mod tests {
         ]);
         assert_eq!(defaults, EnvironmentDefaults::default());
         let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        insta::assert_snapshot!(told.join("\n"), @"");
+        insta::assert_snapshot!(told.join("\n"), @r"
+        error: the variable `XY_SUPERVISOR_ENABLED` cannot be `maybe`
+         --> environment
+          = hint: give it `true` or `false`, or unset it
+
+        error: the variable `XY_MAX_RESTART_ATTEMPTS` cannot be `-1`
+         --> environment
+          = hint: give it a whole number, 0 for no limit, or unset it
+
+        error: the variable `XY_RESTART_DELAY_MS` cannot be `1s`
+         --> environment
+          = hint: give it a whole number of milliseconds, a year at most, or unset it
+
+        error: the variable `XY_HEALTH_CHECK_INTERVAL_MS` cannot be `0`
+         --> environment
+          = hint: give it a whole number of milliseconds, 1 at least and a year at most, or unset it
+
+        error: the variable `XY_HEALTH_CHECK_TIMEOUT_MS` cannot be `99999999999999999999\u{1b}[31m`
+         --> environment
+          = hint: give it a whole number of milliseconds, 1 at least and a year at most, or unset it
+        ");
     }
 }

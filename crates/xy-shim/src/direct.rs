@@ -9,9 +9,7 @@
 //! started only looks after the other, and the other sees it die.
 
 use std::io;
-#[cfg(target_os = "linux")]
-use std::os::fd::OwnedFd;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -140,10 +138,9 @@ enum Role {
     Above,
 }
 
-/// The process that looks after us, held so that its death is seen.
+/// The process that looks after us, held so that its death is seen; not where that cannot be.
 struct Above {
-    #[cfg(target_os = "linux")]
-    held: OwnedFd,
+    held: Option<OwnedFd>,
 }
 
 impl Above {
@@ -153,25 +150,19 @@ impl Above {
         let _ = rustix::process::setsid(); // What a terminal says is for the one above.
         let gone = || io::Error::from(rustix::io::Errno::SRCH);
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let held = pidfd_open(pid, PidfdFlags::empty())?;
+        let held = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(held) => Some(held),
+            Err(rustix::io::Errno::NOSYS) => None, // The kernel is too old for it.
+            Err(cause) => return Err(cause.into()),
+        };
         // Held first, looked at then: it is our parent, and so it was all the time.
         if getppid() == Some(pid) { Ok(Self { held }) } else { Err(gone()) }
     }
 
     #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unnecessary_wraps, reason = "the same signature on every system")]
     fn of(_: u32) -> io::Result<Self> {
-        Ok(Self {}) // There is no such thing here.
-    }
-
-    #[cfg(target_os = "linux")]
-    fn death(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.held.as_fd())
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unused_self, reason = "the same signature on every system")]
-    fn death(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Ok(Self { held: None })
     }
 }
 
@@ -308,7 +299,9 @@ impl Direct {
 
     fn death_above(&self) -> Option<BorrowedFd<'_>> {
         match &self.role {
-            Role::Owner { above: Some(above), .. } if !self.is_told => above.death(),
+            Role::Owner { above: Some(above), .. } if !self.is_told => {
+                above.held.as_ref().map(AsFd::as_fd)
+            }
             Role::Owner { .. } | Role::Above => None,
         }
     }

@@ -13,10 +13,12 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast::{self, error::RecvError, error::TryRecvError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
 
@@ -32,6 +34,9 @@ const RECENT: usize = 512;
 /// Entries a follower may lag behind before it is told that it missed some.
 const LIVE: usize = 1024;
 
+/// How long followers may take to hear the last entries.
+const FOLLOWERS_WITHIN: Duration = Duration::from_millis(500);
+
 /// Askers beyond so many wait their turn.
 const ASKS: usize = 16;
 
@@ -45,6 +50,9 @@ pub struct Journal {
 /// The task that keeps it: to be ended last, so that nothing is missing.
 #[derive(Debug)]
 pub struct Keeper {
+    shared: Arc<Shared>,
+    /// Closes once nobody follows any more.
+    followers: mpsc::Receiver<()>,
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -55,7 +63,6 @@ struct Shared {
     /// What tells this daemon's numbers from another's.
     boot: String,
     state: Mutex<State>,
-    live: broadcast::Sender<Arc<Entry>>,
 }
 
 #[derive(Debug)]
@@ -63,6 +70,15 @@ struct State {
     next_seq: u64,
     recent: VecDeque<Arc<Entry>>,
     problem: Option<String>,
+    /// Gone at the end, so that followers come to theirs.
+    live: Option<Live>,
+}
+
+/// Where followers hear of entries, and what each holds for as long as it follows.
+#[derive(Debug)]
+struct Live {
+    entries: broadcast::Sender<Arc<Entry>>,
+    presence: mpsc::Sender<()>,
 }
 
 /// Entries from a moment on, and those before it: none is in both, none in neither.
@@ -71,26 +87,37 @@ pub struct Following {
     /// What was still in memory.
     recent: Vec<Arc<Entry>>,
     /// What comes from now on.
-    pub live: broadcast::Receiver<Arc<Entry>>,
+    pub live: Follower,
+}
+
+/// Entries as they come.
+#[derive(Debug)]
+pub struct Follower {
+    entries: broadcast::Receiver<Arc<Entry>>,
+    _presence: Option<mpsc::Sender<()>>,
+}
+
+impl Follower {
+    /// The next entry, or how many were missed, or the end. Cancel-safe.
+    pub async fn recv(&mut self) -> Result<Arc<Entry>, RecvError> {
+        self.entries.recv().await
+    }
 }
 
 impl Journal {
     /// Begins a journal of all `changes` from now on, kept in `file` beside what is there.
     pub fn begin(file: &Path, changes: broadcast::Receiver<StateChange>) -> (Self, Keeper) {
         let boot = format!("{:016x}", RandomState::new().build_hasher().finish());
-        let state = State { next_seq: 1, recent: VecDeque::new(), problem: None };
-        let shared = Arc::new(Shared {
-            file: file.to_owned(),
-            boot,
-            state: Mutex::new(state),
-            live: broadcast::Sender::new(LIVE),
-        });
+        let (presence, followers) = mpsc::channel(1);
+        let live = Some(Live { entries: broadcast::Sender::new(LIVE), presence });
+        let state = State { next_seq: 1, recent: VecDeque::new(), problem: None, live };
+        let shared = Arc::new(Shared { file: file.to_owned(), boot, state: Mutex::new(state) });
         let (end, is_ending) = oneshot::channel();
         let (asks, asked) = mpsc::channel(ASKS);
         let writer = Writer::new(file);
         let keeping = Keeping { shared: shared.clone(), changes, asked, writer, is_ending };
         let task = tokio::spawn(keeping.run());
-        (Self { shared, asks }, Keeper { end, task })
+        (Self { shared: shared.clone(), asks }, Keeper { shared, followers, end, task })
     }
 
     /// Every entry from now on, and what was before: all that instances have told until now.
@@ -128,10 +155,13 @@ impl Journal {
 }
 
 impl Keeper {
-    /// Brings everything that was told until now to disk.
-    pub async fn end(self) {
+    /// Brings everything that was told until now to disk, and to followers, whose streams end.
+    pub async fn end(mut self) {
         let _ = self.end.send(()); // A task that is gone has nothing left.
         let _ = self.task.await; // The same.
+        self.shared.state().live = None;
+        // Nobody sends anything: it closes. Who is slow is not waited for.
+        let _ = timeout(FOLLOWERS_WITHIN, self.followers.recv()).await;
     }
 }
 
@@ -144,7 +174,14 @@ impl Shared {
         // Under one lock: whoever is in one of them is not in the other.
         let state = self.state();
         let recent = state.recent.iter().cloned().collect();
-        Following { recent, live: self.live.subscribe() }
+        let live = match &state.live {
+            Some(live) => Follower {
+                entries: live.entries.subscribe(),
+                _presence: Some(live.presence.clone()),
+            },
+            None => Follower { entries: broadcast::channel(1).1, _presence: None },
+        };
+        Following { recent, live }
     }
 
     /// Gives an entry its number, and to all who follow.
@@ -157,7 +194,9 @@ impl Shared {
             state.recent.pop_front();
         }
         state.recent.push_back(entry.clone());
-        let _ = self.live.send(entry.clone()); // Nobody may be following.
+        if let Some(live) = &state.live {
+            let _ = live.entries.send(entry.clone()); // Nobody may be following.
+        }
         entry
     }
 }

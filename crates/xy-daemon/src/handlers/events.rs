@@ -4,12 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast::error::RecvError;
 use xy_ipc::server::{Feed, Outbox, OutboxClosed};
 use xy_protocol::control::{Event, EventKind, Events, Skipped};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
-use xy_supervisor::journal::{Change, Entry, What};
+use xy_supervisor::journal::{Change, Entry, Follower, What};
 
 use crate::daemon::Daemon;
 
@@ -60,7 +60,7 @@ struct EventFeed {
     /// Only those of this server; of all, if absent.
     server: Option<String>,
     history: Vec<Arc<Entry>>,
-    live: Option<broadcast::Receiver<Arc<Entry>>>,
+    live: Option<Follower>,
 }
 
 impl Feed for EventFeed {

@@ -1,7 +1,5 @@
 use std::fs;
-use std::time::Duration;
 
-use tokio::time::timeout;
 use xy_protocol::server::ServerState;
 
 use super::*;
@@ -255,4 +253,20 @@ async fn until_so(is_so: impl Fn() -> bool) {
         }
     });
     assert!(waited.await.is_ok(), "it never came about");
+}
+
+#[tokio::test(start_paused = true)]
+async fn followers_hear_the_last_entry_and_then_the_end() {
+    let stage = Stage::new();
+    let (journal, keeper) = stage.begin();
+    let mut following = journal.follow().await;
+    stage.tell("a", attempt(1));
+    let hears = async {
+        assert_eq!(told([&heard(&mut following).await]), ["attempt 1"]);
+        assert_eq!(following.live.recv().await, Err(RecvError::Closed));
+        drop(following);
+    };
+    tokio::join!(keeper.end(), hears);
+    let late = journal.follow().await;
+    assert_eq!(journal.before(&late, 10, None).0.len(), 1);
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use xy_testkit::{Home, Wire};
 
-use super::{SOON, home, home_with_one, kill};
+use super::{SOON, home, home_with_one};
 
 /// The events of a stream that ends by itself.
 #[track_caller]
@@ -42,7 +42,10 @@ fn until_kept(home: &Home, last: &str) {
 
 #[test]
 fn what_happened_before_a_daemon_was_killed_is_still_told() {
-    let home = home_with_one();
+    let home = home();
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
     home.call("stop", json!({ "name": "one" })).unwrap();
     until_kept(&home, "stopped");
     let before = all_of(&home, "one");
@@ -50,8 +53,7 @@ fn what_happened_before_a_daemon_was_killed_is_still_told() {
 
     home.call("start", json!({ "name": "one" })).unwrap();
     until_kept(&home, "running");
-    let daemon_pid = home.call("info", Value::Null).unwrap()["pid"].clone();
-    kill(&daemon_pid);
+    daemon.kill9();
     home.daemon();
     home.wait_for_state("one", "running");
     let after = all_of(&home, "one");
