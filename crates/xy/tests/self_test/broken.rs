@@ -70,7 +70,10 @@ fn a_server_that_hangs_is_replaced() {
 
     insta::assert_snapshot!(redacted(&home, &tested));
     let repair = &tested["autoRepair"][0];
-    assert_eq!((&repair["previousPid"], &repair["newPid"]), (&json!(hangs), &worker(&tested, "hangs")["pid"]));
+    assert_eq!(
+        (&repair["previousPid"], &repair["newPid"]),
+        (&json!(hangs), &worker(&tested, "hangs")["pid"])
+    );
     assert!(!is_alive(hangs));
     assert_eq!(running(&home, "well"), well);
     home.finish();

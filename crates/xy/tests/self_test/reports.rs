@@ -30,12 +30,7 @@ fn home_with_secrets() -> Home {
     let home = home().with_env("DAEMON_API_TOKEN", "inherited-s3cret");
     let say = "env-s3cret-value inherited-s3cret arg-s3cret-next query-s3cret header-s3cret \
                line-two-s3cret token=said-s3cret harmless";
-    let args = [
-        "--say",
-        say,
-        "--after",
-        "600000",
-    ];
+    let args = ["--say", say, "--after", "600000"];
     let kdl = home.kdl_command("xy-test-exit", &args);
     let env = "env { API_VALUE \"env-s3cret-value\"; PEM \"line-one-s3cret\\nline-two-s3cret\" }\n";
     home.server("near", &format!("{kdl}{env}"));
@@ -64,7 +59,9 @@ fn assert_masked(home: &Home, report: &str) {
         assert!(!report.contains(secret), "`{secret}` is in {report}");
     }
     for file in ["token", "manage-token", "state-key"] {
-        let Ok(token) = fs::read_to_string(home.root().join("state/xy").join(file)) else { continue };
+        let Ok(token) = fs::read_to_string(home.root().join("state/xy").join(file)) else {
+            continue;
+        };
         assert!(!report.contains(token.trim()), "the {file} is in it");
     }
     assert!(report.len() <= 1 << 20, "{} bytes", report.len());
@@ -117,7 +114,10 @@ fn says_harmless(home: &Home) {
 #[test]
 fn without_a_daemon_the_report_says_so_and_shows_the_files() {
     let home = home_with_secrets();
-    home.write_config("servers/bad.kdl", "command \"x\"\nenv { API_KEY \"env-s3cret-value\" \nbad 7\n");
+    home.write_config(
+        "servers/bad.kdl",
+        "command \"x\"\nenv { API_KEY \"env-s3cret-value\" \nbad 7\n",
+    );
     let ran = home.xy(&["diagnostics"]);
     assert_eq!(ran.code, 0, "{ran:#?}");
     assert_masked(&home, &ran.stdout);
