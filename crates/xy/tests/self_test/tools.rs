@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{McpClient, McpStdio};
+use xy_testkit::McpStdio;
 
 use crate::closed_home;
 use crate::support::{pid_in, running, says, signal};
