@@ -152,8 +152,8 @@ fn what_no_server_owns_is_ended_and_what_one_owns_is_not() {
     home.daemon();
     let well = running(&home, "well");
     let environment = std::fs::read(format!("/proc/{well}/environ")).unwrap();
-    let entries = environment.split(|byte| *byte == 0);
-    let life = entries.filter_map(|it| it.strip_prefix(b"XY_INSTANCE=")).next().unwrap();
+    let mut entries = environment.split(|byte| *byte == 0);
+    let life = entries.find_map(|it| it.strip_prefix(b"XY_INSTANCE=")).unwrap();
     let life = String::from_utf8(life.to_vec()).unwrap();
     let home_id = life.split('-').next().unwrap();
     let start = |life: &str| {
