@@ -151,7 +151,7 @@ pub(super) fn is_secret_name(name: &str) -> bool {
 
 /// The words before a credential.
 fn is_scheme(word: &str) -> bool {
-    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let word = word.trim_start_matches(['"', '\'', '(', '[', '`']);
     ["bearer", "basic", "digest", "token", "negotiate"].contains(&&*word.to_ascii_lowercase())
 }
 
@@ -346,6 +346,7 @@ mod tests {
             r#"env: {"API_KEY": "abc"}"#,
             "password=abc",
             "password: abc",
+            "token=*** and more",
             "PASSWORD='a b'",
             "ghp_abcdefghijkl and sk-abcdefghijkl",
             "0123456789abcdef0123456789abcdef",

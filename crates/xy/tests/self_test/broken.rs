@@ -82,7 +82,7 @@ fn a_server_that_hangs_is_replaced() {
 #[test]
 fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
     let home = closed_home();
-    let rules = "restart { max-attempts 1; backoff-initial \"10ms\"; jitter #false }\n";
+    let rules = "restart { max-attempts 1; backoff-initial \"2s\"; jitter #false }\n";
     let kdl = home.kdl_command("xy-test-exit", &["--code", "3"]);
     home.write_config("servers/loops.kdl", &format!("{kdl}{rules}"));
     home.daemon();
@@ -152,8 +152,8 @@ fn what_no_server_owns_is_ended_and_what_one_owns_is_not() {
     home.daemon();
     let well = running(&home, "well");
     let environment = std::fs::read(format!("/proc/{well}/environ")).unwrap();
-    let entries = environment.split(|byte| *byte == 0);
-    let life = entries.filter_map(|it| it.strip_prefix(b"XY_INSTANCE=")).next().unwrap();
+    let mut entries = environment.split(|byte| *byte == 0);
+    let life = entries.find_map(|it| it.strip_prefix(b"XY_INSTANCE=")).unwrap();
     let life = String::from_utf8(life.to_vec()).unwrap();
     let home_id = life.split('-').next().unwrap();
     let start = |life: &str| {
