@@ -78,12 +78,12 @@ fn one_that_hangs_in_the_middle_of_calls_is_restarted_too() {
     let first = running(&home, "one");
     has_health(&home, "one", "healthy");
     let client = client(&home, "one");
-    let call = client.start_call("never", json!({}));
+    // What becomes of the call is shown elsewhere: its successor gets it if this one has not
+    // read it.
+    client.start_call("never", json!({}));
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
     assert!(now["transitions"].to_string().contains("in flight and does nothing"), "{now:#}");
-    let answer = client.wait_answer(call);
-    assert!(answer["error"].is_object(), "{answer}");
     home.finish();
 }
 

@@ -206,24 +206,28 @@ fn what_a_server_did_not_read_before_its_restart_is_done_after_it_and_nothing_tw
         .collect();
     are_open(&home, "a", calls.len());
     assert_eq!(home.xy(&["restart", "a"]).code, 0);
-    let (mut done, mut unknown) = (0, 0);
+    let (mut done, mut unknown) = (Vec::new(), Vec::new());
     for (id, said) in &calls {
         let answer = client.wait_answer(*id);
         if text(&answer) == said {
-            done += 1;
+            done.push(said);
         } else {
             assert_eq!(code(&answer), -32010, "{answer}");
-            unknown += 1;
+            unknown.push(said);
         }
     }
-    let mut heard = said_in_calls(&home, "a");
-    heard.sort_unstable();
-    let mut asked: Vec<String> = calls.into_iter().map(|(_, said)| said).collect();
-    asked.sort_unstable();
-    assert_eq!(heard, asked, "each was heard once");
+    let heard = said_in_calls(&home, "a");
+    for (_, said) in &calls {
+        let times = heard.iter().filter(|it| *it == said).count();
+        // What it had read in part when it ended was not done, but nobody else can know.
+        let is_right = times == 1 || (times == 0 && unknown.contains(&said));
+        assert!(is_right, "{said} was heard {times} times");
+    }
     crate::tell(&format!(
-        "{done} done, {} by the next life, {unknown} unknown",
-        counted(&home, "again_total", "a")
+        "{} done, {} by the next life, {} unknown",
+        done.len(),
+        counted(&home, "again_total", "a"),
+        unknown.len()
     ));
     home.finish();
 }
