@@ -185,9 +185,8 @@ fn judge(
         Outcome::Unknown(_) => {
             tally.unknown += 1;
             let since = call.sent_at.saturating_sub(KNOWN_WITHIN);
-            let is_hit = |blow: &&Blow| {
-                blow.is_at(call.server) && (since..answered_at).contains(&blow.at)
-            };
+            let is_hit =
+                |blow: &&Blow| blow.is_at(call.server) && (since..answered_at).contains(&blow.at);
             let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
             if call.kind == Kind::Record || may_be {
                 // As it has to be.
