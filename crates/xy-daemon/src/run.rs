@@ -179,16 +179,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
-    let ended = if signals.until_end(&daemon).await == Ending::Handover {
-        if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
-            tracing::warn!("not every shim has heard the goodbye; it will see us gone");
-        }
-        daemon.ending.send_replace(Ending::HandedOver);
-        Ok(Ending::HandedOver)
-    } else {
-        daemon.ending.send_replace(Ending::Shutdown);
-        end_servers(&daemon, &mut signals).await.map(|()| Ending::Shutdown)
-    };
+    let ended = until_over(&daemon, &mut signals).await;
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
     if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
         tracing::warn!("the last events are not in the journal: the disk is too slow");
@@ -204,6 +195,19 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It says itself what failed.
     tracing::info!("ended");
     ended
+}
+
+/// Waits until the daemon is to end, and leaves its servers to another or ends them.
+async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Ending, CallError> {
+    if signals.until_end(daemon).await != Ending::Handover {
+        daemon.ending.send_replace(Ending::Shutdown);
+        return end_servers(daemon, signals).await.map(|()| Ending::Shutdown);
+    }
+    if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
+        tracing::warn!("not every shim has heard the goodbye; it will see us gone");
+    }
+    daemon.ending.send_replace(Ending::HandedOver);
+    Ok(Ending::HandedOver)
 }
 
 /// A daemon below one of its own servers would end itself with that server.

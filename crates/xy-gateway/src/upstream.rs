@@ -322,7 +322,7 @@ impl Upstream {
         let kept = self.keep(request.text, &caller);
         let (watch, past) = (request.watch, request.past);
         let has_asked = past.rounds.count > 0;
-        let call = Call { watch, past, has_asked, kept, ..Call::of(caller, place) };
+        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
