@@ -155,24 +155,24 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
         };
-        Paths::resolve(Path::new("/home/ann"), variable).unwrap()
+        Paths::resolve(Path::new("/home/user"), variable).unwrap()
     }
 
     #[test]
     fn without_variables_everything_is_under_home() {
         let paths = resolve(&[]);
-        assert_eq!(paths.servers_dir, Path::new("/home/ann/.config/xy/servers"));
-        assert_eq!(paths.daemon_file, Path::new("/home/ann/.config/xy/xy.kdl"));
-        assert_eq!(paths.control_socket, Path::new("/home/ann/.local/state/xy/xy.sock"));
-        assert_eq!(paths.lock_file, Path::new("/home/ann/.local/state/xy/xy.pid"));
-        assert_eq!(paths.logs_dir, Path::new("/home/ann/.local/state/xy/logs"));
-        assert_eq!(paths.wishes_file, Path::new("/home/ann/.local/state/xy/wishes.json"));
-        assert_eq!(paths.daemon_log, Path::new("/home/ann/.local/state/xy/daemon.log"));
-        assert_eq!(paths.mcp_socket, Path::new("/home/ann/.local/state/xy/xy-mcp.sock"));
-        assert_eq!(paths.token_file, Path::new("/home/ann/.local/state/xy/token"));
-        assert_eq!(paths.manifests_dir, Path::new("/home/ann/.local/state/xy/manifests"));
-        assert_eq!(paths.added_file, Path::new("/home/ann/.local/state/xy/added.json"));
-        assert_eq!(paths.events_file, Path::new("/home/ann/.local/state/xy/events.jsonl"));
+        assert_eq!(paths.servers_dir, Path::new("/home/user/.config/xy/servers"));
+        assert_eq!(paths.daemon_file, Path::new("/home/user/.config/xy/xy.kdl"));
+        assert_eq!(paths.control_socket, Path::new("/home/user/.local/state/xy/xy.sock"));
+        assert_eq!(paths.lock_file, Path::new("/home/user/.local/state/xy/xy.pid"));
+        assert_eq!(paths.logs_dir, Path::new("/home/user/.local/state/xy/logs"));
+        assert_eq!(paths.wishes_file, Path::new("/home/user/.local/state/xy/wishes.json"));
+        assert_eq!(paths.daemon_log, Path::new("/home/user/.local/state/xy/daemon.log"));
+        assert_eq!(paths.mcp_socket, Path::new("/home/user/.local/state/xy/xy-mcp.sock"));
+        assert_eq!(paths.token_file, Path::new("/home/user/.local/state/xy/token"));
+        assert_eq!(paths.manifests_dir, Path::new("/home/user/.local/state/xy/manifests"));
+        assert_eq!(paths.added_file, Path::new("/home/user/.local/state/xy/added.json"));
+        assert_eq!(paths.events_file, Path::new("/home/user/.local/state/xy/events.jsonl"));
     }
 
     #[test]
@@ -232,6 +232,6 @@ mod tests {
         let paths = resolve(&[]);
         assert_eq!(paths.shown(&paths.servers_dir.join("a.kdl")), "servers/a.kdl");
         assert_eq!(paths.shown(Path::new("/etc/a.kdl")), "/etc/a.kdl");
-        assert_eq!(paths.shown(&paths.config_dir), "/home/ann/.config/xy");
+        assert_eq!(paths.shown(&paths.config_dir), "/home/user/.config/xy");
     }
 }
