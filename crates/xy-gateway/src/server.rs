@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
@@ -26,7 +27,7 @@ mod park;
 mod turn;
 
 pub(crate) use hunch::Hunch;
-pub(crate) use park::{Past, ToWait, Waiting};
+pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
 
 /// What helps where clients wait for each other.
 pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
@@ -67,6 +68,8 @@ pub(crate) struct Server {
     waiting_bytes: Cell<u64>,
     /// The next ticket, of all servers: a call may go to another one when it is looked at again.
     next_ticket: Rc<Cell<u64>>,
+    /// Nothing that waits is sent before then.
+    not_before: Cell<Option<Instant>>,
     /// Those that waited are being sent: they overtake nobody.
     is_releasing: Cell<bool>,
     /// How much may wait, and for how long.
@@ -122,6 +125,7 @@ impl Server {
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
             next_ticket,
+            not_before: Cell::new(None),
             is_releasing: Cell::new(false),
             park,
             counts: Counts::default(),

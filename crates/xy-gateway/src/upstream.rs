@@ -434,6 +434,9 @@ impl Upstream {
         let call = calls.get_mut(&ours)?;
         let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
         call.has_asked |= can_wait;
+        if can_wait {
+            call.kept = None; // Whoever comes back for it gives it another id.
+        }
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 

@@ -16,7 +16,7 @@ use xy_supervisor::instance::Holder;
 use crate::bridge::rounds::{self, Round, Rounds};
 use crate::bridge::{Unfit, hold};
 use crate::catalog::Kind;
-use crate::era::{self, Era};
+use crate::era::{self, Era, Introduction};
 use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
@@ -24,7 +24,7 @@ use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
-use crate::server::{Past, Server, Went};
+use crate::server::{Past, Server, Went, outcome_unknown};
 use crate::tools;
 use crate::upstream::{self, Follow};
 
@@ -101,6 +101,9 @@ impl Client {
             Ok(Verdict::Done) => {}
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
+            }
+            Err(fault) if request.past.was_written => {
+                self.put_answer(&say::fault(id, &outcome_unknown(&fault, None)), stream);
             }
             Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
         }
@@ -370,7 +373,13 @@ impl Client {
         }
         // To one server alone its tasks are its own affair.
         let is_one_door = matches!(self.entry.view, View::Profile(_));
-        if !is_one_door || !manner.has_tasks() || !server.is_modern_to(self) {
+        if !is_one_door || request.method != "tools/call" || !manner.has_tasks() {
+            return Follow::Nothing;
+        }
+        let said = server.upstream(server.holder(self)).and_then(|it| it.introduction());
+        let offers =
+            |it: Rc<Introduction>| it.era() == Era::Modern && modern::offers_tasks(&it.result);
+        if !said.is_some_and(offers) {
             return Follow::Nothing;
         }
         if self.hub.has_room_for_modern_task(self) { Follow::NewTask } else { Follow::Nothing }

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 
@@ -39,8 +40,10 @@ impl Hub {
             loss.settle(server.as_ref(), lost);
         }
         if let Some(server) = server.filter(|it| it.upstream(holder).is_some()) {
+            let at = Instant::now() + AGAIN_AFTER;
+            server.hold_back(at);
             tokio::task::spawn_local(async move {
-                tokio::time::sleep(AGAIN_AFTER).await;
+                sleep_until(at).await;
                 server.release_for(holder);
             });
         }

@@ -487,6 +487,23 @@ async fn a_call_in_which_the_client_was_asked_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_what_was_begun_and_is_not_taken_any_more_nobody_knows_what_came() {
+    here(async {
+        let mut play = Play::known().await;
+        let client = play.client(&json!({}));
+        client.call_tool("set", "1");
+        play.sent();
+        play.die();
+        assert!(client.heard().is_empty());
+        let without = Known::new("s", legacy(), Lists::default());
+        play.hub.learn(&play.server, &play.upstream, without);
+        play.come_back().await;
+        assert_eq!(client.outcomes(), [unknown("1")]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn clients_that_take_turns_keep_their_places() {
     here(async {
         let mut play = Play::known().await;

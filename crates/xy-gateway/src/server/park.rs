@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use super::{ADVICE, Server, Standing};
@@ -153,18 +154,7 @@ impl Server {
         if is_unknown {
             return client.failed(id, stream, fault);
         }
-        let name = &self.name;
-        let unknown = format!("outcome unknown: {}", fault.message);
-        let once = format!("the call was sent to `{name}` once, and not answered");
-        let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
-        let hint = format!(
-            "find out whether it was done before you repeat it; `xy logs {name}` shows what it said last"
-        );
-        client.failed(
-            id,
-            stream,
-            &CallError::new(ErrorKind::OutcomeUnknown, unknown).cause(why).hint(hint),
-        );
+        client.failed(id, stream, &outcome_unknown(fault, Some(&self.name)));
     }
 
     /// Takes a call out that waits; `None` if it does not wait any more.
@@ -201,13 +191,23 @@ impl Server {
         if self.asks() {
             return self.release();
         }
-        if self.upstream(holder).is_none() || self.is_releasing.replace(true) {
+        if self.is_too_soon() || self.upstream(holder).is_none() || self.is_releasing.replace(true)
+        {
             return;
         }
         for waited in self.take_all_waiting(Some(holder)) {
             Self::send_again(&waited);
         }
         self.is_releasing.set(false);
+    }
+
+    /// Nothing that waits is sent before then; somebody looks again at that time.
+    pub(crate) fn hold_back(&self, until: Instant) {
+        self.not_before.set(Some(until));
+    }
+
+    pub(super) fn is_too_soon(&self) -> bool {
+        self.not_before.get().is_some_and(|at| Instant::now() < at)
     }
 
     pub(super) fn send_again(waited: &Waiting) {
@@ -288,4 +288,17 @@ impl Server {
             ))
             .hint(hint)
     }
+}
+
+/// What is said of a call that was written once and is not made again, for this reason.
+pub(crate) fn outcome_unknown(fault: &CallError, server: Option<&ServerName>) -> CallError {
+    let (whom, look) = match server {
+        Some(name) => (format!("`{name}`"), format!("; `xy logs {name}` shows what it said last")),
+        None => ("its server".to_owned(), String::new()),
+    };
+    let once = format!("the call was sent to {whom} once, and not answered");
+    let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
+    CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {}", fault.message))
+        .cause(why)
+        .hint(format!("find out whether it was done before you repeat it{look}"))
 }

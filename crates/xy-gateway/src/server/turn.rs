@@ -39,6 +39,9 @@ impl Server {
         if self.turn_of.get().is_some() {
             return; // Whoever lets somebody go looks again afterwards.
         }
+        if self.is_too_soon() {
+            return; // Somebody looks again then.
+        }
         let waiting = self.waiting.borrow();
         let taking_turns = waiting.iter().filter(|it| self.takes_turns(&it.client));
         let holders: BTreeSet<Holder> = taking_turns.map(|it| it.holder).collect();

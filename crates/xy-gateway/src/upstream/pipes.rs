@@ -239,6 +239,9 @@ impl Pipes {
         while left > 0 {
             stdin.writable().await?;
             let mut out = self.out.borrow_mut();
+            if self.is_closed.get() && !out.is_amid() {
+                return Ok(()); // Whoever waited for it has been told that it is not written.
+            }
             match stdin.try_write(&out.bytes()[..left]) {
                 Ok(written) => {
                     out.wrote(written);

@@ -88,3 +88,18 @@ async fn what_is_left_of_an_earlier_daemon_comes_first() {
     pipes.close();
     assert_eq!(pipes.unread_from(), Some(0));
 }
+
+/// It counts as never written, so it goes to somebody else.
+#[tokio::test]
+async fn what_is_not_begun_when_it_is_closed_is_never_written() {
+    let (reader, writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
+    let (said, _) = mpsc::channel(1);
+    let pipes = Pipes::new(&stdin, said);
+    let place = pipes.put(None, &mut |out| out.extend_from_slice(b"late"));
+    pipes.close();
+    pipes.write_block(&stdin, 5).await.unwrap();
+    assert!(!pipes.is_written(place));
+    assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
+}
