@@ -187,10 +187,12 @@ impl Vigil {
 /// Waits for the time of the next probe, and makes it.
 async fn next_checkup(subject: Subject, rules: HealthRules, port: Option<u16>) -> Sighting {
     let interval = rules.interval.max(LEAST_INTERVAL);
+    // What it does until then is evidence too.
+    let before = subject.remember().await;
     let waited = Stopwatch::start();
     sleep(interval).await;
     let overslept = waited.elapsed().saturating_sub(interval);
-    let mut seen = subject.checkup(&rules, port).await;
+    let mut seen = subject.checkup(&rules, port, before).await;
     seen.absent = seen.absent.max(overslept);
     Sighting::Checked(seen)
 }
@@ -213,6 +215,13 @@ enum Looked {
     Late,
 }
 
+/// What was known of a server some time ago, to be compared with what is known later.
+struct Before {
+    looked: Looked,
+    /// The number of the next line of its log.
+    logged: u64,
+}
+
 /// The processor's time used by then.
 #[derive(Debug, Clone, Copy)]
 struct Used {
@@ -231,15 +240,29 @@ impl Used {
 }
 
 impl Subject {
-    /// Probes it once.
-    async fn checkup(&self, rules: &HealthRules, port: Option<u16>) -> Observation {
-        let before = match (self.look(None).await, rules.probe) {
+    async fn remember(&self) -> Before {
+        let logged = self.logs.next_seq();
+        Before { looked: self.look(None).await, logged }
+    }
+
+    /// Probes it once. What it has done since `before` counts as done meanwhile.
+    async fn checkup(
+        &self,
+        rules: &HealthRules,
+        port: Option<u16>,
+        Before { looked, logged }: Before,
+    ) -> Observation {
+        let looked = match looked {
+            Looked::Seen(seen) => Looked::Seen(seen),
+            // It may be possible by now.
+            Looked::Nobody | Looked::Late => self.look(None).await,
+        };
+        let before = match (looked, rules.probe) {
             (Looked::Seen(seen), _) => Some(seen),
             (Looked::Nobody, HealthProbe::Mcp) => return not_made(NOBODY_SPEAKS),
             (Looked::Nobody, _) => None,
             (Looked::Late, _) => return not_made(SPEAKER_BUSY),
         };
-        let logged = self.logs.next_seq();
         let took = Stopwatch::start();
         let (outcome, used) = self.probe_watching(rules, port).await;
         let absent = took.elapsed().saturating_sub(rules.timeout);

@@ -21,12 +21,20 @@ const SILENT: Bearing = Bearing { answers: false, calls: 0, speaks: false, write
 const ANSWERS: Bearing = Bearing { answers: true, ..SILENT };
 
 fn begin(launcher: &FakeLauncher, settings: ServerSettings) -> InstanceHandle {
+    begin_with(launcher, settings, Arc::new(LogBook::default()))
+}
+
+fn begin_with(
+    launcher: &FakeLauncher,
+    settings: ServerSettings,
+    logs: Arc<LogBook>,
+) -> InstanceHandle {
     let (task, handle) = Task::new(Parts {
         key: InstanceKey::shared(settings.name.clone()),
         settings: Arc::new(settings),
         wanted: Wanted::Up,
         launcher: Arc::new(launcher.clone()),
-        logs: Arc::new(LogBook::default()),
+        logs,
         changes: broadcast::Sender::new(64),
         before: Before::Nothing,
     });
@@ -113,6 +121,29 @@ async fn evidence_of_life_outweighs_any_number_of_probes() {
     let (launcher, server) = healthy_then(Bearing { writes: true, ..SILENT }).await;
     reaches(&server, |now| now.state() == ServerState::Stopping).await;
     assert_eq!(launcher.launches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_between_two_probes_counts() {
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let logs = Arc::new(LogBook::default());
+    let server = begin_with(&launcher, settings("a"), logs.clone());
+    reaches(&server, |now| now.health == Health::Healthy).await;
+    launcher.bears(Bearing { calls: 1, ..SILENT });
+    // Each time a probe has been given up and the wait for the next has begun.
+    for line in 1..=50 {
+        let probes = launcher.probes();
+        while launcher.probes() == probes {
+            sleep(SECOND).await;
+        }
+        sleep(10 * SECOND).await;
+        logs.push(line, &[]);
+    }
+    assert_eq!((launcher.launches(), server.now().state()), (1, ServerState::Running));
+    assert_eq!(server.now().health, Health::Healthy);
+    // Once it has stopped writing too, nothing speaks for it.
+    reaches(&server, |now| now.state() == ServerState::Stopping).await;
 }
 
 #[tokio::test(start_paused = true)]
