@@ -11,7 +11,7 @@ use super::entry::{Entry, What};
 use super::file;
 use crate::wait::until;
 
-/// So much waits for a disk that takes nothing; entries beyond it are counted and not kept.
+/// So much waits for a disk that takes nothing, with what is being written; entries beyond it are counted and not kept.
 const MAX_WAITING: usize = 256 * 1024;
 
 /// How long after an error the disk is tried again.
@@ -25,6 +25,8 @@ pub(super) struct Writer {
     /// The last that was not kept, and how many there were.
     unkept: Option<(Entry, u64)>,
     writing: Option<JoinHandle<Written>>,
+    /// So many bytes are being written: they come back if that fails.
+    under_way: usize,
     /// Nothing is tried before.
     again_at: Option<Instant>,
     problem: Option<String>,
@@ -40,6 +42,7 @@ impl Writer {
             waiting: Vec::new(),
             unkept: None,
             writing: None,
+            under_way: 0,
             again_at: None,
             problem: None,
         }
@@ -53,7 +56,8 @@ impl Writer {
     /// Takes an entry, to be written soon.
     pub(super) fn put(&mut self, entry: &Entry) {
         let line = line_of(entry);
-        if self.unkept.is_none() && self.waiting.len() + line.len() <= MAX_WAITING {
+        let held = self.waiting.len() + self.under_way;
+        if self.unkept.is_none() && held + line.len() <= MAX_WAITING {
             self.waiting.extend(line);
             return;
         }
@@ -71,6 +75,7 @@ impl Writer {
             Some(writing) => {
                 let written = writing.await;
                 self.writing = None;
+                self.under_way = 0;
                 self.judge(written.unwrap_or(Ok(()))); // A thread that is gone took it along.
             }
         }
@@ -84,6 +89,7 @@ impl Writer {
         let batch = self.batch();
         if !batch.is_empty() {
             let file = self.file.clone();
+            self.under_way = batch.len();
             self.writing = Some(tokio::task::spawn_blocking(move || write(&file, batch)));
         }
     }
@@ -133,4 +139,30 @@ fn line_of(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::to_vec(entry).unwrap_or_default();
     line.push(b'\n');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::time_of_day;
+
+    #[tokio::test]
+    async fn what_is_being_written_counts_for_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(&folder.path().join("events.jsonl"));
+        let what = What::Skipped { count: 1 };
+        let entry = Entry { time: time_of_day().into(), boot: "b".to_owned(), seq: 1, what };
+        let fits = MAX_WAITING / line_of(&entry).len();
+        for _ in 0..fits {
+            writer.put(&entry);
+        }
+        assert!(writer.unkept.is_none());
+        writer.go_on();
+        assert!(writer.waiting.is_empty());
+        writer.put(&entry);
+        assert!(writer.waiting.is_empty() && writer.unkept.is_some());
+        writer.finish().await;
+        writer.put(&entry);
+        assert!(!writer.waiting.is_empty() && writer.unkept.is_none());
+    }
 }
