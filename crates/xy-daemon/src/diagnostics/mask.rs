@@ -141,12 +141,32 @@ pub(super) fn is_secret_name(name: &str) -> bool {
         "signature",
         "auth",
     ];
-    let plain: String =
-        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    if is_folder_name(name) {
+        return false;
+    }
+    let plain = plain(name);
     let is_person = plain.ends_with("author") || plain.ends_with("authors");
     let is_whole =
         matches!(plain.as_str(), "pat" | "pwd" | "jwt" | "pass") || plain.ends_with("key");
     is_whole || (!is_person && PARTS.iter().any(|part| plain.contains(part)))
+}
+
+/// Where a shell keeps its folder. Connection strings keep a password there.
+fn is_folder_name(name: &str) -> bool {
+    matches!(name.trim_matches(|c: char| !c.is_ascii_alphanumeric()), "PWD" | "OLDPWD")
+}
+
+/// Whether everything after this name is secret, up to the end of its line: such values have
+/// several words, and nobody knows all that may be before a credential.
+fn is_name_of_line(name: &str) -> bool {
+    let plain = plain(name);
+    plain.ends_with("authorization") || plain.ends_with("cookie")
+}
+
+/// A name however it is written.
+fn plain(name: &str) -> String {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
 /// The words before a credential.
@@ -186,6 +206,8 @@ struct Masker {
     is_next: bool,
     /// And all that follow, up to one that ends with this.
     until: Option<char>,
+    /// And all that follow in this line, but for a scheme at their beginning.
+    is_line: bool,
     /// What was taken out.
     found: Vec<String>,
 }
@@ -194,7 +216,7 @@ impl Masker {
     /// One argument, of which nothing is shown if it follows the name of a secret.
     fn arg(&mut self, arg: &str) -> String {
         let is_secret = std::mem::take(&mut self.is_next) && !arg.starts_with("--");
-        self.until = None;
+        self.end_line();
         if is_secret { self.take_out(arg) } else { self.text(arg) }
     }
 
@@ -205,13 +227,25 @@ impl Masker {
             let word = piece.trim_end();
             masked.push_str(&self.word(word));
             masked.push_str(&piece[word.len()..]);
+            if self.is_line && piece.ends_with('\n') {
+                self.end_line();
+            }
         }
         masked
+    }
+
+    fn end_line(&mut self) {
+        self.is_line = false;
+        self.until = None;
     }
 
     fn word(&mut self, word: &str) -> String {
         if word.is_empty() {
             return String::new();
+        }
+        if self.is_line && !(self.is_next && is_scheme(word)) {
+            self.is_next = false;
+            return self.take_out(word);
         }
         if let Some(quote) = self.until {
             self.until = (!word.ends_with(quote)).then_some(quote);
@@ -225,25 +259,37 @@ impl Masker {
         if std::mem::take(&mut self.is_next) && !word.starts_with("--") {
             return self.take_out(word);
         }
-        if word.starts_with('-') && !word.contains('=') && is_secret_name(word) {
+        if word.starts_with('-') && !word.contains(['=', ':']) && is_secret_name(word) {
             self.is_next = true;
             return word.to_owned();
         }
-        for (at, sign) in word.match_indices(['=', ':']) {
-            let label =
-                word[..at].rsplit(['{', ',', ';', '&', '?', '(']).next().unwrap_or_default();
-            if !is_secret_name(label) {
-                continue;
-            }
-            let value = &word[at + sign.len()..];
-            if value.is_empty() {
-                self.is_next = true;
-                return word.to_owned();
-            }
-            let masked = self.take_out(value);
-            return format!("{}{sign}{masked}", &word[..at]);
+        if let Some(masked) = self.labelled(word) {
+            return masked;
         }
         if is_key(word) { self.take_out(word) } else { word.to_owned() }
+    }
+
+    /// A word that says what it is: `password=…`.
+    fn labelled(&mut self, word: &str) -> Option<String> {
+        let labels = word.match_indices(['=', ':']).map(|(at, _)| {
+            let label = word[..at].rsplit(['{', ',', ';', '&', '?', '(']).next();
+            (label.unwrap_or_default(), word.split_at(at + 1))
+        });
+        let is_secret = |label: &str, value: &str| {
+            let is_path = value.trim_start_matches(['"', '\'']).starts_with('/');
+            let is_password = is_folder_name(label) && !value.is_empty() && !is_path;
+            is_secret_name(label) || is_password
+        };
+        let (_, (name, value)) =
+            labels.clone().find(|(label, (_, value))| is_secret(label, value))?;
+        self.is_line = labels.clone().any(|(label, _)| is_name_of_line(label));
+        let last = value.rsplit(['=', ':']).next().unwrap_or_default();
+        self.is_next = last.is_empty() || is_scheme(last);
+        if self.is_next && last == value {
+            return Some(word.to_owned());
+        }
+        let masked = self.take_out(value);
+        Some(format!("{name}{masked}"))
     }
 
     fn take_out(&mut self, word: &str) -> String {
@@ -254,7 +300,11 @@ impl Masker {
             self.until = Some(quote);
         }
         if word != MASK {
-            self.found.push(word.trim_matches(['"', '\'', ',', '}', ')']).to_owned());
+            let word = word.trim_matches(['"', '\'', ',', ';', '}', ')']);
+            self.found.push(word.to_owned());
+            if self.is_line {
+                self.found.extend(word.split_once('=').map(|(_, value)| value.to_owned()));
+            }
         }
         MASK.to_owned()
     }
@@ -336,10 +386,23 @@ mod tests {
         for line in [
             "plain words, a/path and --port 8080",
             "--token abc --api-key=def -v",
-            "--auth --verbose --author Ann",
+            "--auth --verbose --author somebody",
             "Authorization: Bearer abc",
+            "Authorization:Bearer abc123 and more\n    the next line",
+            "Authorization=Bearer abc",
+            "Authorization: SSWS abc",
+            "proxy-authorization:  Digest user=\"a\", realm=\"b\"",
+            r#"{"x":1,"authorization":"Bearer abc","b":2}"#,
+            r#"{"token":"x","authorization":"Bearer abc"}"#,
+            "-HAuthorization:SSWS abc",
+            "Cookie: a=b; session=xyz",
+            "set-cookie:a=b; Path=/",
+            "Set-Cookie: a=\"b\nc d",
+            "X-Auth:Bearer abc def",
             "Bearer abc",
-            "GET https://ann:pw@host/p/a?key=1&b=2#c done",
+            "PWD=/a/b OLDPWD=/a pwd=abc",
+            "UID=a;PWD=abc;x",
+            "GET https://user:pw@host/p/a?key=1&b=2#c done",
             "wss://host",
             "ws://host/eyJhbGciOiJIUzI1NiJ9/x",
             r#"{"a":1,"token":"abc","b":2}"#,
@@ -399,6 +462,15 @@ mod tests {
             ["--token", "***", "-H", "X-Api-Key: ***", "--url", "http://a/?***"]
         );
         assert_eq!(secrets.scrub("ab c def hijklmn opqrstu"), "*** *** ***");
+        let given =
+            ["-H", "Authorization: SSWS first12", "--header=Cookie: s=second3; t=x", "last"];
+        let given = given.map(str::to_owned);
+        let masked =
+            ["-H", "Authorization: *** ***", "--header=Cookie: *** ***", "last"].map(str::to_owned);
+        assert_eq!(args(&given, &mut secrets), masked);
+        assert_eq!(secrets.scrub("first12 second3"), "*** ***");
+        let given = ["Authorization: Bearer", "third345", "last"].map(str::to_owned);
+        assert_eq!(args(&given, &mut secrets), ["Authorization: Bearer", "***", "last"]);
         assert_eq!(url("https://u:longpass@h/x?y", &mut secrets), "https://***@h/x?***");
         assert_eq!(secrets.scrub("longpass"), "***");
     }
