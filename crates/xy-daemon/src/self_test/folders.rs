@@ -4,16 +4,26 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use xy_protocol::control::{PlaceHealth, Repair, Verdict};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Ending};
 use crate::files::{Lock, is_locked};
 
 /// Written and removed again. One that a killed daemon left is written over.
 const TRIAL: &str = ".self-test";
+
+/// How long a disk may take. Of one that is gone without a word nothing ever comes back.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who looks holds it, also beyond its time: a disk that is gone keeps one thread, not one
+/// more for each test.
+static LOOKING: Semaphore = Semaphore::const_new(1);
 
 /// Looks at the state folder and at that of the logs.
 pub(super) async fn test(
@@ -22,7 +32,7 @@ pub(super) async fn test(
     repairs: &mut Vec<Repair>,
 ) -> (PlaceHealth, PlaceHealth) {
     let paths = daemon.paths.clone();
-    let looked = spawn_blocking(move || {
+    let looked = within_reason(WRITTEN_WITHIN, &LOOKING, move || {
         let mut repairs = Vec::new();
         let mut database = look(&paths.state_dir, repair, &mut repairs);
         let shims = look(&paths.shims_dir, repair, &mut repairs);
@@ -30,20 +40,39 @@ pub(super) async fn test(
             database = shims; // It is a part of the other.
         }
         let logs = look(&paths.logs_dir, repair, &mut repairs);
-        (database, logs, repairs)
+        let has_lost_lock = repair && !is_locked(&paths.lock_file);
+        (database, logs, repairs, has_lost_lock)
     });
-    let (database, logs, made) = match looked.await {
+    let (database, logs, made, has_lost_lock) = match looked.await {
         Ok(looked) => looked,
-        Err(cause) => {
-            let failed = |path: &Path| health(path, Err(cause.to_string()));
+        Err(why) => {
+            let failed = |path: &Path| health(path, Err(why.clone()));
             return (failed(&daemon.paths.state_dir), failed(&daemon.paths.logs_dir));
         }
     };
-    if !made.is_empty() {
-        keep_lock(daemon).await;
+    if has_lost_lock {
+        take_lock_again(daemon).await;
     }
     repairs.extend(made);
     (database, logs)
+}
+
+/// What comes of a look that may block, or why nothing did in this time.
+async fn within_reason<T: Send + 'static>(
+    limit: Duration,
+    turn: &'static Semaphore,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let looking = async {
+        let turn = turn.acquire().await.map_err(|cause| cause.to_string())?;
+        let looked = spawn_blocking(move || {
+            let _turn = turn;
+            look()
+        });
+        looked.await.map_err(|cause| cause.to_string())
+    };
+    let late = || format!("the disk did not answer within {} s", limit.as_secs());
+    timeout(limit, looking).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Looks at one folder, and makes it if it is missing.
@@ -91,16 +120,20 @@ fn health(folder: &Path, tried: Result<(), String>) -> PlaceHealth {
     }
 }
 
-/// Who loses the state folder loses its lock, and a second daemon could begin: it is taken
-/// again.
-async fn keep_lock(daemon: &Daemon) {
-    let file = daemon.paths.lock_file.clone();
-    if spawn_blocking(move || is_locked(&file)).await.unwrap_or(true) {
+/// Who loses the state folder, or the file in it, loses the lock, and a second daemon could
+/// begin: it is taken again. Who goes has let go of it for another.
+async fn take_lock_again(daemon: &Daemon) {
+    let stays = || *daemon.ending.borrow() == Ending::No;
+    if !stays() {
         return;
     }
     match Lock::take(&daemon.paths.lock_file).await {
-        Ok(lock) => daemon.keep_lock(lock),
-        Err(error) => tracing::error!(%error, "the lock was lost with its folder"),
+        Ok(lock) if stays() => {
+            tracing::warn!("the lock was lost, and is taken again");
+            daemon.keep_lock(lock);
+        }
+        Ok(_) => {}
+        Err(error) => tracing::error!(%error, "the lock was lost"),
     }
 }
 
@@ -142,5 +175,18 @@ mod tests {
         fs::create_dir(home.path().join(TRIAL)).unwrap();
         assert_eq!(look(home.path(), true, &mut repairs).status, Verdict::Error);
         assert!(home.path().join(TRIAL).is_dir() && repairs.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_told_and_keeps_one_thread() {
+        static TURN: Semaphore = Semaphore::const_new(1);
+        let soon = Duration::from_millis(10);
+        let (answers, answer) = std::sync::mpsc::channel::<()>();
+        let stuck = within_reason(soon, &TURN, move || answer.recv().is_ok());
+        assert!(stuck.await.unwrap_err().contains("did not answer"));
+        let next = within_reason(soon, &TURN, || unreachable!("the first has not come back"));
+        assert!(matches!(next.await, Err::<(), _>(why) if why.contains("did not answer")));
+        answers.send(()).unwrap();
+        assert_eq!(within_reason(Duration::from_secs(600), &TURN, || 7).await, Ok(7));
     }
 }
