@@ -55,8 +55,13 @@ pub struct Evidence {
 
 impl Evidence {
     fn uses_cpu(self) -> bool {
-        self.cpu.is_some_and(|(used, within)| !used.is_zero() && used >= within / IDLE_PARTS)
+        self.cpu.is_some_and(|(used, within)| is_work(used, within))
     }
+}
+
+/// Whether one that uses so much of the processor's time within this time does something.
+pub fn is_work(used: Duration, within: Duration) -> bool {
+    !used.is_zero() && used >= within / IDLE_PARTS
 }
 
 /// One probe, and what was seen meanwhile.

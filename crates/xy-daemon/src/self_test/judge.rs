@@ -1,7 +1,8 @@
 //! What a look at a server means: pure.
 //!
 //! Only who is dead though it should live, or who hangs, is started again. That a question is
-//! not answered is no proof: who has calls to do may have no time for it.
+//! not answered is no proof: who has calls to do, or is seen to do something, may have no time
+//! for it.
 
 use xy_gateway::RoundTrip;
 use xy_protocol::server::{Health, ServerState, Wanted};
@@ -87,6 +88,8 @@ pub(super) struct Living {
     pub(super) is_remote: bool,
     /// It is ready only once it has spoken MCP.
     pub(super) speaks_mcp: bool,
+    /// It used the processor or wrote something while it was asked.
+    pub(super) does_something: bool,
 }
 
 /// Judges one that runs by what became of the last question.
@@ -106,10 +109,14 @@ pub(super) fn judge(living: Living, first: &RoundTrip, second: &RoundTrip) -> Ju
         Some(_) if living.process == Some(Process::Stopped) => {
             Judged::Hangs("it did not answer: a signal has stopped its process".to_owned())
         }
-        Some(why) if calls == 0 || (living.health == Health::Unhealthy && !living.is_remote) => {
-            Judged::Hangs(why)
+        Some(why) if living.health == Health::Unhealthy && !living.is_remote => Judged::Hangs(why),
+        Some(why) if calls > 0 => {
+            Judged::Fine(Some(format!("{why}, but has {calls} calls to do: it is busy")))
         }
-        Some(why) => Judged::Fine(Some(format!("{why}, but has {calls} calls to do: it is busy"))),
+        Some(why) if living.does_something && matches!(second, RoundTrip::Silent { .. }) => {
+            Judged::Fine(Some(format!("{why}, but did something meanwhile: it is busy")))
+        }
+        Some(why) => Judged::Hangs(why),
         None if *second == RoundTrip::Nobody => {
             let note = "it speaks no MCP, so only its process was looked at";
             Judged::Fine(Some(note.to_owned()))
@@ -200,7 +207,9 @@ mod tests {
             health: Health::Unknown,
             is_remote: false,
             speaks_mcp: true,
+            does_something: false,
         };
+        let works = Living { does_something: true, ..here };
         let stopped = Living { process: Some(Process::Stopped), ..here };
         let ill = Living { health: Health::Unhealthy, ..here };
         let remote = Living { process: None, is_remote: true, ..here };
@@ -213,6 +222,9 @@ mod tests {
             ("silent", here, &silent, &silent),
             ("busy", here, &busy, &silent),
             ("busy later", here, &silent, &busy),
+            ("works", works, &silent, &silent),
+            ("works but broken", works, &silent, &broken),
+            ("works but unhealthy", Living { does_something: true, ..ill }, &silent, &silent),
             ("busy but stopped", stopped, &busy, &busy),
             ("busy but unhealthy", ill, &busy, &busy),
             ("unhealthy but answers", ill, &answered, &answered),
@@ -237,6 +249,9 @@ mod tests {
         silent: Hangs("it did not answer two questions in a row")
         busy: Fine(Some("it did not answer two questions in a row, but has 2 calls to do: it is busy"))
         busy later: Fine(Some("it did not answer two questions in a row, but has 2 calls to do: it is busy"))
+        works: Fine(Some("it did not answer two questions in a row, but did something meanwhile: it is busy"))
+        works but broken: Hangs("refused")
+        works but unhealthy: Hangs("it did not answer two questions in a row")
         busy but stopped: Hangs("it did not answer: a signal has stopped its process")
         busy but unhealthy: Hangs("it did not answer two questions in a row")
         unhealthy but answers: Fine(Some("its probes fail, but it answered"))

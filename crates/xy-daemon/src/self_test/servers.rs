@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::Probe;
 use xy_gateway::RoundTrip;
 use xy_protocol::control::{Repair, WorkerHealth, WorkerVerdict};
 use xy_protocol::server::{Health, ServerState, Wanted};
+use xy_shim::cpu;
 use xy_supervisor::fleet::Member;
+use xy_supervisor::health::is_work;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
+use xy_supervisor::launch::Containment;
 use xy_supervisor::lifecycle::{Event, State};
 
 use super::judge::{Facts, Glance, Judged, Living, glance, is_enough, judge};
@@ -189,7 +192,9 @@ impl One {
 
     /// Asks one that runs; `None` if it does not run any more.
     async fn ask(&self, now: &Snapshot) -> Option<Found> {
+        let logged = self.instance.logs().next_seq();
         let first = self.round_trip(false).await;
+        let mut uses_cpu = false;
         let second = match &first {
             seen if is_enough(seen, speaks_mcp(now)) => first.clone(),
             RoundTrip::Broken(_) | RoundTrip::Nobody => {
@@ -202,7 +207,12 @@ impl One {
                 }
                 self.round_trip(true).await
             }
-            _ => self.round_trip(true).await,
+            RoundTrip::Answered { .. } | RoundTrip::Silent { .. } => {
+                let (before, began) = (used(now).await, Instant::now());
+                let second = self.round_trip(true).await;
+                uses_cpu = is_used(before, used(now).await, began.elapsed());
+                second
+            }
         };
         let is_same_life = |later: &Snapshot| later.pid == now.pid;
         let later = self.instance.now();
@@ -214,6 +224,7 @@ impl One {
             health: later.health,
             is_remote: now.settings.remote().is_some(),
             speaks_mcp: speaks_mcp(now),
+            does_something: uses_cpu || self.instance.logs().next_seq() != logged,
         };
         Some(match judge(living, &first, &second) {
             Judged::Fine(note) => Found::Well(Outcome::ok(took(&second), note)),
@@ -291,6 +302,21 @@ impl One {
 /// Whether it counts as ready only once it has spoken MCP.
 fn speaks_mcp(now: &Snapshot) -> bool {
     now.settings.remote().is_some() || now.settings.rules.ready.probe == Probe::Mcp
+}
+
+/// The processor's time it has used so far, where that can be told.
+async fn used(now: &Snapshot) -> Option<Duration> {
+    let pid = now.pid?;
+    let confined = now.confined.as_ref();
+    let has_group = confined.is_some_and(|it| it.containment == Containment::Cgroup);
+    spawn_blocking(move || cpu::used(pid, has_group)).await.ok().flatten()
+}
+
+/// Whether that is more than one uses that does nothing. It is only less than before if a
+/// process has ended, and then something has happened.
+fn is_used(before: Option<Duration>, after: Option<Duration>, within: Duration) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return false };
+    after.checked_sub(before).is_none_or(|used| is_work(used, within))
 }
 
 fn took(seen: &RoundTrip) -> Option<Duration> {
