@@ -91,15 +91,20 @@ impl Upstream {
     }
 
     /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
-    /// this client: calls that it is to come back to hold up no other of its own, nor of the same
-    /// token, once one of them has waited for long enough.
+    /// this client: calls that it is to come back to hold up no other of its own once one of them
+    /// has waited for long enough, and nobody else of the same token.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
         let calls = self.calls.borrow();
         let is_kin = |caller: &Caller| caller.kin() == Some(client.kin());
         let is_slow = calls.values().any(|it| it.caller.is_left() && is_kin(&it.caller));
+        // Requests that come alone may be of other programs, which need not wait for a person.
+        let holds_up_none = |caller: &Caller| match client.stays() {
+            true => is_slow && caller.is_away(),
+            false => caller.is_waited_for(),
+        };
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if is_slow && caller.is_away() && is_kin(caller) => flight,
+            caller if is_kin(caller) && holds_up_none(caller) => flight,
             caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }
