@@ -98,9 +98,8 @@ impl Upstream {
         let is_kin = |caller: &Caller| caller.kin() == Some(client.kin());
         let is_slow = calls.values().any(|it| it.caller.is_left() && is_kin(&it.caller));
         // Requests that come alone may be of other programs, which need not wait for a person.
-        let holds_up_none = |caller: &Caller| match client.stays() {
-            true => is_slow && caller.is_away(),
-            false => caller.is_waited_for(),
+        let holds_up_none = |caller: &Caller| {
+            if client.stays() { is_slow && caller.is_away() } else { caller.is_waited_for() }
         };
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,

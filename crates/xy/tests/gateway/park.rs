@@ -27,6 +27,7 @@ fn said_in_calls(home: &Home, name: &str) -> Vec<String> {
     said.map(|said| said.unwrap_or_default().to_owned()).collect()
 }
 
+#[cfg(target_os = "linux")]
 /// Waits until so many calls are with the server, as far as xy knows.
 #[track_caller]
 fn are_open(home: &Home, name: &str, count: usize) {
@@ -41,6 +42,7 @@ fn counted(home: &Home, number: &str, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {start}")).parse().unwrap()
 }
 
+#[cfg(target_os = "linux")]
 /// Stops a server where it is: from now on it reads nothing.
 #[track_caller]
 fn freeze(home: &Home, pid: u32) {

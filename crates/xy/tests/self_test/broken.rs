@@ -1,6 +1,7 @@
 //! Servers that are well, dead, hang, or never come up.
 
 use std::net::TcpListener;
+#[cfg(target_os = "linux")]
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
