@@ -96,7 +96,7 @@ impl Server {
         let waiting = self.waiting_for_turn(upstream.key().holder);
         let waiting: Vec<Unit> = waiting.iter().map(|(_, unit)| *unit).collect();
         let is_urgent = self.is_urgent(client, upstream);
-        let flight = upstream.flight(client);
+        let flight = upstream.flight_now(client);
         let unit = unit(client, is_modern, self.ticket(past));
         let goes = turns::may_go(unit, flight, &waiting, is_urgent);
         if goes {

@@ -90,20 +90,30 @@ impl Upstream {
         })
     }
 
-    /// Whose calls are in flight, of those that turns are taken for, as far as it matters to
-    /// this client: calls that it is to come back to hold up no other of its own once one of them
-    /// has waited for long enough, and nobody else of the same token.
+    /// Whose calls are in flight, of those that turns are taken for, as far as it matters to a
+    /// call of this client that waits: calls that it is to come back to hold up no other of its
+    /// own, nor of the same token, once one of them has waited for long enough.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
-        let calls = self.calls.borrow();
         let is_kin = |caller: &Caller| caller.kin() == Some(client.kin());
-        let is_slow = calls.values().any(|it| it.caller.is_left() && is_kin(&it.caller));
-        // Requests that come alone may be of other programs, which need not wait for a person.
-        let holds_up_none = |caller: &Caller| {
-            if client.stays() { is_slow && caller.is_away() } else { caller.is_waited_for() }
-        };
+        let is_left = |it: &Call| it.caller.is_left() && is_kin(&it.caller);
+        let is_slow = self.calls.borrow().values().any(is_left);
+        self.flight_but(|caller| is_slow && caller.is_away() && is_kin(caller))
+    }
+
+    /// The same, as far as it matters to one that comes just now. Requests that come alone may be
+    /// of other programs, which need not wait for a person.
+    pub(crate) fn flight_now(&self, client: &Client) -> Flight {
+        if client.stays() {
+            return self.flight(client);
+        }
+        self.flight_but(|it| it.is_waited_for() && it.kin() == Some(client.kin()))
+    }
+
+    fn flight_but(&self, is_nothing: impl Fn(&Caller) -> bool) -> Flight {
+        let calls = self.calls.borrow();
         calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if is_kin(caller) && holds_up_none(caller) => flight,
+            caller if is_nothing(caller) => flight,
             caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }
