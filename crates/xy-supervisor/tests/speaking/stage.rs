@@ -219,7 +219,12 @@ impl Daemon {
 
     /// What the supervisor tells next.
     pub(crate) fn told(&self, line: &mut Line) -> Option<Told> {
-        self.within(line.told.recv())
+        loop {
+            match self.within(line.told.recv()) {
+                Some(Told::Checkup(_)) => {} // Whoever is looked after is asked at any time.
+                told => return told,
+            }
+        }
     }
 
     /// Announces a message, and waits until that is known.
