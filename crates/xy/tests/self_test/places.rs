@@ -50,7 +50,9 @@ fn a_state_folder_that_vanished_is_made_again_and_nobody_is_killed() {
     let tested = tested(&home);
 
     assert_eq!(tested["success"], true, "{tested:#}");
-    assert_eq!(tested["autoRepair"].as_array().unwrap().len(), 3, "{tested:#}");
+    // Whoever keeps something there may have made the outermost again.
+    let made = tested["autoRepair"].as_array().unwrap().len();
+    assert!((2..=3).contains(&made), "{tested:#}");
     assert_eq!(running(&home, "one"), one);
     let second = home.daemon_fails();
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
