@@ -107,17 +107,25 @@ pub struct FileText {
     pub text: String,
 }
 
-/// What a check has to know of the machine.
+/// What a check has to know of the machine; nothing, where it does not say.
 pub trait Surroundings {
     /// The home folder, for suggestions.
-    fn home(&self) -> Option<PathBuf>;
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
     /// The PATH that programs are looked up on; `None` if it is not known.
-    fn search_path(&self) -> Option<OsString>;
+    fn search_path(&self) -> Option<OsString> {
+        None
+    }
     /// What is at a path.
-    fn look(&self, path: &Path) -> Found;
+    fn look(&self, _path: &Path) -> Found {
+        Found::Unknown
+    }
     /// Which limits can be kept.
-    fn limits(&self) -> KeptLimits;
-    /// A variable of the environment; none, where nothing is known of that.
+    fn limits(&self) -> KeptLimits {
+        KeptLimits::any()
+    }
+    /// A variable of the environment.
     fn variable(&self, _name: &str) -> Option<OsString> {
         None
     }
@@ -215,23 +223,7 @@ pub fn check_text(name: &str, text: &str) -> Loaded {
 /// A machine of which nothing is known.
 struct Anywhere;
 
-impl Surroundings for Anywhere {
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn search_path(&self) -> Option<OsString> {
-        None
-    }
-
-    fn look(&self, _: &Path) -> Found {
-        Found::Unknown
-    }
-
-    fn limits(&self) -> KeptLimits {
-        KeptLimits::any()
-    }
-}
+impl Surroundings for Anywhere {}
 
 struct Checker<'a> {
     surroundings: &'a dyn Surroundings,

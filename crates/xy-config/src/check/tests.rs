@@ -40,18 +40,6 @@ impl Surroundings for FakeMachine {
 struct OldMachine;
 
 impl Surroundings for OldMachine {
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn search_path(&self) -> Option<OsString> {
-        None
-    }
-
-    fn look(&self, _: &Path) -> Found {
-        Found::Unknown
-    }
-
     fn limits(&self) -> KeptLimits {
         let why = "there are no cgroups here".to_owned();
         KeptLimits { most_files: None, memory: Kept::PerProcess, pids: Kept::NotAtAll { why } }
@@ -836,22 +824,6 @@ fn settings_survive_being_stored() {
 struct With(&'static [(&'static str, &'static str)]);
 
 impl Surroundings for With {
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn search_path(&self) -> Option<OsString> {
-        None
-    }
-
-    fn look(&self, _: &Path) -> Found {
-        Found::Unknown
-    }
-
-    fn limits(&self) -> KeptLimits {
-        KeptLimits::any()
-    }
-
     fn variable(&self, name: &str) -> Option<OsString> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
     }

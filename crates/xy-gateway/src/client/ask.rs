@@ -1,22 +1,20 @@
 //! What each request of a client means: answered here, or sent on, and to whom.
+//!
+//! `ask/meet.rs` has the first words, `ask/lists.rs` what is answered from what is known of all
+//! servers, and `ask/send.rs` sends the rest on.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, text_of};
-use xy_mcp::members::Members;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
-
-use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
-use crate::bridge::rounds::{self, Round, Rounds};
-use crate::bridge::{Unfit, hold};
+use super::{Client, Open};
+use crate::bridge::rounds::{Round, Rounds};
 use crate::catalog::Kind;
-use crate::era::{self, Era, Introduction};
+use crate::era::Era;
 use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
@@ -24,15 +22,18 @@ use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
-use crate::server::{Past, Server, Went, outcome_unknown};
+use crate::server::{Past, Server, outcome_unknown};
 use crate::tools;
-use crate::upstream::{self, Follow};
+
+mod lists;
+mod meet;
+mod send;
+
+use meet::said;
+use send::is_of_task;
 
 /// How long an answer waits for servers of which nothing is known yet.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
-
-/// What the first answer to a client is when nothing is known of its server.
-const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
 
 /// One request, and the pieces of it.
 pub(super) struct Request<'t> {
@@ -348,116 +349,6 @@ impl Client {
         }
     }
 
-    /// Behind one door for all servers a task that is not remembered could never be asked for
-    /// again. So where there is no room for one, the server does not hear that the client
-    /// knows tasks.
-    fn hidden<'t>(&self, request: &Request<'t>, follow: &Follow) -> Option<(&'t str, String)> {
-        let manner = request.manner.as_ref()?;
-        let is_one_door = matches!(self.entry.view, View::Profile(_));
-        if !is_one_door || *follow != Follow::Nothing || !manner.has_tasks() {
-            return None;
-        }
-        let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
-        Some((written, modern::without_tasks(&Members::read(written)?)))
-    }
-
-    /// How the answer to a request is to be looked at. Tasks are passed between equals only.
-    fn follow(&self, request: &Request<'_>, server: &Rc<Server>) -> Follow {
-        let Some(manner) = &request.manner else {
-            let follow = follow(request);
-            let is_other = follow == Follow::NewTask && server.is_modern_to(self);
-            return if is_other { Follow::Nothing } else { follow };
-        };
-        if request.method.starts_with("tasks/") {
-            return Follow::Task;
-        }
-        // To one server alone its tasks are its own affair.
-        let is_one_door = matches!(self.entry.view, View::Profile(_));
-        if !is_one_door || request.method != "tools/call" || !manner.has_tasks() {
-            return Follow::Nothing;
-        }
-        let said = server.upstream(server.holder(self)).and_then(|it| it.introduction());
-        let offers =
-            |it: Rc<Introduction>| it.era() == Era::Modern && modern::offers_tasks(&it.result);
-        if !said.is_some_and(offers) {
-            return Follow::Nothing;
-        }
-        if self.hub.has_room_for_modern_task(self) { Follow::NewTask } else { Follow::Nothing }
-    }
-
-    /// Has a resource watched at a modern server.
-    fn watch(&self, request: &Request<'_>, server: &Rc<Server>, uri: &str) -> Verdict {
-        let (client, reply) = (self.me(), self.reply_to(request));
-        let (server, uri) = (server.clone(), uri.to_owned());
-        let task = tokio::task::spawn_local(async move {
-            let watched = client.hub.watch(&server, &client, [uri.clone()].into()).await;
-            let cannot = || {
-                let name = &server.name;
-                say::invalid(format!("`{name}` does not tell of changes of this resource"))
-            };
-            let watched =
-                watched.and_then(|it| it.uris.contains(&uri).then_some(()).ok_or_else(cannot));
-            if watched.is_err() {
-                client.hub.unwatch(&server, &client, &uri);
-            }
-            reply.answer(&client, watched.map(|()| "{}".to_owned()));
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
-    }
-
-    fn send_on(
-        &self,
-        request: &Request<'_>,
-        server: &Rc<Server>,
-        renamed: Option<(&str, String)>,
-    ) -> Result<Verdict, CallError> {
-        let follow = self.follow(request, server);
-        let outgoing = upstream::Request {
-            text: request.text,
-            id: request.id,
-            token: request.params.own_token(),
-            renamed,
-            what: (request.method, request.params.name().or(request.params.uri())),
-            hidden: self.hidden(request, &follow),
-            follow,
-            watch: None,
-            params: request.params_text,
-            meta: request.params.meta(),
-            manner: request.manner.clone(),
-            past: request.past.clone(),
-            has_state: request.params.state().is_some(),
-        };
-        // The server wanted to know more, and its successor is one that asks otherwise.
-        if request.past.rounds.count > 0
-            && server.upstream(server.holder(self)).is_some()
-            && !server.is_modern_to(self)
-        {
-            let text = rounds::as_at_first(request.text);
-            let text = text.ok_or_else(|| say::invalid("the call cannot be made again"))?;
-            let mut past = request.past.clone();
-            past.rounds.count = 0;
-            self.again_after(request.id, &text, request.stream, past);
-            return Ok(Verdict::Done);
-        }
-        // Only a modern server gives out states of its own.
-        let is_legacy = || said(server, self).is_some_and(|(_, era)| era == Era::Legacy);
-        if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {
-            return Err(hold::refused(Unfit::NotOurs));
-        }
-        if outgoing.follow == Follow::NewTask && outgoing.manner.is_none() {
-            self.hub.check_room_for_task(self)?;
-        }
-        match server.call(&self.me(), outgoing, request.stream)? {
-            Went::Sent(open) => Ok(Verdict::Under(open)),
-            Went::Waits { open, is_first } => {
-                if is_first {
-                    self.hub.want(server, &self.me());
-                }
-                Ok(Verdict::Under(open))
-            }
-        }
-    }
-
     fn set_level(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
         let word = request.params.level().and_then(text_of);
         let level = word
@@ -466,129 +357,6 @@ impl Client {
         self.level.set(Some(level));
         self.hub.tune();
         Ok(Verdict::Result("{}".to_owned()))
-    }
-
-    /// The first request: who is there, and in which revision they speak.
-    fn greet(&self, request: &Request<'_>) -> Verdict {
-        let version = era::offered(&request.params.version().unwrap_or_default());
-        let capabilities = request.params.capabilities().unwrap_or("{}").into();
-        let info = request.params.info().map(Into::into);
-        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
-        self.hub.tune();
-        match &self.entry.view {
-            View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
-            View::Server(name) => self.greet_for(&name.clone(), version, request),
-        }
-    }
-
-    fn greet_for(&self, name: &str, version: &'static str, request: &Request<'_>) -> Verdict {
-        let Some(server) = self.hub.server(name) else {
-            return Verdict::Result(anything(name, version));
-        };
-        self.hub.want(&server, &self.me());
-        if let Some(result) = introduced(&server, self, version) {
-            return Verdict::Result(result);
-        }
-        let (name, named) = (name.to_owned(), name.to_owned());
-        self.later(
-            request,
-            move |client| match introduced(&server, client, version) {
-                Some(result) => Some(Ok(result)),
-                None => (!server.is_shown()).then(|| Ok(anything(&name, version))),
-            },
-            move |_| Ok(anything(&named, version)),
-        )
-    }
-
-    /// Who is there, for a client that says everything by itself.
-    fn discover(&self, request: &Request<'_>) -> Verdict {
-        let View::Server(name) = &self.entry.view else {
-            return Verdict::Result(self.hub.discovery());
-        };
-        let name = name.clone();
-        let Some(server) = self.hub.server(&name) else {
-            return Verdict::Result(modern::discovered_from(&anything(&name, era::LATEST)));
-        };
-        self.hub.want(&server, &self.me());
-        let unknown = move || modern::discovered_from(&anything(&name, era::LATEST));
-        let (when_down, at_last) = (unknown.clone(), unknown);
-        let discovered = move |client: &Client| {
-            said(&server, client).map_or_else(
-                || (!server.is_shown()).then(&when_down),
-                |(result, era)| match era {
-                    Era::Modern => Some(result),
-                    Era::Legacy => Some(modern::discovered_from(&result)),
-                },
-            )
-        };
-        match discovered(self) {
-            Some(result) => Verdict::Result(result),
-            None => self.later(request, move |it| discovered(it).map(Ok), move |_| Ok(at_last())),
-        }
-    }
-
-    fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Verdict, CallError> {
-        let after = match request.params.cursor() {
-            Some(cursor) => {
-                Some(text_of(cursor).ok_or_else(|| say::invalid("`cursor` is not a text"))?)
-            }
-            None => None,
-        };
-        for server in self.hub.servers() {
-            if server.known_to(self).is_none() {
-                self.hub.want(&server, &self.me());
-            }
-        }
-        if self.hub.is_known(self) {
-            return self.hub.list(self, kind, after.as_deref()).map(Verdict::Result);
-        }
-        let after = after.map(std::borrow::Cow::into_owned);
-        let answer =
-            Rc::new(move |client: &Client| client.hub.list(client, kind, after.as_deref()));
-        let at_last = answer.clone();
-        Ok(self.later(
-            request,
-            move |client| client.hub.is_known(client).then(|| answer(client)),
-            move |client| {
-                client.hub.give_up_waiting();
-                at_last(client)
-            },
-        ))
-    }
-
-    /// Answers when something is known, or after a while with what there is.
-    fn later(
-        &self,
-        request: &Request<'_>,
-        is_known: impl Fn(&Self) -> Option<Result<String, CallError>> + 'static,
-        at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
-    ) -> Verdict {
-        let (client, mut news) = (self.me(), self.hub.news());
-        let reply = self.reply_to(request);
-        let give_up_at = Instant::now() + PATIENCE;
-        let task = tokio::task::spawn_local(async move {
-            let answer = loop {
-                if let Some(answer) = is_known(&client) {
-                    break answer;
-                }
-                let more = tokio::time::timeout_at(give_up_at, news.changed()).await;
-                if !matches!(more, Ok(Ok(()))) {
-                    break at_last(&client);
-                }
-            };
-            reply.answer(&client, answer);
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
-    }
-
-    /// The tasks of this client, of all servers.
-    fn list_tasks(&self, request: &Request<'_>) -> Verdict {
-        let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
-        let task = tokio::task::spawn_local(async move {
-            let result = client.hub.list_tasks(&client).await;
-            client.answered(&id, stream, &say::result(&id, &result));
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
     }
 
     fn own_tool(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
@@ -607,42 +375,6 @@ impl Client {
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))
     }
-
-    /// A notification of the client's that is not for us.
-    pub(super) fn pass_notification(&self, method: &str, text: &[u8]) {
-        // What is shared does not hear what concerns one client alone.
-        let concerns_one = method == "notifications/roots/list_changed";
-        let servers = match &self.entry.view {
-            View::Server(name) => self.hub.server(name).into_iter().collect(),
-            View::Profile(_) if concerns_one => self.hub.servers(),
-            View::Profile(_) => Vec::new(),
-        };
-        for server in servers {
-            let holder = server.holder(self);
-            if concerns_one && holder == Holder::Shared {
-                continue;
-            }
-            if let Some(upstream) = server.upstream(holder) {
-                upstream.send(text);
-            }
-        }
-    }
-}
-
-/// Whether a request names a task.
-fn is_of_task(method: &str) -> bool {
-    matches!(method, "tasks/get" | "tasks/result" | "tasks/cancel")
-}
-
-/// How the answer to a request is to be looked at.
-fn follow(request: &Request<'_>) -> Follow {
-    match request.method {
-        "tasks/get" | "tasks/cancel" => Follow::Task,
-        "tasks/result" => Follow::Outcome(request.params.task_id().unwrap_or_default().into()),
-        "tasks/list" => Follow::Tasks,
-        _ if request.params.is_task() => Follow::NewTask,
-        _ => Follow::Nothing,
-    }
 }
 
 fn gone(name: &str) -> CallError {
@@ -654,36 +386,4 @@ fn gone(name: &str) -> CallError {
 fn no_method(method: &str) -> CallError {
     let message = format!("there is no method `{}`", shortened(method));
     CallError::new(ErrorKind::MethodNotFound, message)
-}
-
-/// What a server said of itself, and in which era, if it is known.
-fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
-    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
-    if let Some(living) = living {
-        return Some((living.result.clone(), living.era()));
-    }
-    let known = server.shown_to(client)?;
-    Some((known.introduction.result.clone(), known.introduction.era()))
-}
-
-/// What a server said of itself, for a client of this revision.
-fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Option<String> {
-    let (result, era) = said(server, client)?;
-    if era == Era::Modern {
-        return Some(modern::introduced_from(server.name.as_str(), &result, version));
-    }
-    let Some(written) = Params::read(Some(&result)).version_as_written() else {
-        return Some(result);
-    };
-    let mut edits = Edits::of(result.as_bytes());
-    edits.replace(written, quoted(version));
-    Some(String::from_utf8_lossy(&edits.to_vec()).into_owned())
-}
-
-/// What is said of a server of which nothing is known yet.
-fn anything(name: &str, version: &str) -> String {
-    let name = quoted(name);
-    format!(
-        r#"{{"protocolVersion":"{version}","capabilities":{ANYTHING},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
-    )
 }

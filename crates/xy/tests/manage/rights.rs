@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use xy_testkit::McpHttp;
 
-use crate::{add, connect, home_and_client, home_with_mcp, manage};
+use crate::{add, connect, home_and_client, home_with_mcp};
 
 pub(crate) const OWN: [&str; 8] = [
     "add_server",
@@ -41,7 +41,7 @@ fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
     assert!(names.contains(&"one__echo".to_owned()));
     add(&home, &managing, "two", &["--only-tools"]);
     assert!(plain.tool_names().contains(&"two__echo".to_owned()), "all see what one has added");
-    manage(&managing, "remove_server", json!({ "name": "two" }));
+    managing.call_value("remove_server", json!({ "name": "two" }));
     home.finish();
 }
 
@@ -69,7 +69,7 @@ fn no_server_can_take_a_name_of_xys_own() {
     for own in OWN {
         assert_eq!(names.iter().filter(|name| *name == own).count(), 1, "{own}");
     }
-    let list = manage(&client, "list_servers", json!({}));
+    let list = client.call_value("list_servers", json!({}));
     assert_eq!(list["servers"][0]["name"], "list_servers");
     let theirs = client.call_text("list_servers__list_servers", json!({}));
     assert_eq!(theirs, "list_servers");

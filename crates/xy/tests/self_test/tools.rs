@@ -1,22 +1,10 @@
 //! The same, as tools of MCP clients.
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
-use xy_testkit::McpStdio;
+use serde_json::json;
 
 use crate::closed_home;
 use crate::support::{pid_in, running, says, signal};
-
-/// Calls one of xy's own tools, which must succeed.
-#[track_caller]
-fn told(client: &McpStdio, tool: &str, arguments: Value) -> Value {
-    let answer = client.call(tool, arguments);
-    let result = &answer["result"];
-    assert!(result.is_object() && result["isError"] != true, "`{tool}` failed: {answer:#}");
-    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    assert_eq!(text, result["structuredContent"], "both say the same");
-    text
-}
 
 #[test]
 fn a_client_tests_restarts_and_reads() {
@@ -30,23 +18,23 @@ fn a_client_tests_restarts_and_reads() {
     let client = home.mcp_connect(&[]);
     client.initialize();
 
-    let restarted = told(&client, "restart_server", json!({ "name": "one" }));
+    let restarted = client.call_value("restart_server", json!({ "name": "one" }));
     assert_eq!(restarted["status"], "running");
     assert!(restarted["tools"].as_array().unwrap().contains(&json!("one__echo")));
     assert_ne!(pid_in(&restarted), one);
 
-    let logs = told(&client, "server_logs", json!({ "name": "loud", "lines": 1 }));
+    let logs = client.call_value("server_logs", json!({ "name": "loud", "lines": 1 }));
     assert_eq!(logs["lines"][0]["line"], "hello", "{logs:#}");
     let odd = client.call("server_logs", json!({ "name": "loud", "lines": 1001 }));
     assert_eq!(odd["result"]["isError"], true, "{odd:#}");
     let unknown = client.call("restart_server", json!({ "name": "on" }));
     assert!(unknown.to_string().contains("did you mean `one`?"), "{unknown:#}");
 
-    let report = told(&client, "get_diagnostics", json!({}));
+    let report = client.call_value("get_diagnostics", json!({}));
     assert_eq!(report["servers"].as_array().unwrap().len(), 2);
 
     signal(pid_in(&restarted), Signal::STOP);
-    let tested = told(&client, "self_test", json!({}));
+    let tested = client.call_value("self_test", json!({}));
     assert_eq!(tested["autoRepair"][0]["server"], "one", "{tested:#}");
     assert_eq!(client.call_text("one__echo", json!({ "message": "a" })), "a");
     client.close();

@@ -231,7 +231,11 @@ pub(crate) fn refused(unfit: Unfit) -> CallError {
         Unfit::Foreign => "it was given to another client, or at another door",
         Unfit::OtherRequest => "it was given for another request",
     };
-    say::invalid("`requestState` is not accepted").cause(why).hint("make the call anew, without it")
+    let hint = match unfit {
+        Unfit::Expired => "find out whether it was done before you make it anew",
+        Unfit::NotOurs | Unfit::Foreign | Unfit::OtherRequest => "make the call anew, without it",
+    };
+    say::invalid("`requestState` is not accepted").cause(why).hint(hint)
 }
 
 fn used_before() -> CallError {
