@@ -11,6 +11,8 @@ mod fields;
 mod gateway;
 mod later;
 mod limits;
+mod park;
+mod probes;
 mod problems;
 mod program;
 mod read;
@@ -30,9 +32,10 @@ use xy_protocol::server::ServerName;
 use self::fields::{Fields, Scope};
 use self::problems::{Problems, without_repeats};
 use self::read::{Reader, Spanned};
-use self::rules::{Joining, check_health, check_restart, restart_rules};
+use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
+use crate::environment::EnvironmentDefaults;
 use crate::raw;
 use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
@@ -58,6 +61,8 @@ pub struct Loaded {
     pub server_files: usize,
     /// The servers whose files have mistakes, or cannot be read.
     pub broken: Broken,
+    /// What the environment says.
+    pub environment: EnvironmentDefaults,
 }
 
 /// Servers of which nothing can be said now.
@@ -103,16 +108,28 @@ pub struct FileText {
     pub text: String,
 }
 
-/// What a check has to know of the machine.
+/// What a check has to know of the machine; nothing, where it does not say.
 pub trait Surroundings {
     /// The home folder, for suggestions.
-    fn home(&self) -> Option<PathBuf>;
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
     /// The PATH that programs are looked up on; `None` if it is not known.
-    fn search_path(&self) -> Option<OsString>;
+    fn search_path(&self) -> Option<OsString> {
+        None
+    }
     /// What is at a path.
-    fn look(&self, path: &Path) -> Found;
+    fn look(&self, _path: &Path) -> Found {
+        Found::Unknown
+    }
     /// Which limits can be kept.
-    fn limits(&self) -> KeptLimits;
+    fn limits(&self) -> KeptLimits {
+        KeptLimits::any()
+    }
+    /// A variable of the environment.
+    fn variable(&self, _name: &str) -> Option<OsString> {
+        None
+    }
 }
 
 /// Which limits a machine can keep.
@@ -168,12 +185,19 @@ pub fn check(
     server_files: &[FileText],
     surroundings: &dyn Surroundings,
 ) -> Loaded {
+    let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
     let mut checker = Checker {
         surroundings,
+        environment,
         defaults: Fields::default(),
         orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
-        loaded: Loaded { server_files: server_files.len(), ..Loaded::default() },
+        loaded: Loaded {
+            server_files: server_files.len(),
+            problems,
+            environment,
+            ..Loaded::default()
+        },
     };
     if let Some(file) = daemon_file {
         checker.daemon_file(file);
@@ -200,26 +224,11 @@ pub fn check_text(name: &str, text: &str) -> Loaded {
 /// A machine of which nothing is known.
 struct Anywhere;
 
-impl Surroundings for Anywhere {
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn search_path(&self) -> Option<OsString> {
-        None
-    }
-
-    fn look(&self, _: &Path) -> Found {
-        Found::Unknown
-    }
-
-    fn limits(&self) -> KeptLimits {
-        KeptLimits::any()
-    }
-}
+impl Surroundings for Anywhere {}
 
 struct Checker<'a> {
     surroundings: &'a dyn Surroundings,
+    environment: EnvironmentDefaults,
     defaults: Fields,
     orphan_timeout: Duration,
     /// Who has which port, in the order of files.
@@ -252,12 +261,11 @@ impl Checker<'_> {
                         "gateway" => {
                             self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
                         }
-                        _ => later::daemon_field(&mut reader, node, word),
+                        _ => self.loaded.settings.park = park::read(&mut reader, node, word),
                     }
                 }
                 // Without a server to use them, mistakes among the defaults are mistakes too.
-                check_health(&self.defaults, &mut problems);
-                let restart = restart_rules(&self.defaults.restart);
+                let restart = restart_rules(&self.defaults.restart, &self.environment);
                 check_restart(&self.defaults.restart, &restart, &mut problems);
             }
         }
@@ -292,7 +300,8 @@ impl Checker<'_> {
         }
         let command_line = fields.kinds.first().map_or(1, |(_, at)| at.line());
         let fields = fields.or(&self.defaults);
-        let mut joining = Joining { file, fields, problems, surroundings: self.surroundings };
+        let (surroundings, environment) = (self.surroundings, &self.environment);
+        let mut joining = Joining { file, fields, problems, surroundings, environment };
         let kind = joining.kind();
         let isolation = joining.isolation();
         let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };

@@ -4,6 +4,7 @@
 //! a disk. [`check()`] and [`check_text`] judge texts that somebody else has read.
 
 pub mod check;
+pub mod environment;
 pub mod load;
 pub mod paths;
 mod raw;
@@ -15,6 +16,7 @@ pub mod write;
 pub use check::{
     Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text,
 };
+pub use environment::EnvironmentDefaults;
 pub use load::{check_new, load};
 pub use paths::{PathError, Paths};
 pub use report::{Kind, Paint, Place, Problem, Related};

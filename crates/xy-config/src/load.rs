@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use xy_protocol::server::ServerName;
 
 use crate::check::{Broken, FileText, Found, KeptLimits, Loaded, Surroundings, check};
+use crate::environment::ENVIRONMENT;
 use crate::paths::Paths;
 use crate::report::{Kind, Problem};
 
@@ -51,7 +52,8 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     if !exists(&paths.servers_dir) {
         return Broken::Every;
     }
-    if loaded.problems.iter().any(|it| it.is_error() && for_all.contains(&it.file)) {
+    let is_for_all = |file: &String| for_all.contains(file) || file == ENVIRONMENT;
+    if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
     }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
@@ -172,6 +174,10 @@ impl Surroundings for Machine<'_> {
 
     fn limits(&self) -> KeptLimits {
         self.limits.clone()
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        std::env::var_os(name)
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Paths {
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
     pub added_file: PathBuf,
+    /// What happened to servers; older entries are beside it.
+    pub events_file: PathBuf,
     /// The variable that decides where the sockets are.
     socket_variable: &'static str,
 }
@@ -115,6 +117,7 @@ impl Paths {
             state_key_file: state_dir.join("state-key"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
+            events_file: state_dir.join("events.jsonl"),
             state_dir,
             socket_variable,
         })
@@ -152,23 +155,24 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
         };
-        Paths::resolve(Path::new("/home/ann"), variable).unwrap()
+        Paths::resolve(Path::new("/home/user"), variable).unwrap()
     }
 
     #[test]
     fn without_variables_everything_is_under_home() {
         let paths = resolve(&[]);
-        assert_eq!(paths.servers_dir, Path::new("/home/ann/.config/xy/servers"));
-        assert_eq!(paths.daemon_file, Path::new("/home/ann/.config/xy/xy.kdl"));
-        assert_eq!(paths.control_socket, Path::new("/home/ann/.local/state/xy/xy.sock"));
-        assert_eq!(paths.lock_file, Path::new("/home/ann/.local/state/xy/xy.pid"));
-        assert_eq!(paths.logs_dir, Path::new("/home/ann/.local/state/xy/logs"));
-        assert_eq!(paths.wishes_file, Path::new("/home/ann/.local/state/xy/wishes.json"));
-        assert_eq!(paths.daemon_log, Path::new("/home/ann/.local/state/xy/daemon.log"));
-        assert_eq!(paths.mcp_socket, Path::new("/home/ann/.local/state/xy/xy-mcp.sock"));
-        assert_eq!(paths.token_file, Path::new("/home/ann/.local/state/xy/token"));
-        assert_eq!(paths.manifests_dir, Path::new("/home/ann/.local/state/xy/manifests"));
-        assert_eq!(paths.added_file, Path::new("/home/ann/.local/state/xy/added.json"));
+        assert_eq!(paths.servers_dir, Path::new("/home/user/.config/xy/servers"));
+        assert_eq!(paths.daemon_file, Path::new("/home/user/.config/xy/xy.kdl"));
+        assert_eq!(paths.control_socket, Path::new("/home/user/.local/state/xy/xy.sock"));
+        assert_eq!(paths.lock_file, Path::new("/home/user/.local/state/xy/xy.pid"));
+        assert_eq!(paths.logs_dir, Path::new("/home/user/.local/state/xy/logs"));
+        assert_eq!(paths.wishes_file, Path::new("/home/user/.local/state/xy/wishes.json"));
+        assert_eq!(paths.daemon_log, Path::new("/home/user/.local/state/xy/daemon.log"));
+        assert_eq!(paths.mcp_socket, Path::new("/home/user/.local/state/xy/xy-mcp.sock"));
+        assert_eq!(paths.token_file, Path::new("/home/user/.local/state/xy/token"));
+        assert_eq!(paths.manifests_dir, Path::new("/home/user/.local/state/xy/manifests"));
+        assert_eq!(paths.added_file, Path::new("/home/user/.local/state/xy/added.json"));
+        assert_eq!(paths.events_file, Path::new("/home/user/.local/state/xy/events.jsonl"));
     }
 
     #[test]
@@ -228,6 +232,6 @@ mod tests {
         let paths = resolve(&[]);
         assert_eq!(paths.shown(&paths.servers_dir.join("a.kdl")), "servers/a.kdl");
         assert_eq!(paths.shown(Path::new("/etc/a.kdl")), "/etc/a.kdl");
-        assert_eq!(paths.shown(&paths.config_dir), "/home/ann/.config/xy");
+        assert_eq!(paths.shown(&paths.config_dir), "/home/user/.config/xy");
     }
 }

@@ -23,6 +23,25 @@ pub struct Settings {
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
     /// Where MCP clients come in.
     pub gateway: GatewaySettings,
+    /// How much may wait for each server, and for how long.
+    pub park: ParkSettings,
+}
+
+/// How much may wait for a server that is not there, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParkSettings {
+    /// So long a call waits.
+    pub queue: Duration,
+    /// So many calls of each server.
+    pub calls: usize,
+    /// So many bytes of them. As many are kept of calls that are under way.
+    pub bytes: u64,
+}
+
+impl Default for ParkSettings {
+    fn default() -> Self {
+        Self { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 }
+    }
 }
 
 /// Where MCP clients come in over HTTP, and how much of it they may use.
@@ -296,6 +315,10 @@ pub struct Rules {
     /// none.
     #[serde(default)]
     pub calls: CallRules,
+    /// How it is found out whether it still works. What was stored by a version that knew no
+    /// such rules is judged by the usual ones.
+    #[serde(default)]
+    pub health: HealthRules,
 }
 
 /// How long calls to a server may take; for ever, where nothing is said.
@@ -311,14 +334,17 @@ impl Rules {
     /// Whether no duration is longer than a file may say: what was stored may be damaged, and
     /// others would not fit a clock.
     pub fn are_sane(&self) -> bool {
-        let Self { restart, stop, ready, orphan_timeout, calls } = self;
+        let Self { restart, stop, ready, orphan_timeout, calls, health } = self;
         let all = [
             restart.backoff_initial,
             restart.backoff_max,
             restart.reset_after,
             stop.grace,
             ready.within,
+            ready.timeout,
             *orphan_timeout,
+            health.interval,
+            health.timeout,
         ];
         let all = all.iter().chain(&calls.idle).chain(&calls.within);
         all.into_iter().all(|duration| *duration <= LONGEST)
@@ -333,6 +359,7 @@ impl Default for Rules {
             ready: ReadyRules::default(),
             orphan_timeout: ORPHAN_TIMEOUT,
             calls: CallRules::default(),
+            health: HealthRules::default(),
         }
     }
 }
@@ -401,12 +428,69 @@ pub struct ReadyRules {
     pub probe: Probe,
     /// It must be so within this time.
     pub within: Duration,
+    /// What an `http` probe asks for; [`PROBED_PATH`] if absent.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// How long one try of a `tcp` or `http` probe may take.
+    #[serde(default = "one_try")]
+    pub timeout: Duration,
+}
+
+fn one_try() -> Duration {
+    Duration::from_secs(2)
 }
 
 impl Default for ReadyRules {
     fn default() -> Self {
-        Self { probe: Probe::Mcp, within: Duration::from_secs(10) }
+        let within = Duration::from_secs(10);
+        Self { probe: Probe::Mcp, within, path: None, timeout: one_try() }
     }
+}
+
+/// What an `http` probe asks for, unless a file says otherwise.
+pub const PROBED_PATH: &str = "/mcp/health";
+
+/// How it is found out whether a server that was ready still works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HealthRules {
+    /// What is asked.
+    pub probe: HealthProbe,
+    /// From one probe to the next.
+    pub interval: Duration,
+    /// A probe that is not answered by then has failed.
+    pub timeout: Duration,
+    /// So many that fail in a row, against all evidence that it lives, end it. Never 0.
+    pub failures: u32,
+    /// What an `http` probe asks for; [`PROBED_PATH`] if absent.
+    pub path: Option<String>,
+}
+
+impl Default for HealthRules {
+    fn default() -> Self {
+        Self {
+            probe: HealthProbe::Mcp,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(5),
+            failures: 3,
+            path: None,
+        }
+    }
+}
+
+/// What is asked of a server to see whether it still works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum HealthProbe {
+    /// Nothing, and nothing is said of it.
+    Off,
+    /// Nothing: it works as long as it lives.
+    Process,
+    /// Whether it takes a connection at its port.
+    Tcp,
+    /// Whether it answers a GET with success.
+    Http,
+    /// Whether it answers as an MCP server does.
+    Mcp,
 }
 
 /// How a server that lives somewhere else is tried again: nothing of it is counted, so its
@@ -418,6 +502,10 @@ pub const REMOTE_BACKOFF_MAX: Duration = Duration::from_mins(1);
 pub enum Probe {
     /// It is ready once its program runs.
     Process,
+    /// It is ready once it takes a connection at its port.
+    Tcp,
+    /// It is ready once it answers a GET with success.
+    Http,
     /// It is ready once it has answered as an MCP server does.
     Mcp,
 }

@@ -1,5 +1,6 @@
 //! A look at the files, with or without a daemon: the answer to `check`.
 
+use xy_config::environment::ENVIRONMENT;
 use xy_config::{Kind, Loaded, Paths};
 use xy_protocol::control::{CheckReport, Problem};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -27,7 +28,7 @@ pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
 
 /// Why one file cannot be used; `None` if that is not for an error in it, or in the daemon's.
 pub(crate) fn refusal_of(loaded: &Loaded, asked: &str, file: &str) -> Option<CallError> {
-    let is_for_all = |shown: &str| shown == "xy.kdl" || shown == "servers";
+    let is_for_all = |shown: &str| ["xy.kdl", "servers", ENVIRONMENT].contains(&shown);
     let about = |problem: &&xy_config::Problem| problem.file == file || is_for_all(&problem.file);
     let problems: Vec<_> = loaded.problems.iter().filter(about).cloned().collect();
     let part = Loaded { problems, ..Loaded::default() };

@@ -1,12 +1,51 @@
 //! How servers are held together and limited, as the wire shows it.
 
-use xy_config::settings::Limits;
-use xy_protocol::server::{Containment, KeptBy, Limit, LimitName, Oom};
-use xy_supervisor::launch::{self, Confined};
+use xy_config::settings::{CONTAINER_PIDS, ContainerSettings, EngineKind, Limits, ServerSettings};
+use xy_protocol::server::{ContainerEntry, Containment, KeptBy, Limit, LimitName, Oom};
+use xy_supervisor::instance::Snapshot;
+use xy_supervisor::launch::{self, Confined, Contained};
 use xy_supervisor::lifecycle;
 
+/// What finds all processes of a server while it lives, and what they may use.
+pub(crate) fn held(
+    settings: &ServerSettings,
+    now: Option<&Snapshot>,
+) -> (Option<Containment>, Vec<Limit>) {
+    if let Some(container) = settings.container() {
+        let lives = now.is_some_and(|now| now.container.is_some());
+        return (lives.then_some(Containment::Container), limits_of_container(container, lives));
+    }
+    let confined = now.and_then(|now| now.confined.as_ref());
+    let said = settings.process().map(|it| it.limits).unwrap_or_default();
+    (confined.map(|it| containment(it.containment)), limits(confined, said))
+}
+
+fn limits_of_container(container: &ContainerSettings, lives: bool) -> Vec<Limit> {
+    let kept_by = lives.then_some(KeptBy::Engine);
+    let pids = u64::from(container.pids.unwrap_or(CONTAINER_PIDS));
+    let memory = container.memory.map(|value| (LimitName::Memory, value));
+    let both = memory.into_iter().chain([(LimitName::Pids, pids)]);
+    both.map(|(name, value)| Limit { name, value, kept_by }).collect()
+}
+
+/// A container, as the wire shows it.
+pub(crate) fn container(container: &Contained) -> ContainerEntry {
+    let engine = match container.engine {
+        EngineKind::Docker => "docker",
+        EngineKind::Podman => "podman",
+    };
+    ContainerEntry {
+        engine: engine.to_owned(),
+        version: container.version.clone(),
+        socket: container.socket.display().to_string(),
+        name: container.name.clone(),
+        id: container.id.clone(),
+        ends_with_daemon: container.ends_with_daemon,
+    }
+}
+
 /// What finds all processes of a server.
-pub(crate) fn containment(containment: launch::Containment) -> Containment {
+fn containment(containment: launch::Containment) -> Containment {
     match containment {
         launch::Containment::Cgroup => Containment::Cgroup,
         launch::Containment::Subreaper => Containment::Subreaper,
@@ -15,7 +54,7 @@ pub(crate) fn containment(containment: launch::Containment) -> Containment {
 }
 
 /// The limits of a server that lives, or those that its file gives to the next life.
-pub(crate) fn limits(confined: Option<&Confined>, said: Limits) -> Vec<Limit> {
+fn limits(confined: Option<&Confined>, said: Limits) -> Vec<Limit> {
     if let Some(confined) = confined {
         return confined.limits.iter().map(kept).collect();
     }

@@ -16,9 +16,15 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
 use xy_supervisor::instance::InstanceHandle;
+use xy_supervisor::journal::Journal;
+use xy_supervisor::launch::container::ContainerLauncher;
+use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
+use crate::files::Lock;
 use crate::limits;
+use crate::self_test::Flight;
+use crate::sockets::Sockets;
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -27,6 +33,7 @@ const LIKENESS: f64 = 0.7;
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) fleet: Fleet,
+    pub(crate) journal: Journal,
     pub(crate) paths: Paths,
     pub(crate) started_at: Instant,
     /// Whether the daemon shall end, and how.
@@ -42,6 +49,16 @@ pub(crate) struct Daemon {
     no_token: OnceLock<String>,
     /// Servers that are being added: until that is done, nobody else adds or removes them.
     adding: Mutex<BTreeSet<ServerName>>,
+    /// What it listens at.
+    pub(crate) sockets: Sockets,
+    /// What starts processes, and finds those that nobody owns.
+    pub(crate) processes: Arc<ProcessLauncher>,
+    /// The same for containers.
+    pub(crate) containers: ContainerLauncher,
+    /// The lock, if it was taken again because the first was lost with its folder.
+    lock: Mutex<Option<Lock>>,
+    /// The self-test that is under way.
+    pub(crate) self_test: Flight,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -70,9 +87,16 @@ pub(crate) enum Ending {
 }
 
 impl Daemon {
-    pub(crate) fn new(fleet: Fleet, paths: Paths) -> Self {
+    pub(crate) fn new(
+        fleet: Fleet,
+        journal: Journal,
+        paths: Paths,
+        sockets: Sockets,
+        (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
+    ) -> Self {
         Self {
             fleet,
+            journal,
             paths,
             started_at: Instant::now(),
             ending: watch::Sender::new(Ending::No),
@@ -82,6 +106,11 @@ impl Daemon {
             desk: OnceLock::new(),
             no_token: OnceLock::new(),
             adding: Mutex::default(),
+            sockets,
+            processes,
+            containers,
+            lock: Mutex::default(),
+            self_test: Flight::default(),
         }
     }
 
@@ -91,6 +120,11 @@ impl Daemon {
         if let Some(problem) = no_token {
             let _ = self.no_token.set(problem); // The same.
         }
+    }
+
+    /// Holds a lock for as long as the daemon lives. An older one is of no file any more.
+    pub(crate) fn keep_lock(&self, lock: Lock) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     }
 
     /// Where people ask the gateway.
@@ -234,7 +268,7 @@ impl Daemon {
 }
 
 /// The known name that was probably meant, if one is near enough.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     if name.len() > 2 * MAX_NAME_LENGTH {
         return None; // Comparing takes time with the length, and no name is that long.
     }

@@ -12,19 +12,22 @@ mod add;
 mod asks;
 mod call;
 mod check;
+mod diagnostics;
 mod events;
 mod handover;
-mod info;
+pub(crate) mod info;
 mod list;
 mod logs;
 pub(crate) mod reload;
 mod remove;
 mod request;
 mod restart;
+mod self_test;
 mod shutdown;
 mod start;
-mod status;
+pub(crate) mod status;
 mod stop;
+mod tail;
 mod tools;
 mod version;
 
@@ -44,10 +47,13 @@ impl Service for Handlers {
             Request::Add(ask) => Answer::of(&add::handle(daemon, ask).await?),
             Request::Remove(ask) => Answer::of(&remove::handle(daemon, &ask).await?),
             Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),
-            Request::Events => Ok(Answer::Stream(events::handle(daemon))),
+            Request::Tail(ask) => Answer::of(&tail::handle(daemon, ask).await?),
+            Request::Events(ask) => Ok(Answer::Stream(events::handle(daemon, ask).await?)),
             Request::Tools(ask) => Answer::of(&tools::handle(daemon, ask).await?),
             Request::Call(ask) => Ok(Answer::Result(call::handle(daemon, ask).await?)),
             Request::Raw(ask) => Ok(Answer::Result(request::handle(daemon, ask).await?)),
+            Request::SelfTest(ask) => Answer::of(&*self_test::handle(daemon, ask).await?),
+            Request::Diagnostics => Ok(Answer::Result(diagnostics::handle(daemon).await?)),
             Request::Check => Answer::of(&check::handle(daemon).await?),
             Request::Version => Answer::of(&version::handle()),
             Request::Info => Answer::of(&info::handle(daemon)),

@@ -6,14 +6,19 @@
 pub mod check;
 mod confine;
 mod daemon;
+pub mod diagnostics;
+pub mod direct;
 mod files;
 mod gateway;
 mod handlers;
 mod limits;
 mod logging;
+mod machine;
 mod run;
+mod self_test;
 mod server_file;
 mod signs;
+mod sockets;
 mod takeover;
 mod view;
 

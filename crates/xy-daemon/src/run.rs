@@ -8,14 +8,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use xy_config::settings::{GatewaySettings, ServerSettings};
+use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
+use xy_config::settings::{GatewaySettings, ParkSettings, ServerSettings, Settings};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
 use xy_supervisor::AddedServers;
-use xy_supervisor::fleet::{Fleet, FleetParts};
+use xy_supervisor::fleet::{Fleet, FleetParts, changes_channel};
+use xy_supervisor::journal::Journal;
 use xy_supervisor::launch::EveryLauncher;
 use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
 use xy_supervisor::launch::container::ContainerLauncher;
@@ -35,6 +37,7 @@ use crate::handlers::{Handlers, reload};
 use crate::limits;
 use crate::logging::{self, LogTo};
 use crate::signs::Signs;
+use crate::sockets::{Socket, Sockets};
 use crate::takeover;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -45,6 +48,9 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(8);
 
 /// How long front ends get to read their last lines.
 const DOOR_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the disk may take for the last events.
+const JOURNAL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Two threads: one slow request must not hold up the rest.
 const THREADS: usize = 2;
@@ -99,6 +105,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(&paths).map_err(|error| no_files(&error))?;
     check_not_inside(&paths)?;
+    check_switched_on()?;
     if replace {
         takeover::ask(&paths).await?;
     }
@@ -111,11 +118,13 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
+    let (control, again) = Socket::of_control(file);
     let wishes = read_wishes(&paths)?;
     let added = read_added(&paths)?;
     limits::prepare().await;
     let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
+    let (mcp, mcp_again) = Socket::of_gateway(mcp.file);
     let (speaker, lines) = xy_gateway::speaker();
     let processes = Arc::new(launcher(&paths, speaker.clone())?);
     let containers = ContainerLauncher::new(
@@ -123,20 +132,18 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         paths.logs_dir.clone(),
         speaker.clone(),
     );
-    let ((adopted, stragglers), in_containers) =
-        tokio::join!(processes.adopt_all(), containers.adopt_all());
-    let adopted = adopted.into_iter().map(|one| one.tidied_by(&containers));
-    let adopted: Vec<Adopted> = adopted.chain(in_containers).collect();
+    let (adopted, stragglers) = adopt(&processes, &containers).await;
     let reconciling = tokio::spawn(containers.clone().reconcile());
     let remotes = RemoteLauncher::new(speaker);
-    let launcher = Arc::new(EveryLauncher { processes, remotes, containers });
+    let launcher =
+        EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken, gateway) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&gateway, &paths);
+    let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
+    let (http, no_token) = gateway::http(&doors.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
-        launcher,
+        launcher: Arc::new(launcher),
         wishes,
         wishes_file: paths.wishes_file.clone(),
         added,
@@ -144,7 +151,11 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
     };
-    let daemon = Arc::new(Daemon::new(Fleet::spawn(parts, adopted), paths));
+    let sockets = Sockets { control, mcp };
+    let changes = changes_channel();
+    let (journal, keeper) = Journal::begin(&paths.events_file, changes.subscribe());
+    let fleet = Fleet::spawn_heard(parts, adopted, changes);
+    let daemon = Arc::new(Daemon::new(fleet, journal, paths, sockets, (processes, containers)));
     tracing::info!(
         pid = std::process::id(),
         servers = servers.len(),
@@ -157,6 +168,8 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         http,
         lines,
         local: mcp_listener,
+        local_again: mcp_again,
+        park: doors.park,
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
@@ -169,26 +182,21 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 
     let (close, closed) = oneshot::channel::<()>();
-    let door = xy_ipc::server::serve(listener, Arc::new(Handlers(daemon.clone())), async {
+    let handlers = Arc::new(Handlers(daemon.clone()));
+    let door = xy_ipc::server::serve_renewed(listener, again, handlers, async {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
-    let ended = if signals.until_end(&daemon).await == Ending::Handover {
-        if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
-            tracing::warn!("not every shim has heard the goodbye; it will see us gone");
-        }
-        daemon.ending.send_replace(Ending::HandedOver);
-        Ok(Ending::HandedOver)
-    } else {
-        daemon.ending.send_replace(Ending::Shutdown);
-        end_servers(&daemon, &mut signals).await.map(|()| Ending::Shutdown)
-    };
+    let ended = until_over(&daemon, &mut signals).await;
     reconciling.abort();
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
+    if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
+        tracing::warn!("the last events are not in the journal: the disk is too slow");
+    }
     drop(close);
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
-    file.remove();
-    mcp.file.remove();
+    daemon.sockets.control.remove();
+    daemon.sockets.mcp.remove();
     let how = match ended {
         Ok(Ending::HandedOver) => xy_gateway::End::ForAnother,
         _ => xy_gateway::End::ForGood,
@@ -196,6 +204,19 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It says itself what failed.
     tracing::info!("ended");
     ended
+}
+
+/// Waits until the daemon is to end, and leaves its servers to another or ends them.
+async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Ending, CallError> {
+    if signals.until_end(daemon).await != Ending::Handover {
+        daemon.ending.send_replace(Ending::Shutdown);
+        return end_servers(daemon, signals).await.map(|()| Ending::Shutdown);
+    }
+    if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
+        tracing::warn!("not every shim has heard the goodbye; it will see us gone");
+    }
+    daemon.ending.send_replace(Ending::HandedOver);
+    Ok(Ending::HandedOver)
 }
 
 /// A daemon below one of its own servers would end itself with that server.
@@ -212,11 +233,28 @@ fn check_not_inside(paths: &Paths) -> Result<(), CallError> {
         .hint("start it from a terminal, or as a service"))
 }
 
+/// Goes on with what an earlier daemon has left.
+async fn adopt(
+    processes: &Arc<ProcessLauncher>,
+    containers: &ContainerLauncher,
+) -> (Vec<Adopted>, Stragglers) {
+    let ((adopted, stragglers), in_containers) =
+        tokio::join!(processes.adopt_all(), containers.adopt_all());
+    let adopted = adopted.into_iter().map(|one| one.tidied_by(containers));
+    (adopted.chain(in_containers).collect(), stragglers)
+}
+
 async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Broken) {
     while let Some(adopted) = stragglers.next().await {
         let is_broken = broken.contains(adopted.server());
-        daemon.fleet.adopt(adopted, is_broken).await;
+        daemon.fleet.adopt(adopted.tidied_by(&daemon.containers), is_broken).await;
     }
+}
+
+/// What the files say of the gateway.
+struct Doors {
+    gateway: GatewaySettings,
+    park: ParkSettings,
 }
 
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
@@ -226,7 +264,7 @@ fn load(
     adopted: &[Adopted],
     added: &AddedServers,
     is_nobody_there: bool,
-) -> Result<(ServerMap, Broken, GatewaySettings), CallError> {
+) -> Result<(ServerMap, Broken, Doors), CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() && is_nobody_there {
         let refused = check::refusal(&loaded, "the daemon did not start");
@@ -239,7 +277,7 @@ fn load(
             tracing::warn!(file = problem.file, "{}", problem.message);
         }
     }
-    let mut servers = loaded.settings.servers;
+    let mut servers = loaded.settings.servers.clone();
     if loaded.broken == Broken::Every {
         servers.clear(); // What holds for all of them is not known.
     }
@@ -255,7 +293,21 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    Ok((servers, loaded.broken, loaded.settings.gateway))
+    let Settings { gateway, park, .. } = loaded.settings;
+    Ok((servers, loaded.broken, Doors { gateway, park }))
+}
+
+/// Whoever switches supervision off does not want a daemon that supervises. What cannot be
+/// understood is told with all that is wrong in the files.
+fn check_switched_on() -> Result<(), CallError> {
+    if !matches!(supervisor_enabled(|name| std::env::var_os(name)), Ok(Some(false))) {
+        return Ok(());
+    }
+    let cause = format!("{SUPERVISOR_ENABLED} is false in its environment");
+    Err(not_started().cause(cause).hint(format!(
+        "unset {SUPERVISOR_ENABLED}; or run one server without a daemon: \
+         `xy connect --direct <server>`"
+    )))
 }
 
 fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use xy_config::settings::ContainerSettings;
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, ServerEntry, ServerState, ServerStatus, Step,
-    Transition, Wanted,
+    Health, InstanceEntry, LastExit, NextStep, RestartLimits, ServerEntry, ServerState,
+    ServerStatus, Step, Transition, Wanted,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
@@ -29,7 +29,7 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
 }
 
 /// Of several instances, the one to be told of.
-fn telling_one(member: &Member) -> Option<&InstanceHandle> {
+pub(crate) fn telling_one(member: &Member) -> Option<&InstanceHandle> {
     member.instances.values().max_by_key(|instance| telling(instance.now().state()))
 }
 
@@ -58,7 +58,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         restart_count: life.tally.restart_count,
         last_exit: snapshot.last_exit.map(last_exit),
         wanted: life.wanted,
-        health: if life.is_unreachable() { Health::Unreachable } else { Health::Unknown },
+        health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(snapshot.progress.clone().unwrap_or_else(|| life.reason.to_string())),
         next: next_step(&life.state, now),
@@ -143,12 +143,17 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     };
     let process = member.settings.process();
     let words = process.map(|it| std::iter::once(&it.command).chain(&it.args));
-    let container = member.settings.container().map(container_words);
-    let limits = process.map(|it| it.limits).unwrap_or_default();
-    let confined = told_of.and_then(|instance| instance.now().confined);
+    let image = member.settings.container().map(container_words);
+    let now = told_of.map(InstanceHandle::now);
+    let (containment, limits) = confine::held(&member.settings, now.as_ref());
+    let container = now.and_then(|now| now.container).map(|it| confine::container(&it));
     ServerStatus {
+        alive: is_alive(member, &entry),
+        ready: entry.state == ServerState::Running,
+        limits_used: told_of.map(limits_used).unwrap_or_default(),
         entry,
         protocol: None, // The gateway knows.
+        parked: 0,      // So it does of this.
         transitions: transitions
             .iter()
             .map(|it| Transition {
@@ -159,11 +164,13 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
             })
             .collect(),
         last_stderr,
-        command: container.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
+        command: image.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
         config_file: member.settings.source.file.display().to_string(),
+        log_path: log_file.clone(),
         log_file,
-        containment: confined.as_ref().map(|it| confine::containment(it.containment)),
-        limits: confine::limits(confined.as_ref(), limits),
+        containment,
+        limits,
+        container,
         instances: member.instances.values().map(instance_entry).collect(),
     }
 }
@@ -172,6 +179,29 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
 fn container_words(container: &ContainerSettings) -> Vec<String> {
     let args = container.args.iter().flatten();
     [&container.image].into_iter().chain(&container.command).chain(args).cloned().collect()
+}
+
+/// What lives somewhere else has no process here.
+fn is_alive(member: &Member, entry: &ServerEntry) -> bool {
+    match member.settings.remote() {
+        Some(_) => entry.state == ServerState::Running,
+        None => entry.pid.is_some(),
+    }
+}
+
+fn limits_used(instance: &InstanceHandle) -> RestartLimits {
+    let snapshot = instance.now();
+    if snapshot.settings.remote().is_some() {
+        return RestartLimits::default(); // Nothing of it is counted.
+    }
+    let now = tokio::time::Instant::now().into_std();
+    let used = snapshot.life.limits_used(&snapshot.settings.rules, now);
+    RestartLimits {
+        in_a_row: used.in_a_row,
+        max_attempts: used.max_attempts,
+        exits_last_minute: used.exits_last_minute,
+        max_retries_per_minute: used.max_retries_per_minute,
+    }
 }
 
 fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {

@@ -26,7 +26,7 @@ use crate::modern::{self, Manner};
 use crate::names;
 use crate::params::Params;
 use crate::say;
-use crate::server::Server;
+use crate::server::{Past, Server};
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 
@@ -172,6 +172,11 @@ impl Client {
         greeted.or_else(|| self.manner.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
+    /// Whether it has asked anything in the revision without sessions.
+    pub(crate) fn is_modern(&self) -> bool {
+        self.manner.borrow().is_some()
+    }
+
     /// Whether it is there for longer than one request.
     pub(crate) fn stays(&self) -> bool {
         self.entry.stay == Stay::Long
@@ -286,6 +291,16 @@ impl Client {
         is_last
     }
 
+    /// Its request `id` is there now.
+    pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
+        self.open.borrow_mut().insert(id.into(), (open, stream));
+    }
+
+    /// Whether its request `id` is to be answered.
+    pub(crate) fn waits_for(&self, id: &str) -> bool {
+        !self.is_closed.get() && self.open.borrow().contains_key(id)
+    }
+
     /// Its request `id` is answered by somebody else, or never.
     pub(crate) fn forget(&self, id: &str) {
         self.open.borrow_mut().remove(id);
@@ -312,7 +327,7 @@ impl Client {
     fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
         match envelope::parse(text) {
             Ok(Message::Request { id, method, params }) => {
-                self.hear_request(text, id, &method, params, stream, 0)
+                self.hear_request(text, id, &method, params, stream, Past::default())
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -376,7 +391,7 @@ impl Client {
         method: &str,
         params: Option<&str>,
         stream: StreamNo,
-        rounds: u8,
+        past: Past,
     ) -> Heard {
         let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
         if self.open.borrow().contains_key(id) {
@@ -417,16 +432,7 @@ impl Client {
         if manner.is_some() {
             self.manner.replace(manner.clone());
         }
-        self.request(&ask::Request {
-            text,
-            id,
-            method,
-            params,
-            params_text,
-            manner,
-            stream,
-            rounds,
-        });
+        self.request(&ask::Request { text, id, method, params, params_text, manner, stream, past });
         Heard::Asked
     }
 
@@ -507,9 +513,10 @@ impl Conversation for Client {
         for open in open {
             Self::give_up(open, "the client is gone");
         }
-        self.listens.take();
+        let followed = self.hears_no_more();
         self.answer_no_more();
         self.hub.left(self);
+        self.hub.follows_no_more(followed);
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {

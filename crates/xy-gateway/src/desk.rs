@@ -5,6 +5,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -17,14 +19,16 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
-use xy_supervisor::instance::Holder;
+use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::catalog::Kind;
 use crate::client::ask::PATIENCE;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
+use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_PROFILE, Hub};
 use crate::names::quoted;
 use crate::server::{Server, Standing};
+use crate::upstream::RoundTrip;
 
 /// What is to be shown of servers, as it is.
 #[derive(Debug, Default)]
@@ -33,6 +37,8 @@ pub(crate) struct Seen {
     pub(crate) asking: BTreeSet<ServerName>,
     /// The revision that is spoken with each.
     pub(crate) spoken: BTreeMap<ServerName, String>,
+    /// How many calls wait for each.
+    pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
 }
 
 /// What can be asked.
@@ -52,6 +58,10 @@ pub(crate) enum Question {
         within: Duration,
         reply: Reply<Box<RawValue>>,
     },
+    /// Whether one instance answers; `is_other` asks it another question.
+    RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
+    /// The gateway's numbers, as `/metrics` writes them.
+    Numbers { reply: Reply<String> },
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
@@ -85,6 +95,28 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
                 () = reply.closed() => {}
             }
         }
+        Question::RoundTrip { key, is_other, within, reply } => {
+            drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
+        }
+        Question::Numbers { reply } => {
+            let mut numbers = String::new();
+            hub.metrics(&mut numbers);
+            drop(reply.send(Ok(numbers)));
+        }
+    }
+}
+
+/// Asks the very instance, and no other: nobody is started for it.
+async fn round_trip(
+    hub: &Rc<Hub>,
+    key: &InstanceKey,
+    is_other: bool,
+    within: Duration,
+) -> RoundTrip {
+    let server = hub.server(key.server.as_str());
+    match server.and_then(|server| server.upstream(key.holder)) {
+        Some(upstream) => upstream.round_trip(is_other, within).await,
+        None => RoundTrip::Nobody,
     }
 }
 

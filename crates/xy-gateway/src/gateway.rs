@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, ParkSettings};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
-use xy_supervisor::instance::{Holder, InstanceHandle, StateChange};
+use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use xy_supervisor::speak::{Line, Speak};
 
 use crate::bridge::Key;
@@ -31,6 +32,7 @@ use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::{ADVICE, Standing};
+use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
 /// Lines that wait to be taken up; there is one per life of a server.
@@ -73,8 +75,12 @@ pub struct Parts {
     pub lines: Lines,
     /// Where local clients come in.
     pub local: std::os::unix::net::UnixListener,
+    /// Where they come in from then on, should that have been lost.
+    pub local_again: mpsc::Receiver<std::os::unix::net::UnixListener>,
     /// Where clients come in over HTTP, if they may.
     pub http: Option<(SocketAddr, HttpRules)>,
+    /// How much may wait for each server, and for how long.
+    pub park: ParkSettings,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
     /// What is signed with, for clients that come back to another daemon.
@@ -193,6 +199,12 @@ impl Desk {
         self.seen.borrow().spoken.get(server).cloned()
     }
 
+    /// How many calls wait for a server.
+    pub fn parked(&self, server: &ServerName) -> usize {
+        let seen = self.seen.borrow();
+        seen.waiting.get(server).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
+    }
+
     /// The tools of one server, or of all that are there.
     pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
         self.ask(|reply| Question::Tools { server, reply }).await
@@ -214,6 +226,22 @@ impl Desk {
         self.ask(|reply| Question::Request { server, method, params, id, within, reply }).await
     }
 
+    /// Asks one instance something that it must be able to answer; `is_other` asks something
+    /// else than the first time.
+    pub async fn round_trip(
+        &self,
+        key: InstanceKey,
+        is_other: bool,
+        within: Duration,
+    ) -> Result<RoundTrip, CallError> {
+        self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
+    }
+
+    /// The gateway's numbers, as `/metrics` writes them.
+    pub async fn numbers(&self) -> Result<String, CallError> {
+        self.ask(|reply| Question::Numbers { reply }).await
+    }
+
     async fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> Question,
@@ -231,11 +259,21 @@ async fn run(
     (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
-    let Parts { lines: Lines(lines), local, http, manifests_dir, key, control, roster, changes } =
-        parts;
+    let Parts {
+        lines: Lines(lines),
+        local,
+        local_again,
+        http,
+        park,
+        manifests_dir,
+        key,
+        control,
+        roster,
+        changes,
+    } = parts;
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
-    let hub = Hub::new(manifests, control, first_client(), seen, parked);
+    let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -247,7 +285,7 @@ async fn run(
     let (closing, closed) = oneshot::channel::<()>();
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
-    let local = tokio::task::spawn_local(local::serve(local, hub.clone(), leaving));
+    let local = tokio::task::spawn_local(local::serve(local, local_again, hub.clone(), leaving));
     if ended.await == Ok(End::ForGood) {
         leave.send_replace(true);
         let _ = local.await; // It has a limit of its own.
@@ -342,9 +380,8 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         let server = hub.server_of(&member.settings);
         server.configure(member.settings.clone());
         hub.stand(&server, standing(member));
-        for (waited, fault) in server.set_down(down_for_clients(member)) {
-            waited.client.failed(&waited.id, waited.stream, &fault);
-        }
+        server.set_down(down_for_clients(member));
+        server.find_others();
     }
     for server in hub.servers() {
         let is_removed = !roster.contains_key(&server.name);

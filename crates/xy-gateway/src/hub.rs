@@ -2,7 +2,8 @@
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
 //! `lists.rs` answers what there is, `attribution.rs` decides whom a server's words are for,
-//! `tasks.rs` finds tasks, `status.rs` counts.
+//! `tasks.rs` finds tasks, `parking.rs` keeps calls for clients that come back, `houses.rs` those
+//! who cannot be told apart, `watching.rs` what is to be heard of, `status.rs` counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{ParkSettings, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -34,10 +35,13 @@ use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
 mod attribution;
+mod houses;
 mod lists;
+mod lost;
 mod parking;
 mod status;
 mod tasks;
+mod watching;
 
 pub(crate) use lists::no_resource;
 
@@ -77,6 +81,10 @@ pub(crate) struct Hub {
     houses: RefCell<HashMap<HouseKey, House>>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
+    /// How much may wait for each server, and for how long.
+    park: ParkSettings,
+    /// The next place among all calls.
+    next_ticket: Rc<Cell<u64>>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -102,7 +110,7 @@ impl Hub {
         control: Arc<dyn Control>,
         first_client: u64,
         seen: watch::Sender<Seen>,
-        parked: Parked,
+        (parked, park): (Parked, ParkSettings),
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -120,6 +128,8 @@ impl Hub {
             kept: Rc::default(),
             houses: RefCell::default(),
             seen,
+            park,
+            next_ticket: Rc::default(),
             manifests,
             control,
         })
@@ -185,7 +195,11 @@ impl Hub {
     /// The server with these settings, with what is remembered of it if it is new here.
     pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
-            let server = Server::new(settings.clone(), self.manifests.read(settings));
+            let remembered = self.manifests.read(settings);
+            let server =
+                Server::new(settings.clone(), remembered, (self.park, self.next_ticket.clone()));
+            let waiting = server.counts.waiting.clone();
+            self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());
             server
         })
@@ -197,6 +211,7 @@ impl Hub {
         if !server.has_instances() {
             self.servers.borrow_mut().remove(&server.name);
             self.subscriptions.borrow_mut().forget_server(&server.name);
+            self.seen.send_modify(|seen| drop(seen.waiting.remove(&server.name)));
         }
         self.stand(server, Standing::Down("it has been removed".to_owned()));
     }
@@ -210,7 +225,7 @@ impl Hub {
         if let Standing::Down(why) = standing {
             let fault = server.down(&why);
             for waited in server.take_all_waiting(None) {
-                waited.client.failed(&waited.id, waited.stream, &fault);
+                server.give_up(&waited, &fault);
             }
         }
         self.lists_changed();
@@ -222,6 +237,7 @@ impl Hub {
     pub(crate) fn learn(&self, server: &Rc<Server>, by: &Rc<Upstream>, known: Known) -> Rc<Known> {
         let known = Rc::new(known);
         by.set_known(known.clone());
+        server.has_said(&known);
         let for_all = match by.key().holder {
             Holder::Shared => known,
             Holder::Client(_) => {
@@ -342,7 +358,7 @@ impl Hub {
         tokio::task::spawn_local(async move {
             if let Err(fault) = hold.await {
                 for waited in server.take_all_waiting(Some(Holder::Client(number))) {
-                    waited.client.failed(&waited.id, waited.stream, &fault);
+                    server.give_up(&waited, &fault);
                 }
             }
         });
@@ -352,13 +368,7 @@ impl Hub {
     pub(crate) fn opened(&self, upstream: &Rc<Upstream>) {
         let Some(server) = self.server(upstream.key().server.as_str()) else { return };
         let holder = upstream.key().holder;
-        if server.asks() {
-            server.release();
-        } else {
-            for waited in server.take_all_waiting(Some(holder)) {
-                waited.client.again(&waited.id, &waited.text, waited.stream);
-            }
-        }
+        server.release_for(holder);
         match self.level.get() {
             Some(level) => tell_level(upstream, level),
             // It may still keep silent for a client of an earlier daemon.

@@ -41,3 +41,4 @@ mod upstream;
 
 pub use desk::Tool;
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use upstream::RoundTrip;

@@ -28,6 +28,7 @@ use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::Trouble;
 
 mod lists;
+mod pulse;
 mod web;
 
 use lists::learn_lists;
@@ -100,8 +101,10 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
     upstream.tell_strays().await;
+    let mut pulse = pulse::Pulse::default();
     let (why, reply) = loop {
         match told.recv().await {
+            Some(Told::Checkup(checkup)) => pulse.take(&upstream, checkup),
             Some(Told::Close) => {
                 living.is_ended();
                 upstream.take_no_more();
@@ -112,6 +115,9 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
                 // What it said last is still in the pipe.
                 let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
                 living.is_over(exit).await;
+                if exit != Exit::UNSEEN {
+                    pipes.is_dead(); // Its shim has killed whoever was left.
+                }
                 break (format!("`{}` {exit}", server.name), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
@@ -285,7 +291,12 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
     match answer {
         Ok(answer) => of.read(&answer),
         Err(fault) if fault.kind == ErrorKind::Internal => {
-            Came::No(Trouble::Hopeless(fault.to_string()))
+            let what = match of {
+                Hello::Discover => crate::modern::DISCOVER,
+                Hello::Initialize => "initialize",
+            };
+            let why = format!("what it answered to `{what}` cannot be read: {fault}");
+            Came::No(Trouble::Hopeless(why))
         }
         Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
@@ -47,14 +47,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long all clients together may take to hear that the daemon goes.
 const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
 
-/// Lets clients in until `leaving` says so, and tells them that the daemon goes.
+/// Lets clients in until `leaving` says so, and tells them that the daemon goes. Where they
+/// come in may be lost: then `again` brings another.
 pub(crate) async fn serve(
     listener: UnixListener,
+    again: mpsc::Receiver<std::os::unix::net::UnixListener>,
     front: Rc<dyn Front>,
     leaving: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
-    Door { front, own_uid, most_clients: MOST_CLIENTS }.serve(listener, leaving).await;
+    let door = Door { front, own_uid, most_clients: MOST_CLIENTS };
+    door.serve(listener, again, leaving).await;
 }
 
 /// Who may come in, and where to.
@@ -65,7 +68,12 @@ struct Door {
 }
 
 impl Door {
-    async fn serve(&self, listener: UnixListener, mut leaving: watch::Receiver<bool>) {
+    async fn serve(
+        &self,
+        mut listener: UnixListener,
+        mut again: mpsc::Receiver<std::os::unix::net::UnixListener>,
+        mut leaving: watch::Receiver<bool>,
+    ) {
         let mut clients = JoinSet::new();
         let is_leaving = leaving.clone();
         loop {
@@ -74,6 +82,13 @@ impl Door {
                 _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
                 Some(_) = clients.join_next() => continue,
                 accepted = listener.accept() => accepted,
+                Some(another) = again.recv() => {
+                    match another.set_nonblocking(true).and_then(|()| UnixListener::from_std(another)) {
+                        Ok(another) => listener = another,
+                        Err(problem) => tracing::error!(%problem, "the MCP socket cannot be used"),
+                    }
+                    continue;
+                }
             };
             match accepted {
                 Ok((stream, _)) => match self.admit(&stream, clients.len()) {

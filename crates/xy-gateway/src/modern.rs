@@ -27,6 +27,9 @@ pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 /// The extension by which results can be fetched later.
 pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 
+/// What somebody can do who can fetch results later, and nothing else.
+pub(crate) const CAN_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
 /// What only this revision asks.
 pub(crate) const DISCOVER: &str = "server/discover";
 pub(crate) const LISTEN: &str = "subscriptions/listen";
@@ -49,6 +52,13 @@ pub(crate) struct Manner {
     pub(crate) info: Option<Box<str>>,
     /// The least it wants to know of what the server logs meanwhile; nothing, if it says none.
     pub(crate) level: Option<Level>,
+}
+
+impl Manner {
+    /// Whether the client knows tasks.
+    pub(crate) fn has_tasks(&self) -> bool {
+        has_tasks(&self.capabilities)
+    }
 }
 
 /// Why a request cannot be taken as it is.
@@ -312,6 +322,40 @@ pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> St
     )
 }
 
+/// Whether capabilities, as they are written, have the extension of tasks.
+pub(crate) fn has_tasks(capabilities: &str) -> bool {
+    // Most have not.
+    memchr::memmem::find(capabilities.as_bytes(), TASKS.as_bytes()).is_some()
+        && Members::read(capabilities)
+            .and_then(|members| Members::read(members.get("extensions")?))
+            .is_some_and(|extensions| extensions.get(TASKS).is_some_and(|it| it.starts_with('{')))
+}
+
+/// Whether a server that answered `server/discover` like this has it.
+pub(crate) fn offers_tasks(discovered: &str) -> bool {
+    let members = Members::read(discovered);
+    members.is_some_and(|it| it.get("capabilities").is_some_and(has_tasks))
+}
+
+/// Our own answer to `server/discover`, which offers no extension, with that of tasks.
+pub(crate) fn with_tasks(discovered: &str) -> String {
+    let capabilities = Members::read(discovered).and_then(|it| it.get("capabilities"));
+    let Some(before) = capabilities.filter(|it| it.starts_with('{')) else {
+        return discovered.to_owned();
+    };
+    let comma = if before == "{}" { "" } else { "," };
+    let mut edits = Edits::of(discovered.as_bytes());
+    edits.replace(&before[..1], format!("{}{comma}", &CAN_TASKS[..CAN_TASKS.len() - 1]));
+    String::from_utf8_lossy(&edits.to_vec()).into_owned()
+}
+
+/// What is told to who asks about tasks and has not said that it knows them.
+pub(crate) fn knows_no_tasks() -> Wrong {
+    let message = format!("the request does not declare the extension `{TASKS}`");
+    let data = format!(r#"{{"requiredCapabilities":{CAN_TASKS}}}"#);
+    Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) }
+}
+
 /// Capabilities without the extension that both sides would have to know.
 pub(crate) fn without_tasks(capabilities: &Members<'_>) -> String {
     let extensions = capabilities.get("extensions").and_then(Members::read);
@@ -424,5 +468,24 @@ mod tests {
         let back = introduced_from("s", tasks, "2025-06-18");
         assert!(back.contains(r#"{"extensions":{"y":{}},"tools":{}}"#), "{back}");
         assert!(back.contains(r#""serverInfo":{"name":"s","version":"unknown"}"#), "{back}");
+    }
+
+    #[test]
+    fn tasks_are_an_extension_that_is_declared_and_offered() {
+        assert!(has_tasks(CAN_TASKS));
+        let odd =
+            [r#"{"extensions":{"x":"TASKS"}}"#, r#"{"TASKS":{}}"#, r#"{"extensions":["TASKS"]}"#];
+        for odd in odd.iter().chain(&[r#"{"extensions":{"TASKS":7}}"#, "{}", "7", ""]) {
+            assert!(!has_tasks(&odd.replace("TASKS", TASKS)), "{odd}");
+        }
+        for before in [r#"{"capabilities":{"a":1.50},"x":1}"#, r#"{"capabilities":{}}"#] {
+            let after = with_tasks(before);
+            assert!(offers_tasks(&after) && !offers_tasks(before), "{after}");
+            let after: Value = serde_json::from_str(&after).unwrap();
+            assert_eq!(after["capabilities"]["extensions"], serde_json::json!({ TASKS: {} }));
+        }
+        let wrong = knows_no_tasks();
+        let data: Value = serde_json::from_str(&wrong.data.unwrap()).unwrap();
+        assert!(has_tasks(&data["requiredCapabilities"].to_string()));
     }
 }

@@ -22,7 +22,7 @@ const MOST_ELICITATIONS: usize = 1000;
 const MOST: usize = 100_000;
 
 /// An id that is longer is not remembered.
-const LONGEST_ID: usize = 1024;
+pub(crate) const LONGEST_ID: usize = 1024;
 
 /// A server may keep a task a little longer than it said.
 const GRACE: Duration = Duration::from_secs(60);
@@ -38,9 +38,14 @@ pub(crate) struct Owners {
     count: u64,
 }
 
+/// Whose something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+pub(crate) enum Owner {
+    /// One client's, for as long as it is there.
     Client(u64),
+    /// That of whoever has this token, in the revision in which a client is there for one
+    /// request, and comes back for its tasks as another.
+    Token(u64),
     /// Several were given the same.
     Unclear,
 }
@@ -62,6 +67,8 @@ struct Task {
     state: State,
     /// What its progress is told under, to us and to the client.
     token: Option<(u64, Box<str>)>,
+    /// Its server may say something about it without naming it.
+    is_spoken_of: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,19 +105,31 @@ pub(crate) enum Found {
 impl Owners {
     /// A server has begun a task for a client.
     pub(crate) fn begun(&mut self, at: &InstanceKey, client: u64, new: NewTask<'_>, now: Instant) {
+        self.begun_for(at, Owner::Client(client), new, now);
+    }
+
+    /// A server has begun a task for somebody. One more than there may be is not remembered,
+    /// so that whoever asks for it is told that there is none.
+    pub(crate) fn begun_for(
+        &mut self,
+        at: &InstanceKey,
+        owner: Owner,
+        new: NewTask<'_>,
+        now: Instant,
+    ) {
         self.forget_old(now);
-        let is_full = self.tasks_of(client) >= MOST_TASKS || self.len() >= MOST;
+        let is_full = self.count_of(owner) >= MOST_TASKS || self.len() >= MOST;
         if new.id.len() > LONGEST_ID || is_full {
             return;
         }
         self.count += 1;
-        let life = new.life.map_or(LONGEST_LIFE, |life| life.saturating_add(GRACE));
         let task = Task {
-            owner: Owner::Client(client),
+            owner,
             place: self.count,
-            ends: now + life.min(LONGEST_LIFE),
+            ends: now + kept_for(new.life),
             state: State::Working,
             token: new.token,
+            is_spoken_of: matches!(owner, Owner::Client(_)),
         };
         let tasks = self.tasks.entry(at.clone()).or_default();
         match tasks.get_mut(new.id) {
@@ -121,26 +140,66 @@ impl Owners {
         }
     }
 
-    /// How many tasks a client has.
-    pub(crate) fn tasks_of(&self, client: u64) -> usize {
+    /// How many tasks somebody has.
+    fn count_of(&self, owner: Owner) -> usize {
         let all = self.tasks.values().flat_map(HashMap::values);
-        all.filter(|task| task.owner == Owner::Client(client)).count()
+        all.filter(|task| task.owner == owner).count()
     }
 
-    /// The same, of those whose time is not over.
+    /// How many tasks a client has whose time is not over.
     pub(crate) fn tasks_now(&mut self, client: u64, now: Instant) -> usize {
         self.forget_old(now);
-        self.tasks_of(client)
+        self.count_of(Owner::Client(client))
+    }
+
+    /// Whether whoever has this token may have one more task. If not, one that is over makes
+    /// room: what came of it was told with the news that it is over.
+    pub(crate) fn has_room_for(&mut self, token: u64, now: Instant) -> bool {
+        let owner = Owner::Token(token);
+        if self.len() < MOST_TASKS || self.count_of(owner) < MOST_TASKS && self.len() < MOST {
+            return true; // Nearly always, without looking at each of them.
+        }
+        self.forget_old(now);
+        if self.count_of(owner) >= MOST_TASKS {
+            self.forget_one_over(owner);
+        }
+        self.count_of(owner) < MOST_TASKS && self.len() < MOST
+    }
+
+    /// Forgets the oldest task of somebody that is not worked on.
+    fn forget_one_over(&mut self, owner: Owner) {
+        let all = self.tasks.values().flat_map(HashMap::values);
+        let over = all.filter(|task| task.owner == owner && task.state != State::Working);
+        if let Some(place) = over.map(|task| task.place).min() {
+            for tasks in self.tasks.values_mut() {
+                tasks.retain(|_, task| task.place != place);
+            }
+            self.tasks.retain(|_, tasks| !tasks.is_empty());
+        }
     }
 
     /// Who owns a task of this instance.
     pub(crate) fn owner_of_task(&self, at: &InstanceKey, id: &str) -> Option<u64> {
+        match self.owner_of(at, id) {
+            Some(Owner::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The same, whoever that may be.
+    pub(crate) fn owner_of(&self, at: &InstanceKey, id: &str) -> Option<Owner> {
         let task = self.tasks.get(at)?.get(id)?;
         match (task.owner, &task.state) {
             // A later life of the server may give the same id to somebody else.
             (Owner::Unclear, _) | (_, State::Lost(_)) => None,
-            (Owner::Client(client), _) => Some(client),
+            (owner, _) => Some(owner),
         }
+    }
+
+    /// Whether an instance may be working on a task of somebody.
+    pub(crate) fn is_worked_on(&self, at: &InstanceKey, owner: Owner, id: &str) -> bool {
+        let task = self.tasks.get(at).and_then(|tasks| tasks.get(id));
+        task.is_some_and(|task| task.owner == owner && task.state == State::Working)
     }
 
     /// Whether a server has been heard of this task, whosever it is.
@@ -150,10 +209,20 @@ impl Owners {
 
     /// Where a client's task is, at any server.
     pub(crate) fn find(&self, client: u64, id: &str) -> Found {
+        self.find_for(Owner::Client(client), id, |_| true)
+    }
+
+    /// Where somebody's task is, at any instance that is theirs to ask.
+    pub(crate) fn find_for(
+        &self,
+        owner: Owner,
+        id: &str,
+        is_theirs: impl Fn(&InstanceKey) -> bool,
+    ) -> Found {
         let mut found = Found::Nowhere;
         for (at, tasks) in &self.tasks {
             let Some(task) = tasks.get(id) else { continue };
-            if task.owner != Owner::Client(client) {
+            if task.owner != owner || !is_theirs(at) {
                 continue;
             }
             found = match (&task.state, found) {
@@ -190,6 +259,13 @@ impl Owners {
         }
     }
 
+    /// A server says of a task that it keeps it for so long.
+    pub(crate) fn keeps(&mut self, at: &InstanceKey, id: &str, life: Duration, now: Instant) {
+        if let Some(task) = self.tasks.get_mut(at).and_then(|tasks| tasks.get_mut(id)) {
+            task.ends = now + kept_for(Some(life));
+        }
+    }
+
     /// Whose progress is told under this token, and what they call it.
     pub(crate) fn by_token(&self, at: &InstanceKey, token: u64) -> Option<(u64, &str)> {
         let tasks = self.tasks.get(at)?;
@@ -204,8 +280,9 @@ impl Owners {
     /// Whether the instance may be working on a task of somebody else.
     pub(crate) fn works_for_others(&self, at: &InstanceKey, client: u64, now: Instant) -> bool {
         let tasks = self.tasks.get(at).into_iter().flat_map(HashMap::values);
-        let others = tasks.filter(|task| task.owner != Owner::Client(client));
-        others.into_iter().any(|task| task.state == State::Working && now < task.ends)
+        let mut others =
+            tasks.filter(|task| task.is_spoken_of && task.owner != Owner::Client(client));
+        others.any(|task| task.state == State::Working && now < task.ends)
     }
 
     /// A client is asked to do something elsewhere; its server will say when that is done.
@@ -229,7 +306,7 @@ impl Owners {
         }
         match owner? {
             Owner::Client(client) => Some(client),
-            Owner::Unclear => None,
+            Owner::Token(_) | Owner::Unclear => None,
         }
     }
 
@@ -279,6 +356,11 @@ impl Owners {
         self.tasks.values().map(HashMap::len).sum::<usize>()
             + self.elicitations.values().map(HashMap::len).sum::<usize>()
     }
+}
+
+/// For how long a task is remembered that its server keeps for so long.
+fn kept_for(life: Option<Duration>) -> Duration {
+    life.map_or(LONGEST_LIFE, |life| life.saturating_add(GRACE)).min(LONGEST_LIFE)
 }
 
 #[cfg(test)]
@@ -369,9 +451,66 @@ mod tests {
         }
         all.begun(&at("s"), 2, new(&"x".repeat(LONGEST_ID + 1)), now);
         all.elicited(&at("s"), 2, &"x".repeat(LONGEST_ID + 1));
-        assert_eq!((all.tasks_of(1), all.len()), (MOST_TASKS, MOST_TASKS + MOST_ELICITATIONS));
+        assert_eq!(
+            (all.count_of(Owner::Client(1)), all.len()),
+            (MOST_TASKS, MOST_TASKS + MOST_ELICITATIONS)
+        );
         assert_eq!(all.tasks_now(1, now + Duration::from_secs(10) + GRACE), 0);
         let first: Vec<_> = all.all_of(1);
         assert_eq!(first, []);
+    }
+
+    #[test]
+    fn a_task_of_a_token_is_found_by_whoever_has_that_and_asks_where_it_is() {
+        let (mut all, now) = (Owners::default(), Instant::now());
+        let (mine, other) = (Owner::Token(1), Owner::Token(2));
+        let find = |all: &Owners, owner| all.find_for(owner, "t", |_| true);
+        all.begun_for(&at("s"), mine, new("t"), now);
+        assert_eq!(find(&all, mine), Found::At(at("s")));
+        assert_eq!((find(&all, other), all.find(1, "t")), (Found::Nowhere, Found::Nowhere));
+        assert_eq!(all.find_for(mine, "t", |_| false), Found::Nowhere, "another instance");
+        assert!(!all.works_for_others(&at("s"), 1, now), "what is said of it names it");
+        all.left(1, now);
+        assert_eq!(all.owner_of(&at("s"), "t"), Some(mine), "no client takes it along");
+        all.begun_for(&at("r"), mine, new("t"), now);
+        assert_eq!(find(&all, mine), Found::Several);
+        all.begun_for(&at("r"), other, new("t"), now);
+        assert_eq!(find(&all, mine), Found::At(at("s")), "at the other it was given to two");
+        assert_eq!((find(&all, other), all.owner_of(&at("r"), "t")), (Found::Nowhere, None));
+        all.lost(&at("s"), "it crashed");
+        assert_eq!(find(&all, mine), Found::Lost("it crashed".to_owned()));
+    }
+
+    #[test]
+    fn a_task_is_kept_for_as_long_as_its_server_says_last() {
+        let (mut all, now) = (Owners::default(), Instant::now());
+        all.begun_for(&at("s"), Owner::Token(1), new("t"), now);
+        all.keeps(&at("s"), "t", Duration::MAX, now);
+        all.forget_old(now + Duration::from_secs(1000));
+        assert!(all.is_worked_on(&at("s"), Owner::Token(1), "t"));
+        all.keeps(&at("s"), "t", Duration::ZERO, now);
+        all.forget_old(now + GRACE);
+        assert!(!all.knows_task(&at("s"), "t"));
+    }
+
+    #[test]
+    fn what_is_over_makes_room_and_what_is_worked_on_does_not() {
+        let (mut all, now) = (Owners::default(), Instant::now());
+        let mine = Owner::Token(1);
+        for number in 0..MOST_TASKS {
+            assert!(all.has_room_for(1, now));
+            all.begun_for(&at("s"), mine, new(&number.to_string()), now);
+        }
+        assert!(!all.has_room_for(1, now) && all.has_room_for(2, now));
+        all.begun_for(&at("s"), mine, new("more"), now);
+        assert_eq!(all.find_for(mine, "more", |_| true), Found::Nowhere);
+        all.ended(&at("s"), "7");
+        assert!(all.has_room_for(1, now));
+        assert_eq!((all.len(), all.knows_task(&at("s"), "7")), (MOST_TASKS - 1, false));
+        assert!(all.has_room_for(1, now), "it was made once");
+        all.begun_for(&at("s"), mine, new("more"), now);
+        assert!(!all.has_room_for(1, now));
+        assert!(all.has_room_for(1, now + Duration::from_secs(10) + GRACE));
+        assert_eq!(all.len(), 0, "what is old is forgotten");
     }
 }

@@ -14,7 +14,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::advance;
 use xy_config::settings::{
-    CallRules, Isolation, Limits, ProcessSettings, Rules, ServerKind, ServerSettings, Source,
+    CallRules, Isolation, Limits, ParkSettings, ProcessSettings, Rules, ServerKind, ServerSettings,
+    Source,
 };
 use xy_protocol::control;
 use xy_protocol::error::CallError;
@@ -37,7 +38,9 @@ use crate::upstream::wire::Wire;
 mod attribution;
 mod ears;
 mod eras;
+mod park;
 mod patience;
+mod round_trip;
 mod tasks;
 mod turns;
 
@@ -74,6 +77,8 @@ struct Play {
 struct Sent {
     messages: RefCell<Vec<Vec<u8>>>,
     written: Cell<usize>,
+    /// From this one on nobody has read them.
+    unread_from: Cell<Option<u64>>,
 }
 
 impl Wire for Sent {
@@ -89,6 +94,10 @@ impl Wire for Sent {
 
     fn is_written(&self, place: u64) -> bool {
         place < self.written.get() as u64
+    }
+
+    fn unread_from(&self) -> Option<u64> {
+        self.unread_from.get()
     }
 
     fn waiting(&self) -> usize {
@@ -108,9 +117,18 @@ impl Play {
     }
 
     async fn of(calls: CallRules, is_adopted: bool, introduction: &Introduction) -> Self {
+        Self::where_may_wait(ParkSettings::default(), calls, is_adopted, introduction).await
+    }
+
+    async fn where_may_wait(
+        park: ParkSettings,
+        calls: CallRules,
+        is_adopted: bool,
+        introduction: &Introduction,
+    ) -> Self {
         let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
-        let parked = Parked::new(Key::of(b"secret"), 1);
+        let parked = (Parked::new(Key::of(b"secret"), 1), park);
         let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);

@@ -1,13 +1,14 @@
-//! One server, as clients meet it: whether it is there, what is known of it, and the calls
-//! that wait for it. `server/turn.rs` has clients take turns.
+//! One server, as clients meet it: whether it is there, and what is known of it.
+//! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use tokio::task::AbortHandle;
-use xy_config::settings::{Isolation, ServerSettings};
+use tokio::time::Instant;
+use xy_config::settings::{Isolation, ParkSettings, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -22,15 +23,11 @@ use crate::manifest::Remembered;
 use crate::upstream::{Caller, Request, Upstream, Watch};
 
 mod hunch;
+mod park;
 mod turn;
 
 pub(crate) use hunch::Hunch;
-
-/// Calls that may wait for one server to come up, or for their turn.
-const MOST_WAITING: usize = 1000;
-
-/// The same, in bytes.
-const MOST_WAITING_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
 
 /// What helps where clients wait for each other.
 pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
@@ -66,28 +63,34 @@ pub(crate) struct Server {
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
+    /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
-    next_ticket: Cell<u64>,
+    waiting_bytes: Cell<u64>,
+    /// The next ticket, of all servers: a call may go to another one when it is looked at again.
+    next_ticket: Rc<Cell<u64>>,
+    /// Nothing that waits is sent before then.
+    not_before: Cell<Option<Instant>>,
+    /// Those that waited are being sent: they overtake nobody.
+    is_releasing: Cell<bool>,
+    /// How much may wait, and for how long.
+    park: ParkSettings,
+    pub(crate) counts: Counts,
+    /// What an instance of this very program has said last that it offers, here and not to an
+    /// earlier daemon.
+    said: RefCell<Option<Rc<Known>>>,
 }
 
-/// A call that waits for its server.
-pub(crate) struct Waiting {
-    ticket: u64,
-    pub(crate) client: Rc<Client>,
-    holder: Holder,
-    pub(crate) id: Box<str>,
-    pub(crate) text: Vec<u8>,
-    pub(crate) stream: StreamNo,
-    /// Ends the wait after a while.
-    timer: Option<AbortHandle>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(timer) = &self.timer {
-            timer.abort();
-        }
-    }
+/// What is counted of a server's calls.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Those that wait. Others look at it from their threads.
+    pub(crate) waiting: Arc<AtomicUsize>,
+    /// Those that had to wait, ever.
+    pub(crate) parked: Cell<u64>,
+    /// Those that were sent again, ever.
+    pub(crate) again: Cell<u64>,
+    /// Those of which nobody knows whether they were done, ever.
+    pub(crate) unknown: Cell<u64>,
 }
 
 /// Where a call went.
@@ -95,11 +98,15 @@ pub(crate) enum Went {
     /// To the server.
     Sent(Open),
     /// It waits; `is_first` of its holder, who may have to be told to come.
-    Waits { open: Open, ticket: u64, is_first: bool },
+    Waits { open: Open, is_first: bool },
 }
 
 impl Server {
-    pub(crate) fn new(settings: Arc<ServerSettings>, remembered: Option<Remembered>) -> Rc<Self> {
+    pub(crate) fn new(
+        settings: Arc<ServerSettings>,
+        remembered: Option<Remembered>,
+        (park, next_ticket): (ParkSettings, Rc<Cell<u64>>),
+    ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
         let era = remembered.as_ref().map(|it| it.known.introduction.era());
         Rc::new(Self {
@@ -116,7 +123,13 @@ impl Server {
             upstreams: RefCell::default(),
             down: RefCell::default(),
             waiting: RefCell::default(),
-            next_ticket: Cell::new(0),
+            waiting_bytes: Cell::new(0),
+            next_ticket,
+            not_before: Cell::new(None),
+            is_releasing: Cell::new(false),
+            park,
+            counts: Counts::default(),
+            said: RefCell::default(),
         })
     }
 
@@ -176,6 +189,7 @@ impl Server {
         if self.asks.get() {
             upstream.take_turns();
         }
+        upstream.may_park(self.park);
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
@@ -184,7 +198,18 @@ impl Server {
         let before = self.settings.replace(settings);
         if before.kind != self.settings.borrow().kind {
             self.asks.set(false);
+            self.said.take();
         }
+    }
+
+    /// An instance has said what it offers.
+    pub(crate) fn has_said(&self, known: &Rc<Known>) {
+        *self.said.borrow_mut() = Some(known.clone());
+    }
+
+    /// What an instance has said last, if any did while this daemon was there.
+    pub(crate) fn said(&self) -> Option<Rc<Known>> {
+        self.said.borrow().clone()
     }
 
     /// An instance is over, unless a later one has taken its place.
@@ -203,121 +228,93 @@ impl Server {
         stream: StreamNo,
     ) -> Result<Went, CallError> {
         let holder = self.holder(client);
+        request.past.ticket = Some(self.ticket(&request.past));
         if let Some(upstream) = self.upstream(holder) {
-            if !request.follow.is_of_task() && self.must_wait(client, &upstream) {
-                return self.wait(client, holder, &request, stream);
+            let is_modern = request.manner.is_some();
+            if !request.follow.is_of_task()
+                && self.must_wait(client, is_modern, &request.past, &upstream)
+            {
+                return self.wait_for(client, holder, &request, stream);
             }
-            let rules = self.settings.borrow().rules.calls;
-            request.watch = Watch::begin(rules, || {
-                let (method, about) = request.what;
-                let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
-                format!("`{}{}`", quoted(method), about.unwrap_or_default())
-            });
-            let is_watched = request.watch.is_some();
-            let across = bridge::between(client, &request, upstream.era())?;
-            let caller = Caller::Client {
-                client: client.clone(),
-                id: request.id.into(),
-                stream,
-                token: request.token.map(Into::into),
-                follow: request.follow.clone(),
-                manner: request.manner.clone(),
-                across,
-            };
-            let ours = upstream.forward(request, caller)?;
-            if is_watched {
-                upstream.keep_watch();
-            }
-            return Ok(Went::Sent(Open::Sent { upstream, ours }));
+            return self.send(client, &upstream, request, stream).map(Went::Sent);
         }
-        if let Standing::Down(why) = &*self.standing.borrow() {
-            return Err(self.down(why));
+        if let Some(why) = self.no_successor(holder) {
+            return Err(self.down(&why));
         }
-        if let Some(why) = self.down.borrow().get(&holder) {
-            return Err(self.down(why));
-        }
-        self.wait(client, holder, &request, stream)
+        self.wait_for(client, holder, &request, stream)
     }
 
-    fn wait(
+    /// What looks after the time that a request takes, since it was first sent.
+    fn watch(&self, request: &Request<'_>) -> Option<Rc<Watch>> {
+        if let Some(watch) = &request.past.rounds.watch {
+            watch.touch();
+            return Some(watch.clone());
+        }
+        Watch::begin(self.settings.borrow().rules.calls, || {
+            let (method, about) = request.what;
+            let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
+            format!("`{}{}` of `{}`", quoted(method), about.unwrap_or_default(), self.name)
+        })
+    }
+
+    fn send(
+        &self,
+        client: &Rc<Client>,
+        upstream: &Rc<Upstream>,
+        mut request: Request<'_>,
+        stream: StreamNo,
+    ) -> Result<Open, CallError> {
+        request.watch = self.watch(&request);
+        let is_watched = request.watch.is_some();
+        let (was_sent, was_watched) = (request.past.was_sent, request.past.rounds.watch.is_some());
+        let across = bridge::between(client, &request, upstream.era())?;
+        let caller = Caller::Client {
+            client: client.clone(),
+            id: request.id.into(),
+            stream,
+            token: request.token.map(Into::into),
+            follow: request.follow.clone(),
+            manner: request.manner.clone(),
+            across,
+        };
+        let ours = upstream.forward(request, caller)?;
+        if was_sent {
+            self.count_again();
+        }
+        match is_watched {
+            true if was_watched => upstream.watch_anew(),
+            true => upstream.keep_watch(),
+            false => {}
+        }
+        Ok(Open::Sent { upstream: upstream.clone(), ours })
+    }
+
+    fn wait_for(
         self: &Rc<Self>,
         client: &Rc<Client>,
         holder: Holder,
         request: &Request<'_>,
         stream: StreamNo,
     ) -> Result<Went, CallError> {
-        let mut waiting = self.waiting.borrow_mut();
-        let bytes: usize = waiting.iter().map(|it| it.text.len()).sum();
-        if waiting.len() >= MOST_WAITING || bytes + request.text.len() > MOST_WAITING_BYTES {
-            let message = format!("too many calls wait for `{}`", self.name);
-            return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
-        }
-        let is_first = !waiting.iter().any(|it| it.holder == holder);
-        let ticket = self.next_ticket.replace(self.next_ticket.get() + 1);
-        waiting.push_back(Waiting {
-            ticket,
+        self.check_room(request.text.len())?; // Before it is copied.
+        let call = ToWait {
             client: client.clone(),
             holder,
             id: request.id.into(),
-            text: request.text.to_vec(),
+            text: request.text.into(),
             stream,
-            timer: None,
-        });
-        let open = Open::Waiting { server: self.clone(), ticket };
-        Ok(Went::Waits { open, ticket, is_first })
-    }
-
-    /// The wait of a call ends with this.
-    pub(crate) fn set_timer(&self, ticket: u64, timer: AbortHandle) {
-        if let Some(waiting) = self.waiting.borrow_mut().iter_mut().find(|it| it.ticket == ticket) {
-            waiting.timer = Some(timer);
-        }
-    }
-
-    /// Takes a call out that waits; `None` if it does not wait any more.
-    pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
-        let mut waiting = self.waiting.borrow_mut();
-        let place = waiting.iter().position(|it| it.ticket == ticket)?;
-        waiting.remove(place)
-    }
-
-    /// Takes all out that wait for an instance, in order.
-    pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<Waiting> {
-        self.take_those(|it| holder.is_none_or(|holder| holder == it.holder))
-    }
-
-    fn take_those(&self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        let all = std::mem::take(&mut *self.waiting.borrow_mut());
-        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-        for one in all {
-            if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
-        }
-        *self.waiting.borrow_mut() = left;
-        taken
-    }
-
-    /// Which of its instances for one client each are not there; answers the calls that
-    /// waited for one in vain, each with the reason.
-    pub(crate) fn set_down(&self, down: HashMap<Holder, String>) -> Vec<(Waiting, CallError)> {
-        let mut lost = Vec::new();
-        for (holder, why) in &down {
-            let waited = self.take_all_waiting(Some(*holder));
-            lost.extend(waited.into_iter().map(|waited| (waited, self.down(why))));
-        }
-        *self.down.borrow_mut() = down;
-        lost
-    }
-
-    /// How many calls wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.borrow().len()
+            is_modern: request.manner.is_some(),
+            past: request.past.clone(),
+        };
+        let (open, is_first) = self.wait(call);
+        Ok(Went::Waits { open, is_first })
     }
 
     /// Why it cannot be asked.
     pub(crate) fn down(&self, why: &str) -> CallError {
         let name = &self.name;
-        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running"))
-            .cause(why)
-            .hint(format!("start it with `xy start {name}`"))
+        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(
+            format!("`xy logs {name}` shows what it said last, and `xy start {name}` starts it"),
+        )
     }
 }

@@ -7,6 +7,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
+use xy_mcp::members::Members;
+
+use crate::modern::{CAN_TASKS, CAPABILITIES};
+use crate::names::quoted;
 
 /// A task, as it is told of.
 #[derive(Debug, Default, Deserialize)]
@@ -17,11 +21,21 @@ struct Task<'t> {
     status: Option<&'t RawValue>,
     #[serde(borrow, default)]
     ttl: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "ttlMs")]
+    ttl_ms: Option<&'t RawValue>,
+    #[serde(borrow, default, rename = "resultType")]
+    kind: Option<&'t RawValue>,
 }
 
 impl Task<'_> {
     fn id(&self) -> Option<String> {
         self.id.and_then(|id| text_of(id.get())).map(Into::into)
+    }
+
+    /// How long it is kept; `None` for ever, or if that cannot be read.
+    fn life(&self) -> Option<Duration> {
+        let millis: f64 = self.ttl.or(self.ttl_ms)?.get().parse().ok()?;
+        Duration::try_from_secs_f64(millis / 1000.0).ok()
     }
 }
 
@@ -33,9 +47,29 @@ pub(crate) fn begun(result: &str) -> Option<(String, Option<Duration>)> {
         task: Task<'t>,
     }
     let Begun { task } = serde_json::from_str(result).ok()?;
-    let millis: Option<f64> = task.ttl.and_then(|ttl| ttl.get().parse().ok());
-    let life = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1000.0).ok());
-    Some((task.id()?, life))
+    Some((task.id()?, task.life()))
+}
+
+/// The same in the revision without sessions, where the result itself is the task.
+pub(crate) fn created(result: &str) -> Option<(String, Option<Duration>)> {
+    // Hardly any result is one, and all of it has to be read to know.
+    memchr::memmem::find(result.as_bytes(), br#""task""#)?;
+    let task: Task<'_> = serde_json::from_str(result).ok()?;
+    (task.kind?.get() == r#""task""#).then(|| Some((task.id()?, task.life())))?
+}
+
+/// How long a task is kept of which a result tells, if it says that; `null` is for ever.
+pub(crate) fn kept(result: &str) -> Option<Duration> {
+    match Members::read(result)?.get("ttlMs")? {
+        "null" => Some(Duration::MAX),
+        millis => Duration::try_from_secs_f64(millis.parse::<f64>().ok()? / 1000.0).ok(),
+    }
+}
+
+/// What a modern server is asked with about a task that is nobody's.
+pub(crate) fn params_for_modern(id: &str) -> String {
+    let meta = format!(r#"{{"{CAPABILITIES}":{CAN_TASKS}}}"#);
+    format!(r#"{{"taskId":{},"_meta":{meta}}}"#, quoted(id))
 }
 
 /// The task that a result or a notification tells of, and whether it has come to its end.
@@ -116,6 +150,30 @@ mod tests {
         ] {
             let expected = expected.map(|(id, life)| (id.to_owned(), life));
             assert_eq!(begun(result), expected, "{result}");
+        }
+    }
+
+    #[test]
+    fn without_sessions_a_result_is_the_task_itself() {
+        let second = Some(Duration::from_secs(1));
+        for (result, expected) in [
+            (r#"{"resultType":"task","taskId":"a","ttlMs":1000}"#, Some(("a", second))),
+            (r#"{"resultType":"task","taskId":"a","ttlMs":null}"#, Some(("a", None))),
+            (r#"{"resultType":"task","taskId":"a","ttlMs":-1}"#, Some(("a", None))),
+            (r#"{"resultType":"complete","taskId":"a","x":"task"}"#, None),
+            (r#"{"resultType":"task","task":{"taskId":"a"}}"#, None),
+            (r#"{"resultType":"task","taskId":7}"#, None),
+            (r#"{"resultType":"task","taskId":"a","taskId":"b"}"#, None),
+            (r#"{"taskId":"a"}"#, None),
+            (r#"["task"]"#, None),
+        ] {
+            let expected = expected.map(|(id, life)| (id.to_owned(), life));
+            assert_eq!(created(result), expected, "{result}");
+        }
+        assert_eq!(kept(r#"{"taskId":"a","ttlMs":1000}"#), second);
+        assert_eq!(kept(r#"{"ttlMs":null}"#), Some(Duration::MAX));
+        for odd in ["{}", r#"{"ttlMs":"x"}"#, r#"{"ttlMs":-1}"#, r#"{"ttlMs":1e999}"#] {
+            assert_eq!(kept(odd), None, "{odd}");
         }
     }
 

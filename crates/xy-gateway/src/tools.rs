@@ -19,10 +19,14 @@ use crate::hub::Hub;
 use crate::say;
 
 mod add_server;
+mod get_diagnostics;
 mod list_servers;
 mod reload_server;
 mod remove_server;
 mod report;
+mod restart_server;
+mod self_test;
+mod server_logs;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +35,23 @@ enum Own {
     Remove,
     Reload,
     List,
+    Restart,
+    Logs,
+    SelfTest,
+    Diagnostics,
 }
 
 impl Own {
-    const ALL: [Self; 4] = [Self::Add, Self::Remove, Self::Reload, Self::List];
+    const ALL: [Self; 8] = [
+        Self::Add,
+        Self::Remove,
+        Self::Reload,
+        Self::List,
+        Self::Restart,
+        Self::Logs,
+        Self::SelfTest,
+        Self::Diagnostics,
+    ];
 
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|own| own.name() == name)
@@ -46,6 +63,10 @@ impl Own {
             Self::Remove => "remove_server",
             Self::Reload => "reload_server",
             Self::List => "list_servers",
+            Self::Restart => "restart_server",
+            Self::Logs => "server_logs",
+            Self::SelfTest => "self_test",
+            Self::Diagnostics => "get_diagnostics",
         }
     }
 
@@ -56,6 +77,10 @@ impl Own {
             Self::Remove => remove_server::definition(),
             Self::Reload => reload_server::definition(),
             Self::List => list_servers::definition(),
+            Self::Restart => restart_server::definition(),
+            Self::Logs => server_logs::definition(),
+            Self::SelfTest => self_test::definition(),
+            Self::Diagnostics => get_diagnostics::definition(),
         }
     }
 
@@ -65,6 +90,10 @@ impl Own {
             Self::Remove => remove_server::call(hub, read(arguments)?).await,
             Self::Reload => reload_server::call(hub, read(arguments)?).await,
             Self::List => list_servers::call(hub, read(arguments)?).await,
+            Self::Restart => restart_server::call(hub, read(arguments)?).await,
+            Self::Logs => server_logs::call(hub, read(arguments)?).await,
+            Self::SelfTest => self_test::call(hub, read(arguments)?).await,
+            Self::Diagnostics => get_diagnostics::call(hub, read(arguments)?).await,
         }
     }
 }
@@ -147,7 +176,16 @@ mod tests {
         let names = |kind, may_manage| -> Vec<String> {
             shown(kind, may_manage).iter().map(|shown| shown.name.to_string()).collect()
         };
-        let all = ["add_server", "remove_server", "reload_server", "list_servers"];
+        let all = [
+            "add_server",
+            "remove_server",
+            "reload_server",
+            "list_servers",
+            "restart_server",
+            "server_logs",
+            "self_test",
+            "get_diagnostics",
+        ];
         assert_eq!(names(Kind::Tools, true), all);
         assert!(names(Kind::Tools, false).is_empty() && names(Kind::Prompts, true).is_empty());
         assert!(all.iter().all(|name| is_own(name)));
@@ -169,7 +207,8 @@ mod tests {
                 assert!(required.iter().all(|it| known.contains_key(it.as_str().unwrap())));
             }
             let reads_only = tool["annotations"]["readOnlyHint"] == true;
-            assert_eq!(reads_only, tool["name"] == "list_servers");
+            let only_look = ["list_servers", "server_logs", "get_diagnostics"];
+            assert_eq!(reads_only, only_look.contains(&&*shown.name), "{tool:#}");
             let destroys = tool["annotations"]["destructiveHint"] == true;
             assert_eq!(destroys, tool["name"] == "remove_server");
         }

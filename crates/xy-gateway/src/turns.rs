@@ -1,29 +1,41 @@
-//! Whose turn it is at a server that serves one client at a time. Pure.
+//! Whose turn it is at a server that does one thing at a time. Pure.
 //!
-//! A server that asks questions does not say whom. So the calls of one client alone are with
-//! it at a time, and what it asks meanwhile is for that client. The calls of others wait, and
-//! once anybody waits everybody's new calls wait behind: a client that never pauses cannot
-//! keep the turn. When nothing is in flight, all that waits of the client that has waited
-//! longest goes at once. Only a client that the server waits for may say a little more, as it
-//! may take a call to answer a question.
+//! A server that asks questions does not say whom, nor in which call. So the calls of one
+//! [`Unit`] alone are with it at a time, and what it asks meanwhile is for that unit. The calls
+//! of others wait, and once anybody waits everybody's new calls wait behind: a client that never
+//! pauses cannot keep the turn. When nothing is in flight, all that waits of the unit that has
+//! waited longest goes at once. Only a client that the server waits for may say a little more,
+//! as it may take a call to answer a question.
+
+/// What has a turn: whatever a server asks meanwhile is for this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// All calls of a legacy client, by its number: it is asked by itself, not in a call.
+    Client(u64),
+    /// One request of a modern client, which is asked in that request alone. It is with the
+    /// server, and this is our id of it.
+    Call(u64),
+    /// The same, but it waits, and this is its ticket, or is to be.
+    Ticket(u64),
+}
 
 /// Whose calls are in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flight {
+pub(crate) enum Flight<T = Unit> {
     /// Nobody's.
     Nobody,
-    /// One client's alone.
-    One(u64),
+    /// One's alone.
+    One(T),
     /// Those of several, who called before it was known that they must not.
     Several,
 }
 
-impl Flight {
-    /// With one more call, of this client.
-    pub(crate) fn and(self, client: u64) -> Self {
+impl<T: PartialEq> Flight<T> {
+    /// With one more call, of this one.
+    pub(crate) fn and(self, one: T) -> Self {
         match self {
-            Self::Nobody => Self::One(client),
-            Self::One(other) if other == client => self,
+            Self::Nobody => Self::One(one),
+            Self::One(other) if other == one => Self::One(other),
             Self::One(_) | Self::Several => Self::Several,
         }
     }
@@ -33,30 +45,30 @@ impl Flight {
 /// what it asks may take a call to answer.
 pub(crate) const MOST_URGENT: usize = 8;
 
-/// Whether a new call of this client goes at once; `waiting` are the clients of those that
-/// wait. `is_urgent` is what the server waits for.
-pub(crate) fn may_go(client: u64, flight: Flight, waiting: &[u64], is_urgent: bool) -> bool {
-    match flight.and(client) {
-        Flight::One(_) if is_urgent => !waiting.contains(&client),
+/// Whether a new call of this unit goes at once; `waiting` are the units of those that wait.
+/// `is_urgent` is what the server waits for.
+pub(crate) fn may_go(unit: Unit, flight: Flight, waiting: &[Unit], is_urgent: bool) -> bool {
+    match flight.and(unit) {
+        Flight::One(_) if is_urgent => !waiting.contains(&unit),
         Flight::One(_) => waiting.is_empty(),
         Flight::Nobody | Flight::Several => false,
     }
 }
 
-/// Whose waiting calls go now, all of them; `waiting` are the clients of those that wait, the
+/// Whose waiting calls go now, all of them; `waiting` are the units of those that wait, the
 /// oldest first.
 pub(crate) fn next(
     flight: Flight,
-    waiting: &[u64],
-    is_urgent: impl Fn(u64) -> bool,
-) -> Option<u64> {
+    waiting: &[Unit],
+    is_urgent: impl Fn(Unit) -> bool,
+) -> Option<Unit> {
     let first = *waiting.first()?;
-    let is_alone = |client| waiting.iter().all(|it| *it == client);
+    let is_alone = |unit| waiting.iter().all(|it| *it == unit);
     match flight {
         Flight::Nobody => Some(first),
         // Whoever was waited for has left, or the server waits for the client.
-        Flight::One(client) if is_alone(client) => Some(client),
-        Flight::One(client) if waiting.contains(&client) && is_urgent(client) => Some(client),
+        Flight::One(unit) if is_alone(unit) => Some(unit),
+        Flight::One(unit) if waiting.contains(&unit) && is_urgent(unit) => Some(unit),
         Flight::One(_) | Flight::Several => None,
     }
 }
@@ -69,7 +81,11 @@ mod tests {
 
     use super::*;
 
-    /// A server and those who wait for it, as `server.rs` keeps them.
+    /// From this one on clients are modern.
+    const FIRST_MODERN: u64 = 2;
+
+    /// A server and those who wait for it, as `server.rs` keeps them: clients, and numbers of
+    /// their calls.
     #[derive(Default)]
     struct Stage {
         flight: Vec<(u64, u32)>,
@@ -81,13 +97,26 @@ mod tests {
         next_call: u32,
     }
 
+    fn in_flight((client, call): (u64, u32)) -> Unit {
+        if client < FIRST_MODERN { Unit::Client(client) } else { Unit::Call(call.into()) }
+    }
+
+    fn to_go((client, call): (u64, u32)) -> Unit {
+        if client < FIRST_MODERN { Unit::Client(client) } else { Unit::Ticket(call.into()) }
+    }
+
     impl Stage {
         fn flight(&self) -> Flight {
-            self.flight.iter().fold(Flight::Nobody, |flight, (client, _)| flight.and(*client))
+            self.flight.iter().fold(Flight::Nobody, |flight, call| flight.and(in_flight(*call)))
         }
 
-        fn waiting(&self) -> Vec<u64> {
-            self.waiting.iter().map(|it| it.0).collect()
+        fn waiting(&self) -> Vec<Unit> {
+            self.waiting.iter().map(|it| to_go(*it)).collect()
+        }
+
+        fn is_urgent_unit(&self, unit: Unit) -> bool {
+            let mut waiting = self.waiting.iter();
+            waiting.any(|call| to_go(*call) == unit && self.is_urgent(call.0))
         }
 
         fn is_urgent(&self, client: u64) -> bool {
@@ -102,7 +131,8 @@ mod tests {
         fn call(&mut self, client: u64) {
             self.next_call += 1;
             let call = (client, self.next_call);
-            if may_go(client, self.flight(), &self.waiting(), self.is_urgent(client)) {
+            let (unit, is_urgent) = (to_go(call), self.is_urgent(client));
+            if may_go(unit, self.flight(), &self.waiting(), is_urgent) {
                 self.urgent = if self.waiting.is_empty() { 0 } else { self.urgent + 1 };
                 self.send(call);
             } else {
@@ -112,10 +142,10 @@ mod tests {
 
         fn release(&mut self) {
             loop {
-                let next = next(self.flight(), &self.waiting(), |client| self.is_urgent(client));
-                let Some(client) = next else { return };
+                let next = next(self.flight(), &self.waiting(), |unit| self.is_urgent_unit(unit));
+                let Some(unit) = next else { return };
                 let (go, stay): (VecDeque<_>, VecDeque<_>) =
-                    self.waiting.drain(..).partition(|it| it.0 == client);
+                    self.waiting.drain(..).partition(|it| to_go(*it) == unit);
                 self.waiting = stay;
                 self.urgent = if self.flight.is_empty() { 0 } else { self.urgent + go.len() };
                 for call in go {
@@ -147,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_client_at_a_time_in_order_and_nobody_starves(steps in steps()) {
+        fn one_unit_at_a_time_in_order_and_nobody_starves(steps in steps()) {
             let mut stage = Stage::default();
             for step in steps {
                 match step {
@@ -173,17 +203,18 @@ mod tests {
 
         #[test]
         fn a_client_that_never_pauses_and_is_always_asked_cannot_keep_the_turn(
-            others in prop::collection::vec(0..4_u64, 1..20)
+            others in prop::collection::vec(1..5_u64, 1..20)
         ) {
             let mut stage = Stage::default();
-            stage.asked.insert(9);
-            stage.call(9);
+            let busy = 0;
+            stage.asked.insert(busy);
+            stage.call(busy);
             for client in &others {
                 stage.call(*client);
             }
             // As long as it can it has two calls in flight, so that there is never a pause.
             for _ in 0..200 {
-                stage.call(9);
+                stage.call(busy);
                 stage.flight.remove(0);
                 stage.release();
             }
@@ -194,27 +225,51 @@ mod tests {
         }
     }
 
-    fn none(_: u64) -> bool {
+    fn none(_: Unit) -> bool {
         false
+    }
+
+    fn all(clients: &[u64]) -> Vec<Unit> {
+        clients.iter().map(|it| Unit::Client(*it)).collect()
+    }
+
+    fn one(client: u64) -> Flight {
+        Flight::One(Unit::Client(client))
     }
 
     #[test]
     fn a_client_goes_on_at_once_until_somebody_waits() {
-        let may = |flight, waiting: &[u64], is_urgent| may_go(1, flight, waiting, is_urgent);
-        assert!(may(Flight::Nobody, &[], false) && may(Flight::One(1), &[], false));
-        assert!(!may(Flight::One(2), &[], false) && !may(Flight::Several, &[], true));
-        assert!(!may(Flight::One(1), &[2], false) && !may(Flight::Nobody, &[2], false));
-        assert!(may(Flight::One(1), &[2], true), "the server waits for it");
-        assert!(!may(Flight::One(1), &[2, 1], true), "its own come first");
+        let may = |flight, waiting: &[u64], is_urgent| {
+            may_go(Unit::Client(1), flight, &all(waiting), is_urgent)
+        };
+        assert!(may(Flight::Nobody, &[], false) && may(one(1), &[], false));
+        assert!(!may(one(2), &[], false) && !may(Flight::Several, &[], true));
+        assert!(!may(one(1), &[2], false) && !may(Flight::Nobody, &[2], false));
+        assert!(may(one(1), &[2], true), "the server waits for it");
+        assert!(!may(one(1), &[2, 1], true), "its own come first");
+    }
+
+    #[test]
+    fn a_request_of_a_modern_client_goes_alone() {
+        let (new, with) = (Unit::Ticket(1), Flight::One(Unit::Call(1)));
+        assert!(may_go(new, Flight::Nobody, &[], false));
+        assert!(!may_go(new, with, &[], false) && !may_go(new, with, &[], true));
+        let waiting = [Unit::Ticket(1), Unit::Ticket(2)];
+        assert_eq!(next(Flight::Nobody, &waiting, none), Some(Unit::Ticket(1)));
+        assert_eq!(next(with, &waiting, |_| true), None);
     }
 
     #[test]
     fn the_one_who_waited_longest_is_next() {
-        assert_eq!(next(Flight::Nobody, &[2, 1, 2], none), Some(2));
-        assert_eq!(next(Flight::One(2), &[2, 1], none), None);
-        assert_eq!(next(Flight::One(2), &[1, 2], |_| true), Some(2));
-        assert_eq!(next(Flight::One(3), &[1, 2], |_| true), None);
-        assert_eq!(next(Flight::One(2), &[2, 2], none), Some(2), "the other has left");
+        let next = |flight, waiting: &[u64], is_urgent: fn(Unit) -> bool| {
+            next(flight, &all(waiting), is_urgent)
+        };
+        let client = |number| Some(Unit::Client(number));
+        assert_eq!(next(Flight::Nobody, &[2, 1, 2], none), client(2));
+        assert_eq!(next(one(2), &[2, 1], none), None);
+        assert_eq!(next(one(2), &[1, 2], |_| true), client(2));
+        assert_eq!(next(one(3), &[1, 2], |_| true), None);
+        assert_eq!(next(one(2), &[2, 2], none), client(2), "the other has left");
         assert_eq!(next(Flight::Several, &[2], none), None);
         assert_eq!(next(Flight::Nobody, &[], none), None);
     }

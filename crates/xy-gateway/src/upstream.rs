@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
+use xy_config::settings::ParkSettings;
 use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_protocol::control::quoted;
@@ -29,25 +30,34 @@ use crate::era::{Era, Introduction};
 use crate::front::{StreamNo, To};
 use crate::modern::Manner;
 use crate::params::Params;
+use crate::server::Past;
 
 mod caller;
 pub(crate) mod ears;
 mod ending;
+pub(crate) mod fate;
 mod flight;
 pub(crate) mod greet;
+mod heard;
 mod ids;
+mod kept;
 mod outgoing;
 pub(crate) mod own;
 mod patience;
 pub(crate) mod pipes;
 pub(crate) mod probe;
+mod round_trip;
 pub(crate) mod web;
 pub(crate) mod wire;
 
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
+pub(crate) use ears::Wanted;
+pub(crate) use ending::Lost;
 use ids::Ids;
+use kept::Kept;
 pub(crate) use patience::Watch;
+pub use round_trip::RoundTrip;
 use wire::Wire;
 
 /// Calls that one server may have open; more than any client means to have.
@@ -59,6 +69,9 @@ pub(crate) const ECHO: Duration = Duration::from_secs(60);
 
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Of a longer request a copy is kept only if it may be sent again once it is written.
+const LARGE: usize = 256 * 1024;
 
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
@@ -73,6 +86,9 @@ pub(crate) trait Company {
     fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
     /// A call of a client is over, of a server where clients take turns.
     fn is_over(&self, by: &Rc<Upstream>);
+    /// It does not answer these calls, in the order in which they were sent: `why` says how it
+    /// came.
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str);
     /// A server refused a modern client's request until its user has done something elsewhere,
     /// if this error says so: then the client is asked for that. Whether it is.
     fn wants_elsewhere(
@@ -135,6 +151,15 @@ pub(crate) struct Upstream {
     takes_turns: Cell<bool>,
     /// Somebody looks after calls that take too long.
     is_watched: Cell<bool>,
+    /// One of these may be late sooner than that is looked for.
+    sooner: Rc<Notify>,
+    /// Bytes of copies of its calls, and how many there may be.
+    kept: Rc<Cell<usize>>,
+    most_kept: Cell<usize>,
+    /// How long its calls wait.
+    patience: Cell<Duration>,
+    /// How much it has said.
+    heard: heard::Heard,
 }
 
 /// How far a conversation has come.
@@ -153,10 +178,21 @@ struct Call {
     caller: Caller,
     /// By which one can tell whether it was written.
     place: u64,
-    /// Which of several was last heard of: the highest.
-    order: u64,
     /// How long it may take.
-    watch: Option<Box<Watch>>,
+    watch: Option<Rc<Watch>>,
+    /// The server has asked its client something meanwhile.
+    has_asked: bool,
+    /// What was before.
+    past: Past,
+    /// What its client wrote, if it may be sent again.
+    kept: Option<Kept>,
+}
+
+impl Call {
+    fn of(caller: Caller, place: u64) -> Self {
+        let past = Past::default();
+        Self { caller, place, watch: None, has_asked: false, past, kept: None }
+    }
 }
 
 /// A request that is to be forwarded: a text, and pieces of it.
@@ -174,7 +210,7 @@ pub(crate) struct Request<'t> {
     /// How its answer is looked at.
     pub(crate) follow: Follow,
     /// How long it may take.
-    pub(crate) watch: Option<Box<Watch>>,
+    pub(crate) watch: Option<Rc<Watch>>,
     /// The text of its params.
     pub(crate) params: Option<&'t str>,
     /// Their `_meta`, if that is an object.
@@ -183,8 +219,8 @@ pub(crate) struct Request<'t> {
     pub(crate) manner: Option<Rc<Manner>>,
     /// What it says there that an equal server must not hear, and what it hears instead.
     pub(crate) hidden: Option<(&'t str, String)>,
-    /// How many times it was sent again with what the server wanted to know.
-    pub(crate) rounds: u8,
+    /// What has happened to it before.
+    pub(crate) past: Past,
     /// It says that it is sent again.
     pub(crate) has_state: bool,
 }
@@ -217,7 +253,23 @@ impl Upstream {
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),
+            sooner: Rc::default(),
+            kept: Rc::default(),
+            most_kept: Cell::new(0),
+            patience: Cell::new(Duration::ZERO),
+            heard: heard::Heard::default(),
         })
+    }
+
+    /// So many bytes may be kept of calls that are not answered, and so long they wait.
+    pub(crate) fn may_park(&self, park: ParkSettings) {
+        self.most_kept.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
+        self.patience.set(park.queue);
+    }
+
+    /// How long a call waits for it.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience.get()
     }
 
     /// Whose life it is.
@@ -267,10 +319,33 @@ impl Upstream {
             edits.replace(part, new);
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let watch = request.watch;
-        self.calls.borrow_mut().insert(ours, Call { caller, place, order: ours, watch });
+        let kept = self.keep(request.text, &caller);
+        let (watch, past) = (request.watch, request.past);
+        let has_asked = past.rounds.count > 0;
+        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
+        self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
+    }
+
+    /// Keeps what a client wrote, as it may have to be sent again, if there is room.
+    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+        let Caller::Client { client, follow, .. } = caller else { return None };
+        let may_be_repeated = || {
+            let known = self.known();
+            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
+            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
+        };
+        let is_worth_it = text.len() <= LARGE || may_be_repeated();
+        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// It has asked a client something: in this call, or in any of that client's.
+    pub(crate) fn has_asked(&self, client: u64, during: Option<u64>) {
+        for (ours, call) in self.calls.borrow_mut().iter_mut() {
+            let is_meant = during.map_or(call.caller.number() == Some(client), |it| it == *ours);
+            call.has_asked |= is_meant;
+        }
     }
 
     /// Asks something of our own.
@@ -304,7 +379,7 @@ impl Upstream {
         let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
-        let call = Call { caller: caller(answer), place, order: ours, watch: None };
+        let call = Call::of(caller(answer), place);
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(false);
         Ok(Question { upstream: self.clone(), ours, answered })
@@ -358,19 +433,22 @@ impl Upstream {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
         let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
+        call.has_asked |= can_wait;
+        if can_wait {
+            call.kept = None; // Whoever comes back for it gives it another id.
+        }
         can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
     }
 
     /// From now on this call is somebody else's.
     pub(crate) fn rejoin(self: &Rc<Self>, ours: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
-        let latest = calls.values().map(|it| it.order).max().unwrap_or_default();
         let Some(call) = calls.get_mut(&ours) else { return };
-        (call.caller, call.order) = (caller, latest + 1);
+        call.caller = caller;
         if let Some(watch) = &call.watch {
             watch.touch();
             drop(calls);
-            self.keep_watch();
+            self.watch_anew();
         }
     }
 
@@ -385,7 +463,9 @@ impl Upstream {
     /// that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         let during = during.filter(|ours| !self.is_ear(*ours));
-        match envelope::parse(line) {
+        let message = envelope::parse(line);
+        self.heard.message(message.is_ok());
+        match message {
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);

@@ -59,13 +59,19 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    identity: Option<(u64, u64)>,
+    identity: Option<Identity>,
 }
 
 impl SocketFile {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is where it was made, and no other has taken its place.
+    pub fn is_in_place(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path).ok();
+        self.identity.is_some() && found.as_ref().map(identity) == self.identity
     }
 
     /// Removes it, unless another has taken its place.
@@ -76,8 +82,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path).ok();
-        if self.identity.is_some() && found.as_ref().map(identity) == self.identity {
+        if self.is_in_place() {
             // If it cannot be removed it is stale, and the next daemon replaces it.
             let _ = fs::remove_file(&self.path);
         }
@@ -109,8 +114,11 @@ fn into_tokio(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
+/// What tells one file from another: its number may be given again, to one that is made later.
+type Identity = (u64, u64, i64, i64);
+
+fn identity(found: &Metadata) -> Identity {
+    (found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
 /// What is at `path` itself, links not followed.
@@ -185,6 +193,7 @@ mod tests {
         assert_eq!(names_in(&folder), ["xy.sock"]);
         UnixStream::connect(&path).unwrap();
         bound.listener.accept().await.unwrap();
+        assert!(bound.file.is_in_place());
         bound.file.remove();
         assert!(names_in(&folder).is_empty());
     }
@@ -240,6 +249,7 @@ mod tests {
         let bound = bind(&path).unwrap();
         fs::rename(&path, folder.path().join("moved")).unwrap();
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(!bound.file.is_in_place());
         drop(bound);
         assert_eq!(names_in(&folder), ["moved", "xy.sock"]);
     }

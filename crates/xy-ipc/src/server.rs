@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -97,6 +97,17 @@ pub async fn serve<S: Service>(
     door.serve(listener, shutdown).await;
 }
 
+/// The same at a socket that may be lost: `again` brings the one that takes its place.
+pub async fn serve_renewed<S: Service>(
+    listener: UnixListener,
+    again: mpsc::Receiver<UnixListener>,
+    service: Arc<S>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let door = Door { own_uid: rustix::process::geteuid().as_raw(), service };
+    door.serve(Renewed { places: Mutex::new((listener, again)) }, shutdown).await;
+}
+
 /// Where connections come from; a seam for tests, which cannot run out of descriptors.
 trait Accept: Send {
     fn next(&self) -> impl Future<Output = io::Result<UnixStream>> + Send;
@@ -105,6 +116,25 @@ trait Accept: Send {
 impl Accept for UnixListener {
     async fn next(&self) -> io::Result<UnixStream> {
         self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+/// A listener, and where the next comes from. Only one ever waits for it.
+struct Renewed {
+    places: Mutex<(UnixListener, mpsc::Receiver<UnixListener>)>,
+}
+
+impl Accept for Renewed {
+    async fn next(&self) -> io::Result<UnixStream> {
+        let mut places = self.places.lock().await;
+        let (listener, again) = &mut *places;
+        loop {
+            tokio::select! {
+                biased; // Who has come in time is let in first.
+                accepted = listener.accept() => return accepted.map(|(stream, _)| stream),
+                Some(another) = again.recv() => *listener = another,
+            }
+        }
     }
 }
 

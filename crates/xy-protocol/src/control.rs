@@ -13,10 +13,16 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::error::{CallError, ErrorKind};
 
 mod answers;
+mod diagnostics;
 mod gateway;
+mod self_test;
+mod tail;
 
 pub use answers::*;
+pub use diagnostics::*;
 pub use gateway::*;
+pub use self_test::*;
+pub use tail::*;
 
 /// How many lines `logs` shows when nobody says.
 pub const DEFAULT_TAIL: u32 = 20;
@@ -44,8 +50,11 @@ pub enum Request {
     Logs(Logs),
     /// End a stream of lines. Answer: [`Cancelled`].
     LogsCancel(Cancel),
-    /// Changes of state from now on. Answer: [`Subscribed`], then `event`, `event_skipped`, `event_end`.
-    Events,
+    /// The last lines of one server as one answer. Answer: [`Tailed`].
+    Tail(Tail),
+    /// Changes of state: the latest, if that is asked for, and those from now on. Answer:
+    /// [`Subscribed`], then `event`, `event_skipped`, `event_end`.
+    Events(Events),
     /// End a stream of events. Answer: [`Cancelled`].
     EventsCancel(Cancel),
     /// Tools of one server, or of all. Answer: [`ToolList`].
@@ -54,6 +63,10 @@ pub enum Request {
     Call(Call),
     /// Ask one server anything. Answer: its whole response, under an id of the asker's.
     Raw(RawRequest),
+    /// Look at everything, and repair what is broken. Answer: [`SelfTested`].
+    SelfTest(SelfTest),
+    /// Everything that helps to find out what is wrong. Answer: [`Diagnostics`].
+    Diagnostics,
     /// Look for problems in the files. Answer: [`CheckReport`].
     Check,
     /// Which xy this is. Answer: [`Version`].
@@ -67,7 +80,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 20] = [
+pub const METHODS: [&str; 23] = [
     "list",
     "status",
     "start",
@@ -78,11 +91,14 @@ pub const METHODS: [&str; 20] = [
     "remove",
     "logs",
     "logs_cancel",
+    "tail",
     "events",
     "events_cancel",
     "tools",
     "call",
     "request",
+    "self_test",
+    "diagnostics",
     "check",
     "version",
     "info",
@@ -104,11 +120,14 @@ impl Request {
             "remove" => read_params(params).map(Self::Remove),
             "logs" => read_params(params).map(Self::Logs),
             "logs_cancel" => read_params(params).map(Self::LogsCancel),
-            "events" => no_params(params, Self::Events),
+            "tail" => read_params(params).and_then(Tail::checked).map(Self::Tail),
+            "events" => read_params(params).map(Self::Events),
             "events_cancel" => read_params(params).map(Self::EventsCancel),
             "tools" => read_params(params).map(Self::Tools),
             "call" => read_params(params).and_then(Call::checked).map(Self::Call),
             "request" => read_params(params).and_then(RawRequest::checked).map(Self::Raw),
+            "self_test" => read_params(params).map(Self::SelfTest),
+            "diagnostics" => no_params(params, Self::Diagnostics),
             "check" => no_params(params, Self::Check),
             "version" => no_params(params, Self::Version),
             "info" => no_params(params, Self::Info),
@@ -135,11 +154,14 @@ impl Request {
             Self::Remove(_) => "remove",
             Self::Logs(_) => "logs",
             Self::LogsCancel(_) => "logs_cancel",
-            Self::Events => "events",
+            Self::Tail(_) => "tail",
+            Self::Events(_) => "events",
             Self::EventsCancel(_) => "events_cancel",
             Self::Tools(_) => "tools",
             Self::Call(_) => "call",
             Self::Raw(_) => "request",
+            Self::SelfTest(_) => "self_test",
+            Self::Diagnostics => "diagnostics",
             Self::Check => "check",
             Self::Version => "version",
             Self::Info => "info",
@@ -152,11 +174,13 @@ impl Request {
     pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
             Self::List
-            | Self::Events
+            | Self::Diagnostics
             | Self::Check
             | Self::Version
             | Self::Info
             | Self::Shutdown => return None,
+            Self::Events(ask) if *ask == Events::default() => return None,
+            Self::Events(ask) => to_raw_value(ask),
             Self::Status(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
             Self::Reload(ask) => to_raw_value(ask),
@@ -164,9 +188,11 @@ impl Request {
             Self::Remove(ask) => to_raw_value(ask),
             Self::Logs(ask) => to_raw_value(ask),
             Self::LogsCancel(ask) | Self::EventsCancel(ask) => to_raw_value(ask),
+            Self::Tail(ask) => to_raw_value(ask),
             Self::Tools(ask) => to_raw_value(ask),
             Self::Call(ask) => to_raw_value(ask),
             Self::Raw(ask) => to_raw_value(ask),
+            Self::SelfTest(ask) => to_raw_value(ask),
             Self::Handover(ask) => to_raw_value(ask),
         };
         Some(value.expect("params are plain structs, which always serialise"))
@@ -249,6 +275,27 @@ impl Select {
             return Err(CallError::invalid_params("give either `name` or `all: true`"));
         }
         Ok(self)
+    }
+}
+
+/// Which changes of state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// Only those of this server; of all, if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// So many of the latest come first, also from before this daemon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub history: Option<u32>,
+    /// Whether those that come from now on follow.
+    #[serde(skip_serializing_if = "Clone::clone", default = "yes")]
+    pub follow: bool,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { name: None, history: None, follow: true }
     }
 }
 
@@ -388,6 +435,7 @@ pub struct Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Stream;
 
     fn parse(method: &str, params: &str) -> Result<Request, CallError> {
         let raw: Option<Box<RawValue>> =
@@ -430,7 +478,8 @@ mod tests {
             Request::Remove(Remove { name: "a".into(), persist: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
-            Request::Events,
+            Request::Tail(Tail { name: "a".into(), lines: 5, stream: Some(Stream::Stderr) }),
+            Request::Events(Events { history: Some(5), name: Some("a".into()), follow: false }),
             Request::EventsCancel(Cancel { subscription_id: 3 }),
             Request::Tools(Tools { server: Some("a".into()) }),
             Request::Call(Call {
@@ -445,6 +494,8 @@ mod tests {
                 timeout_ms: None,
                 id: Some(JsonText::read("\"x\"").unwrap()),
             }),
+            Request::SelfTest(SelfTest { repair: false }),
+            Request::Diagnostics,
             Request::Check,
             Request::Version,
             Request::Info,
@@ -469,11 +520,14 @@ mod tests {
         remove {"name":"a","persist":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
-        events 
+        tail {"name":"a","lines":5,"stream":"stderr"}
+        events {"name":"a","history":5,"follow":false}
         events_cancel {"subscription_id":3}
         tools {"server":"a"}
         call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
         request {"server":"a","method":"ping","params":[],"id":"x"}
+        self_test {"repair":false}
+        diagnostics 
         check 
         version 
         info 
@@ -512,6 +566,8 @@ mod tests {
             ("add", r#"{"name":"a"}"#),
             ("add", r#"{"name":"a","command":"x","url":"http://a"}"#),
             ("logs", r#"{"name":"a","tail":-1}"#),
+            ("tail", r#"{"name":"a","lines":1001}"#),
+            ("self_test", r#"{"repair":1}"#),
             ("call", r#"{"name":"a__b","arguments":[1]}"#),
             ("request", r#"{"server":"a","method":"ping","params":7}"#),
             ("request", r#"{"server":"a","method":"ping","id":{}}"#),
@@ -535,6 +591,8 @@ mod tests {
         add {"name":"a"} -> -32602 give either `command` or `url`
         add {"name":"a","command":"x","url":"http://a"} -> -32602 give either `command` or `url`
         logs {"name":"a","tail":-1} -> -32602 the params do not fit the method: invalid value: integer `-1`, expected u32 at line 1 column 21
+        tail {"name":"a","lines":1001} -> -32602 `lines` is 1001, and may be 1000 at most
+        self_test {"repair":1} -> -32602 the params do not fit the method: invalid type: integer `1`, expected a boolean at line 1 column 11
         call {"name":"a__b","arguments":[1]} -> -32602 `arguments` is not an object
         request {"server":"a","method":"ping","params":7} -> -32602 `params` of the request is not an object
         request {"server":"a","method":"ping","id":{}} -> -32602 `id` is neither a number nor a text
@@ -546,6 +604,7 @@ mod tests {
     fn a_method_without_params_accepts_empty_ones() {
         for params in ["", "null", "{}", "[]", "{ }"] {
             assert_eq!(parse("list", params).unwrap(), Request::List);
+            assert_eq!(parse("events", params).unwrap(), Request::Events(Events::default()));
             assert_eq!(parse("reload", params).unwrap(), Request::Reload(Reload::default()));
         }
         assert!(parse("list", "[{}]").is_err());

@@ -253,6 +253,8 @@ pub enum Containment {
     Subreaper,
     /// Its group of processes, which each of them may leave.
     Group,
+    /// The engine whose container it is.
+    Container,
 }
 
 /// What a server may use of one thing.
@@ -287,6 +289,8 @@ pub enum KeptBy {
     Cgroup,
     /// By a resource limit, for each process alone.
     Rlimit,
+    /// By the engine whose container it is, for all processes together.
+    Engine,
 }
 
 /// What will happen by itself.
@@ -374,6 +378,18 @@ pub struct ServerStatus {
     /// The revision of MCP that is spoken with it, while it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<String>,
+    /// How many calls wait for it.
+    #[serde(default)]
+    pub parked: u64,
+    /// Whether its process exists; of one that lives somewhere else, whether it answers.
+    #[serde(default)]
+    pub alive: bool,
+    /// Whether it is ready: it serves its clients.
+    #[serde(default)]
+    pub ready: bool,
+    /// How much of the limits on its restarts is used.
+    #[serde(default)]
+    pub limits_used: RestartLimits,
     /// Its latest changes of state, oldest first.
     pub transitions: Vec<Transition>,
     /// The last lines of its stderr, when it has failed.
@@ -386,15 +402,51 @@ pub struct ServerStatus {
     /// Where its output is kept; null if it lives somewhere else.
     #[serde(default)]
     pub log_file: Option<String>,
+    /// The same under another name.
+    #[serde(default)]
+    pub log_path: Option<String>,
     /// What finds all its processes, while it lives.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub containment: Option<Containment>,
     /// What it may use, where its file limits that.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub limits: Vec<Limit>,
+    /// Its container, while it is one that lives.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub container: Option<ContainerEntry>,
     /// Its instances: one that all clients share, or one for each client.
     #[serde(default)]
     pub instances: Vec<InstanceEntry>,
+}
+
+/// A container, as its engine knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerEntry {
+    /// `docker` or `podman`.
+    pub engine: String,
+    /// The version of that engine, as it says itself.
+    pub version: String,
+    /// Where that engine listens.
+    pub socket: String,
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// Whether it ends when the daemon is killed, as its engine then closes its stdin.
+    pub ends_with_daemon: bool,
+}
+
+/// How much of the limits on restarts is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RestartLimits {
+    /// Restarts in a row, none of which has led to `reset-after` of ready uptime.
+    pub in_a_row: u32,
+    /// How many there may be; 0 for any number.
+    pub max_attempts: u32,
+    /// Unexpected exits within the last minute; beyond the limit they are not counted.
+    pub exits_last_minute: u32,
+    /// How many there may be; 0 for any number.
+    pub max_retries_per_minute: u32,
 }
 
 /// One instance of a server.

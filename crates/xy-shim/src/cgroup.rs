@@ -66,6 +66,14 @@ pub fn kept() -> KeptLimits {
     KeptLimits { memory, pids: by_cgroup(Controller::Pids) }
 }
 
+/// The group of another process, in cgroup2.
+#[cfg(target_os = "linux")]
+pub(crate) fn unified_of(pid: u32) -> Option<std::path::PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    places::find(&mounts, &own).unified
+}
+
 /// Kills whatever is left in the groups of shims that are dead, and removes those groups;
 /// answers whether any is still there. What is just dying is gone at the next look.
 pub fn end_stale() -> bool {

@@ -42,6 +42,18 @@ pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
     let mut pipes = Pipes::make(order).map_err(|cause| failed("make its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
+    let leader = spawn(command, order)?;
+    Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
+}
+
+/// Starts the server with our own stdin, stdout and stderr.
+pub(crate) fn start_with_our_stdio(order: &StartOrder) -> Result<Leader, StartFault> {
+    spawn(command(order)?, order)
+}
+
+/// Starts a command that knows its stdio. With the command, the server's ends of its pipes
+/// are gone here, and so are the doors of its groups.
+fn spawn(mut command: Command, order: &StartOrder) -> Result<Leader, StartFault> {
     let groups = Groups::make(&order.limits)?;
     let doors = groups.doors().map_err(|cause| limit_fault(&cause))?;
     sys::start_clean(&mut command, sys::Confine::new(order, doors));
@@ -49,11 +61,8 @@ pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
         Some(cause) => limit_fault(&cause),
         None => exec_fault(&cause),
     })?;
-    drop(command); // And with it the server's ends of the pipes, and the doors.
-
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let leader = Leader::new(pid.expect("a child has a pid"), &order.life, groups);
-    Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
+    Ok(Leader::new(pid.expect("a child has a pid"), &order.life, groups))
 }
 
 /// The server's ends, and ours.
@@ -149,7 +158,7 @@ fn limit_fault(cause: &io::Error) -> StartFault {
     failed("apply its limits", cause)
 }
 
-fn failed(step: &str, cause: &io::Error) -> StartFault {
+pub(crate) fn failed(step: &str, cause: &io::Error) -> StartFault {
     let what = format!("could not {step}: {cause}");
     StartFault { problem: Problem::System { what }, errno: cause.raw_os_error() }
 }

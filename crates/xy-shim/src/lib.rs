@@ -18,6 +18,8 @@ mod clock;
 mod company;
 mod confine;
 mod control;
+pub mod cpu;
+pub mod direct;
 pub mod disk_log;
 pub mod door;
 mod exec;

@@ -51,6 +51,9 @@ impl Tree {
     }
 }
 
+#[cfg(target_os = "linux")]
+pub(crate) use walk::children_of;
+
 #[cfg(not(target_os = "linux"))]
 mod walk {
     use rustix::process::{Pid, Signal, getpgid};
@@ -183,7 +186,7 @@ mod walk {
     }
 
     /// All children of a process, those of each of its threads.
-    fn children_of(parent: Pid) -> Vec<Pid> {
+    pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
         let tasks = format!("/proc/{}/task", parent.as_raw_nonzero());
         let Ok(threads) = fs::read_dir(tasks) else { return Vec::new() };
         let lists: Vec<String> = threads

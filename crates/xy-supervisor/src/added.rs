@@ -48,6 +48,11 @@ impl AddedServers {
         })
     }
 
+    /// What the file says, if it can be read; it is left as it is.
+    pub fn look(file: &Path) -> Option<Self> {
+        parse(&read_bounded(file, MAX_FILE).ok()?).ok()
+    }
+
     /// Writes the file, whole or not at all.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         let stored = Stored { format: FORMAT, servers: self.servers.values().cloned().collect() };
@@ -119,8 +124,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("added.json");
         newer().write(&file).unwrap();
-        let fixture = include_str!("added/fixtures/format-1-remote.json");
+        let fixture = include_str!("added/fixtures/format-1-probes.json");
         assert_eq!(fs::read_to_string(&file).unwrap(), fixture);
+        assert_eq!(AddedServers::read(&file).unwrap(), (newer(), None));
+    }
+
+    #[test]
+    fn the_file_of_a_version_that_made_no_probes_is_still_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("added.json");
+        fs::write(&file, include_str!("added/fixtures/format-1-remote.json")).unwrap();
         assert_eq!(AddedServers::read(&file).unwrap(), (newer(), None));
     }
 

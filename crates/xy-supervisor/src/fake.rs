@@ -14,9 +14,11 @@ use xy_config::settings::{
 use xy_protocol::server::{ServerName, Transport};
 use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
 
+use crate::health::Outcome;
 use crate::instance::InstanceKey;
 use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
 use crate::lifecycle::{Exit, LaunchFault};
+use crate::speak::{Checkup, Seen};
 use crate::wait::until;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -127,6 +129,19 @@ pub(crate) enum Script {
     Complains { after: Duration },
 }
 
+/// How a living server bears being probed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bearing {
+    /// Whether it answers.
+    pub(crate) answers: bool,
+    /// Calls that somebody waits for.
+    pub(crate) calls: u32,
+    /// Whether it says something else all the time.
+    pub(crate) speaks: bool,
+    /// Whether it writes something all the time.
+    pub(crate) writes: bool,
+}
+
 /// Plays one script per life, the last one again and again.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeLauncher {
@@ -142,6 +157,11 @@ struct Shared {
     asks: Vec<Ask>,
     living: HashMap<InstanceKey, usize>,
     most_living: usize,
+    /// `None` while nobody speaks with any of them.
+    bearing: Option<Bearing>,
+    /// How often they were asked something, and how often looked at.
+    probes: u64,
+    looks: u64,
 }
 
 impl FakeLauncher {
@@ -153,6 +173,9 @@ impl FakeLauncher {
             asks: Vec::new(),
             living: HashMap::new(),
             most_living: 0,
+            bearing: None,
+            probes: 0,
+            looks: 0,
         };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
@@ -202,6 +225,16 @@ impl FakeLauncher {
         self.with(|shared| shared.asks.clone())
     }
 
+    /// From now on they bear it like this.
+    pub(crate) fn bears(&self, bearing: Bearing) {
+        self.with(|shared| shared.bearing = Some(bearing));
+    }
+
+    /// How often they were asked something.
+    pub(crate) fn probes(&self) -> u64 {
+        self.with(|shared| shared.probes)
+    }
+
     /// How many live now, of all servers.
     pub(crate) fn living(&self) -> usize {
         self.with(|shared| shared.living.values().sum())
@@ -228,6 +261,17 @@ impl Shared {
         (script, u32::try_from(self.launches.len()).unwrap())
     }
 
+    /// What is seen of one that is looked at, or asked; and whether it answers.
+    fn check(&mut self, is_asked: bool) -> Option<(Seen, bool)> {
+        let bearing = self.bearing?;
+        self.looks += 1;
+        self.probes += u64::from(is_asked);
+        let grows = |is_so: bool| if is_so { self.looks } else { 0 };
+        let outcome = Outcome::NotMade("it was not asked".to_owned());
+        let (messages, reads) = (grows(bearing.speaks), grows(bearing.writes));
+        Some((Seen { outcome, calls: bearing.calls, messages, reads }, bearing.answers))
+    }
+
     fn end(&mut self, key: &InstanceKey) {
         *self.living.get_mut(key).unwrap() -= 1;
     }
@@ -236,10 +280,10 @@ impl Shared {
 impl Launch for FakeLauncher {
     /// The pid of a life is its number among all launches, from 1.
     fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, InstanceEnds { news, asks, notes: _notes }) = Instance::pair();
+        let (instance, InstanceEnds { news, asks, notes: _notes, checkups }) = Instance::pair();
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
-        let mut stage = Stage { launcher: self.clone(), pid, news, asks };
+        let mut stage = Stage { launcher: self.clone(), pid, news, asks, checkups: Some(checkups) };
         tokio::spawn(async move {
             let last = stage.play(script).await;
             stage.launcher.with(|shared| shared.end(&key));
@@ -257,6 +301,7 @@ struct Stage {
     pid: u32,
     news: mpsc::Sender<News>,
     asks: mpsc::Receiver<Ask>,
+    checkups: Option<mpsc::Receiver<Checkup>>,
 }
 
 const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNSEEN };
@@ -295,11 +340,16 @@ impl Stage {
     /// Runs until it dies, obeys a stop if it ever does, or is killed.
     async fn live(&mut self, dies: Option<Duration>, exit: Exit, stops: Option<Duration>) -> Exit {
         let dies_at = dies.map(|after| Instant::now() + after);
+        let mut checkups = self.checkups.take().unwrap();
         self.tell(News::Launched { pid: self.pid }).await;
         self.tell(News::Ready).await;
         loop {
             let ask = tokio::select! {
                 () = until(dies_at) => return exit,
+                Some(checkup) = checkups.recv() => {
+                    tokio::spawn(bear(self.launcher.clone(), checkup));
+                    continue;
+                }
                 ask = self.hear() => ask,
             };
             match (ask, stops) {
@@ -322,4 +372,17 @@ impl Stage {
     async fn tell(&self, news: News) {
         let _ = self.news.send(news).await; // Nobody may hold this life any more.
     }
+}
+
+/// Says how a server is, as whoever speaks with it would.
+async fn bear(launcher: FakeLauncher, Checkup { within, reply }: Checkup) {
+    let Some((mut seen, answers)) = launcher.with(|it| it.check(within.is_some())) else { return };
+    if let Some(within) = within {
+        seen.outcome = Outcome::Answered;
+        if !answers {
+            sleep(within).await;
+            seen.outcome = Outcome::Failed(format!("no answer within {within:?}"));
+        }
+    }
+    let _ = reply.send(seen); // Nobody may want to know any more.
 }

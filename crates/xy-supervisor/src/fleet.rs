@@ -163,6 +163,11 @@ pub struct FleetParts {
     pub locks_dir: PathBuf,
 }
 
+/// Where a fleet tells its changes.
+pub fn changes_channel() -> broadcast::Sender<StateChange> {
+    broadcast::Sender::new(CHANGES)
+}
+
 /// All servers, as others hold them.
 #[derive(Debug, Clone)]
 pub struct Fleet {
@@ -175,9 +180,18 @@ impl Fleet {
     /// A fleet of those that earlier daemons left, which knows its operators' wishes. Its
     /// task ends with `shutdown`, or with `let_go`.
     pub fn spawn(parts: FleetParts, adopted: Vec<Adopted>) -> Self {
+        Self::spawn_heard(parts, adopted, changes_channel())
+    }
+
+    /// The same for those who want to hear every change from the first on, as they have
+    /// subscribed before: `changes` is from [`changes_channel`].
+    pub fn spawn_heard(
+        parts: FleetParts,
+        adopted: Vec<Adopted>,
+        changes: broadcast::Sender<StateChange>,
+    ) -> Self {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
-        let changes = broadcast::Sender::new(CHANGES);
         let mut owner = Owner {
             kept: parts.wishes.clone(),
             wishes: parts.wishes.clone(),

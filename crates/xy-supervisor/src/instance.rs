@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use xy_config::settings::ServerSettings;
-use xy_protocol::server::{ServerName, ServerState};
+use xy_protocol::server::{Health, ServerName, ServerState};
 
-use crate::launch::Confined;
-use crate::lifecycle::{Event, Exit, Life, Reason};
+use crate::launch::{Confined, Contained};
+use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason};
 use crate::logs::LogBook;
 
 /// How many changes of state are remembered.
@@ -82,11 +82,20 @@ pub struct Snapshot {
     pub survivors: Vec<u32>,
     /// How it is held together and limited, while it lives.
     pub confined: Option<Confined>,
+    /// Which container it is, while it is one that lives.
+    pub container: Option<Arc<Contained>>,
     /// How far what it needs has been fetched, while that goes on.
     pub progress: Option<String>,
+    /// What probes say of it.
+    pub health: Health,
 }
 
 impl Snapshot {
+    /// The leader of its processes, if that is one of this machine which can be looked at.
+    pub fn process(&self) -> Option<u32> {
+        self.pid.filter(|_| self.container.as_ref().is_none_or(|it| it.is_here))
+    }
+
     /// The word for its state on the wire.
     pub fn state(&self) -> ServerState {
         self.life.state.on_wire()
@@ -117,9 +126,20 @@ pub struct Transition {
     pub at: SystemTime,
 }
 
+/// What about a change is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// The change itself.
+    State,
+    /// That it begins the last attempt; the change itself has been told before.
+    LastAttempt(LastAttempt),
+}
+
 /// A change of state, as it is told to everyone who listens.
 #[derive(Debug, Clone)]
 pub struct StateChange {
+    /// What about it is told.
+    pub kind: ChangeKind,
     /// Of which instance.
     pub key: InstanceKey,
     /// What changed.

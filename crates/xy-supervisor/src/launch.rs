@@ -4,24 +4,29 @@
 //! task that asks. One [`Instance`] is one life: after its last news nothing of that life is
 //! left here.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use reap::Reaped;
 use tokio::sync::{mpsc, watch};
-use xy_config::settings::{ServerKind, ServerSettings};
+use xy_config::settings::{EngineKind, ServerKind, ServerSettings};
 pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
 
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
+use crate::speak::Checkup;
 
 pub mod adopt;
 pub mod container;
+pub mod direct;
 mod driver;
 mod fault;
 mod limits;
 mod orphans;
 pub mod process;
+mod reap;
 pub mod remote;
 mod shim_link;
 mod shim_process;
@@ -32,6 +37,9 @@ const NEWS: usize = 16;
 /// A life is asked to stop, to stop for good and to be killed once each, and rules change
 /// rarely; more than that is never in flight.
 const ASKS: usize = 16;
+
+/// One is made after the other.
+const CHECKUPS: usize = 1;
 
 /// Starts instances.
 pub trait Launch: Send + Sync + 'static {
@@ -114,6 +122,28 @@ pub enum News {
     LogTrouble(Option<String>),
     /// How it is held together and limited, before it is told that it runs.
     Confined(Confined),
+    /// Which container it is, before it is told that it runs.
+    Contained(Arc<Contained>),
+}
+
+/// The container of a life, as its engine knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contained {
+    /// Whose it is.
+    pub engine: EngineKind,
+    /// The version of that engine, as it says itself.
+    pub version: String,
+    /// Where that engine listens.
+    pub socket: PathBuf,
+    /// Its name, by which people find it.
+    pub name: String,
+    /// The engine's id for it.
+    pub id: String,
+    /// Whether its leader is a process of this machine, and not of one that its engine has for
+    /// itself: then it can be looked at.
+    pub is_here: bool,
+    /// Whether it ends with this daemon, as its engine then closes its stdin.
+    pub ends_with_daemon: bool,
 }
 
 /// One thing asked of a life.
@@ -150,6 +180,8 @@ pub struct Instance {
     /// What a later daemon has to know of it, should this one be killed. What is asked
     /// after a note was left is done after it has been left.
     pub notes: watch::Sender<Vec<u8>>,
+    /// For whoever speaks with it, if anybody does.
+    pub checkups: mpsc::Sender<Checkup>,
 }
 
 /// The launcher's ends of an [`Instance`].
@@ -161,6 +193,8 @@ pub struct InstanceEnds {
     pub asks: mpsc::Receiver<Ask>,
     /// The latest note.
     pub notes: watch::Receiver<Vec<u8>>,
+    /// For whoever speaks with it. Closed if it is not held any more.
+    pub checkups: mpsc::Receiver<Checkup>,
 }
 
 impl Instance {
@@ -169,8 +203,14 @@ impl Instance {
         let (news_in, news) = mpsc::channel(NEWS);
         let (asks, asks_out) = mpsc::channel(ASKS);
         let (notes, notes_out) = watch::channel(Vec::new());
-        let ends = InstanceEnds { news: news_in, asks: asks_out, notes: notes_out };
-        (Self { news, asks, notes }, ends)
+        let (checkups, checkups_out) = mpsc::channel(CHECKUPS);
+        let ends = InstanceEnds {
+            news: news_in,
+            asks: asks_out,
+            notes: notes_out,
+            checkups: checkups_out,
+        };
+        (Self { news, asks, notes, checkups }, ends)
     }
 }
 

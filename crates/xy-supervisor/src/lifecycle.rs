@@ -32,9 +32,11 @@ use std::time::{Duration, Instant};
 use xy_config::settings::{RestartPolicy, RestartRules, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
+mod limits;
 pub(crate) mod note;
 pub mod reason;
 
+pub use limits::{LastAttempt, LimitsUsed};
 pub use reason::{Exit, LaunchFault, Oom, Reason};
 
 /// The window of `max-retries-per-minute`.
@@ -93,7 +95,8 @@ pub enum AfterStop {
     StayDown,
     /// A new life.
     StartAgain,
-    /// What comes after a crash: it never became ready, or cannot be spoken with.
+    /// What comes after a crash: it never became ready, cannot be spoken with, or does not
+    /// answer any more.
     CountFailure,
     /// Another try to reach it, after a while.
     TryAgain,
@@ -237,6 +240,8 @@ pub enum Event {
     Ready,
     /// It cannot be spoken with, for this reason.
     Unfit(String),
+    /// It was ready and does not answer any more, for this reason.
+    Unhealthy(String),
     /// It lives somewhere else and does not answer, for this reason. Nobody speaks with it
     /// any more.
     Unreachable(String),
@@ -285,7 +290,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     use Event::{
         DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, Preparing, ProcessChanged,
         Ready, RestartRequested, RetireRequested, RulesChanged, StartRequested, StopRequested,
-        Torn, Unfit, UnfitOnProbe, Unreachable,
+        Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -376,6 +381,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Starting { .. } | Running { .. }, Unreachable(why)) => {
             (after_silence(life, why, rules, moment), None)
         }
+        // There is nobody here who could end it, and it has not crashed.
+        (Running { ready_at, .. }, Unhealthy(why)) if moment.is_remote => {
+            let life = reached_for(life, now - ready_at, rules);
+            stop(life, TryAgain, Reason::Unreachable(why), rules, now)
+        }
         (Starting { .. } | Running { .. }, Hopeless(why)) => {
             (life.enters(Failed, Reason::Unfit(why)), None)
         }
@@ -405,6 +415,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Running { ready_at, .. }, Unfit(why)) => {
             let life = after_uptime(life, now - ready_at, rules);
             stop(life, CountFailure, Reason::Unfit(why), rules, now)
+        }
+        (Running { ready_at, .. }, Unhealthy(why)) => {
+            let life = after_uptime(life, now - ready_at, rules);
+            stop(life, CountFailure, Reason::Unhealthy(why), rules, now)
         }
         (Starting { .. }, LaunchFailed(fault)) if fault.permanent => {
             (life.enters(Failed, Reason::LaunchFailed(fault)), None)
@@ -446,7 +460,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
                 CountFailure => {
                     let what = match &life.reason {
-                        Reason::Unfit(_) => life.reason.clone(),
+                        Reason::Unfit(_) | Reason::Unhealthy(_) => life.reason.clone(),
                         _ => Reason::NeverReady { within: rules.ready.within },
                     };
                     let end = End { what, clean: false, lived: Lived::NOT };
@@ -570,15 +584,21 @@ fn after_silence(mut life: Life, why: String, rules: &Rules, moment: Moment) -> 
         State::Running { ready_at, .. } => moment.now - ready_at,
         _ => Duration::ZERO,
     };
+    life = reached_for(life, ready, rules);
     let unreached = &mut life.tally.unreached;
-    if ready >= rules.restart.reset_after {
-        *unreached = 0;
-    }
     let restart = &rules.restart;
     let initial = restart.backoff_initial.max(SHORT_LIFE_DELAY);
     let delay = grown(initial, *unreached, restart, moment.chance).max(SHORT_LIFE_DELAY);
     *unreached = unreached.saturating_add(1);
     life.enters(State::Backoff { retry_at: moment.now + delay }, Reason::Unreachable(why))
+}
+
+/// The delays of one that lives somewhere else begin anew if it was reached for long enough.
+fn reached_for(mut life: Life, ready: Duration, rules: &Rules) -> Life {
+    if ready >= rules.restart.reset_after {
+        life.tally.unreached = 0;
+    }
+    life
 }
 
 /// A row ends with a life that was ready for long enough.

@@ -4,10 +4,12 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use xy_config::settings::ServerSettings;
 
+use crate::health::Outcome;
 use crate::instance::InstanceKey;
 use crate::lifecycle::Exit;
 
@@ -19,7 +21,18 @@ pub use listener::Listener;
 pub(crate) const SAID: usize = 16;
 
 /// A speaker is told to close, to let go and that it is over, once each at most.
-pub(crate) const TOLD: usize = 4;
+const TOLD_ONCE: usize = 4;
+
+/// So much is told before it is heard; what is not of those is only told while there is more
+/// room than they need.
+pub(crate) const TOLD: usize = TOLD_ONCE + 4;
+
+/// Has a speaker look after its server, if it listens: without an answer, nobody does.
+pub(crate) fn look_after(told: &mpsc::Sender<Told>, checkup: Checkup) {
+    if told.capacity() > TOLD_ONCE {
+        let _ = told.try_send(Told::Checkup(checkup)); // Nobody may be there any more.
+    }
+}
 
 /// The longest reason, in characters.
 const LONGEST_WHY: usize = 500;
@@ -125,4 +138,29 @@ pub enum Told {
     /// It has ended like this. The last word: what is still in stdout is to be read, without
     /// waiting for more, and the line to be dropped, within two seconds.
     Over(Exit),
+    /// Say how it is. Not the last word, and it need not be answered.
+    Checkup(Checkup),
+}
+
+/// What a speaker is to say of its server now.
+#[derive(Debug)]
+pub struct Checkup {
+    /// Ask it something that it has to answer within this time; without, only say what is
+    /// known.
+    pub within: Option<Duration>,
+    /// Where that is said.
+    pub reply: oneshot::Sender<Seen>,
+}
+
+/// What a speaker knows of its server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What came of asking.
+    pub outcome: Outcome,
+    /// Calls that somebody waits for.
+    pub calls: u32,
+    /// How many messages it has said; of two numbers only it matters whether they are equal.
+    pub messages: u64,
+    /// How often anything at all was read from it; the same.
+    pub reads: u64,
 }

@@ -11,18 +11,20 @@ use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
-use xy_config::settings::{Probe, ServerSettings};
-use xy_protocol::server::Wanted;
+use xy_config::settings::{HealthProbe, Probe, ServerSettings};
+use xy_protocol::server::{Health, ServerState, Wanted};
 
+use crate::health::{Observation, Verdict};
 use crate::instance::{
-    Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange, TRANSITIONS_KEPT,
-    Transition,
+    ChangeKind, Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
+    TRANSITIONS_KEPT, Transition,
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::note::Note;
-use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, State, on_event};
+use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, Reason, State, on_event};
 use crate::locks::until_free;
 use crate::logs::LogBook;
+use crate::vigil::{Sighting, Vigil};
 use crate::wait::{time_of_day, until};
 
 /// Requests wait here while one is being applied; askers beyond it wait their turn.
@@ -40,6 +42,7 @@ pub(crate) struct Parts {
 }
 
 /// What there is of a server before its task begins.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 pub(crate) enum Before {
     /// Nothing.
     Nothing,
@@ -56,6 +59,8 @@ pub(crate) enum Before {
         ended_at: Option<SystemTime>,
         /// What has happened to it and was not heard.
         unheard: Option<Event>,
+        /// Whether it is known to answer probes.
+        answers: bool,
     },
 }
 
@@ -80,6 +85,10 @@ pub(crate) struct Task {
     /// When that ended, if nobody was there to see it.
     ended_at: Option<SystemTime>,
     now: Snapshot,
+    /// Sees when it is ready, and whether it still works.
+    vigil: Vigil,
+    /// Whoever speaks with it has said that it is ready.
+    is_greeted: bool,
 }
 
 impl Task {
@@ -96,8 +105,11 @@ impl Task {
             ends_with_daemon: false,
             survivors: Vec::new(),
             confined: None,
+            container: None,
             progress: None,
+            health: Health::Unknown,
         };
+        let mut vigil = Vigil::new(false);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
         let first = match parts.before {
             Before::Nothing => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
@@ -106,7 +118,8 @@ impl Task {
                 predecessor = Some(ending);
                 None
             }
-            Before::Living { life, instance: living, pid, ended_at: ended, unheard } => {
+            Before::Living { life, instance: living, pid, ended_at: ended, unheard, answers } => {
+                vigil = Vigil::new(answers);
                 (now.life, now.pid, ended_at) = (life, pid, ended);
                 instance = Some(living);
                 unheard
@@ -127,6 +140,8 @@ impl Task {
             instance,
             ended_at,
             now,
+            vigil,
+            is_greeted: false,
         };
         if task.instance.is_some() {
             task.tell(&unborn);
@@ -155,6 +170,7 @@ impl Task {
     /// Waits for the next thing to happen; `None` once nobody holds a handle.
     async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
         loop {
+            self.vigil.follow(&self.now, self.instance.as_ref(), &self.logs);
             let heard = tokio::select! {
                 // What has happened comes before a deadline that it may have met.
                 biased;
@@ -175,6 +191,10 @@ impl Task {
                 () = end_of(&mut self.predecessor) => {
                     return Some((Event::Exited(Exit::UNSEEN), None));
                 }
+                sighting = self.vigil.next() => match self.see(sighting) {
+                    Some(event) => return Some((event, None)),
+                    None => continue,
+                },
                 () = until(self.now.life.state.deadline().map(Instant::from_std)) => {
                     return Some((Event::DeadlineReached, None));
                 }
@@ -186,7 +206,10 @@ impl Task {
     }
 
     fn reconfigure(&mut self, settings: Arc<ServerSettings>) {
-        let rules = &settings.rules;
+        let (rules, before) = (&settings.rules, &self.now.settings);
+        if settings.kind != before.kind || rules.health.probe != before.rules.health.probe {
+            self.vigil.forget();
+        }
         self.ask(Ask::Rules { orphan_timeout: rules.orphan_timeout, grace: rules.stop.grace });
         self.now.settings = settings;
     }
@@ -213,12 +236,16 @@ impl Task {
                 self.publish();
                 self.is_ready_by_itself().then_some(Event::Ready)
             }
-            News::Ready => (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready),
+            News::Ready => {
+                self.is_greeted = true;
+                (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready)
+            }
             News::Unfit(why) => Some(Event::Unfit(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
                 self.now.progress = None;
+                self.now.container = None;
                 self.now.pid = None;
                 Some(Event::LaunchFailed(fault))
             }
@@ -252,6 +279,10 @@ impl Task {
                 self.now.confined = Some(confined);
                 None
             }
+            News::Contained(container) => {
+                self.now.container = Some(container);
+                None
+            }
             News::NotLasting => {
                 tracing::warn!(server = %self.key, "no lock or no socket: it ends with this daemon");
                 self.now.ends_with_daemon = true;
@@ -269,11 +300,57 @@ impl Task {
         }
     }
 
+    /// What is seen of it, as far as it means something to the lifecycle.
+    fn see(&mut self, sighting: Sighting) -> Option<Event> {
+        match sighting {
+            Sighting::Ready => Some(Event::Ready),
+            Sighting::Checked(seen) => self.judge(seen),
+        }
+    }
+
+    fn judge(&mut self, seen: Observation) -> Option<Event> {
+        let answered = self.vigil.answers();
+        tracing::debug!(server = %self.key, ?seen, "probed");
+        let verdict = self.vigil.judge(seen, &self.now);
+        if self.vigil.answers() != answered {
+            self.leave_note();
+        }
+        match verdict {
+            Verdict::Hung(why) => return Some(Event::Unhealthy(why)),
+            Verdict::Suspect(row) => {
+                tracing::warn!(server = %self.key, row, "it did not answer a probe");
+            }
+            Verdict::Alive | Verdict::Nothing => {}
+        }
+        if self.now.health != self.health() {
+            self.publish();
+        }
+        None
+    }
+
+    /// What is known of its health.
+    fn health(&self) -> Health {
+        let life = &self.now.life;
+        match life.state {
+            _ if life.is_unreachable() => Health::Unreachable,
+            State::Running { .. } => match self.now.settings.rules.health.probe {
+                HealthProbe::Off => Health::Unknown,
+                HealthProbe::Process => Health::Healthy,
+                HealthProbe::Tcp | HealthProbe::Http | HealthProbe::Mcp => self.vigil.word(),
+            },
+            State::Stopping { .. } if matches!(life.reason, Reason::Unhealthy(_)) => {
+                Health::Unhealthy
+            }
+            _ => Health::Unknown,
+        }
+    }
+
     /// Its life is over; `is_our_doing` even if nobody has asked for its end.
     fn is_gone(&mut self, exit: Exit, is_our_doing: bool) {
         self.instance = None;
         self.now.pid = None;
         self.now.progress = None;
+        self.now.container = None;
         self.now.confined = None;
         let is_asked_for = matches!(
             self.now.life.state,
@@ -296,7 +373,12 @@ impl Task {
 
     /// Whether it runs, and nothing else is waited for.
     fn is_ready_by_itself(&self) -> bool {
-        self.now.pid.is_some() && self.probe() == Probe::Process
+        let is_so = match self.probe() {
+            Probe::Process => true,
+            Probe::Mcp => self.is_greeted,
+            Probe::Tcp | Probe::Http => false,
+        };
+        is_so && self.now.pid.is_some()
     }
 
     fn handle(&mut self, event: Event) {
@@ -326,6 +408,7 @@ impl Task {
         // A new life brings its own troubles, or none.
         self.now.log_problem = None;
         self.now.ends_with_daemon = false;
+        self.is_greeted = false;
         self.now.survivors = Vec::new();
         self.instance = Some(self.launcher.launch(LaunchOrder {
             key: self.key.clone(),
@@ -338,7 +421,8 @@ impl Task {
     /// What a later daemon has to know, should this one be killed now.
     fn note(&self) -> Vec<u8> {
         let now = Instant::now().into_std();
-        Note::of(&self.now.life, &self.now.settings, now).to_bytes()
+        let note = Note::of(&self.now.life, &self.now.settings, now);
+        note.of_one_that(self.vigil.answers()).to_bytes()
     }
 
     fn leave_note(&self) {
@@ -360,8 +444,22 @@ impl Task {
         let change = self.remember(before);
         self.publish();
         if let Some(change) = change {
+            let last_attempt = self.last_attempt(&change);
             let _ = self.changes.send(change); // Nobody may be listening.
+            if let Some(last_attempt) = last_attempt {
+                let _ = self.changes.send(last_attempt); // The same.
+            }
         }
+    }
+
+    /// A life that is the last to be tried is worth a word of its own.
+    fn last_attempt(&self, change: &StateChange) -> Option<StateChange> {
+        let now = Instant::now().into_std();
+        let is_begun = change.transition.to == ServerState::Starting;
+        let why = self.now.life.last_attempt(&self.now.settings.rules, now);
+        let why = why.filter(|_| is_begun)?;
+        tracing::warn!(server = %self.key, "{why}");
+        Some(StateChange { kind: ChangeKind::LastAttempt(why), ..change.clone() })
     }
 
     /// Remembers a change of state; what is to be told of it.
@@ -379,6 +477,7 @@ impl Task {
         }
         transitions.push_back(transition.clone());
         Some(StateChange {
+            kind: ChangeKind::State,
             key: self.key.clone(),
             transition,
             pid: self.now.pid,
@@ -386,7 +485,8 @@ impl Task {
         })
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.now.health = self.health();
         self.published.send_replace(self.now.clone());
     }
 }

@@ -12,13 +12,15 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 12] = [
+const KEPT: [&str; 14] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
     "state/xy/wishes.json",
     "state/xy/added.json",
     "state/xy/daemon.log",
+    "state/xy/events.jsonl",
+    "state/xy/events.jsonl.1",
     "state/xy/token",
     // Where the sockets are, of a daemon that was killed.
     "state/xy/xy.sock",

@@ -139,6 +139,18 @@ impl McpClient {
         }
     }
 
+    /// Calls a tool that must succeed, and say the same as text and as a structure: that.
+    #[track_caller]
+    pub fn call_value(&self, tool: &str, arguments: Value) -> Value {
+        let answer = self.call(tool, arguments);
+        let result = &answer["result"];
+        assert!(result.is_object() && result["isError"] != true, "`{tool}` failed: {answer:#}");
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        let text: Value = serde_json::from_str(text).unwrap_or_default();
+        assert_eq!(text, result["structuredContent"], "both say the same");
+        text
+    }
+
     /// Every entry of a list, `tools` of `tools/list` for one, over all its pages.
     #[track_caller]
     pub fn list(&self, method: &str, name: &str) -> Vec<Value> {

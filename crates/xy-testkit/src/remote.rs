@@ -408,8 +408,10 @@ fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> i
         (_, "tools/list") => {
             let schema = json!({ "type": "object" });
             let names = ["echo", "wait", "stream", "cut", "lost", "ask", "large"];
-            let tools: Vec<Value> =
+            let mut tools: Vec<Value> =
                 names.iter().map(|name| json!({ "name": name, "inputSchema": schema })).collect();
+            let hints = json!({ "readOnlyHint": true });
+            tools.push(json!({ "name": "look", "inputSchema": schema, "annotations": hints }));
             result(out, message, &json!({ "tools": tools })).map(|()| true)
         }
         (_, "") => {

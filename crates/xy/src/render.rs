@@ -23,6 +23,7 @@ pub(crate) mod info;
 pub(crate) mod list;
 pub(crate) mod log_line;
 pub(crate) mod outcome;
+pub(crate) mod self_test;
 pub(crate) mod status;
 pub(crate) mod tools;
 

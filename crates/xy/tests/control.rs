@@ -10,6 +10,8 @@ use xy_testkit::Home;
 mod crowds;
 #[path = "control/hostile.rs"]
 mod hostile;
+#[path = "control/journal.rs"]
+mod journal;
 #[path = "control/redact.rs"]
 mod redact;
 #[path = "control/streams.rs"]

@@ -23,6 +23,8 @@ mod chatter;
 mod deaths;
 #[path = "gateway/eras.rs"]
 mod eras;
+#[path = "gateway/errands.rs"]
+mod errands;
 #[path = "gateway/fidelity.rs"]
 mod fidelity;
 #[path = "gateway/isolated.rs"]
@@ -37,6 +39,8 @@ mod mortal_servers;
 mod older;
 #[path = "gateway/owners.rs"]
 mod owners;
+#[path = "gateway/park.rs"]
+mod park;
 #[path = "gateway/remote.rs"]
 mod remote;
 #[path = "gateway/resume.rs"]

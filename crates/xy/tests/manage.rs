@@ -49,17 +49,6 @@ fn mcp_program(home: &Home) -> String {
     home.program("xy-test-mcp").to_str().unwrap().to_owned()
 }
 
-/// Calls one of xy's own tools, which must succeed: what it answers.
-#[track_caller]
-fn manage(client: &McpClient, tool: &str, arguments: Value) -> Value {
-    let answer = client.call(tool, arguments);
-    let result = &answer["result"];
-    assert!(result.is_object() && result["isError"] != true, "`{tool}` failed: {answer:#}");
-    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    assert_eq!(text, result["structuredContent"], "both say the same");
-    text
-}
-
 /// Calls one of xy's own tools, which must fail: what it says.
 #[track_caller]
 fn fails(client: &McpClient, tool: &str, arguments: Value) -> String {
@@ -74,13 +63,13 @@ fn fails(client: &McpClient, tool: &str, arguments: Value) -> String {
 #[track_caller]
 fn add(home: &Home, client: &McpClient, name: &str, flags: &[&str]) -> Value {
     let added = json!({ "name": name, "command": mcp_program(home), "args": flags });
-    manage(client, "add_server", added)
+    client.call_value("add_server", added)
 }
 
 /// What `list_servers` says of one server.
 #[track_caller]
 fn listed(client: &McpClient, name: &str) -> Option<Value> {
-    let list = manage(client, "list_servers", json!({}));
+    let list = client.call_value("list_servers", json!({}));
     list["servers"].as_array().unwrap().iter().find(|it| it["name"] == name).cloned()
 }
 

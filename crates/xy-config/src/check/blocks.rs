@@ -6,7 +6,7 @@ use super::read::{Reader, Spanned};
 use super::values::Zero;
 use super::words::{Word, word};
 use crate::raw::RawNode;
-use crate::settings::{Probe, RestartPolicy};
+use crate::settings::{HealthProbe, Probe, RestartPolicy};
 use crate::source::At;
 
 const RESTART_WORDS: [Word; 7] = [
@@ -32,22 +32,22 @@ const READY_WORDS: [Word; 4] = [
     word("path", r#"path "/health""#),
     word("timeout", r#"timeout "2s""#),
 ];
-/// `None` stands for a probe that is not available yet.
-const READY_PROBES: [(&str, Option<Probe>); 4] =
-    [("mcp", Some(Probe::Mcp)), ("process", Some(Probe::Process)), ("tcp", None), ("http", None)];
+const READY_PROBES: [(&str, Probe); 4] =
+    [("mcp", Probe::Mcp), ("process", Probe::Process), ("tcp", Probe::Tcp), ("http", Probe::Http)];
 
-const HEALTH_WORDS: [Word; 4] = [
-    word("probe", r#"probe "off""#),
+const HEALTH_WORDS: [Word; 5] = [
+    word("probe", r#"probe "mcp""#),
     word("interval", r#"interval "30s""#),
     word("timeout", r#"timeout "5s""#),
     word("failures", "failures 3"),
+    word("path", r#"path "/health""#),
 ];
 const HEALTH_PROBES: [(&str, HealthProbe); 5] = [
     ("off", HealthProbe::Off),
-    ("process", HealthProbe::On),
-    ("tcp", HealthProbe::On),
-    ("http", HealthProbe::On),
-    ("mcp", HealthProbe::On),
+    ("process", HealthProbe::Process),
+    ("tcp", HealthProbe::Tcp),
+    ("http", HealthProbe::Http),
+    ("mcp", HealthProbe::Mcp),
 ];
 
 const CALLS_WORDS: [Word; 2] = [word("idle", r#"idle "5m""#), word("within", r#"within "1h""#)];
@@ -93,13 +93,20 @@ impl RestartFields {
 pub(super) struct ReadyFields {
     pub(super) probe: Option<Spanned<Probe>>,
     pub(super) within: Option<Spanned<Duration>>,
+    pub(super) path: Option<Spanned<String>>,
+    pub(super) timeout: Option<Spanned<Duration>>,
 }
 
 impl ReadyFields {
     /// These rules, and what `defaults` say where these say nothing.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
-        Self { probe: self.probe.or(other.probe), within: self.within.or(other.within) }
+        Self {
+            probe: self.probe.or(other.probe),
+            within: self.within.or(other.within),
+            path: self.path.or(other.path),
+            timeout: self.timeout.or(other.timeout),
+        }
     }
 }
 
@@ -118,26 +125,27 @@ impl CallFields {
     }
 }
 
-/// Whether health is probed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HealthProbe {
-    Off,
-    On,
-}
-
 /// What a `health` block says.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HealthFields {
-    /// Where the block is.
-    pub(super) block: Option<At>,
     pub(super) probe: Option<Spanned<HealthProbe>>,
+    pub(super) interval: Option<Spanned<Duration>>,
+    pub(super) timeout: Option<Spanned<Duration>>,
+    pub(super) failures: Option<Spanned<u32>>,
+    pub(super) path: Option<Spanned<String>>,
 }
 
 impl HealthFields {
     /// These rules, and what `defaults` say where these say nothing.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
-        Self { block: self.block.or(other.block), probe: self.probe.or(other.probe) }
+        Self {
+            probe: self.probe.or(other.probe),
+            interval: self.interval.or(other.interval),
+            timeout: self.timeout.or(other.timeout),
+            failures: self.failures.or(other.failures),
+            path: self.path.or(other.path),
+        }
     }
 }
 
@@ -188,35 +196,16 @@ pub(super) fn ready(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Read
     let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &READY_WORDS, Some("ready")) {
         match word.name {
-            "probe" => fields.probe = ready_probe(reader, node, word),
+            "probe" => fields.probe = reader.choice(node, word, "probe", &READY_PROBES),
             "within" => {
                 let zero = Zero::Senseless("nothing is ready in no time");
                 fields.within = reader.duration(node, word, zero);
             }
-            "path" => {
-                if let Some(path) = reader.url_path(node, word) {
-                    reader.unavailable(path.at.span, "`ready` with `path`", "leave `path` out");
-                }
-            }
-            _ => {
-                if let Some(timeout) = reader.duration(node, word, SENSELESS_TIMEOUT) {
-                    let what = "`ready` with `timeout`";
-                    reader.unavailable(timeout.at.span, what, "leave `timeout` out");
-                }
-            }
+            "path" => fields.path = reader.url_path(node, word),
+            _ => fields.timeout = reader.duration(node, word, SENSELESS_TIMEOUT),
         }
     }
     fields
-}
-
-fn ready_probe(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<Probe>> {
-    let probe = reader.choice(node, word, "probe", &READY_PROBES)?;
-    if probe.value.is_none() {
-        let written = reader.file.slice(probe.at.span).to_owned();
-        let instead = "use `\"process\"`, or leave `probe` out";
-        reader.unavailable(probe.at.span, &format!("`probe {written}`"), instead);
-    }
-    Some(Spanned { value: probe.value?, at: probe.at })
 }
 
 pub(super) fn calls(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> CallFields {
@@ -235,25 +224,18 @@ pub(super) fn calls(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Call
 
 pub(super) fn health(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> HealthFields {
     let mut fields = HealthFields::default();
-    let errors_before = reader.problems.errors();
     let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &HEALTH_WORDS, Some("health")) {
         match word.name {
             "probe" => fields.probe = reader.choice(node, word, "probe", &HEALTH_PROBES),
             "interval" => {
-                reader.duration(node, word, Zero::Senseless("probes would never pause"));
+                let zero = Zero::Senseless("probes would never pause");
+                fields.interval = reader.duration(node, word, zero);
             }
-            "timeout" => {
-                reader.duration(node, word, SENSELESS_TIMEOUT);
-            }
-            _ => {
-                reader.count(node, word, 1..=u32::MAX);
-            }
+            "timeout" => fields.timeout = reader.duration(node, word, SENSELESS_TIMEOUT),
+            "failures" => fields.failures = reader.count(node, word, 1..=u32::MAX),
+            _ => fields.path = reader.url_path(node, word),
         }
-    }
-    // Whether the block can be used is asked once `defaults` are known, unless it is wrong.
-    if reader.problems.errors() == errors_before {
-        fields.block = Some(reader.at(node.name_span));
     }
     fields
 }

@@ -33,7 +33,7 @@ pub(super) const SERVER_WORDS: [Word; 19] = [
     word("stop", r#"stop { grace "10s" }"#),
     word("ready", r#"ready { within "10s" }"#),
     word("calls", r#"calls { idle "5m" }"#),
-    word("health", r#"health { probe "off" }"#),
+    word("health", r#"health { probe "mcp" }"#),
     word("isolation", r#"isolation "shared""#),
     word("share-key", r#"share-key "x""#),
     word("start", r#"start "eager""#),

@@ -6,14 +6,8 @@
 
 use super::read::{Reader, Spanned};
 use super::values::Zero;
-use super::words::{Word, word};
+use super::words::Word;
 use crate::raw::RawNode;
-
-const PARK_WORDS: [Word; 3] = [
-    word("queue", r#"queue "30s""#),
-    word("calls", "calls 1000"),
-    word("bytes", r#"bytes "64MiB""#),
-];
 
 /// Fields of a server file of which some or all values have to wait.
 pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
@@ -33,11 +27,6 @@ pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) 
             });
         }
     }
-}
-
-/// Fields of `xy.kdl` that have to wait.
-pub(super) fn daemon_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    refuse(reader, node, word, "leave it out", |reader| park(reader, node, word));
 }
 
 /// Reads a field; if it is right, refuses it.
@@ -68,22 +57,5 @@ fn only_first(
     if let Some(Spanned { value: false, at }) = choice {
         let what = format!("`{} \"{}\"`", word.name, words[1]);
         reader.unavailable(at.span, &what, now);
-    }
-}
-
-fn park(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    let Some(children) = reader.block(node, word) else { return };
-    for (node, word) in reader.known(children, &PARK_WORDS, Some("park")) {
-        match word.name {
-            "queue" => {
-                reader.duration(node, word, Zero::Allowed);
-            }
-            "calls" => {
-                reader.count(node, word, 0..=u32::MAX);
-            }
-            _ => {
-                reader.size(node, word);
-            }
-        }
     }
 }

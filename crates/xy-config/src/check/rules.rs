@@ -6,16 +6,17 @@ use std::time::Duration;
 use xy_protocol::server::Transport;
 
 use super::Surroundings;
-use super::blocks::{CallFields, HealthProbe, ReadyFields, RestartFields};
+use super::blocks::{CallFields, RestartFields};
 use super::container::{ContainerFields, NOT_BESIDE};
 use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
-use crate::report::{Kind, Problem};
+use crate::environment::EnvironmentDefaults;
+use crate::report::Problem;
 use crate::settings::{
-    CallRules, ContainerSettings, Isolation, Probe, ProcessSettings, REMOTE_BACKOFF_MAX,
-    ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
+    CallRules, ContainerSettings, Isolation, ProcessSettings, REMOTE_BACKOFF_MAX, RemoteSettings,
+    RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
 };
 use crate::source::{At, SourceFile};
 
@@ -36,6 +37,7 @@ pub(super) struct Joining<'a> {
     pub(super) fields: Fields,
     pub(super) problems: &'a mut Problems,
     pub(super) surroundings: &'a dyn Surroundings,
+    pub(super) environment: &'a EnvironmentDefaults,
 }
 
 impl Joining<'_> {
@@ -58,7 +60,7 @@ impl Joining<'_> {
     }
 
     /// Whether it lives somewhere else, by all that its file says.
-    fn is_remote(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         matches!(self.fields.kinds.as_slice(), [("url", _)])
     }
 
@@ -152,11 +154,11 @@ impl Joining<'_> {
 
     /// The rules it lives by.
     pub(super) fn rules(&mut self) -> Rules {
-        check_health(&self.fields, self.problems);
         let restart = self.restart();
         let ready = self.ready();
         let calls = self.calls();
-        let mut rules = Rules { restart, ready, calls, ..Rules::default() };
+        let health = self.health();
+        let mut rules = Rules { restart, ready, calls, health, ..self.environment.rules() };
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
@@ -167,7 +169,7 @@ impl Joining<'_> {
     /// it answers, and what `defaults` say of deaths and of the longest delay is for processes.
     fn restart(&mut self) -> RestartRules {
         let fields = &self.fields.restart;
-        let mut rules = restart_rules(fields);
+        let mut rules = restart_rules(fields, self.environment);
         if !self.is_remote() {
             check_restart(fields, &rules, self.problems);
             return rules;
@@ -192,25 +194,6 @@ impl Joining<'_> {
         rules
     }
 
-    /// When it is ready.
-    fn ready(&mut self) -> ReadyRules {
-        let ReadyFields { probe, within } = &self.fields.ready;
-        let ours = ReadyRules::default();
-        let within = said(within.as_ref(), ours.within);
-        if !self.is_remote() {
-            return ReadyRules { probe: said(probe.as_ref(), ours.probe), within };
-        }
-        // A probe among the defaults is meant for those servers that can have it.
-        if let Some(Spanned { value: Probe::Process, at }) = probe
-            && at.file.shown == self.file.shown
-        {
-            let message = "a server with a `url` has no process here that could be looked at";
-            let problem = Problem::error(at, message);
-            self.problems.push(problem.suggest("use `\"mcp\"`, or leave `probe` out"));
-        }
-        ReadyRules { probe: Probe::Mcp, within }
-    }
-
     /// How long its calls may take.
     fn calls(&mut self) -> CallRules {
         let CallFields { idle, within } = &self.fields.calls;
@@ -228,7 +211,7 @@ impl Joining<'_> {
     }
 
     /// What it speaks over, by what its file says or by what follows from it.
-    fn settled_transport(&self) -> Transport {
+    pub(super) fn settled_transport(&self) -> Transport {
         match &self.fields.transport {
             Some(transport) => transport.value,
             None if self.fields.port.is_some() => Transport::Http,
@@ -347,26 +330,22 @@ impl Joining<'_> {
     }
 }
 
-/// A `health` block has to turn health off, until it can be probed.
-pub(super) fn check_health(fields: &Fields, problems: &mut Problems) {
-    let Some(block) = &fields.health.block else { return };
-    let at = match &fields.health.probe {
-        Some(Spanned { value: HealthProbe::Off, .. }) => return,
-        Some(probe) => &probe.at,
-        None => block,
+/// What a block says, with the defaults of the environment and xy's own.
+pub(super) fn restart_rules(
+    fields: &RestartFields,
+    environment: &EnvironmentDefaults,
+) -> RestartRules {
+    let ours = environment.rules().restart;
+    let backoff_max = said(fields.backoff_max.as_ref(), ours.backoff_max);
+    // A variable makes no file wrong: it gives way to what the file says.
+    let first = match environment.restart_delay {
+        Some(delay) => delay.min(backoff_max),
+        None => ours.backoff_initial,
     };
-    let problem = Problem::error(at, "`health` is not available in this version");
-    let instead = "leave the block out, or turn it off with `probe \"off\"`";
-    problems.push(problem.kind(Kind::Unavailable).suggest(instead));
-}
-
-/// What a block says, with xy's own defaults.
-pub(super) fn restart_rules(fields: &RestartFields) -> RestartRules {
-    let ours = RestartRules::default();
     RestartRules {
         policy: said(fields.policy.as_ref(), ours.policy),
-        backoff_initial: said(fields.backoff_initial.as_ref(), ours.backoff_initial),
-        backoff_max: said(fields.backoff_max.as_ref(), ours.backoff_max),
+        backoff_initial: said(fields.backoff_initial.as_ref(), first),
+        backoff_max,
         max_retries_per_minute: said(
             fields.max_retries_per_minute.as_ref(),
             ours.max_retries_per_minute,
@@ -377,7 +356,7 @@ pub(super) fn restart_rules(fields: &RestartFields) -> RestartRules {
     }
 }
 
-fn said<T: Copy>(field: Option<&Spanned<T>>, otherwise: T) -> T {
+pub(super) fn said<T: Copy>(field: Option<&Spanned<T>>, otherwise: T) -> T {
     field.map_or(otherwise, |field| field.value)
 }
 

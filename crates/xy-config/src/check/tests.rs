@@ -6,8 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, Isolation, Limits, Probe, ReadyRules, RemoteSettings, RestartPolicy,
-    RestartRules, Rules,
+    Auth, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits, ParkSettings, Probe,
+    ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
 };
 
 mod containers;
@@ -42,18 +42,6 @@ impl Surroundings for FakeMachine {
 struct OldMachine;
 
 impl Surroundings for OldMachine {
-    fn home(&self) -> Option<PathBuf> {
-        None
-    }
-
-    fn search_path(&self) -> Option<OsString> {
-        None
-    }
-
-    fn look(&self, _: &Path) -> Found {
-        Found::Unknown
-    }
-
     fn limits(&self) -> KeptLimits {
         let why = "there are no cgroups here".to_owned();
         KeptLimits { most_files: None, memory: Kept::PerProcess, pids: Kept::NotAtAll { why } }
@@ -195,10 +183,68 @@ fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
     let mcp = "defaults { ready { probe \"mcp\"; within \"3s\" } }";
     let process = "defaults { ready { probe \"process\" } }";
     let http = ready(mcp, "command \"npx\"\nport 8421");
-    assert_eq!(http, ReadyRules { probe: Probe::Mcp, within: Duration::from_secs(3) });
+    let within = Duration::from_secs(3);
+    assert_eq!(http, ReadyRules { within, ..ReadyRules::default() });
     assert_eq!(ready(process, "url \"https://a/\"").probe, Probe::Mcp, "it has no process");
     assert_eq!(ready(process, "command \"npx\"").probe, Probe::Process);
     assert_eq!(ready(process, "command \"npx\"\nready { probe \"mcp\" }").probe, Probe::Mcp);
+    let tcp = "defaults { ready { probe \"tcp\"; path \"/x\" } }";
+    assert_eq!(ready(tcp, "command \"npx\"\nport 8421").probe, Probe::Tcp);
+    assert_eq!(ready(tcp, "command \"npx\"").probe, Probe::Mcp, "it has no port");
+    assert_eq!(ready(tcp, "url \"https://a/\"").probe, Probe::Mcp, "it has none here");
+}
+
+#[test]
+fn health_is_what_its_block_says_and_the_rest_as_without_one() {
+    let health = |defaults: &str, server: &str| {
+        let server = format!("command \"npx\"\nport 8421\n{server}");
+        let loaded = check_files(&[("xy.kdl", defaults), ("a.kdl", &server)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.servers.into_values().next().unwrap().rules.health.clone()
+    };
+    let ours = HealthRules::default();
+    assert_eq!(health("", ""), ours);
+    assert_eq!(ours.probe, HealthProbe::Mcp);
+    let off = HealthRules { probe: HealthProbe::Off, ..ours.clone() };
+    assert_eq!(health("", "health { probe \"off\" }"), off);
+    let defaults =
+        "defaults { health { probe \"http\"; path \"/up\"; interval \"7s\"; failures 9 } }";
+    let read = health(defaults, "health { timeout \"1s\"; interval \"8s\" }");
+    let wanted = HealthRules {
+        probe: HealthProbe::Http,
+        interval: Duration::from_secs(8),
+        timeout: Duration::from_secs(1),
+        failures: 9,
+        path: Some("/up".to_owned()),
+    };
+    assert_eq!(read, wanted);
+    // A path among the defaults is for those that ask for one.
+    let tcp = HealthRules { probe: HealthProbe::Tcp, path: None, ..health(defaults, "") };
+    assert_eq!(health(defaults, "health { probe \"tcp\" }"), tcp);
+}
+
+#[test]
+fn a_probe_has_to_fit_its_server() {
+    let servers = [
+        (
+            "a.kdl",
+            "command \"npx\"\nready { probe \"tcp\" }\nhealth { probe \"http\"; path \"/up\" }",
+        ),
+        (
+            "b.kdl",
+            "command \"npx\"\ntransport \"stdio\"\nready { probe \"http\"; path \"health\" }\nhealth { probe \"tcp\" }",
+        ),
+        (
+            "c.kdl",
+            "command \"npx\"\nport 1\nready { probe \"tcp\"; path \"/up\" }\nhealth { path \"/up\" }",
+        ),
+        (
+            "d.kdl",
+            "url \"https://a/\"\nready { probe \"http\" }\nhealth { probe \"process\"; failures 0 }",
+        ),
+        ("e.kdl", "url \"https://a/\"\nready { probe \"tcp\" }\nhealth { probe \"http\" }"),
+    ];
+    insta::assert_snapshot!(told(&servers));
 }
 
 #[test]
@@ -214,18 +260,12 @@ fn every_problem_of_a_file_is_told_at_once() {
 #[test]
 fn what_is_not_available_is_refused_plainly() {
     let server = r#"
-ready { probe "tcp"; path "/health"; timeout "2s" }
-health { probe "mcp"; interval "30s" }
 share-key "x"
 start "lazy"
 idle-stop "10m"
 command "npx"
 "#;
-    let remote = "url \"https://example.com/mcp\"\nhealth { interval \"5s\" }";
-    let daemon = r#"
-park { queue "30s"; calls 1000; bytes "64MiB" }
-"#;
-    let loaded = check_files(&[("xy.kdl", daemon), ("later.kdl", server), ("remote.kdl", remote)]);
+    let loaded = check_files(&[("later.kdl", server)]);
     assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::Unavailable));
     assert!(!loaded.is_valid());
     insta::assert_snapshot!(rendered(&loaded));
@@ -276,6 +316,22 @@ fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
     assert_eq!(by_name, GatewaySettings { listen: Some("127.0.0.1:80".parse().unwrap()), ..ours });
     let wide = gateway(r#"gateway { listen "0.0.0.0:80" }"#);
     assert_eq!(wide.auth, Auth::Token);
+}
+
+#[test]
+fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
+    let park = |text: &str| {
+        let loaded = check_files(&[("xy.kdl", text)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.park
+    };
+    let ours = ParkSettings { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 };
+    assert_eq!(park(""), ours);
+    assert_eq!(park("park {}"), ours);
+    let full = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20 };
+    assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), full);
+    let none = park(r#"park { queue "0s"; calls 0 }"#);
+    assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..ours });
 }
 
 #[test]
@@ -764,4 +820,55 @@ fn settings_survive_being_stored() {
         let stored = serde_json::to_string(&server).unwrap();
         assert_eq!(serde_json::from_str::<ServerSettings>(&stored).unwrap(), server);
     }
+}
+
+/// A machine with these variables, of which nothing else is known.
+struct With(&'static [(&'static str, &'static str)]);
+
+impl Surroundings for With {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+    }
+}
+
+#[test]
+fn files_have_the_last_word_over_the_environment() {
+    let file = |name: &str, text: &str| FileText {
+        path: PathBuf::from(name),
+        shown: name.to_owned(),
+        text: text.to_owned(),
+    };
+    let with = With(&[("XY_MAX_RESTART_ATTEMPTS", "9"), ("XY_RESTART_DELAY_MS", "40000")]);
+    let restart = |daemon: &str, server: &str| {
+        let server = file("a.kdl", &format!("command \"x\"\n{server}"));
+        let loaded = check(Some(&file("xy.kdl", daemon)), &[server], &with);
+        assert_eq!(loaded.problems, [], "{daemon} {server:?}", server = loaded.settings);
+        let rules = &loaded.settings.servers["a"].rules.restart;
+        let seconds = (rules.backoff_initial.as_secs(), rules.backoff_max.as_secs());
+        (rules.max_attempts, seconds)
+    };
+    assert_eq!(restart("", ""), (9, (40, 40)));
+    assert_eq!(restart("defaults { restart { max-attempts 2 } }", ""), (2, (40, 40)));
+    let both = restart("defaults { restart { max-attempts 2 } }", "restart { max-attempts 3 }");
+    assert_eq!(both, (3, (40, 40)));
+    assert_eq!(restart("", r#"restart { backoff-initial "2s" }"#), (9, (2, 40)));
+    assert_eq!(
+        restart("", r#"restart { backoff-max "5s" }"#),
+        (9, (5, 5)),
+        "no file is made wrong"
+    );
+}
+
+#[test]
+fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
+    let server = FileText {
+        path: PathBuf::from("a.kdl"),
+        shown: "a.kdl".to_owned(),
+        text: "comand \"x\"".to_owned(),
+    };
+    let with = With(&[("XY_RESTART_DELAY_MS", "soon"), ("XY_SUPERVISOR_ENABLED", "si")]);
+    let loaded = check(None, &[server], &with);
+    let files: Vec<&str> = loaded.problems.iter().map(|problem| problem.file.as_str()).collect();
+    assert_eq!(files[..2], ["environment", "environment"]);
+    assert!(files.contains(&"a.kdl") && !loaded.is_valid());
 }

@@ -1,24 +1,66 @@
-//! `events`: every change of state from now on.
+//! `events`: changes of state, those before if asked for, then all from now on.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use tokio::sync::broadcast::{self, error::RecvError};
-use xy_ipc::server::{Feed, Outbox};
-use xy_protocol::control::{Event, Skipped};
-use xy_protocol::time::Timestamp;
-use xy_supervisor::instance::StateChange;
+use tokio::sync::broadcast::error::RecvError;
+use xy_ipc::server::{Feed, Outbox, OutboxClosed};
+use xy_protocol::control::{Event, EventKind, Events, Skipped};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::journal::{Change, Entry, Follower, What};
 
 use crate::daemon::Daemon;
-use crate::view::client_of;
 
-pub(super) fn handle(daemon: &Daemon) -> Box<dyn Feed> {
-    Box::new(EventFeed { id: daemon.new_subscription(), changes: daemon.fleet.changes() })
+pub(super) async fn handle(daemon: &Daemon, ask: Events) -> Result<Box<dyn Feed>, CallError> {
+    let following = daemon.journal.follow().await;
+    let server = ask.name;
+    if let Some(name) = &server {
+        check_known(daemon, name).await?;
+    }
+    let count = usize::try_from(ask.history.unwrap_or(0)).unwrap_or(usize::MAX);
+    let (journal, name) = (daemon.journal.clone(), server.clone());
+    let (history, live) = if count == 0 {
+        (Vec::new(), following.live)
+    } else {
+        let read = move || (journal.before(&following, count, name.as_deref()), following.live);
+        let ((history, problem), live) = away(read).await?;
+        if let Some(problem) = problem {
+            tracing::warn!("some events of before are not shown: {problem}");
+        }
+        (history, live)
+    };
+    let live = ask.follow.then_some(live);
+    Ok(Box::new(EventFeed { id: daemon.new_subscription(), server, history, live }))
+}
+
+/// A server that has been removed is known as long as the journal has something about it.
+async fn check_known(daemon: &Daemon, name: &str) -> Result<(), CallError> {
+    if daemon.fleet.roster().contains_key(name) {
+        return Ok(());
+    }
+    let server = ServerName::new(name).map_err(|_| daemon.not_found(name))?;
+    let journal = daemon.journal.clone();
+    let is_known = away(move || journal.knows(&server)).await?;
+    if is_known { Ok(()) } else { Err(daemon.not_found(name)) }
+}
+
+/// Reads the disk, away from everything that has to stay quick.
+async fn away<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CallError> {
+    tokio::task::spawn_blocking(read).await.map_err(|cause| {
+        CallError::new(ErrorKind::Internal, "the events could not be read").cause(cause)
+    })
 }
 
 struct EventFeed {
     id: u64,
-    changes: broadcast::Receiver<StateChange>,
+    /// Only those of this server; of all, if absent.
+    server: Option<String>,
+    history: Vec<Arc<Entry>>,
+    live: Option<Follower>,
 }
 
 impl Feed for EventFeed {
@@ -30,36 +72,58 @@ impl Feed for EventFeed {
         "event_end"
     }
 
-    fn run(mut self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            loop {
-                let sent = match self.changes.recv().await {
-                    Ok(change) => outbox.notify("event", &event(self.id, &change)).await,
-                    Err(RecvError::Lagged(count)) => {
-                        let skipped = Skipped { subscription_id: self.id, count };
-                        outbox.notify("event_skipped", &skipped).await
-                    }
-                    Err(RecvError::Closed) => return,
-                };
-                if sent.is_err() {
-                    return;
-                }
-            }
+            let _ = self.send_all(&outbox).await; // The reader has left: nobody to tell.
         })
     }
 }
 
-fn event(subscription_id: u64, change: &StateChange) -> Event {
-    let transition = &change.transition;
+impl EventFeed {
+    async fn send_all(mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        for entry in std::mem::take(&mut self.history) {
+            self.send(&entry, outbox).await?;
+        }
+        let Some(mut live) = self.live.take() else { return Ok(()) };
+        loop {
+            match live.recv().await {
+                Ok(entry) => self.send(&entry, outbox).await?,
+                Err(RecvError::Lagged(count)) => self.skipped(count, outbox).await?,
+                Err(RecvError::Closed) => return Ok(()),
+            }
+        }
+    }
+
+    async fn send(&self, entry: &Entry, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        if self.server.as_deref().is_some_and(|server| !entry.is_about(server)) {
+            return Ok(());
+        }
+        let (change, kind) = match &entry.what {
+            What::Skipped { count } => return self.skipped(*count, outbox).await,
+            What::Changed(change) => (change, EventKind::Changed),
+            What::LastAttempt(change) => (change, EventKind::LastAttempt),
+        };
+        outbox.notify("event", &event(self.id, entry, change, kind)).await
+    }
+
+    async fn skipped(&self, count: u64, outbox: &Outbox) -> Result<(), OutboxClosed> {
+        outbox.notify("event_skipped", &Skipped { subscription_id: self.id, count }).await
+    }
+}
+
+fn event(subscription_id: u64, entry: &Entry, change: &Change, kind: EventKind) -> Event {
     Event {
         subscription_id,
-        name: change.key.server.clone(),
-        client: client_of(&change.key),
-        from: transition.from,
-        state: transition.to,
-        reason: transition.reason.to_string(),
+        name: change.server.clone(),
+        client: change.holder,
+        from: change.from,
+        state: change.to,
+        reason: change.reason.clone(),
         pid: change.pid,
         restart_count: change.restart_count,
-        ts: Timestamp::from(transition.at),
+        ts: entry.time,
+        kind,
+        seq: entry.seq,
+        boot: entry.boot.clone(),
     }
 }

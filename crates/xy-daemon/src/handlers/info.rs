@@ -6,7 +6,7 @@ use xy_protocol::server::ServerState;
 use crate::daemon::Daemon;
 use crate::view;
 
-pub(super) fn handle(daemon: &Daemon) -> Info {
+pub(crate) fn handle(daemon: &Daemon) -> Info {
     let roster = daemon.fleet.roster();
     let is_running = |state| state == ServerState::Running;
     let (gateway_url, gateway_problem) = daemon.gateway_url();
@@ -19,6 +19,7 @@ pub(super) fn handle(daemon: &Daemon) -> Info {
         gateway_problem,
         config_dir: daemon.paths.config_dir.display().to_string(),
         state_dir: daemon.paths.state_dir.display().to_string(),
+        journal_problem: daemon.journal.problem(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),
         servers: roster.len(),
         running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),

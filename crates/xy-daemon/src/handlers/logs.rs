@@ -45,7 +45,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>,
     Ok(Box::new(LogFeed { writer, tail, follow }))
 }
 
-fn nobody_speaks(name: &str) -> CallError {
+pub(super) fn nobody_speaks(name: &str) -> CallError {
     CallError::new(ErrorKind::NotRunning, format!("server `{name}` says nothing now"))
         .cause("it has an instance for each client, and no client uses it")
         .hint("its log comes and goes with its client")

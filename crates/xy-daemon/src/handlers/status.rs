@@ -8,7 +8,7 @@ use xy_supervisor::logs::log_file;
 use crate::daemon::Daemon;
 use crate::view;
 
-pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
+pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let member = daemon.find(&ask.name)?;
     // What one says that lives somewhere else is kept in memory only.
     let has_file = member.settings.remote().is_none();
@@ -16,6 +16,9 @@ pub(super) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let log_file = has_file.then(|| log_file.display().to_string());
     let mut status = view::status(&member, log_file);
     daemon.advise(&mut status.entry);
-    status.protocol = daemon.desk().ok().and_then(|desk| desk.protocol(&status.entry.name));
+    if let Ok(desk) = daemon.desk() {
+        status.protocol = desk.protocol(&status.entry.name);
+        status.parked = desk.parked(&status.entry.name) as u64;
+    }
     Ok(status)
 }

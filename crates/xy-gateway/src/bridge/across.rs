@@ -5,6 +5,7 @@ use xy_mcp::envelope::Outcome;
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
+use super::rounds::Rounds;
 use super::{Bond, Unfit, hold};
 use crate::client::Client;
 use crate::era::Era;
@@ -39,8 +40,8 @@ pub(crate) enum Across {
 pub(crate) struct Asked {
     /// As the client wrote it.
     pub(crate) text: Box<[u8]>,
-    /// How many times it has been asked again.
-    pub(crate) count: u8,
+    /// What it has behind it, and how long it may take.
+    pub(crate) rounds: Rounds,
     /// There is a bound for all of them.
     pub(crate) _held: Held,
 }
@@ -92,7 +93,8 @@ fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
         let message = "too much is asked at once of servers that may ask again";
         return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
     }
-    Ok(Asked { text: request.text.into(), count: request.rounds, _held: held })
+    let rounds = Rounds { count: request.past.rounds.count, watch: request.watch.clone() };
+    Ok(Asked { text: request.text.into(), rounds, _held: held })
 }
 
 impl Across {

@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::{Rc, Weak};
 
+use tokio::task::AbortHandle;
+use tokio::time::sleep_until;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
 use xy_mcp::members::Members;
@@ -16,12 +18,22 @@ use crate::client::Client;
 use crate::front::{StreamNo, To};
 use crate::names::quoted;
 use crate::say;
+use crate::upstream::Watch;
 
 /// How many times a server may want to know more.
 const MOST_ROUNDS: u8 = 16;
 
 /// How many things it may want to know at a time.
 const MOST_AT_ONCE: usize = 32;
+
+/// What a request has behind it that is sent again with what its server wanted to know.
+#[derive(Clone, Default)]
+pub(crate) struct Rounds {
+    /// How many times it was sent again.
+    pub(crate) count: u8,
+    /// How long it may take, since it was first sent.
+    pub(crate) watch: Option<Rc<Watch>>,
+}
 
 /// One round: what is asked of the client, and what comes of it.
 pub(crate) struct Round {
@@ -34,6 +46,16 @@ pub(crate) struct Round {
     state: Option<Box<str>>,
     wanted: RefCell<Vec<Wanted>>,
     is_over: Cell<bool>,
+    /// Ends it when the request takes too long.
+    timer: Cell<Option<AbortHandle>>,
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+    }
 }
 
 /// One thing that a server wants to know.
@@ -64,7 +86,7 @@ impl Round {
         asked: Asked,
         wanted: &Members<'_>,
     ) -> Result<Rc<Self>, CallError> {
-        if asked.count >= MOST_ROUNDS {
+        if asked.rounds.count >= MOST_ROUNDS {
             return Err(too_often());
         }
         let requests = match wanted.get("inputRequests") {
@@ -92,6 +114,7 @@ impl Round {
             state: wanted.get("requestState").map(Into::into),
             wanted: RefCell::default(),
             is_over: Cell::new(false),
+            timer: Cell::new(None),
         });
         *round.wanted.borrow_mut() = questions
             .iter()
@@ -104,7 +127,35 @@ impl Round {
                 return Err(fault);
             }
         }
+        round.end_in_time();
         Ok(round)
+    }
+
+    /// Ends it when the request takes too long: also the time that its client needs for an
+    /// answer is time that whoever waits for the request has to wait.
+    fn end_in_time(self: &Rc<Self>) {
+        let Some(end) = self.asked.rounds.watch.as_ref().and_then(|it| it.end()) else { return };
+        if self.is_answered() {
+            return;
+        }
+        let round = Rc::downgrade(self);
+        let timer = tokio::task::spawn_local(async move {
+            sleep_until(end).await;
+            if let Some(round) = round.upgrade() {
+                round.time_out();
+            }
+        });
+        self.timer.set(Some(timer.abort_handle()));
+    }
+
+    fn time_out(self: &Rc<Self>) {
+        if self.is_over.get() {
+            return;
+        }
+        self.end();
+        if let (Some(client), Some(watch)) = (self.client.upgrade(), &self.asked.rounds.watch) {
+            client.failed(&self.id, self.stream, &watch.late_answer());
+        }
     }
 
     /// Whether there is nothing to ask: the server only wants to be asked again.
@@ -148,8 +199,10 @@ impl Round {
         if self.is_over.replace(true) {
             return;
         }
+        let Rounds { count, watch } = self.asked.rounds.clone();
+        let rounds = Rounds { count: count + 1, watch };
         match self.request() {
-            Some(text) => client.again_in_round(&self.id, &text, self.stream, self.asked.count + 1),
+            Some(text) => client.again_in_round(&self.id, &text, self.stream, rounds),
             None => client.failed(&self.id, self.stream, &strange("it cannot be asked again")),
         }
     }

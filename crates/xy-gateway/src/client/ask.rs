@@ -1,22 +1,20 @@
 //! What each request of a client means: answered here, or sent on, and to whom.
+//!
+//! `ask/meet.rs` has the first words, `ask/lists.rs` what is answered from what is known of all
+//! servers, and `ask/send.rs` sends the rest on.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, text_of};
-use xy_mcp::members::Members;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
-
-use super::{Client, Greeted, Open};
 use xy_supervisor::instance::Holder;
 
-use crate::bridge::rounds::{self, Round};
-use crate::bridge::{Unfit, hold};
+use super::{Client, Open};
+use crate::bridge::rounds::{Round, Rounds};
 use crate::catalog::Kind;
-use crate::era::{self, Era};
+use crate::era::Era;
 use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
@@ -24,18 +22,18 @@ use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
-use crate::server::{Server, Went};
+use crate::server::{Past, Server, outcome_unknown};
 use crate::tools;
-use crate::upstream::{self, Follow};
+
+mod lists;
+mod meet;
+mod send;
+
+use meet::said;
+use send::is_of_task;
 
 /// How long an answer waits for servers of which nothing is known yet.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
-
-/// How long a call waits for its server to come up.
-const CALL_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What the first answer to a client is when nothing is known of its server.
-const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
 
 /// One request, and the pieces of it.
 pub(super) struct Request<'t> {
@@ -48,8 +46,8 @@ pub(super) struct Request<'t> {
     /// What it says of its client, if that is modern.
     pub(super) manner: Option<Rc<Manner>>,
     pub(super) stream: StreamNo,
-    /// How many times it was sent again with what its server wanted to know.
-    pub(super) rounds: u8,
+    /// What has happened to it before.
+    pub(super) past: Past,
 }
 
 /// What came of looking at a request.
@@ -105,6 +103,9 @@ impl Client {
             Ok(Verdict::Under(open)) => {
                 self.open.borrow_mut().insert(id.into(), (open, stream));
             }
+            Err(fault) if request.past.was_written => {
+                self.put_answer(&say::fault(id, &outcome_unknown(&fault, None)), stream);
+            }
             Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
         }
     }
@@ -125,24 +126,25 @@ impl Client {
         }
     }
 
-    /// A request that had to wait is looked at again.
+    /// A request is looked at again.
     pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
-        if self.is_closed.get() {
-            return;
-        }
-        self.open.borrow_mut().remove(id);
-        let _ = self.hear_one(text, stream); // It was a request before.
+        self.again_after(id, text, stream, Past::default());
     }
 
     /// The same, of one that is sent again with what its server wanted to know.
-    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: u8) {
+    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: Rounds) {
+        self.again_after(id, text, stream, Past { rounds, ..Past::default() });
+    }
+
+    /// The same, of one to which this has happened before.
+    pub(crate) fn again_after(&self, id: &str, text: &[u8], stream: StreamNo, past: Past) {
         if self.is_closed.get() {
             return;
         }
         self.open.borrow_mut().remove(id);
         if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
             // It was a request before.
-            let _ = self.hear_request(text, id, &method, params, stream, rounds);
+            let _ = self.hear_request(text, id, &method, params, stream, past);
         }
     }
 
@@ -242,7 +244,7 @@ impl Client {
                 None => Err(say::invalid("`ref` names neither a prompt nor a template")),
             },
             method if request.manner.is_some() && method.starts_with("tasks/") => {
-                Err(no_method(method))
+                self.by_task(request)
             }
             // They are all on one page.
             "tasks/list" if request.params.cursor().is_some() => {
@@ -255,6 +257,21 @@ impl Client {
                 self.send_on(request, &server, None)
             }
             method => Err(no_method(method)),
+        }
+    }
+
+    /// What a modern client asks about a task goes to the server that does it.
+    fn by_task(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if !matches!(request.method, "tasks/get" | "tasks/update" | "tasks/cancel") {
+            return Err(no_method(request.method));
+        }
+        let id = request.params.task_id().ok_or_else(|| say::invalid("`taskId` is not a text"))?;
+        let server = self.hub.server_of_modern_task(self, &id);
+        let is_declared = request.manner.as_ref().is_some_and(|it| it.has_tasks());
+        match server {
+            Err(fault) if fault.kind == ErrorKind::MethodNotFound => Err(fault),
+            _ if !is_declared => Ok(Verdict::Line(modern::knows_no_tasks().line(request.id))),
+            server => self.send_on(request, &server?, None),
         }
     }
 
@@ -332,93 +349,6 @@ impl Client {
         }
     }
 
-    /// Behind one door for all servers nobody could ask for a task again: by its id alone it is
-    /// not known whose it is. So there no server hears that the client knows tasks.
-    fn hidden<'t>(&self, request: &Request<'t>) -> Option<(&'t str, String)> {
-        let manner = request.manner.as_ref()?;
-        let is_one_door = matches!(self.entry.view, View::Profile(_));
-        if !is_one_door || !manner.capabilities.contains(modern::TASKS) {
-            return None;
-        }
-        let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
-        Some((written, modern::without_tasks(&Members::read(written)?)))
-    }
-
-    /// Has a resource watched at a modern server.
-    fn watch(&self, request: &Request<'_>, server: &Rc<Server>, uri: &str) -> Verdict {
-        let (client, reply) = (self.me(), self.reply_to(request));
-        let (server, uri) = (server.clone(), uri.to_owned());
-        let task = tokio::task::spawn_local(async move {
-            let watched = client.hub.watch(&server, &client, [uri.clone()].into()).await;
-            let cannot = || {
-                let name = &server.name;
-                say::invalid(format!("`{name}` does not tell of changes of this resource"))
-            };
-            let watched = watched.and_then(|it| it.contains(&uri).then_some(()).ok_or_else(cannot));
-            if watched.is_err() {
-                client.hub.unwatch(&server, &client, &uri);
-            }
-            reply.answer(&client, watched.map(|()| "{}".to_owned()));
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
-    }
-
-    fn send_on(
-        &self,
-        request: &Request<'_>,
-        server: &Rc<Server>,
-        renamed: Option<(&str, String)>,
-    ) -> Result<Verdict, CallError> {
-        let outgoing = upstream::Request {
-            text: request.text,
-            id: request.id,
-            token: request.params.own_token(),
-            renamed,
-            what: (request.method, request.params.name().or(request.params.uri())),
-            follow: follow(request),
-            watch: None,
-            params: request.params_text,
-            meta: request.params.meta(),
-            manner: request.manner.clone(),
-            hidden: self.hidden(request),
-            rounds: request.rounds,
-            has_state: request.params.state().is_some(),
-        };
-        // The server wanted to know more, and its successor is one that asks otherwise.
-        if request.rounds > 0
-            && server.upstream(server.holder(self)).is_some()
-            && !server.is_modern_to(self)
-        {
-            let text = rounds::as_at_first(request.text);
-            let text = text.ok_or_else(|| say::invalid("the call cannot be made again"))?;
-            self.again(request.id, &text, request.stream);
-            return Ok(Verdict::Done);
-        }
-        // Only a modern server gives out states of its own.
-        let is_legacy = || said(server, self).is_some_and(|(_, era)| era == Era::Legacy);
-        if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {
-            return Err(hold::refused(Unfit::NotOurs));
-        }
-        if outgoing.follow == Follow::NewTask {
-            self.hub.check_room_for_task(self)?;
-        }
-        match server.call(&self.me(), outgoing, request.stream)? {
-            Went::Sent(open) => Ok(Verdict::Under(open)),
-            Went::Waits { open, ticket, is_first } => {
-                if is_first {
-                    self.hub.want(server, &self.me());
-                }
-                let waited_for = server.clone();
-                let timer = tokio::task::spawn_local(async move {
-                    tokio::time::sleep(CALL_PATIENCE).await;
-                    give_up_waiting(&waited_for, ticket);
-                });
-                server.set_timer(ticket, timer.abort_handle());
-                Ok(Verdict::Under(open))
-            }
-        }
-    }
-
     fn set_level(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
         let word = request.params.level().and_then(text_of);
         let level = word
@@ -427,130 +357,6 @@ impl Client {
         self.level.set(Some(level));
         self.hub.tune();
         Ok(Verdict::Result("{}".to_owned()))
-    }
-
-    /// The first request: who is there, and in which revision they speak.
-    fn greet(&self, request: &Request<'_>) -> Verdict {
-        let version = era::offered(&request.params.version().unwrap_or_default());
-        let capabilities = request.params.capabilities().unwrap_or("{}").into();
-        let info = request.params.info().map(Into::into);
-        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
-        self.hub.tune();
-        match &self.entry.view {
-            View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
-            View::Server(name) => self.greet_for(&name.clone(), version, request),
-        }
-    }
-
-    fn greet_for(&self, name: &str, version: &'static str, request: &Request<'_>) -> Verdict {
-        let Some(server) = self.hub.server(name) else {
-            return Verdict::Result(anything(name, version));
-        };
-        self.hub.want(&server, &self.me());
-        if let Some(result) = introduced(&server, self, version) {
-            return Verdict::Result(result);
-        }
-        let (name, named) = (name.to_owned(), name.to_owned());
-        self.later(
-            request,
-            move |client| match introduced(&server, client, version) {
-                Some(result) => Some(Ok(result)),
-                None => (!server.is_shown()).then(|| Ok(anything(&name, version))),
-            },
-            move |_| Ok(anything(&named, version)),
-        )
-    }
-
-    /// Who is there, for a client that says everything by itself.
-    fn discover(&self, request: &Request<'_>) -> Verdict {
-        let View::Server(name) = &self.entry.view else {
-            let introduction = self.hub.introduction(era::LATEST);
-            return Verdict::Result(modern::discovered_from(&introduction));
-        };
-        let name = name.clone();
-        let Some(server) = self.hub.server(&name) else {
-            return Verdict::Result(modern::discovered_from(&anything(&name, era::LATEST)));
-        };
-        self.hub.want(&server, &self.me());
-        let unknown = move || modern::discovered_from(&anything(&name, era::LATEST));
-        let (when_down, at_last) = (unknown.clone(), unknown);
-        let discovered = move |client: &Client| {
-            said(&server, client).map_or_else(
-                || (!server.is_shown()).then(&when_down),
-                |(result, era)| match era {
-                    Era::Modern => Some(result),
-                    Era::Legacy => Some(modern::discovered_from(&result)),
-                },
-            )
-        };
-        match discovered(self) {
-            Some(result) => Verdict::Result(result),
-            None => self.later(request, move |it| discovered(it).map(Ok), move |_| Ok(at_last())),
-        }
-    }
-
-    fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Verdict, CallError> {
-        let after = match request.params.cursor() {
-            Some(cursor) => {
-                Some(text_of(cursor).ok_or_else(|| say::invalid("`cursor` is not a text"))?)
-            }
-            None => None,
-        };
-        for server in self.hub.servers() {
-            if server.known_to(self).is_none() {
-                self.hub.want(&server, &self.me());
-            }
-        }
-        if self.hub.is_known(self) {
-            return self.hub.list(self, kind, after.as_deref()).map(Verdict::Result);
-        }
-        let after = after.map(std::borrow::Cow::into_owned);
-        let answer =
-            Rc::new(move |client: &Client| client.hub.list(client, kind, after.as_deref()));
-        let at_last = answer.clone();
-        Ok(self.later(
-            request,
-            move |client| client.hub.is_known(client).then(|| answer(client)),
-            move |client| {
-                client.hub.give_up_waiting();
-                at_last(client)
-            },
-        ))
-    }
-
-    /// Answers when something is known, or after a while with what there is.
-    fn later(
-        &self,
-        request: &Request<'_>,
-        is_known: impl Fn(&Self) -> Option<Result<String, CallError>> + 'static,
-        at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
-    ) -> Verdict {
-        let (client, mut news) = (self.me(), self.hub.news());
-        let reply = self.reply_to(request);
-        let give_up_at = Instant::now() + PATIENCE;
-        let task = tokio::task::spawn_local(async move {
-            let answer = loop {
-                if let Some(answer) = is_known(&client) {
-                    break answer;
-                }
-                let more = tokio::time::timeout_at(give_up_at, news.changed()).await;
-                if !matches!(more, Ok(Ok(()))) {
-                    break at_last(&client);
-                }
-            };
-            reply.answer(&client, answer);
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
-    }
-
-    /// The tasks of this client, of all servers.
-    fn list_tasks(&self, request: &Request<'_>) -> Verdict {
-        let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
-        let task = tokio::task::spawn_local(async move {
-            let result = client.hub.list_tasks(&client).await;
-            client.answered(&id, stream, &say::result(&id, &result));
-        });
-        Verdict::Under(Open::Here(task.abort_handle()))
     }
 
     fn own_tool(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
@@ -569,51 +375,6 @@ impl Client {
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))
     }
-
-    /// A notification of the client's that is not for us.
-    pub(super) fn pass_notification(&self, method: &str, text: &[u8]) {
-        // What is shared does not hear what concerns one client alone.
-        let concerns_one = method == "notifications/roots/list_changed";
-        let servers = match &self.entry.view {
-            View::Server(name) => self.hub.server(name).into_iter().collect(),
-            View::Profile(_) if concerns_one => self.hub.servers(),
-            View::Profile(_) => Vec::new(),
-        };
-        for server in servers {
-            let holder = server.holder(self);
-            if concerns_one && holder == Holder::Shared {
-                continue;
-            }
-            if let Some(upstream) = server.upstream(holder) {
-                upstream.send(text);
-            }
-        }
-    }
-}
-
-/// A call has waited long enough.
-fn give_up_waiting(server: &Rc<Server>, ticket: u64) {
-    if let Some(waited) = server.take_waiting(ticket) {
-        let fault = server.too_late(&waited, CALL_PATIENCE);
-        waited.client.failed(&waited.id, waited.stream, &fault);
-        server.release(); // Somebody may have waited behind it.
-    }
-}
-
-/// Whether a request names a task.
-fn is_of_task(method: &str) -> bool {
-    matches!(method, "tasks/get" | "tasks/result" | "tasks/cancel")
-}
-
-/// How the answer to a request is to be looked at.
-fn follow(request: &Request<'_>) -> Follow {
-    match request.method {
-        "tasks/get" | "tasks/cancel" => Follow::Task,
-        "tasks/result" => Follow::Outcome(request.params.task_id().unwrap_or_default().into()),
-        "tasks/list" => Follow::Tasks,
-        _ if request.params.is_task() => Follow::NewTask,
-        _ => Follow::Nothing,
-    }
 }
 
 fn gone(name: &str) -> CallError {
@@ -625,36 +386,4 @@ fn gone(name: &str) -> CallError {
 fn no_method(method: &str) -> CallError {
     let message = format!("there is no method `{}`", shortened(method));
     CallError::new(ErrorKind::MethodNotFound, message)
-}
-
-/// What a server said of itself, and in which era, if it is known.
-fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
-    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
-    if let Some(living) = living {
-        return Some((living.result.clone(), living.era()));
-    }
-    let known = server.shown_to(client)?;
-    Some((known.introduction.result.clone(), known.introduction.era()))
-}
-
-/// What a server said of itself, for a client of this revision.
-fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Option<String> {
-    let (result, era) = said(server, client)?;
-    if era == Era::Modern {
-        return Some(modern::introduced_from(server.name.as_str(), &result, version));
-    }
-    let Some(written) = Params::read(Some(&result)).version_as_written() else {
-        return Some(result);
-    };
-    let mut edits = Edits::of(result.as_bytes());
-    edits.replace(written, quoted(version));
-    Some(String::from_utf8_lossy(&edits.to_vec()).into_owned())
-}
-
-/// What is said of a server of which nothing is known yet.
-fn anything(name: &str, version: &str) -> String {
-    let name = quoted(name);
-    format!(
-        r#"{{"protocolVersion":"{version}","capabilities":{ANYTHING},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
-    )
 }

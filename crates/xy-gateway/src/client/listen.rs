@@ -11,24 +11,28 @@ use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
+use xy_supervisor::instance::InstanceKey;
 
 use super::ask::{Request, Verdict};
 use super::{Client, Open, Shown};
 use crate::catalog::Kind;
 use crate::front::{StreamNo, To, View};
-use crate::modern::SUBSCRIPTION;
+use crate::held::Held;
+use crate::modern::{self, SUBSCRIPTION};
 use crate::names::{self, quoted};
+use crate::owners::Owner;
 use crate::say;
 use crate::server::Server;
+use crate::upstream::Wanted;
 
 /// How many such requests one client may have open.
 const MOST: usize = 100;
 
-/// How many resources one of them may name.
+/// How many resources one of them may name, and how many tasks.
 const MOST_URIS: usize = 1000;
 
 /// What is kept for one that does not know yet what it will be told: each thing once.
-const MOST_UNTOLD: usize = MOST_URIS + LISTS.len();
+const MOST_UNTOLD: usize = 2 * MOST_URIS + LISTS.len();
 
 /// By what the client calls them.
 pub(super) type Listens = BTreeMap<Box<str>, Listen>;
@@ -39,10 +43,41 @@ pub(super) struct Listen {
     kinds: BTreeSet<&'static str>,
     /// Also what its server has not said yet whether it can be.
     watched: Vec<Watched>,
+    /// Tasks, the same.
+    followed: BTreeSet<(InstanceKey, String)>,
     /// What finds that out; it ends with this.
     asking: Option<AbortHandle>,
     /// What it is told once it knows what it will be told; `None` once it does.
-    untold: Option<Vec<Vec<u8>>>,
+    untold: Option<Untold>,
+}
+
+/// What somebody is to be told later.
+struct Untold {
+    lines: Vec<Vec<u8>>,
+    /// There is a bound for all of them.
+    held: Held,
+}
+
+impl Untold {
+    /// Keeps one more, unless it has been said, or there is no room for it.
+    fn add(&mut self, line: Vec<u8>) {
+        let bytes: usize = self.lines.iter().map(Vec::len).sum();
+        if self.lines.len() >= MOST_UNTOLD || self.lines.contains(&line) {
+            return;
+        }
+        if self.held.holds(bytes + line.len()) {
+            self.lines.push(line);
+        } else {
+            self.held.holds(bytes);
+        }
+    }
+}
+
+impl Listen {
+    /// Whose tasks it listens to.
+    fn followed_where(&self) -> BTreeSet<InstanceKey> {
+        self.followed.iter().map(|(at, _)| at.clone()).collect()
+    }
 }
 
 impl Drop for Listen {
@@ -72,6 +107,7 @@ struct Filter {
     prompts_list_changed: bool,
     resources_list_changed: bool,
     resource_subscriptions: Vec<String>,
+    task_ids: Vec<String>,
 }
 
 /// What a client may ask for, and what it is then told.
@@ -100,10 +136,16 @@ impl Client {
             say::invalid(format!("`notifications` cannot be read: {problem}"))
         })?;
         let filter = filter.ok_or_else(|| say::invalid("`notifications` says what to tell"))?;
-        if self.listens.borrow().len() >= MOST || filter.resource_subscriptions.len() > MOST_URIS {
-            let message =
-                format!("a client may listen {MOST} times, to {MOST_URIS} resources each");
+        let most = filter.resource_subscriptions.len().max(filter.task_ids.len());
+        if self.listens.borrow().len() >= MOST || most > MOST_URIS {
+            let message = format!(
+                "a client may listen {MOST} times, to {MOST_URIS} resources and tasks each"
+            );
             return Err(CallError::new(ErrorKind::QueueFull, message));
+        }
+        let knows_tasks = request.manner.as_ref().is_some_and(|manner| manner.has_tasks());
+        if !filter.task_ids.is_empty() && !knows_tasks {
+            return Ok(Verdict::Line(modern::knows_no_tasks().line(request.id)));
         }
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| filter.wants(*kind)).collect();
         for kind in &kinds {
@@ -116,19 +158,22 @@ impl Client {
         let watched: Vec<Watched> = found
             .filter(|one| self.subscribe(&one.server, &one.uri, one.by_outside_name).is_ok())
             .collect();
+        let tasks = filter.task_ids.into_iter();
+        let followed: BTreeSet<(InstanceKey, String)> =
+            tasks.filter_map(|id| Some((self.hub.place_of_task(self, &id)?, id))).collect();
         let (client, id) = (self.me(), request.id.to_owned());
-        let all = watched.clone();
+        let (all, tasks) = (watched.clone(), followed.clone());
         let stream = request.stream;
-        let untold = Some(Vec::new());
-        let listen = Listen { stream, kinds, watched, asking: None, untold };
+        let untold = Some(Untold { lines: Vec::new(), held: self.hold_bytes() });
+        let listen = Listen { stream, kinds, watched, followed, asking: None, untold };
         self.listens.borrow_mut().insert(request.id.into(), listen);
-        if all.is_empty() {
-            client.acknowledge(&id, &accepted, &[]);
+        if all.is_empty() && tasks.is_empty() {
+            client.acknowledge(&id, &accepted, &Wanted::default());
             return Ok(Verdict::Under(Open::Listening));
         }
         let asking = tokio::task::spawn_local(async move {
-            let written = client.watch_all(&id, all).await;
-            client.acknowledge(&id, &accepted, &written);
+            let heard = client.watch_all(&id, all, tasks).await;
+            client.acknowledge(&id, &accepted, &heard);
         });
         if let Some(listen) = self.listens.borrow_mut().get_mut(request.id) {
             listen.asking = Some(asking.abort_handle());
@@ -153,11 +198,21 @@ impl Client {
 
     /// Has all of these watched, as far as their servers can; answers which are, as the client
     /// wrote them.
-    async fn watch_all(self: &Rc<Self>, id: &str, all: Vec<Watched>) -> Vec<String> {
+    async fn watch_all(
+        self: &Rc<Self>,
+        id: &str,
+        all: Vec<Watched>,
+        tasks: BTreeSet<(InstanceKey, String)>,
+    ) -> Wanted {
         let mut servers: BTreeMap<ServerName, (Rc<Server>, BTreeSet<String>)> = BTreeMap::new();
         for one in &all {
             let of = servers.entry(one.server.name.clone());
             of.or_insert_with(|| (one.server.clone(), BTreeSet::new())).1.insert(one.uri.clone());
+        }
+        for (at, _) in &tasks {
+            if let Some(server) = self.hub.server(at.server.as_str()) {
+                servers.entry(at.server.clone()).or_insert_with(|| (server, BTreeSet::new()));
+            }
         }
         let mut asked = JoinSet::new();
         for (name, (server, uris)) in servers {
@@ -167,36 +222,42 @@ impl Client {
                 (name, watched.unwrap_or_default())
             });
         }
-        let mut accepted = BTreeMap::new();
-        while let Some(Ok((name, uris))) = asked.join_next().await {
-            accepted.insert(name, uris);
+        let mut accepted: BTreeMap<ServerName, Rc<Wanted>> = BTreeMap::new();
+        while let Some(Ok((name, heard))) = asked.join_next().await {
+            accepted.insert(name, heard);
         }
         let is_watched = |one: &Watched| {
-            accepted
-                .get(&one.server.name)
-                .is_some_and(|uris: &Rc<BTreeSet<String>>| uris.contains(&one.uri))
+            accepted.get(&one.server.name).is_some_and(|heard| heard.uris.contains(&one.uri))
         };
         let (watched, refused): (Vec<Watched>, Vec<Watched>) =
             all.into_iter().partition(is_watched);
+        let is_followed = |(at, id): &(InstanceKey, String)| {
+            accepted.get(&at.server).is_some_and(|heard| heard.tasks.contains(id))
+        };
+        let followed: BTreeSet<_> = tasks.into_iter().filter(is_followed).collect();
         if let Some(listen) = self.listens.borrow_mut().get_mut(id) {
             listen.watched.clone_from(&watched);
+            listen.followed.retain(is_followed);
         }
         for one in &refused {
             self.unwatch(one);
         }
-        watched.into_iter().map(|one| one.written).collect()
+        let uris = watched.into_iter().map(|one| one.written).collect();
+        Wanted { uris, tasks: followed.into_iter().map(|(_, id)| id).collect() }
     }
 
     /// The first word to who listens: what it will be told.
-    fn acknowledge(&self, id: &str, lists: &[&str], uris: &[String]) {
+    fn acknowledge(&self, id: &str, lists: &[&str], heard: &Wanted) {
         let Some(stream) = self.listens.borrow().get(id).map(|listen| listen.stream) else {
             return; // It has heard enough already.
         };
         let mut accepted: Vec<String> =
             lists.iter().map(|name| format!(r#""{name}":true"#)).collect();
-        if !uris.is_empty() {
-            let uris: Vec<String> = uris.iter().map(|uri| quoted(uri)).collect();
-            accepted.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        for (name, all) in [("resourceSubscriptions", &heard.uris), ("taskIds", &heard.tasks)] {
+            if !all.is_empty() {
+                let all: Vec<String> = all.iter().map(|it| quoted(it)).collect();
+                accepted.push(format!(r#""{name}":[{}]"#, all.join(",")));
+            }
         }
         let line = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}},"notifications":{{{}}}}}}}"#,
@@ -206,7 +267,7 @@ impl Client {
         let mut listens = self.listens.borrow_mut();
         let untold = listens.get_mut(id).and_then(|listen| listen.untold.take());
         drop(listens);
-        for line in untold.into_iter().flatten() {
+        for line in untold.into_iter().flat_map(|untold| untold.lines) {
             self.tell(&line, To::During(stream));
         }
     }
@@ -215,10 +276,7 @@ impl Client {
     fn tell_listener(&self, listen: &mut Listen, line: Vec<u8>) {
         match &mut listen.untold {
             None => self.tell(&line, To::During(listen.stream)),
-            Some(untold) if untold.len() < MOST_UNTOLD && !untold.contains(&line) => {
-                untold.push(line);
-            }
-            Some(_) => {} // It has been said.
+            Some(untold) => untold.add(line),
         }
     }
 
@@ -248,9 +306,48 @@ impl Client {
         }
     }
 
+    /// An instance tells how a task is doing, and whose that is. Whether it listens to that;
+    /// of one that is over there is nothing more to hear.
+    pub(crate) fn tell_task(
+        &self,
+        at: &InstanceKey,
+        (id, owner): (&str, Option<Owner>),
+        line: &[u8],
+        is_over: bool,
+    ) -> bool {
+        let is_theirs = matches!(self.entry.view, View::Server(_))
+            || owner == Some(Owner::Token(self.entry.who));
+        let key = (at.clone(), id.to_owned());
+        let mut is_told = false;
+        for (subscription, listen) in self.listens.borrow_mut().iter_mut() {
+            if is_theirs && listen.followed.contains(&key) {
+                self.tell_listener(listen, with_subscription(line, subscription));
+                is_told = true;
+                if is_over {
+                    listen.followed.remove(&key);
+                }
+            }
+        }
+        is_told
+    }
+
+    /// The tasks of an instance that it listens to.
+    pub(crate) fn followed_at(&self, at: &InstanceKey) -> Vec<String> {
+        let listens = self.listens.borrow();
+        let all = listens.values().flat_map(|listen| &listen.followed);
+        all.filter(|(it, _)| it == at).map(|(_, id)| id.clone()).collect()
+    }
+
+    /// It has heard enough of everything.
+    pub(super) fn hears_no_more(&self) -> BTreeSet<InstanceKey> {
+        let listens = self.listens.take();
+        listens.values().flat_map(Listen::followed_where).collect()
+    }
+
     /// It has heard enough of what it listened to under this id.
     pub(super) fn listens_no_more(&self, id: &str) {
         let Some(mut listen) = self.listens.borrow_mut().remove(id) else { return };
+        self.hub.follows_no_more(listen.followed_where());
         for one in std::mem::take(&mut listen.watched) {
             self.unwatch(&one);
         }

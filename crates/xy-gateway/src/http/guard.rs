@@ -106,7 +106,8 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
         Auth::None => return Ok(Guest { who: Who(0), may_manage: false, only: None }),
         Auth::Tokens(tokens) => tokens,
     };
-    let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Refused::NoToken) };
+    // Of two nobody knows which is meant, and somebody on the way may have judged by the other.
+    let shown = only_one(headers, &AUTHORIZATION).ok().flatten().ok_or(Refused::NoToken)?;
     let shown = bearer(shown.as_bytes()).ok_or(Refused::NoToken)?;
     let mut found = None;
     // All are compared, so that the time says nothing about which one was nearly right.
@@ -264,6 +265,13 @@ mod tests {
                 .map(|guest| (guest.who.0, guest.may_manage));
             assert_eq!(found, expected, "{shown:?}");
         }
+    }
+
+    #[test]
+    fn of_two_tokens_neither_counts() {
+        let auth = Auth::Tokens(vec![token("alpha", true, None)]);
+        let twice = [("authorization", "Bearer alpha"), ("authorization", "Bearer alpha")];
+        assert_eq!(identify(&head("/", &twice).headers, &auth).err(), Some(Refused::NoToken));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::owners::NewTask;
 use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
-use crate::upstream::{Answer, Company, Follow, Told, Upstream, Whose};
+use crate::upstream::{Answer, Company, Follow, Lost, Told, Upstream, Whose};
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
@@ -44,6 +44,16 @@ impl From<Whose> for Addressee {
                 Self::Client(client, To::During(stream), Some(ours))
             }
             Whose::Parked(hold) => Self::Parked(hold),
+        }
+    }
+}
+
+impl Addressee {
+    /// Our id of the call that the message is about, if that is known.
+    fn call(&self) -> Option<u64> {
+        match self {
+            Self::Client(_, _, ours) => *ours,
+            Self::Parked(hold) => Some(hold.ours),
         }
     }
 }
@@ -145,10 +155,15 @@ impl Hub {
         during: Option<u64>,
     ) -> Asking {
         if !method.starts_with("tasks/") {
-            return self.addressee(by, params, during).ok_or((
+            let found = self.addressee(by, params, during).ok_or((
                 -32603,
                 "it is not clear which client this is for: several share this server",
-            ));
+            ))?;
+            let call = found.call();
+            if call != during && call.is_some_and(|call| !by.is_clear(call)) {
+                return Err((-32603, "it is not clear in which call this is: several are open"));
+            }
+            return Ok(found);
         }
         let only = self.only_one(by);
         let clients = match only {
@@ -255,6 +270,9 @@ impl Company for Hub {
                 return;
             }
             "notifications/tasks/status" => self.task_changed(by, params, during),
+            "notifications/tasks" if by.is_modern() => {
+                return self.task_told(by, params, line);
+            }
             "notifications/elicitation/complete" => self.owner_of_elicitation(by, params),
             _ => self.addressee(by, params, during),
         };
@@ -305,12 +323,19 @@ impl Company for Hub {
         by.touch(client.number());
         match client.ask(by, id, line, to) {
             // Its waiting calls may be needed for an answer.
-            Ok(()) => self.is_over(by),
+            Ok(()) => {
+                by.has_asked(client.number(), during);
+                self.is_over(by);
+            }
             Err(fault) => by.send(&say::fault(id, &fault)),
         }
     }
 
     fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)> {
+        if by.is_modern() && answer.follow != &Follow::Nothing {
+            self.follow_modern(by.key(), answer);
+            return None;
+        }
         let mut owners = self.owners.borrow_mut();
         let (key, client) = (by.key(), answer.client.number());
         match (answer.follow, answer.outcome) {
@@ -355,6 +380,10 @@ impl Company for Hub {
         if let Some(server) = self.server(by.key().server.as_str()) {
             server.release();
         }
+    }
+
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str) {
+        self.lose(by, calls, why);
     }
 
     fn wants_elsewhere(

@@ -14,6 +14,9 @@ use crate::server::Server;
 /// What is counted of each server: its name, what it says, and the number.
 type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Server) -> usize);
 
+/// The same of what only ever grows.
+type Counter<'n> = (&'n str, &'n str, &'n dyn Fn(&Server) -> u64);
+
 impl HttpStatus for Hub {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Server>| {
@@ -73,6 +76,25 @@ impl HttpStatus for Hub {
         ];
         for (name, help, number) in numbers {
             metrics::family(out, name, gauge, help);
+            for server in &servers {
+                metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
+            }
+        }
+        let counters: [Counter<'_>; 3] = [
+            ("xy_server_calls_parked_total", "Calls that had to wait.", &|it| {
+                it.counts.parked.get()
+            }),
+            ("xy_server_calls_again_total", "Calls that were sent again.", &|it| {
+                it.counts.again.get()
+            }),
+            (
+                "xy_server_calls_unknown_total",
+                "Calls of which nobody knows whether they were done.",
+                &|it| it.counts.unknown.get(),
+            ),
+        ];
+        for (name, help, number) in counters {
+            metrics::family(out, name, metrics::Kind::Counter, help);
             for server in &servers {
                 metrics::sample(out, name, &[("server", server.name.as_str())], number(server));
             }

@@ -1,5 +1,6 @@
 //! Tasks that servers do for clients: whose they are, and where.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,16 +10,25 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::InstanceKey;
 
+use xy_mcp::envelope::Outcome;
+
 use super::Hub;
 use crate::client::Client;
+use crate::era::Era;
+use crate::front::View;
+use crate::modern;
 use crate::names::quoted;
-use crate::owners::{Found, MOST_TASKS};
+use crate::owners::{Found, LONGEST_ID, MOST_TASKS, NewTask, Owner};
 use crate::say;
 use crate::server::Server;
-use crate::upstream::result_of;
+use crate::tasks;
+use crate::upstream::{Answer, Follow, Upstream, result_of};
 
 /// How long a server has to say how a task is doing before it is left out of a list.
 const TOLD_WITHIN: Duration = Duration::from_secs(4);
+
+/// So many tasks of one instance are listened to.
+const MOST_FOLLOWED: usize = 1000;
 
 impl Hub {
     /// The server that does a client's task.
@@ -34,9 +44,132 @@ impl Hub {
             }
             Found::Nowhere => Err(no_task(id)),
             Found::Lost(why) => Err(lost(id, &why)),
-            Found::Several => Err(say::invalid("several servers have a task of this id")
-                .hint("ask for it at one server alone, with `xy connect --server`")),
+            Found::Several => Err(several()),
         }
+    }
+
+    /// The server that does a task for whoever has the token of this modern client. An id says
+    /// nothing of its server, so one that several servers have given out is nobody's.
+    pub(crate) fn server_of_modern_task(
+        &self,
+        client: &Client,
+        id: &str,
+    ) -> Result<Rc<Server>, CallError> {
+        match self.find_modern_task(client, id) {
+            Found::At(InstanceKey { server, .. }) => {
+                self.server(server.as_str()).ok_or_else(|| no_task(id).cause("its server is gone"))
+            }
+            Found::Nowhere if !self.offers_tasks() => Err(CallError::new(
+                ErrorKind::MethodNotFound,
+                "there are no tasks here: no server has them",
+            )),
+            Found::Nowhere => Err(no_task(id)),
+            Found::Lost(why) => Err(lost(id, &why)),
+            Found::Several => Err(several()),
+        }
+    }
+
+    /// Where such a task is, of the instances that this client may ask.
+    fn find_modern_task(&self, client: &Client, id: &str) -> Found {
+        let is_theirs = |at: &InstanceKey| {
+            self.server(at.server.as_str()).is_none_or(|it| it.holder(client) == at.holder)
+        };
+        self.owners.borrow().find_for(owner(client), id, is_theirs)
+    }
+
+    /// The instance that tells this modern client of a task, if one does. Where it is shown one
+    /// server alone, that knows its tasks itself.
+    pub(crate) fn place_of_task(&self, client: &Client, id: &str) -> Option<InstanceKey> {
+        match &client.entry().view {
+            View::Server(_) if id.len() > LONGEST_ID => None,
+            View::Server(name) => {
+                let server = self.server(name)?;
+                let holder = server.holder(client);
+                Some(InstanceKey { server: server.name.clone(), holder })
+            }
+            View::Profile(_) => match self.find_modern_task(client, id) {
+                Found::At(at) => self.is_followed(client, &at, id).then_some(at),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether a client that listens to a task may still hear of it.
+    fn is_followed(&self, client: &Client, at: &InstanceKey, id: &str) -> bool {
+        matches!(client.entry().view, View::Server(_))
+            || self.owners.borrow().is_worked_on(at, owner(client), id)
+    }
+
+    /// The tasks of an instance that clients listen to.
+    pub(super) fn followed_at(&self, at: &InstanceKey) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for client in self.clients() {
+            let theirs = client.followed_at(at).into_iter();
+            all.extend(theirs.filter(|id| self.is_followed(&client, at, id)));
+        }
+        while all.len() > MOST_FOLLOWED {
+            all.pop_last();
+        }
+        all
+    }
+
+    /// Whether whoever has the token of this client may have one more task.
+    pub(crate) fn has_room_for_modern_task(&self, client: &Client) -> bool {
+        self.owners.borrow_mut().has_room_for(client.entry().who, Instant::now())
+    }
+
+    /// A modern server has answered a modern client with what may be a task, or tells of one.
+    pub(super) fn follow_modern(&self, at: &InstanceKey, answer: &Answer<'_>) {
+        let Outcome::Result(result) = answer.outcome else { return };
+        let (mut owners, now) = (self.owners.borrow_mut(), Instant::now());
+        match answer.follow {
+            Follow::NewTask => {
+                if let Some((id, life)) = tasks::created(result) {
+                    let new = NewTask { id: &id, life, token: None };
+                    owners.begun_for(at, owner(answer.client), new, now);
+                }
+            }
+            Follow::Task => {
+                let Some((id, is_over)) = tasks::told(result) else { return };
+                if let Some(life) = tasks::kept(result) {
+                    owners.keeps(at, &id, life, now);
+                }
+                if is_over {
+                    owners.ended(at, &id);
+                }
+            }
+            Follow::Nothing | Follow::Outcome(_) | Follow::Tasks => {}
+        }
+    }
+
+    /// A modern server tells how a task is doing: whoever listens to that hears it, and nobody
+    /// else.
+    pub(super) fn task_told(&self, by: &Rc<Upstream>, params: Option<&str>, line: &[u8]) {
+        let Some((id, is_over)) = params.and_then(tasks::told) else { return by.stray(line) };
+        let owner = self.owners.borrow().owner_of(by.key(), &id);
+        let mut is_heard = false;
+        for client in self.clients() {
+            is_heard |= client.tell_task(by.key(), (&id, owner), line, is_over);
+        }
+        if is_over {
+            self.owners.borrow_mut().ended(by.key(), &id);
+        }
+        if !is_heard {
+            by.stray(line);
+        }
+    }
+
+    /// Whether any server that is shown has tasks as modern clients know them.
+    pub(crate) fn offers_tasks(&self) -> bool {
+        let servers = self.servers();
+        let mut all = servers.iter().filter(|server| server.is_shown()).filter_map(said_by);
+        all.any(|(result, era)| era == Era::Modern && modern::offers_tasks(&result))
+    }
+
+    /// How xy introduces itself to a modern client.
+    pub(crate) fn discovery(&self) -> String {
+        let discovered = modern::discovered_from(&self.introduction(crate::era::LATEST));
+        if self.offers_tasks() { modern::with_tasks(&discovered) } else { discovered }
     }
 
     /// Whether a client may ask this server about a task.
@@ -100,18 +233,28 @@ impl Hub {
     pub(super) fn task_capabilities(&self) -> Option<Value> {
         let servers = self.servers().into_iter().filter(|server| server.is_shown());
         let all = servers.filter_map(|server| {
-            // A living one has said so before its lists are known.
-            let living = server.all_upstreams().first().and_then(|it| it.introduction());
-            let result = match living {
-                Some(introduction) => introduction.result.clone(),
-                None => server.shown()?.introduction.result.clone(),
-            };
+            // Those of a modern one are another thing.
+            let (result, _) = said_by(&server).filter(|(_, era)| *era == Era::Legacy)?;
             let mut result: Value = serde_json::from_str(&result).ok()?;
             let tasks = result.get_mut("capabilities")?.get_mut("tasks")?.take();
             tasks.is_object().then_some(tasks)
         });
         all.reduce(both)
     }
+}
+
+/// What a server said of itself, and in which era. A living one has said so before its lists
+/// are known.
+fn said_by(server: &Rc<Server>) -> Option<(String, Era)> {
+    match server.all_upstreams().first().and_then(|it| it.introduction()) {
+        Some(living) => Some((living.result.clone(), living.era())),
+        None => server.shown().map(|it| (it.introduction.result.clone(), it.introduction.era())),
+    }
+}
+
+/// Whose the tasks of a modern client are.
+fn owner(client: &Client) -> Owner {
+    Owner::Token(client.entry().who)
 }
 
 /// What either of two can do.
@@ -131,6 +274,11 @@ fn both(one: Value, other: Value) -> Value {
 
 fn no_task(id: &str) -> CallError {
     say::invalid(format!("Task not found: {}", shortened(id)))
+}
+
+fn several() -> CallError {
+    say::invalid("several servers have a task of this id")
+        .hint("ask for it at one server alone: `/mcp/s/<server>`, or `xy connect --server`")
 }
 
 fn lost(id: &str, why: &str) -> CallError {

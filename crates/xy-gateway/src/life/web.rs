@@ -12,6 +12,7 @@ use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
+use super::pulse::Pulse;
 use super::{capabilities, learn_lists};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
@@ -72,8 +73,10 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     let mut tasks = JoinSet::new();
     tasks.spawn_local(web.clone().tell_all());
     let leading = tasks.spawn_local(leader.lead(troubles, note));
+    let mut pulse = Pulse::default();
     let (why, reply) = loop {
         match told.recv().await {
+            Some(Told::Checkup(checkup)) => pulse.take(&upstream, checkup),
             // What is under way may still be answered, where everything is on one stream.
             Some(Told::Close) => {
                 upstream.take_no_more();
@@ -126,7 +129,7 @@ struct SoFar {
     is_remote: bool,
     /// It could be spoken with once.
     is_ready: bool,
-    /// Its file says that it speaks no MCP, and it never did.
+    /// Its file says that it is ready without speaking MCP, and it never did.
     speaks_no_mcp: bool,
     /// How often it was greeted in vain, or for a moment only.
     tries: u32,
@@ -200,7 +203,7 @@ impl Leader {
             if began.elapsed() >= GOOD_AFTER {
                 tries = 0;
             }
-            let speaks_no_mcp = !is_ready && self.settings.rules.ready.probe == Probe::Process;
+            let speaks_no_mcp = !is_ready && self.settings.rules.ready.probe != Probe::Mcp;
             if !speaks_no_mcp && (is_ready || tries == WONDER_AT) {
                 self.log(&lost).await;
             }

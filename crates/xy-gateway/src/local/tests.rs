@@ -20,6 +20,7 @@ struct World {
     home: tempfile::TempDir,
     front: Rc<FakeFront>,
     leave: watch::Sender<bool>,
+    renew: mpsc::Sender<std::os::unix::net::UnixListener>,
 }
 
 /// Changes what a door keeps to.
@@ -35,8 +36,10 @@ async fn at_the_door(change: impl FnOnce(&mut Door), story: impl AsyncFnOnce(&Wo
         let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8 };
         change(&mut door);
         let (leave, leaving) = watch::channel(false);
-        let serving = tokio::task::spawn_local(async move { door.serve(listener, leaving).await });
-        let world = World { home, front, leave };
+        let (renew, again) = mpsc::channel(1);
+        let serving =
+            tokio::task::spawn_local(async move { door.serve(listener, again, leaving).await });
+        let world = World { home, front, leave, renew };
         story(&world).await;
         world.leave.send_replace(true);
         within(serving).await.unwrap();
@@ -111,6 +114,23 @@ impl Client {
 
 fn call(id: u64, method: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":[1]}}"#)
+}
+
+#[tokio::test]
+async fn a_door_that_was_lost_opens_again_and_who_is_inside_stays() {
+    at_the_door(as_it_is, async |world| {
+        let mut before = world.client().await;
+        let path = world.home.path().join("s");
+        std::fs::remove_file(&path).unwrap();
+        let another = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        world.renew.send(another).await.unwrap();
+        let mut after = world.client().await;
+        for client in [&mut before, &mut after] {
+            client.call(1, "m").await;
+        }
+        wait_until(|| world.front.conversations().len() == 2).await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::modern::SUBSCRIPTION;
+use crate::upstream::Wanted;
 
 /// A play whose server speaks the revision without sessions, and somebody who keeps listening
 /// to it.
@@ -47,10 +48,11 @@ impl Play {
 
     /// Wishes to hear of these.
     fn wish(&self, uris: &[&str]) -> JoinHandle<Result<Vec<String>, String>> {
-        let heard = self.upstream.listen_to(uris.iter().map(|&uri| uri.to_owned()).collect());
+        let uris = uris.iter().map(|&uri| uri.to_owned()).collect();
+        let heard = self.upstream.listen_to(Wanted { uris, ..Wanted::default() });
         tokio::task::spawn_local(async move {
             let heard = heard.await;
-            heard.map(|uris| uris.iter().cloned().collect()).map_err(|fault| fault.to_string())
+            heard.map(|it| it.uris.iter().cloned().collect()).map_err(|fault| fault.to_string())
         })
     }
 }

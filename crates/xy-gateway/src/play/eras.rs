@@ -1,8 +1,14 @@
 //! Clients and servers of different eras.
 
 use super::*;
+use crate::bridge::hold::HOLDS_UP;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
+
+mod holds;
+mod rounds;
+mod tasks;
+mod units;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -256,7 +262,7 @@ async fn whoever_does_not_come_back_has_its_call_cancelled() {
         assert_eq!(sent[1]["method"], "notifications/cancelled");
         assert_eq!(sent[1]["params"]["requestId"], ours);
         let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
-        assert_eq!(second.code(), -32010, "outcome unknown");
+        assert_eq!(second.code(), -32602, "it has expired");
         assert!(play.sent().is_empty(), "it is never sent as a new call");
         assert_eq!(play.hub.parked.len(), 0);
     })
@@ -422,6 +428,7 @@ async fn who_waits_for_its_user_holds_up_nobody_of_the_same_token() {
         play.calls();
         now().await;
         never.wanted(); // Its client will not come back for it.
+        later(HOLDS_UP).await;
         let slow = play.called_by(1, 2, "slow", &json!({}));
         let asks = play.called_by(1, 3, "asks", &json!({}));
         let [(slow_call, _)] = play.calls().try_into().unwrap(); // One after another.
@@ -472,6 +479,7 @@ async fn a_call_that_was_left_holds_up_no_other_program_of_the_same_token() {
         play.ask("a", "elicitation/create");
         now().await;
         left.wanted(); // Nobody comes back for it.
+        later(HOLDS_UP).await;
         let other = by(1, 2, "two");
         assert_eq!(play.calls().len(), 1, "it need not wait");
         play.ask("b", "elicitation/create");
@@ -723,22 +731,6 @@ async fn equals_are_left_alone() {
         play.say(&want(ours, &json!({ "q": {} }), &json!("next")));
         assert_eq!(client.wanted().1, "next");
         assert_eq!(play.hub.parked.len(), 0);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn behind_one_door_for_all_no_server_hears_of_tasks() {
-    here(async {
-        let play = Play::modern().await;
-        let can = json!({ "extensions": { modern::TASKS: {}, "x": {} }, "roots": {} });
-        let params = json!({ "name": "s__x", "_meta": meta(&can, &json!({ "progressToken": 1 })) });
-        play.once(1, 1, "tools/call", &params);
-        let sent = play.sent();
-        let meta = &sent[0]["params"]["_meta"];
-        let expected = json!({ "extensions": { "x": {} }, "roots": {} });
-        assert_eq!(meta[modern::CAPABILITIES], expected);
-        assert_eq!(meta["progressToken"], sent[0]["id"]);
     })
     .await;
 }

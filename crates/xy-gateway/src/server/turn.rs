@@ -1,20 +1,18 @@
 //! Has the clients of a server that asks questions take turns. `turns.rs` says whose it is.
 //!
-//! Each request of a modern client over HTTP comes as if from another client, and has a turn
-//! of its own. One that waits for its user holds up nobody who has the same token: the server
+//! Each request of a modern client has a turn of its own, whichever door it came in by. One that
+//! waits for its user holds up no other of the same client, or of the same token: the server
 //! waits too, and a call that was left must not keep a person's other calls from it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use xy_config::settings::Isolation;
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
-use super::{ADVICE, Server, Waiting};
+use super::{Past, Server, Waiting};
 use crate::client::Client;
-use crate::turns::{self, Flight};
+use crate::turns::{self, Flight, Unit};
 use crate::upstream::Upstream;
 
 impl Server {
@@ -29,16 +27,20 @@ impl Server {
         !self.asks.replace(true)
     }
 
-    /// Whether this client shares its instance with others, who take turns there.
+    /// Whether the calls of this client take turns at its instance: with those of others who
+    /// share it, or with each other, where each is asked on its own.
     fn takes_turns(&self, client: &Client) -> bool {
-        let is_shared = self.settings.borrow().isolation == Isolation::Shared;
-        self.asks.get() && (is_shared || !client.stays())
+        let is_shared = || self.settings.borrow().isolation == Isolation::Shared;
+        self.asks.get() && (is_shared() || !client.stays() || client.is_modern())
     }
 
     /// Lets those go whose turn it is.
     pub(crate) fn release(self: &Rc<Self>) {
         if self.turn_of.get().is_some() {
             return; // Whoever lets somebody go looks again afterwards.
+        }
+        if self.is_too_soon() {
+            return; // Somebody looks again then.
         }
         let waiting = self.waiting.borrow();
         let taking_turns = waiting.iter().filter(|it| self.takes_turns(&it.client));
@@ -52,41 +54,51 @@ impl Server {
     fn release_at(self: &Rc<Self>, holder: Holder) {
         while let Some(upstream) = self.upstream(holder) {
             let waiting = self.waiting_for_turn(holder);
-            let Some(first) = waiting.first() else { return };
+            let Some((first, _)) = waiting.first() else { return };
             let flight = upstream.flight(first);
-            let asked = waiting.iter().filter(|it| self.is_urgent(it, &upstream));
-            let asked: Vec<u64> = asked.map(|it| it.number()).collect();
-            let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
-            let next = turns::next(flight, &numbers, |client| asked.contains(&client));
+            let asked = waiting.iter().filter(|(it, _)| self.is_urgent(it, &upstream));
+            let asked: Vec<Unit> = asked.map(|(_, unit)| *unit).collect();
+            let units: Vec<Unit> = waiting.iter().map(|(_, unit)| *unit).collect();
+            let next = turns::next(flight, &units, |unit| asked.contains(&unit));
             // Where the server waits for somebody's answer, the rest of that program may go on.
-            let beside = |it: &&Rc<Client>| {
+            let beside = |(it, _): &&(Rc<Client>, Unit)| {
                 let is_free = upstream.flight(it) == Flight::Nobody;
                 is_free && self.is_urgent(it, &upstream)
             };
-            let next = next.or_else(|| waiting.iter().find(beside).map(|it| it.number()));
-            let Some(client) = next else { return };
-            self.turn_of.set(Some(client));
-            let is_theirs = |it: &Waiting| it.holder == holder && it.client.number() == client;
-            let theirs = self.take_those(is_theirs);
+            let next = next.or_else(|| waiting.iter().find(beside).map(|(_, unit)| *unit));
+            let Some(unit) = next else { return };
+            let theirs = self.take_those(|it| it.holder == holder && it.unit() == unit);
+            self.turn_of.set(theirs.first().map(|it| it.client.number()));
             let is_new = flight == Flight::Nobody;
             self.urgent.set(if is_new { 0 } else { self.urgent.get() + theirs.len() });
             for waited in theirs {
-                waited.client.again(&waited.id, &waited.text, waited.stream);
+                Self::send_again(&waited);
             }
             self.turn_of.set(None);
         }
     }
 
-    /// Whether a client has to wait until those before it are done.
-    pub(super) fn must_wait(&self, client: &Rc<Client>, upstream: &Rc<Upstream>) -> bool {
-        if !self.takes_turns(client) || self.turn_of.get() == Some(client.number()) {
+    /// Whether a request of a client, which is modern or not, has to wait until those before it
+    /// are done.
+    pub(super) fn must_wait(
+        &self,
+        client: &Rc<Client>,
+        is_modern: bool,
+        past: &Past,
+        upstream: &Rc<Upstream>,
+    ) -> bool {
+        if !self.takes_turns(client) {
+            return self.would_overtake(client, upstream.key().holder);
+        }
+        if self.turn_of.get() == Some(client.number()) {
             return false;
         }
         let waiting = self.waiting_for_turn(upstream.key().holder);
-        let numbers: Vec<u64> = waiting.iter().map(|it| it.number()).collect();
+        let waiting: Vec<Unit> = waiting.iter().map(|(_, unit)| *unit).collect();
         let is_urgent = self.is_urgent(client, upstream);
-        let flight = upstream.flight(client);
-        let goes = turns::may_go(client.number(), flight, &numbers, is_urgent);
+        let flight = upstream.flight_now(client);
+        let unit = unit(client, is_modern, self.ticket(past));
+        let goes = turns::may_go(unit, flight, &waiting, is_urgent);
         if goes {
             self.urgent.set(if waiting.is_empty() { 0 } else { self.urgent.get() + 1 });
         }
@@ -99,26 +111,21 @@ impl Server {
         self.urgent.get() < turns::MOST_URGENT && is_waited_for()
     }
 
-    /// The clients of the calls that wait for their turn, the oldest first.
-    fn waiting_for_turn(&self, holder: Holder) -> Vec<Rc<Client>> {
+    /// The calls that wait for their turn, the oldest first: their clients and units.
+    fn waiting_for_turn(&self, holder: Holder) -> Vec<(Rc<Client>, Unit)> {
         let waiting = self.waiting.borrow();
-        waiting.iter().filter(|it| it.holder == holder).map(|it| it.client.clone()).collect()
+        let there = waiting.iter().filter(|it| it.holder == holder);
+        there.map(|it| (it.client.clone(), it.unit())).collect()
     }
+}
 
-    /// A call has waited as long as it may: why it was not sent.
-    pub(crate) fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
-        let name = &self.name;
-        if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {limit:?}");
-            return CallError::new(ErrorKind::TimedOut, message)
-                .cause("the call was not sent")
-                .hint(format!("`xy status {name}` says what it is doing"));
-        }
-        let message = format!("`{name}` was busy with another client for {limit:?}");
-        CallError::new(ErrorKind::TimedOut, message)
-            .cause(
-                "it asks its clients questions, so it serves one at a time; the call was not sent",
-            )
-            .hint(format!("{ADVICE} in the file of `{name}`, or try again later"))
+impl Waiting {
+    fn unit(&self) -> Unit {
+        unit(&self.client, self.is_modern, self.ticket)
     }
+}
+
+/// What has the turn of a client's request that waits, or is to wait, with this ticket.
+fn unit(client: &Client, is_modern: bool, ticket: u64) -> Unit {
+    if is_modern { Unit::Ticket(ticket) } else { Unit::Client(client.number()) }
 }

@@ -2,20 +2,12 @@
 
 use std::rc::Rc;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
-use xy_protocol::control::{Reload, Request};
+use xy_protocol::control::{ByName, Reload, Request};
 use xy_protocol::error::CallError;
 
 use super::{name_schema, object, report};
 use crate::hub::Hub;
-
-/// What can be asked for.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    name: String,
-}
 
 pub(super) fn definition() -> Value {
     json!({
@@ -27,7 +19,7 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(hub: &Rc<Hub>, asked: ByName) -> Result<Value, CallError> {
     let reload = Reload { name: Some(asked.name.clone()), dry_run: false };
     hub.control.call(Request::Reload(reload)).await?;
     report::once_its_tools_are_known(hub, &asked.name).await

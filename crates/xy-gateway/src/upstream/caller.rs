@@ -12,6 +12,7 @@ use crate::bridge::hold::{Came, Hold};
 use crate::client::{Client, Kin};
 use crate::front::StreamNo;
 use crate::modern::Manner;
+use crate::turns::Unit;
 
 /// Who waits for an answer.
 pub(crate) enum Caller {
@@ -164,6 +165,16 @@ impl Caller {
         }
     }
 
+    /// What has a turn with this call, of which this is our id: all calls of a legacy client
+    /// together, and each of a modern one.
+    pub(super) fn unit(&self, ours: u64) -> Option<Unit> {
+        match self {
+            Self::Client { client, manner: None, .. } => Some(Unit::Client(client.number())),
+            Self::Client { .. } | Self::Parked(_) => Some(Unit::Call(ours)),
+            _ => None,
+        }
+    }
+
     /// Whether something can be asked of the client in this call.
     pub(super) fn can_be_asked(&self) -> bool {
         match self {
@@ -175,9 +186,20 @@ impl Caller {
         }
     }
 
-    /// Whether the server waits for the client, which has heard what it is asked.
-    pub(super) fn is_waited_for(&self) -> bool {
+    /// Whether the client has heard what it is asked, and is to come back.
+    pub(super) fn is_away(&self) -> bool {
         matches!(self, Self::Parked(hold) if hold.is_given())
+    }
+
+    /// Whether that has been so for so long that a person seems to be asked.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(self, Self::Parked(hold) if hold.is_left())
+    }
+
+    /// Whether the server waits for that: then it says nothing else in this call. One that has
+    /// taken its question back works on.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self, Self::Parked(hold) if hold.is_awaited())
     }
 
     /// What stands between it and the server.

@@ -17,7 +17,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
 use super::{Caller, Question, Upstream};
-use crate::modern::{LISTEN, SUBSCRIPTION};
+use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
 
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -41,16 +41,24 @@ const MOST_ASKERS: usize = 10_000;
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
+/// What is to be heard of besides lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) uris: BTreeSet<String>,
+    /// The ids of tasks.
+    pub(crate) tasks: BTreeSet<String>,
+}
+
 /// What is to be heard of a server, and what is.
 #[derive(Default)]
 pub(super) struct Ears {
-    wanted: RefCell<BTreeSet<String>>,
+    wanted: RefCell<Wanted>,
     /// Whoever waits for that.
     askers: RefCell<Vec<oneshot::Sender<Heard>>>,
     /// There is a wish.
     wished: Notify,
     /// The request that is to be acknowledged.
-    opening: RefCell<Option<(u64, oneshot::Sender<BTreeSet<String>>)>>,
+    opening: RefCell<Option<(u64, oneshot::Sender<Wanted>)>>,
     /// How many requests are open.
     count: Cell<usize>,
     /// The one that listens.
@@ -64,13 +72,13 @@ pub(super) struct Ears {
     settled: Notify,
 }
 
-/// The resources that are heard of, or why none.
-type Heard = Result<Rc<BTreeSet<String>>, CallError>;
+/// What is heard of, or why nothing is.
+type Heard = Result<Rc<Wanted>, CallError>;
 
 /// One request that listens. Dropping it ends it.
 struct Ear {
     question: Question,
-    accepted: BTreeSet<String>,
+    accepted: Wanted,
     since: Instant,
 }
 
@@ -112,14 +120,14 @@ impl Ears {
 }
 
 impl Upstream {
-    /// From now on these resources are to be heard of, and no others; the answer says which of
-    /// what is wanted by then really are. The wish stands also if nobody waits for the answer.
-    pub(crate) fn listen_to(&self, uris: BTreeSet<String>) -> impl Future<Output = Heard> + use<> {
+    /// From now on this is to be heard of, and nothing else; the answer says which of what is
+    /// wanted by then really is. The wish stands also if nobody waits for the answer.
+    pub(crate) fn listen_to(&self, wanted: Wanted) -> impl Future<Output = Heard> + use<> {
         let server = self.key.server.clone();
         let (asker, heard) = oneshot::channel();
         let has_room = self.ears.askers.borrow().len() < MOST_ASKERS;
         if has_room {
-            self.ears.wanted.replace(uris);
+            self.ears.wanted.replace(wanted);
             self.ears.askers.borrow_mut().push(asker);
             self.ears.wished.notify_one();
         }
@@ -208,13 +216,13 @@ impl Upstream {
         }
     }
 
-    /// Opens what hears of these resources, and of all lists that the server tells of.
-    async fn open_ear(self: &Rc<Self>, uris: &BTreeSet<String>) -> Result<Opened, CallError> {
-        let Some(params) = self.filter(uris) else { return Ok(Opened::Nothing) };
+    /// Opens what hears of this, and of all lists that the server tells of.
+    async fn open_ear(self: &Rc<Self>, wanted: &Wanted) -> Result<Opened, CallError> {
+        let Some(params) = self.filter(wanted) else { return Ok(Opened::Nothing) };
         let question = self.ask_as(LISTEN, Some(&params), Caller::Ears)?;
         self.ears.count.set(self.ears.count.get() + 1);
         let ours = question.ours;
-        let mut ear = Ear { question, accepted: BTreeSet::new(), since: Instant::now() };
+        let mut ear = Ear { question, accepted: Wanted::default(), since: Instant::now() };
         let (opening, mut opened) = oneshot::channel();
         self.ears.opening.replace(Some((ours, opening)));
         let server = &self.key.server;
@@ -241,7 +249,7 @@ impl Upstream {
     }
 
     /// What is asked for; `None` if that is nothing.
-    fn filter(&self, uris: &BTreeSet<String>) -> Option<String> {
+    fn filter(&self, wanted: &Wanted) -> Option<String> {
         let introduction = self.introduction()?;
         let result: Value = serde_json::from_str(&introduction.result).unwrap_or_default();
         let mut filter = serde_json::Map::new();
@@ -254,10 +262,17 @@ impl Upstream {
                 filter.insert(key.to_owned(), json!(true));
             }
         }
-        if !uris.is_empty() {
-            filter.insert("resourceSubscriptions".to_owned(), json!(uris));
+        if !wanted.uris.is_empty() {
+            filter.insert("resourceSubscriptions".to_owned(), json!(wanted.uris));
         }
-        (!filter.is_empty()).then(|| json!({ "notifications": filter }).to_string())
+        if wanted.tasks.is_empty() || !modern::offers_tasks(&introduction.result) {
+            return (!filter.is_empty()).then(|| json!({ "notifications": filter }).to_string());
+        }
+        filter.insert("taskIds".to_owned(), json!(wanted.tasks));
+        // Only who knows tasks may ask for them.
+        let can: Value = serde_json::from_str(modern::CAN_TASKS).unwrap_or_default();
+        let meta = json!({ modern::CAPABILITIES: can });
+        Some(json!({ "notifications": filter, "_meta": meta }).to_string())
     }
 }
 
@@ -277,7 +292,13 @@ impl Keeper<'_> {
         self.again_at = None;
         // Who asks from now on may want something else.
         let (wanted, askers) = (ears.wanted.borrow().clone(), ears.askers.take());
-        let heard = match self.upstream.open_ear(&wanted).await {
+        let mut opened = self.upstream.open_ear(&wanted).await;
+        if opened.is_err() && !wanted.tasks.is_empty() {
+            // Whoever asks for a task must not keep others from hearing of what they watch.
+            let rest = Wanted { tasks: BTreeSet::new(), ..wanted };
+            opened = self.upstream.open_ear(&rest).await;
+        }
+        let heard = match opened {
             Ok(Opened::Ear(ear)) => {
                 let accepted = Rc::new(ear.accepted.clone());
                 self.replace(Some(ear));
@@ -350,12 +371,15 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The request that is acknowledged, and the resources that are heard of.
-fn acknowledged(params: Option<&str>) -> Option<(u64, BTreeSet<String>)> {
+/// The request that is acknowledged, and what is heard of.
+fn acknowledged(params: Option<&str>) -> Option<(u64, Wanted)> {
     let params: Value = serde_json::from_str(params?).ok()?;
     let id = &params["_meta"][SUBSCRIPTION];
     let ours = id.as_u64().or_else(|| id.as_str()?.parse().ok())?;
-    let accepted = params["notifications"]["resourceSubscriptions"].as_array();
-    let accepted = accepted.into_iter().flatten().filter_map(Value::as_str);
-    Some((ours, accepted.map(str::to_owned).collect()))
+    let accepted = |key: &str| {
+        let all = params["notifications"][key].as_array().into_iter().flatten();
+        all.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (uris, tasks) = (accepted("resourceSubscriptions"), accepted("taskIds"));
+    Some((ours, Wanted { uris, tasks }))
 }

@@ -6,8 +6,49 @@ use xy_mcp::edit::Edits;
 use xy_mcp::head::id_in;
 use xy_protocol::error::{CallError, ErrorKind};
 
+use super::fate::{self, Text};
+use super::kept::Kept;
 use super::wire::MAX_MESSAGE;
-use super::{Call, Caller, Stage, Upstream};
+use super::{Call, Caller, Follow, Stage, Upstream};
+use crate::client::Client;
+use crate::front::StreamNo;
+use crate::server::Past;
+
+/// A client's call that its server does not answer.
+pub(crate) struct Lost {
+    pub(crate) client: Rc<Client>,
+    /// The client's own id of it.
+    pub(crate) id: Box<str>,
+    pub(crate) stream: StreamNo,
+    pub(crate) follow: Follow,
+    /// It says everything of its client by itself.
+    pub(crate) is_modern: bool,
+    pub(crate) stage: fate::Stage,
+    /// The server has asked its client something meanwhile.
+    pub(crate) has_asked: bool,
+    /// What was before.
+    pub(crate) past: Past,
+    pub(crate) text: Text,
+    /// What the client wrote, if that was kept.
+    pub(crate) written: Option<Box<[u8]>>,
+}
+
+impl Lost {
+    /// Whoever waits for something else than a client's call comes back.
+    fn of(call: Call, stage: fate::Stage) -> Result<Self, Caller> {
+        let Call { caller, watch, has_asked, mut past, kept, .. } = call;
+        let Caller::Client { client, id, stream, follow, manner, .. } = caller else {
+            return Err(caller);
+        };
+        let is_modern = manner.is_some();
+        past.rounds.watch = watch.or(past.rounds.watch);
+        past.waits_since = None;
+        past.was_sent = true;
+        let text = if kept.is_some() { Text::Kept } else { Text::NotKept };
+        let written = kept.map(Kept::into_text);
+        Ok(Self { client, id, stream, follow, is_modern, stage, has_asked, past, text, written })
+    }
+}
 
 impl Upstream {
     /// Gives up a call, and tells the server so.
@@ -129,9 +170,20 @@ impl Upstream {
         }
     }
 
-    /// A call gets no answer: `why` says how it came.
-    pub(super) fn lose(self: &Rc<Self>, ours: u64, is_written: bool, why: &str) {
-        self.fail(ours, &self.lost(is_written, why));
+    /// A call gets no answer: `why` says how it came. If `is_final`, nothing else would come of
+    /// sending it again.
+    pub(crate) fn lose(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
+        let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
+        match Lost::of(call, stage) {
+            Ok(mut lost) => {
+                if is_final {
+                    lost.text = Text::Useless;
+                }
+                self.company.lost(self, vec![lost], why);
+            }
+            Err(caller) => caller.fail(&self.lost(stage == fate::Stage::Written, why)),
+        }
+        self.call_is_over();
     }
 
     /// What was an answer to a call is none.
@@ -144,11 +196,28 @@ impl Upstream {
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(ours, _)| *ours);
-        for (_, Call { caller, place, .. }) in calls {
-            caller.fail(&self.lost(self.wire.is_written(place), why));
+        let unread_from = self.wire.unread_from();
+        let mut lost = Vec::new();
+        for (_, call) in calls {
+            let stage = self.stage_of(call.place, unread_from);
+            match Lost::of(call, stage) {
+                Ok(call) => lost.push(call),
+                Err(caller) => caller.fail(&self.lost(stage == fate::Stage::Written, why)),
+            }
         }
+        self.company.lost(self, lost, why);
         self.ears.give_up();
         self.wire.hang_up();
+    }
+
+    fn stage_of(&self, place: u64, unread_from: Option<u64>) -> fate::Stage {
+        if !self.wire.is_written(place) {
+            fate::Stage::Unwritten
+        } else if unread_from.is_some_and(|from| place >= from) {
+            fate::Stage::Unread
+        } else {
+            fate::Stage::Written
+        }
     }
 
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
@@ -170,7 +239,8 @@ impl Upstream {
         self.wire.hang_up();
     }
 
-    pub(super) fn lost(&self, is_written: bool, why: &str) -> CallError {
+    /// What is said of a call that gets no answer.
+    pub(crate) fn lost(&self, is_written: bool, why: &str) -> CallError {
         let server = &self.key.server;
         if is_written {
             CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {why}"))

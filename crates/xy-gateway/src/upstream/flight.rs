@@ -63,8 +63,23 @@ impl Upstream {
     pub(crate) fn latest_of(&self, client: u64) -> Option<Whose> {
         let calls = self.calls.borrow();
         let theirs = calls.iter().filter(|(_, call)| call.caller.house() == Some(client));
-        let (ours, call) = theirs.max_by_key(|(ours, _)| **ours)?;
+        // Where the server waits for the client, it says nothing.
+        let key = |(ours, call): &(&u64, &Call)| (!call.caller.is_waited_for(), **ours);
+        let (ours, call) = theirs.max_by_key(key)?;
         call.caller.whose(*ours)
+    }
+
+    /// Whether what is asked in a call of a client, of which this is our id, can be asked in no
+    /// other of that client: a legacy client is not asked in a call, and a modern one in that
+    /// call alone. Where the server waits for its answer it asks nothing, unless that is all.
+    pub(crate) fn is_clear(&self, ours: u64) -> bool {
+        let calls = self.calls.borrow();
+        let Some(asked) = calls.get(&ours).map(|it| &it.caller) else { return true };
+        let (number, unit) = (asked.number(), asked.unit(ours));
+        calls.iter().all(|(ours, Call { caller, .. })| {
+            let is_other = caller.number() == number && caller.unit(*ours) != unit;
+            !is_other || caller.is_waited_for() && !asked.is_waited_for()
+        })
     }
 
     /// Whether a call of this client is under way that begins a task.
@@ -75,21 +90,38 @@ impl Upstream {
         })
     }
 
-    /// Whose calls are in flight, of those that clients take turns for, as far as it matters to
-    /// this client: where the server waits for another that has the same token, it need not.
+    /// Whose calls are in flight, of those that turns are taken for, as far as it matters to a
+    /// call of this client that waits: calls that it is to come back to hold up no other of its
+    /// own, nor of the same token, once one of them has waited for long enough.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
+        let is_kin = |caller: &Caller| caller.kin() == Some(client.kin());
+        let is_left = |it: &Call| it.caller.is_left() && is_kin(&it.caller);
+        let is_slow = self.calls.borrow().values().any(is_left);
+        self.flight_but(|caller| is_slow && caller.is_away() && is_kin(caller))
+    }
+
+    /// The same, as far as it matters to one that comes just now. Requests that come alone may be
+    /// of other programs, which need not wait for a person.
+    pub(crate) fn flight_now(&self, client: &Client) -> Flight {
+        if client.stays() {
+            return self.flight(client);
+        }
+        self.flight_but(|it| it.is_waited_for() && it.kin() == Some(client.kin()))
+    }
+
+    fn flight_but(&self, is_nothing: impl Fn(&Caller) -> bool) -> Flight {
         let calls = self.calls.borrow();
-        calls.values().fold(Flight::Nobody, |flight, call| match &call.caller {
+        calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
             Caller::Client { follow, .. } if follow.is_of_task() => flight,
-            caller if caller.is_waited_for() && caller.kin() == Some(client.kin()) => flight,
-            caller => caller.number().map_or(flight, |number| flight.and(number)),
+            caller if is_nothing(caller) => flight,
+            caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
         })
     }
 
     /// Whether it waits for an answer of a client of this house, which is to come back.
     pub(crate) fn waits_for(&self, house: u64) -> bool {
         let calls = self.calls.borrow();
-        calls.values().any(|it| it.caller.is_waited_for() && it.caller.house() == Some(house))
+        calls.values().any(|it| it.caller.is_away() && it.caller.house() == Some(house))
     }
 
     /// From now on somebody wants to hear when a call is over.
@@ -122,7 +154,7 @@ impl Upstream {
             // It was no client's: what is answered to nobody is let be.
             Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
         };
-        call.watch = None;
+        (call.watch, call.kept) = (None, None);
         Some(std::mem::replace(&mut call.caller, next))
     }
 
@@ -131,11 +163,16 @@ impl Upstream {
     pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
         let Caller::Nobody { house, follow: Follow::NewTask, .. } = nobody else { return };
         let house = *house;
-        let Some((id, _)) = tasks::begun(result) else { return };
+        let is_modern = self.is_modern();
+        let begun = if is_modern { tasks::created(result) } else { tasks::begun(result) };
+        let Some((id, _)) = begun else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
-        let call = Call { caller, place: 0, order: ours, watch: None };
-        self.calls.borrow_mut().insert(ours, call);
-        let params = format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id));
+        self.calls.borrow_mut().insert(ours, Call::of(caller, 0));
+        let params = if is_modern {
+            tasks::params_for_modern(&id)
+        } else {
+            format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id))
+        };
         if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
             question.let_be();
         }

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 #[cfg(target_os = "linux")]
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -48,6 +48,11 @@ pub(crate) struct Pipes {
     /// Whether something is being written that can be torn, or may be written only in its turn.
     is_writing: Cell<bool>,
     is_closed: Cell<bool>,
+    /// From this place on nobody has read, nor will.
+    unread_from: Cell<Option<u64>>,
+    /// What is left of the pipe of a server that is being ended.
+    #[cfg(target_os = "linux")]
+    rest: RefCell<Option<OwnedFd>>,
     said: mpsc::Sender<Said>,
 }
 
@@ -68,13 +73,19 @@ impl Wire for Pipes {
         place < self.out.borrow().written()
     }
 
+    fn unread_from(&self) -> Option<u64> {
+        self.unread_from.get()
+    }
+
     fn waiting(&self) -> usize {
         self.out.borrow().len()
     }
 
     fn close(&self) {
         self.is_closed.set(true);
-        self.stdin.take();
+        if let Some(stdin) = self.stdin.take() {
+            self.look_at_rest(&stdin);
+        }
     }
 }
 
@@ -88,8 +99,49 @@ impl Pipes {
             lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
             is_writing: Cell::new(false),
             is_closed: Cell::new(false),
+            unread_from: Cell::new(None),
+            #[cfg(target_os = "linux")]
+            rest: RefCell::default(),
             said,
         })
+    }
+
+    /// The server is dead, with all that belonged to it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_dead(&self) {
+        if let Some(rest) = self.rest.take() {
+            self.settle(&rest);
+        }
+    }
+
+    /// Nothing tells what it has read.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn is_dead(&self) {}
+
+    /// Nothing more is written. What is in the pipe stays there if nobody can read it. One that
+    /// lives may still do so before it ends: then an end of it is kept to look again, an end to
+    /// read from, with which the server still hears that its stdin is closed.
+    #[cfg(target_os = "linux")]
+    fn look_at_rest(&self, stdin: &pipe::Sender) {
+        if has_no_reader(stdin) {
+            self.settle(stdin);
+        } else {
+            *self.rest.borrow_mut() = other_end(stdin);
+        }
+    }
+
+    /// Nothing tells what was read, at this end of a pipe.
+    #[cfg(not(target_os = "linux"))]
+    fn look_at_rest(&self, _stdin: &pipe::Sender) {}
+
+    /// What is in this pipe now stays there.
+    #[cfg(target_os = "linux")]
+    fn settle(&self, pipe: &impl AsFd) {
+        if let Ok(unread) = rustix::io::ioctl_fionread(pipe) {
+            let written = self.out.borrow().written();
+            // Some of it may be from an earlier daemon.
+            self.unread_from.set(Some(written.saturating_sub(unread)));
+        }
     }
 
     /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
@@ -119,6 +171,7 @@ impl Pipes {
 
     /// Takes what the server has said, line by line.
     pub(crate) fn take(&self, upstream: &Rc<Upstream>, mut bytes: &[u8]) {
+        upstream.was_read();
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {
@@ -186,6 +239,9 @@ impl Pipes {
         while left > 0 {
             stdin.writable().await?;
             let mut out = self.out.borrow_mut();
+            if self.is_closed.get() && !out.is_amid() {
+                return Ok(()); // Whoever waited for it has been told that it is not written.
+            }
             match stdin.try_write(&out.bytes()[..left]) {
                 Ok(written) => {
                     out.wrote(written);
@@ -231,6 +287,25 @@ fn is_empty(pipe: &pipe::Sender) -> bool {
     rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
 }
 
+/// Whether nobody holds the end of a pipe from which it is read, and so nobody ever will.
+#[cfg(target_os = "linux")]
+fn has_no_reader(pipe: &pipe::Sender) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let mut polled = [PollFd::new(pipe, PollFlags::empty())];
+    let at_once = Timespec::default();
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// The end of a pipe from which it is read, if the system still gives it out.
+#[cfg(target_os = "linux")]
+fn other_end(pipe: &pipe::Sender) -> Option<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+
+    let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
+    open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
 /// Whether something is in the pipe that nobody has read.
 #[cfg(target_os = "linux")]
 fn has_unread(pipe: &pipe::Sender) -> bool {
@@ -253,3 +328,7 @@ fn capacity(_pipe: &pipe::Sender) -> usize {
 fn is_empty(_pipe: &pipe::Sender) -> bool {
     false
 }
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests;

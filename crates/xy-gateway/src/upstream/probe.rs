@@ -96,6 +96,10 @@ impl Asked {
         match (&self.discover, &self.initialize) {
             (Fate::Vain(_), Fate::Unasked) => Next::Ask(Hello::Initialize),
             (Fate::Unasked, Fate::Vain(_)) => Next::Ask(Hello::Discover),
+            // One whose answer could not be read may know no other.
+            (Fate::Vain(Trouble::Hopeless(one)), Fate::Vain(Trouble::Hopeless(other))) => {
+                Next::GiveUp(Trouble::Hopeless(format!("{one}; {other}")))
+            }
             // What may be otherwise the next time is the better reason.
             (Fate::Vain(it @ Trouble::Failing(_)), Fate::Vain(_))
             | (Fate::Vain(_), Fate::Vain(it)) => Next::GiveUp(it.clone()),

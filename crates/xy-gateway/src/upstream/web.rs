@@ -20,6 +20,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -383,7 +384,11 @@ impl Web {
     }
 
     fn trouble(&self, trouble: Trouble) {
-        let _ = self.troubles.try_send(trouble); // More of it makes it no worse.
+        // More of it makes it no worse; but that there is nobody must not get lost over others.
+        if let Err(TrySendError::Full(Trouble::Unreachable(_))) = self.troubles.try_send(trouble) {
+            self.is_forgotten.set(true);
+            self.forgot.notify_one();
+        }
     }
 
     fn upstream(&self) -> Option<Rc<Upstream>> {
@@ -434,6 +439,10 @@ impl Wire for Web {
     /// Its place is the id of the call.
     fn is_written(&self, place: u64) -> bool {
         !self.unsent.borrow().contains(&place)
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.room.available_permits() == 0
     }
 
     /// Whoever is greeted need not have taken what waits for that.

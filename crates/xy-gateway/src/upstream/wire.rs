@@ -16,11 +16,21 @@ pub(crate) trait Wire {
     /// Whether the server can have seen anything of what was put there.
     fn is_written(&self, place: u64) -> bool;
 
+    /// From this place on nobody has read what was written, nor ever will, if that is known.
+    fn unread_from(&self) -> Option<u64> {
+        None
+    }
+
     /// How many bytes wait to be sent.
     fn waiting(&self) -> usize;
 
     /// Nobody waits for the answer to this call any more; whether the server knows it by that.
     fn given_up(&self, _call: u64) -> bool {
+        false
+    }
+
+    /// Whether what is put now waits until something else is answered.
+    fn is_held_back(&self) -> bool {
         false
     }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
+use xy_protocol::control::Events;
 use xy_protocol::error::ErrorKind;
 
 use super::*;
@@ -31,7 +32,7 @@ fn result(id: u64, result: &str) -> String {
 fn a_result_comes_as_it_was_written() {
     let (mut client, daemon) = client_of(vec![result(1, "[ 1,2 ]"), result(2, "null")]);
     assert_eq!(client.call(&Request::List).unwrap().get(), "[ 1,2 ]");
-    assert_eq!(client.call(&Request::Events).unwrap().get(), "null");
+    assert_eq!(client.call(&Request::Events(Events::default())).unwrap().get(), "null");
     let heard = daemon.join().unwrap();
     assert_eq!(heard[0], json!({"jsonrpc": "2.0", "id": 1, "method": "list"}));
 }
@@ -83,7 +84,7 @@ fn notifications_before_an_answer_are_kept_in_order() {
     let told = |n| format!("{{\"jsonrpc\":\"2.0\",\"method\":\"log\",\"params\":{n}}}\n");
     let says = told(1) + &told(2) + &result(1, "{}") + &told(3);
     let (mut client, _daemon) = client_of(vec![says]);
-    client.call(&Request::Events).unwrap();
+    client.call(&Request::Events(Events::default())).unwrap();
     for expected in ["1", "2", "3"] {
         let notification = client.next_notification().unwrap();
         assert_eq!((&*notification.method, notification.params.get()), ("log", expected));

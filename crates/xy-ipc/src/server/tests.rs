@@ -279,3 +279,19 @@ async fn no_descriptors_left_means_waiting_not_spinning() {
     assert_eq!(listener.0.load(Ordering::SeqCst), 2);
     assert_eq!(began.elapsed(), Duration::from_millis(300));
 }
+
+#[tokio::test]
+async fn who_comes_after_a_socket_was_made_again_comes_in_there() {
+    let folder = TempDir::new().unwrap();
+    let bound = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
+    let (renew, again) = mpsc::channel(1);
+    let listener = Renewed { places: Mutex::new((bound("first"), again)) };
+    let accepting = tokio::spawn(async move {
+        let early = listener.next().await.unwrap();
+        (early, listener.next().await.unwrap())
+    });
+    let _early = UnixStream::connect(folder.path().join("first")).await.unwrap();
+    renew.send(bound("second")).await.unwrap();
+    let _late = UnixStream::connect(folder.path().join("second")).await.unwrap();
+    accepting.await.unwrap();
+}

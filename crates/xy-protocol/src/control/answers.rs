@@ -181,6 +181,30 @@ pub struct Event {
     pub restart_count: u32,
     /// When.
     pub ts: Timestamp,
+    /// What about the change this tells.
+    #[serde(default)]
+    pub kind: EventKind,
+    /// Its number among all events that one daemon has seen.
+    #[serde(default)]
+    pub seq: u64,
+    /// Which daemon that was: numbers of different ones do not compare.
+    #[serde(default)]
+    pub boot: String,
+}
+
+/// What an event tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A change of state.
+    #[default]
+    Changed,
+    /// That a change, which was told before, begins the last attempt: if this life fails too,
+    /// the server is given up.
+    LastAttempt,
+    /// Something that a newer daemon tells.
+    #[serde(other)]
+    Other,
 }
 
 /// How bad a problem in the files is.
@@ -257,6 +281,9 @@ pub struct Info {
     pub config_dir: String,
     /// Where logs and state are kept.
     pub state_dir: String,
+    /// Why events are not kept there, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_problem: Option<String>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
     /// How many servers it knows.

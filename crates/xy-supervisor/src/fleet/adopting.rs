@@ -39,7 +39,8 @@ impl Owner {
             Wanted::Down => Some(Event::StopRequested),
             Wanted::Up => note.unheard(&status),
         };
-        let before = Before::Living { life, instance, pid, ended_at, unheard };
+        let answers = note.answers;
+        let before = Before::Living { life, instance, pid, ended_at, unheard, answers };
         let handle = self.begin(&key, note.settings.clone(), logs, before);
         if !is_welcome {
             self.leaving.insert(key, handle);

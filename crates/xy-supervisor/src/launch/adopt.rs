@@ -188,7 +188,7 @@ impl ProcessLauncher {
     }
 
     /// The lives that some shim minds; `None` if one of them does not say which it is.
-    fn owned_lives(&self) -> Option<HashSet<String>> {
+    pub(super) fn owned_lives(&self) -> Option<HashSet<String>> {
         let held = held_locks(self.locks_dir()).ok()?;
         held.iter().map(|(_, lock)| Some(holder(lock)?.life)).collect()
     }

@@ -19,6 +19,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use reconcile::Unowned;
+use tokio::time::Instant;
+
 use super::adopt::home_id;
 use super::{Instance, Launch, LaunchOrder};
 use crate::speak::Speak;
@@ -52,6 +55,7 @@ struct Shared {
     kept_dir: PathBuf,
     logs_dir: PathBuf,
     speaker: Arc<dyn Speak>,
+    began_at: Instant,
     owned: reconcile::Owned,
     engines: reconcile::Engines,
 }
@@ -82,6 +86,7 @@ impl ContainerLauncher {
             kept_dir,
             logs_dir,
             speaker,
+            began_at: Instant::now(),
             owned: reconcile::Owned::default(),
             engines: reconcile::Engines::default(),
         };
@@ -92,6 +97,11 @@ impl ContainerLauncher {
     /// intervals. For as long as the daemon lives.
     pub async fn reconcile(self) {
         reconcile::run(self.shared).await;
+    }
+
+    /// The same, once and now; with `removes` off, it is only looked.
+    pub async fn tidy_up(&self, removes: bool) -> Unowned {
+        reconcile::once(&self.shared, removes).await
     }
 }
 

@@ -19,7 +19,7 @@ use super::shim_process::ShimProcess;
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
-use crate::speak::{Before, Said, Speak};
+use crate::speak::{Before, Checkup, Said, Speak};
 use crate::wait::until;
 
 mod speaking;
@@ -92,6 +92,7 @@ enum Turn {
     Noted,
     Dropped,
     Said(Said),
+    Checkup(Checkup),
     SpeakerGone,
     Overdue(Due),
 }
@@ -164,6 +165,7 @@ impl Driver {
                 Turn::Heard(report) => self.hear(report).await,
                 Turn::Room => {}
                 Turn::Said(said) => self.hear_said(said).await,
+                Turn::Checkup(checkup) => self.pass_checkup(checkup),
                 Turn::SpeakerGone => self.on_speaker_gone(),
                 Turn::Noted => {
                     self.go_on();
@@ -244,6 +246,7 @@ impl Driver {
             },
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
+            Some(checkup) = self.ends.checkups.recv() => Turn::Checkup(checkup),
             said = said_in(&mut self.speech), if self.link.has_room() => {
                 said.map_or(Turn::SpeakerGone, Turn::Said)
             }
@@ -268,7 +271,7 @@ impl Driver {
             Report::Status(_) | Report::Refused { .. } => {} // Nobody asked.
             Report::LogTrouble { problem } => self.tell(News::LogTrouble(problem)).await,
             Report::StartFailed(fault) => {
-                self.ends_with(News::LaunchFailed(explain(fault, &self.order)));
+                self.ends_with(News::LaunchFailed(explain(fault, &self.order.settings)));
             }
             Report::Confined(confined) => self.tell(News::Confined(confined)).await,
             Report::Exited(exit) => self.over(exit).await,

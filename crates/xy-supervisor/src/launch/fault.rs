@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use xy_config::settings::ServerSettings;
 use xy_shim::wire::{self, StartFault};
 
-use super::LaunchOrder;
 use crate::lifecycle::LaunchFault;
 
 /// Whether the same attempt may succeed a little later.
@@ -25,11 +25,11 @@ pub(super) fn is_transient(errno: Option<i32>) -> bool {
 }
 
 /// A fault in words for whoever wrote the file.
-pub(super) fn explain(fault: StartFault, order: &LaunchOrder) -> LaunchFault {
-    let process = order.settings.process();
+pub(super) fn explain(fault: StartFault, settings: &ServerSettings) -> LaunchFault {
+    let process = settings.process();
     let program = process.map_or("", |process| &process.command);
     let working_dir = process.and_then(|process| process.working_dir.as_deref());
-    let source = &order.settings.source;
+    let source = &settings.source;
     let place = format!("{}:{}", source.file.display(), source.command_line);
     let is_path = program.contains('/');
     let (message, hint) = match fault.problem {

@@ -16,7 +16,7 @@ use xy_shim::wire::{MAX_LINE, Record, flags, put_record};
 use super::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::Exit;
 use crate::logs::LogBook;
-use crate::speak::{Line, SAID, Said, Speak, TOLD, Told, Way, plain_why};
+use crate::speak::{Line, SAID, Said, Speak, TOLD, Told, Way, look_after, plain_why};
 use crate::wait::{time_of_day, until};
 
 /// How long a speaker may take to hang up.
@@ -90,6 +90,7 @@ impl Driver {
                         return;
                     }
                 },
+                Some(checkup) = self.ends.checkups.recv() => look_after(&self.told, checkup),
                 said = self.said.recv() => match said {
                     Some(said) => self.hear(said).await,
                     None => break self.end.take().map(|(last, _)| last),

@@ -52,6 +52,8 @@ enum Fact {
     NoAnswer,
     /// It cannot be spoken with.
     Unfit,
+    /// It was ready and does not answer any more.
+    Hung,
     Forced,
     Ended(Ending),
 }
@@ -214,8 +216,14 @@ impl Book {
         let proved = |&index: &usize| {
             let life = &self.entries[self.launch_of(index)..index];
             let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
+            let uptime = |end: &Entry| ready.map_or(Duration::ZERO, |ready| end.at - ready.at);
+            let is_enough = |uptime, end: &Entry| uptime >= end.rules.restart.reset_after;
             let end = &self.entries[index];
-            ready.map_or(Duration::ZERO, |ready| end.at - ready.at) >= end.rules.restart.reset_after
+            match life.iter().find(|entry| entry.fact == Fact::Hung) {
+                None => is_enough(uptime(end), end),
+                // From then on it was not there any more.
+                Some(hung) => is_enough(uptime(hung), hung) || is_enough(Duration::ZERO, end),
+            }
         };
         let silences = self.failures(end);
         let since = silences.iter().rposition(proved).unwrap_or(0);
@@ -267,7 +275,7 @@ impl Book {
             let uptime = |end: &Entry| ready.map_or(Duration::ZERO, |ready| end.at - ready.at);
             let is_enough = |uptime, end: &Entry| uptime >= end.rules.restart.reset_after;
             let end = &self.entries[index];
-            match life.iter().find(|entry| entry.fact == Fact::Unfit) {
+            match life.iter().find(|entry| matches!(entry.fact, Fact::Unfit | Fact::Hung)) {
                 None => is_enough(uptime(end), end),
                 // From then on it was not up any more, if it ever was.
                 Some(unfit) => {
@@ -317,7 +325,11 @@ impl Book {
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
-            (Event::Ready | Event::Unfit(_) | Event::DeadlineReached, _) => return None, // Too late.
+            (Event::Unhealthy(_), Must::BeReady) => Fact::Hung,
+            // Too late.
+            (Event::Ready | Event::Unfit(_) | Event::Unhealthy(_) | Event::DeadlineReached, _) => {
+                return None;
+            }
             (
                 Event::Torn | Event::Preparing | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_),
                 _,
@@ -372,12 +384,13 @@ impl Fact {
                 | Self::NeverReady
                 | Self::NoAnswer
                 | Self::Unfit
+                | Self::Hung
         )
     }
 
     /// Whether it is ended for what it did, and that counts.
     fn is_a_fault(self) -> bool {
-        matches!(self, Self::NeverReady | Self::NoAnswer | Self::Unfit)
+        matches!(self, Self::NeverReady | Self::NoAnswer | Self::Unfit | Self::Hung)
     }
 }
 
@@ -389,6 +402,7 @@ enum Action {
     ChangeRules(Rules),
     BecomeReady,
     BeUnfit,
+    Hang,
     BeUnreachable,
     BeHopeless,
     Exit(Exit),
@@ -446,6 +460,9 @@ impl World {
             Action::BecomeReady if self.lives => self.sees(&Event::Ready),
             Action::BeUnfit if self.lives && !is_remote => {
                 self.sees(&Event::Unfit("it speaks gibberish".into()));
+            }
+            Action::Hang if self.lives => {
+                self.sees(&Event::Unhealthy("no answer".into()));
             }
             Action::BeUnreachable if self.lives && is_remote => {
                 self.sees(&Event::Unreachable("connection refused".into()));
@@ -635,6 +652,7 @@ fn by_itself() -> impl Strategy<Value = Action> {
         4 => any_exit().prop_map(Action::Exit),
         4 => Just(Action::BecomeReady),
         1 => Just(Action::BeUnfit),
+        2 => Just(Action::Hang),
         2 => Just(Action::BeUnreachable),
         1 => Just(Action::BeHopeless),
         1 => any::<bool>().prop_map(|permanently| Action::FailToLaunch { permanently }),
@@ -726,7 +744,7 @@ proptest! {
         for entry in entries {
             match entry.fact {
                 Fact::BecameReady => ready_at = Some(entry.at),
-                Fact::Unfit => {
+                Fact::Unfit | Fact::Hung => {
                     let uptime = ready_at.take().map(|ready| entry.at - ready);
                     if uptime.is_some_and(|uptime| uptime >= rules.restart.reset_after) {
                         in_a_row = 0;
@@ -878,6 +896,7 @@ proptest! {
                     | Reason::Exited(_)
                     | Reason::NeverReady { .. }
                     | Reason::Unfit(_)
+                    | Reason::Unhealthy(_)
                     | Reason::Unreachable(_)
                     | Reason::TooManyExits { .. }
                     | Reason::TooManyAttempts { .. }

@@ -34,9 +34,12 @@ pub(crate) struct Note {
     ready_for_ms: Option<u64>,
     /// What was to come after its stop.
     after_stop: Option<Next>,
-    /// Why it was ended, if it could not be spoken with.
+    /// Why it was ended, if it could not be spoken with, or did not answer any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unfit: Option<String>,
+    /// Whether it is known to answer probes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) answers: bool,
     /// What whoever spoke with it left for whoever does next.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) speaker: String,
@@ -101,12 +104,18 @@ impl Note {
             ready_for_ms,
             after_stop,
             unfit: match &life.reason {
-                Reason::Unfit(why) => Some(why.clone()),
+                Reason::Unfit(why) | Reason::Unhealthy(why) => Some(why.clone()),
                 _ => None,
             },
+            answers: false,
             speaker: String::new(),
             older_by_ms: 0,
         }
+    }
+
+    /// The same of one that is known to answer probes, or is not.
+    pub(crate) fn of_one_that(self, answers: bool) -> Self {
+        Self { answers, ..self }
     }
 
     /// As bytes; empty, which is no note, if a shim would not keep it.
@@ -139,7 +148,7 @@ impl Note {
                 // The daemon was killed before it had noted that; but its program runs.
                 Probe::Process => State::Running { launched_at, ready_at: launched_at },
                 // It has all its time again: nobody may have spoken with it.
-                Probe::Mcp => {
+                Probe::Mcp | Probe::Tcp | Probe::Http => {
                     let ready_by = now + self.settings.rules.ready.within;
                     State::Starting { launched_at, ready_by }
                 }
@@ -380,8 +389,18 @@ mod tests {
     }
 
     #[test]
-    fn the_note_of_a_server_behind_a_port_is_read_as_this_version_wrote_it() {
+    fn a_note_of_a_version_that_made_no_probes_is_still_read() {
         let text = include_str!("note/fixtures/format-1-http.json");
+        let note = Note::parse(text.as_bytes()).unwrap();
+        let ours = xy_config::settings::Rules::default();
+        assert_eq!(note.settings.rules.health, ours.health);
+        assert_eq!(note.settings.rules.ready.timeout, ours.ready.timeout);
+        assert!(!note.answers);
+    }
+
+    #[test]
+    fn the_note_of_a_server_behind_a_port_is_read_as_this_version_wrote_it() {
+        let text = include_str!("note/fixtures/format-1-probes.json");
         let note = Note::parse(text.as_bytes()).unwrap();
         assert_eq!(note.settings.endpoint().unwrap().url, "http://127.0.0.1:8421/x");
         assert_eq!(note.settings.rules.calls.within, Some(Duration::from_hours(1)));

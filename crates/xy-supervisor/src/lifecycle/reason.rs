@@ -161,6 +161,11 @@ pub enum Reason {
         /// What whoever spoke with it says of that.
         String,
     ),
+    /// It does not answer any more, against all evidence that it works.
+    Unhealthy(
+        /// What was found.
+        String,
+    ),
     /// It lives somewhere else and does not answer.
     Unreachable(
         /// What whoever tried says of that.
@@ -227,7 +232,7 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
-            Self::Unfit(why) | Self::Unreachable(why) => write!(f, "{why}"),
+            Self::Unfit(why) | Self::Unhealthy(why) | Self::Unreachable(why) => write!(f, "{why}"),
             Self::TriedAgain { attempt } => write!(f, "attempt {attempt} to reach it"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),

@@ -12,7 +12,9 @@ use super::{Parts, Task};
 use crate::fake::{
     FakeLauncher, SECOND, Script, permanent_fault, process_of, settings, steady, transient_fault,
 };
-use crate::instance::{Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT};
+use crate::instance::{
+    ChangeKind, Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT,
+};
 use crate::launch::Ask;
 use crate::lifecycle::{Event, Exit, LaunchFault, Reason, STOP_MARGIN, State};
 use crate::logs::LogBook;
@@ -622,4 +624,24 @@ mod successors {
         reaches(&third, ServerState::Running).await;
         assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_is_told_beside_the_change() {
+    let launcher = FakeLauncher::each_lives_for(SECOND);
+    let patient = some_settings(|it| it.rules.restart.max_attempts = 2);
+    let parts = parts(&launcher, patient, Wanted::Up);
+    let mut changes = parts.changes.subscribe();
+    let server = spawn(parts);
+    reaches(&server, ServerState::Failed).await;
+    let mut said = Vec::new();
+    while let Ok(change) = changes.try_recv() {
+        if let ChangeKind::LastAttempt(why) = change.kind {
+            let StateChange { transition, restart_count, .. } = change;
+            said.push(format!("{} ({restart_count}): {why}", transition.to));
+        }
+    }
+    let expected = "starting (2): restart 2 in a row is the last (max-attempts): \
+        it is given up if this life fails too";
+    assert_eq!(said, [expected]);
 }

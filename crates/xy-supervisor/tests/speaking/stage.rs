@@ -93,7 +93,7 @@ pub(crate) fn elsewhere() -> ServerSettings {
 
 /// The same, ready by other rules.
 pub(crate) fn ready_by(probe: Probe, within: Duration, settings: ServerSettings) -> ServerSettings {
-    let ready = ReadyRules { probe, within };
+    let ready = ReadyRules { probe, within, ..ReadyRules::default() };
     ServerSettings { rules: Rules { ready, ..settings.rules }, ..settings }
 }
 
@@ -222,7 +222,12 @@ impl Daemon {
 
     /// What the supervisor tells next.
     pub(crate) fn told(&self, line: &mut Line) -> Option<Told> {
-        self.within(line.told.recv())
+        loop {
+            match self.within(line.told.recv()) {
+                Some(Told::Checkup(_)) => {} // Whoever is looked after is asked at any time.
+                told => return told,
+            }
+        }
     }
 
     /// Announces a message, and waits until that is known.

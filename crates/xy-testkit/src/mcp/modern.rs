@@ -258,6 +258,21 @@ impl Exchange {
         }
     }
 
+    /// The answer if it comes before it is silent for so long; an exchange that breaks, or ends
+    /// without one, has none.
+    pub fn answer_within(&mut self, silent: Duration) -> Option<Value> {
+        loop {
+            match self.told.recv_timeout(silent).ok()? {
+                Told::Head(head) => self.head = Some(head),
+                Told::Message(text) => match serde_json::from_str::<Value>(&text) {
+                    Ok(message) if message.get("method").is_none() => return Some(message),
+                    _ => {}
+                },
+                Told::Broken(_) => return None,
+            }
+        }
+    }
+
     #[track_caller]
     fn hear(&mut self, limit: Duration) -> Option<Told> {
         match self.told.recv_timeout(limit) {

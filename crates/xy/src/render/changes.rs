@@ -1,11 +1,20 @@
 //! `events`: one line for each change of state.
 
-use xy_protocol::control::Event;
+use xy_protocol::control::{Event, EventKind};
 
-use super::{DIM, clock, paint, safe_text, style_of};
+use super::{DIM, YELLOW, clock, paint, safe_text, style_of};
 
 /// The line, the name padded to `name_width` columns.
 pub(crate) fn render(event: &Event, name_width: usize) -> String {
+    if event.kind == EventKind::LastAttempt {
+        return format!(
+            "{}  {:<name_width$}  {}  {}\n",
+            paint(DIM, clock(event.ts)),
+            instance(event),
+            paint(YELLOW, format_args!("{:>23}", "last attempt")),
+            safe_text(&event.reason),
+        );
+    }
     format!(
         "{}  {:<name_width$}  {:>10} → {}  {}\n",
         paint(DIM, clock(event.ts)),
@@ -20,6 +29,21 @@ pub(crate) fn render(event: &Event, name_width: usize) -> String {
 fn instance(event: &Event) -> String {
     let client = event.client.map(|client| format!("@{client}")).unwrap_or_default();
     format!("{}{client}", event.name)
+}
+
+/// What stands between two events of different days, or of different daemons.
+pub(crate) fn between(before: Option<&Event>, event: &Event) -> String {
+    let day = |event: &Event| event.ts.to_string().chars().take_while(|c| *c != 'T').collect();
+    let today: String = day(event);
+    let mut lines = Vec::new();
+    if before.is_some_and(|before| before.boot != event.boot) {
+        lines.push("… from here on another daemon".to_owned());
+    }
+    if before.is_none_or(|before| day(before) != today) {
+        lines.push(today);
+    }
+    let dim = |line: &String| format!("{}\n", paint(DIM, line));
+    lines.iter().map(dim).collect()
 }
 
 /// What a reader that was too slow is told.
@@ -47,10 +71,22 @@ mod tests {
             pid: None,
             restart_count: 2,
             ts: samples::at(0),
+            kind: EventKind::Changed,
+            seq: 3,
+            boot: "b".into(),
         };
         let line = uncoloured(&render(&event, 8));
         let expected = "22:13:20Z  flaky        running → restarting  exited with code 1\n";
         assert_eq!(line, expected);
+        let last = Event { kind: EventKind::LastAttempt, ..event.clone() };
+        let expected = "22:13:20Z  flaky                last attempt  exited with code 1\n";
+        assert_eq!(uncoloured(&render(&last, 8)), expected);
+        let later = Event { ts: samples::at(0), ..event.clone() };
+        assert_eq!(uncoloured(&between(None, &event)), "2023-11-14\n");
+        assert_eq!(between(Some(&event), &later), "");
+        let other = Event { boot: "c".into(), ts: samples::at(86_400), ..event.clone() };
+        let told = uncoloured(&between(Some(&other), &event));
+        assert_eq!(told, "… from here on another daemon\n2023-11-14\n");
         let for_one = Event { client: Some(3), ..event };
         assert!(uncoloured(&render(&for_one, 8)).contains(" flaky@3 "));
         assert_eq!(uncoloured(&skipped(1, "line")), "… 1 line skipped\n");

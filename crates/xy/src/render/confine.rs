@@ -1,14 +1,23 @@
 //! How a server is held together and limited.
 
-use xy_protocol::server::{Containment, KeptBy, Limit, LimitName, ServerStatus};
+use xy_protocol::server::{ContainerEntry, Containment, KeptBy, Limit, LimitName, ServerStatus};
 use xy_protocol::size::Size;
+
+use super::safe_text;
 
 /// The rows of `status` about it.
 pub(crate) fn facts(status: &ServerStatus) -> Vec<(&'static str, String)> {
     let processes = status.containment.map(|it| ("processes", containment(it).to_owned()));
+    let container = status.container.as_ref().map(|it| ("container", container(it)));
     let limits: Vec<String> = status.limits.iter().map(limit).collect();
     let limits = (!limits.is_empty()).then(|| ("limits", limits.join(", ")));
-    processes.into_iter().chain(limits).collect()
+    container.into_iter().chain(processes).chain(limits).collect()
+}
+
+fn container(container: &ContainerEntry) -> String {
+    let ContainerEntry { engine, version, name, .. } = container;
+    let ends = if container.ends_with_daemon { "; it ends when the daemon is killed" } else { "" };
+    safe_text(&format!("{name} of {engine} {version}{ends}")).into_owned()
 }
 
 fn containment(containment: Containment) -> &'static str {
@@ -16,6 +25,7 @@ fn containment(containment: Containment) -> &'static str {
         Containment::Cgroup => "held together by a cgroup and a subreaper",
         Containment::Subreaper => "held together by a subreaper",
         Containment::Group => "held together by their process group, which each may leave",
+        Containment::Container => "held together by their container",
     }
 }
 
@@ -26,7 +36,7 @@ fn limit(limit: &Limit) -> String {
         LimitName::Pids => format!("pids {}", limit.value),
     };
     match limit.kept_by {
-        Some(KeptBy::Cgroup) => format!("{said} (all together)"),
+        Some(KeptBy::Cgroup | KeptBy::Engine) => format!("{said} (all together)"),
         Some(KeptBy::Rlimit) => format!("{said} (each process)"),
         None => said,
     }

@@ -20,10 +20,11 @@ pub(crate) fn info(info: &Info) -> String {
         ("config", info.config_dir.clone()),
         ("state", info.state_dir.clone()),
     ];
+    let problem = info.journal_problem.clone().map(|problem| ("warning", problem));
     let line = |(label, value): &(&str, String)| {
         format!("{}  {}\n", paint(DIM, format_args!("{label:<10}")), safe_text(value))
     };
-    facts.iter().map(line).collect()
+    facts.iter().chain(&problem).map(line).collect()
 }
 
 /// This program's version and the daemon's.
@@ -59,6 +60,7 @@ mod tests {
             gateway_problem: None,
             config_dir: "/home/a/.config/xy".into(),
             state_dir: "/home/a/.local/state/xy".into(),
+            journal_problem: None,
             uptime_secs: 725,
             servers: 3,
             running: 2,

@@ -1,8 +1,8 @@
 //! Servers for snapshots.
 
 use xy_protocol::server::{
-    Health, LastExit, NextStep, ServerEntry, ServerName, ServerState, ServerStatus, Step,
-    Transition, Transport, Wanted,
+    Health, LastExit, NextStep, RestartLimits, ServerEntry, ServerName, ServerState, ServerStatus,
+    Step, Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
 
@@ -120,6 +120,7 @@ pub(crate) fn failed_status() -> ServerStatus {
             ..entry("flaky", ServerState::Failed)
         },
         protocol: None,
+        parked: 0,
         transitions: vec![
             transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
             transition(ServerState::Starting, ServerState::Running, "ready", 3999),
@@ -129,7 +130,17 @@ pub(crate) fn failed_status() -> ServerStatus {
         command: vec!["npx".into(), "-y".into(), "two words".into(), String::new()],
         config_file: "/home/a/.config/xy/servers/flaky.kdl".into(),
         log_file: Some("/home/a/.local/state/xy/logs/flaky.log".into()),
+        log_path: Some("/home/a/.local/state/xy/logs/flaky.log".into()),
+        alive: false,
+        ready: false,
+        limits_used: RestartLimits {
+            in_a_row: 5,
+            max_attempts: 5,
+            exits_last_minute: 4,
+            max_retries_per_minute: 5,
+        },
         containment: None,
+        container: None,
         limits: Vec::new(),
         instances: Vec::new(),
     }

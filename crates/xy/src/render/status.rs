@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, Oom, ServerEntry, ServerStatus, Wanted,
+    Health, InstanceEntry, LastExit, Oom, RestartLimits, ServerEntry, ServerStatus, Wanted,
 };
 use xy_protocol::time::Timestamp;
 
@@ -14,11 +14,12 @@ use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
 /// Everything there is to say, as of `now`.
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
-    let rows = facts(&status.entry, now).into_iter();
+    let rows = facts(status, now).into_iter();
     let protocol = status.protocol.as_deref();
     let protocol = protocol.map(|revision| ("protocol", safe_text(revision).into_owned()));
     let instances = instances(status).map(|value| ("instances", value));
-    let rows = rows.chain(protocol).chain(instances);
+    let parked = parked(status.parked).map(|value| ("parked", value));
+    let rows = rows.chain(protocol).chain(parked).chain(instances);
     for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
@@ -32,7 +33,8 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     text
 }
 
-fn facts(server: &ServerEntry, now: Timestamp) -> Vec<(&'static str, String)> {
+fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
+    let server = &status.entry;
     let mut facts = vec![("state", paint(style_of(server.state), server.state))];
     let mut say = |label, value: Option<String>| facts.extend(value.map(|value| (label, value)));
     say("reason", server.reason.as_deref().map(|reason| safe_text(reason).into_owned()));
@@ -43,7 +45,9 @@ fn facts(server: &ServerEntry, now: Timestamp) -> Vec<(&'static str, String)> {
     say("transport", Some(server.transport.as_str().to_owned()));
     say("url", server.url.as_deref().map(|url| safe_text(url).into_owned()));
     say("port", server.port.map(|port| port.to_string()));
-    say("restarts", Some(restarts(server)));
+    let used = limits_used(&status.limits_used);
+    let used = used.map(|used| format!("; {used}")).unwrap_or_default();
+    say("restarts", Some(restarts(server) + &used));
     say("last exit", server.last_exit.as_ref().map(|exit| last_exit(exit, now)));
     say("next", next_step(server));
     for warning in &server.warnings {
@@ -92,6 +96,15 @@ fn health(health: Health) -> Option<&'static str> {
     }
 }
 
+/// Calls that wait for it, if any do.
+fn parked(calls: u64) -> Option<String> {
+    match calls {
+        0 => None,
+        1 => Some("1 call waits for it".to_owned()),
+        calls => Some(format!("{calls} calls wait for it")),
+    }
+}
+
 fn wanted(wanted: Wanted) -> &'static str {
     match wanted {
         Wanted::Up => "up",
@@ -104,6 +117,20 @@ fn restarts(server: &ServerEntry) -> String {
         (0, 0) => "none".to_owned(),
         (since_start, total) => format!("{since_start} since it was last started, {total} in all"),
     }
+}
+
+/// How near it is to being given up; nothing, as long as nothing has gone wrong.
+fn limits_used(used: &RestartLimits) -> Option<String> {
+    let row = (used.in_a_row, used.max_attempts, "in a row");
+    let minute = (used.exits_last_minute, used.max_retries_per_minute, "within the last minute");
+    if used.in_a_row == 0 && used.exits_last_minute == 0 {
+        return None;
+    }
+    let shown = |(count, limit, what): (u32, u32, &str)| {
+        (limit != 0).then(|| format!("{count} of {limit} {what}"))
+    };
+    let all: Vec<String> = [row, minute].into_iter().filter_map(shown).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 fn last_exit(exit: &LastExit, now: Timestamp) -> String {
@@ -154,8 +181,10 @@ mod tests {
         let mut status = samples::failed_status();
         status.entry = samples::entries().remove(1);
         status.protocol = Some("2025-11-25".to_owned());
+        status.parked = 3;
         status.transitions.clear();
         status.last_stderr.clear();
+        status.limits_used = RestartLimits::default();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
     }
 
@@ -166,6 +195,7 @@ mod tests {
         (status.command, status.log_file) = (Vec::new(), None);
         status.transitions.clear();
         status.last_stderr.clear();
+        status.limits_used = RestartLimits::default();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
     }
 
@@ -181,6 +211,20 @@ mod tests {
         ];
         let told = uncoloured(&instances(&status).unwrap());
         assert_eq!(told, "2: running for client 1, pid 7; failed for client 4");
+    }
+
+    #[test]
+    fn limits_are_shown_once_something_is_used_of_them() {
+        let used = |in_a_row, max_attempts, exits_last_minute, max_retries_per_minute| {
+            let used =
+                RestartLimits { in_a_row, max_attempts, exits_last_minute, max_retries_per_minute };
+            limits_used(&used)
+        };
+        assert_eq!(used(0, 5, 0, 5), None);
+        assert_eq!(used(3, 0, 1, 0), None, "no limit, nothing used");
+        let both = used(2, 5, 1, 6).unwrap();
+        assert_eq!(both, "2 of 5 in a row, 1 of 6 within the last minute");
+        assert_eq!(used(2, 5, 1, 0).unwrap(), "2 of 5 in a row");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod carry;
 mod dial;
+mod direct;
 mod downward;
 mod environment;
 mod hub;
@@ -23,6 +24,7 @@ use xy_protocol::door::{DOOR_PROTOCOL, Hello, View};
 
 use crate::clock::Deadline;
 use crate::failure::Failure;
+use crate::output::Output;
 use dial::{Dial, Limits};
 use downward::Downward;
 use hub::Hub;
@@ -43,7 +45,7 @@ const MAX_NEWS: usize = 16;
 /// and goes on with the next one if the daemon is restarted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy connect\n  xy connect --profile work\n  \
-    xy connect --server github")]
+    xy connect --server github\n  xy connect --direct github")]
 pub(crate) struct Args {
     /// Show what this profile shows
     #[arg(long, value_name = "NAME", default_value = "default", conflicts_with = "server")]
@@ -51,6 +53,15 @@ pub(crate) struct Args {
     /// Show one server only, with nothing renamed
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
+    /// Run one server without the daemon, for this client alone
+    ///
+    /// Its stdin, stdout and stderr are this command's, and so is its exit code. It is
+    /// neither restarted nor shared nor logged, and everything of it ends with this command.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["profile", "server", "no_start"])]
+    direct: Option<String>,
+    /// The process that looks after this one, by its number.
+    #[arg(long, hide = true, value_name = "PID", requires = "direct")]
+    above: Option<u32>,
     /// Fail if no daemon runs, instead of starting one
     #[arg(long)]
     no_start: bool,
@@ -76,7 +87,10 @@ enum News {
     },
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    if let Some(server) = direct::wanted(args)? {
+        return direct::run(args, server, output);
+    }
     let paths = Paths::from_env()?;
     let not_begun = |cause| Failure::internal("the bridge could not begin", cause);
     let hub = Arc::new(Hub::new().map_err(not_begun)?);

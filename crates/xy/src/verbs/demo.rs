@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use xy_protocol::control::{Listed, Request};
+use xy_protocol::control::{Events, Listed, Request};
 
 use super::events::Printer;
 use crate::clock::Deadline;
@@ -64,7 +64,7 @@ fn show(
     end: Deadline,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    link.ask_promptly(&Request::Events)?;
+    link.ask_promptly(&Request::Events(Events::default()))?;
     if !until_settled(&mut link, interrupts)? {
         return Ok(());
     }

@@ -1,6 +1,6 @@
-//! `xy events`: changes of state, as they happen.
+//! `xy events`: changes of state, those of before and as they happen.
 
-use xy_protocol::control::{Event, Request, Skipped};
+use xy_protocol::control::{Event, Events, Request, Skipped};
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -14,18 +14,31 @@ const NAME_WIDTH: usize = 12;
 /// Show changes of servers' states as they happen
 ///
 /// One line per change: the time (UTC), the server, the state before and after, and
-/// the reason. Goes on until Ctrl-C, or until the daemon ends.
+/// the reason. Goes on until Ctrl-C, or until the daemon ends. With --history the latest
+/// changes come first, also those from before the daemon was restarted or killed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  xy events\n  xy events --json | jq -c '[.name, .state]'")]
+#[command(after_help = "Example:\n  xy events\n  xy events github --history 20 --no-follow\n  \
+    xy events --json | jq -c '[.name, .state]'")]
 pub(crate) struct Args {
+    /// Only changes of this server
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Begin with so many of the latest changes
+    #[arg(long, value_name = "N")]
+    history: Option<u32>,
+    /// End after those
+    #[arg(long, requires = "history")]
+    no_follow: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut link = Link::open()?;
-    link.ask(&Request::Events)?;
+    let ask = Events { name: args.name.clone(), history: args.history, follow: !args.no_follow };
+    link.ask(&Request::Events(ask))?;
     let mut printer = Printer::new(args.json.json);
+    printer.dates = args.history.is_some();
     while printer.print_next(&mut link, output)? {
         if !link.client.has_more() {
             output.flush()?;
@@ -38,11 +51,14 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 pub(super) struct Printer {
     json: bool,
     name_width: usize,
+    /// Whether events may be of another day, or of another daemon.
+    dates: bool,
+    before: Option<Event>,
 }
 
 impl Printer {
     pub(super) fn new(json: bool) -> Self {
-        Self { json, name_width: NAME_WIDTH }
+        Self { json, name_width: NAME_WIDTH, dates: false, before: None }
     }
 
     /// Waits for an event and prints it; false at the end of the stream.
@@ -58,7 +74,11 @@ impl Printer {
             "event" => {
                 let event: Event = read(notification.params)?;
                 self.name_width = self.name_width.max(event.name.as_str().len());
+                if self.dates {
+                    output.print(&changes::between(self.before.as_ref(), &event))?;
+                }
                 output.print(&changes::render(&event, self.name_width))?;
+                self.before = Some(event);
             }
             "event_skipped" => {
                 let Skipped { count, .. } = read(notification.params)?;

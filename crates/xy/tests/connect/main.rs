@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
 mod carries;
+mod direct;
 mod ends;
 mod modern;
 mod real;

@@ -186,6 +186,18 @@ impl Client {
         json(&self.hear())
     }
 
+    /// Waits until a line of stderr has `text` in it.
+    #[track_caller]
+    pub(crate) fn tells(&self, text: &str) {
+        loop {
+            let line = self.told.recv_timeout(SOON);
+            let line = line.unwrap_or_else(|_| panic!("nobody tells of `{text}`"));
+            if String::from_utf8_lossy(&line).contains(text) {
+                return;
+            }
+        }
+    }
+
     fn stderr_so_far(&self) -> String {
         self.told.try_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect()
     }

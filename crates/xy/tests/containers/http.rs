@@ -3,9 +3,14 @@
 use serde_json::json;
 
 use crate::stage::{Engine, client, echoes};
-use crate::support::{ask, home, running, status};
+use crate::support::{ask, home, running, running_after, status};
 
-crate::with_each_engine!(one_is_reached_by_a_port_on_loopback_alone, one_by_http_is_adopted_too);
+crate::with_each_engine!(
+    one_is_reached_by_a_port_on_loopback_alone,
+    one_by_http_is_adopted_too,
+    one_is_ready_once_its_page_says_so_and_not_before,
+    one_over_sse_is_spoken_with_and_found_again_after_a_death,
+);
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -56,6 +61,54 @@ fn one_by_http_is_adopted_too(engine: &Engine) {
     home.daemon();
     assert_eq!(running(&home, "one"), before);
     echoes(&client, "one");
+    drop(client);
+    engine.finish(home);
+}
+
+fn one_is_ready_once_its_page_says_so_and_not_before(engine: &Engine) {
+    let home = home();
+    let serve = |well_after: &str, within: &str| {
+        let port = free_port();
+        let command = ["xy-test-mcp", "--http", "8000", "--well-after", well_after];
+        let kdl = engine.kdl(&home, &command, "port 8000; env { LISTEN_ANYWHERE 1; }");
+        let ready =
+            format!("ready {{ probe \"http\"; path \"/mcp/health\"; within \"{within}\" }}\n");
+        home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n{ready}"));
+    };
+    serve("1000000", "2s");
+    home.daemon();
+    home.wait_until("it was not ready in time", || {
+        let told = status(&home, "one")["transitions"].to_string();
+        assert!(!told.contains("\"running\""), "{told}");
+        told.contains("not ready within 2s")
+    });
+    serve("3", "60s");
+    let _ = home.call("reload", json!({}));
+    running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    drop(client);
+    engine.finish(home);
+}
+
+fn one_over_sse_is_spoken_with_and_found_again_after_a_death(engine: &Engine) {
+    let home = home();
+    let port = free_port();
+    let command = ["xy-test-fixture", "--sse", "8000"];
+    let kdl = engine.kdl(&home, &command, "port 8000; env { LISTEN_ANYWHERE 1; }");
+    let more = "transport \"sse\"\nrestart { backoff-initial \"10ms\"; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n{more}"));
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    let says = |client: &xy_testkit::McpStdio| {
+        let said = client.call_text("one__test_simple_text", json!({}));
+        assert!(!said.is_empty());
+    };
+    says(&client);
+    engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
+    running_after(&home, "one", 1);
+    says(&client);
     drop(client);
     engine.finish(home);
 }

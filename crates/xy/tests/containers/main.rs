@@ -10,9 +10,12 @@
 
 mod adoption;
 mod faults;
+mod health;
 mod http;
 mod life;
+mod park;
 mod pull;
+mod shown;
 mod stage;
 mod storm;
 #[path = "../support/mod.rs"]

@@ -208,6 +208,15 @@ pub(crate) fn echoes(client: &McpStdio, server: &str) {
     assert!(said.contains("hello"), "{said}");
 }
 
+/// The processes of a container whose first this is; what it is about comes last.
+#[track_caller]
+pub(crate) fn inside(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|it| it.parse().ok());
+    [pid].into_iter().chain(children.flat_map(inside)).collect()
+}
+
 /// Why a server is in its state.
 pub(crate) fn reason(home: &Home, name: &str) -> String {
     support::status(home, name)["reason"].as_str().unwrap_or_default().to_owned()

@@ -138,7 +138,7 @@ fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
     // Others are answered in the middle of it.
     home.call("stop", json!({ "name": "one" })).unwrap();
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().count();
-    assert!(threads <= 8, "{threads} threads");
+    assert!(threads <= 9, "{threads} threads"); // One of them may write the journal.
     for wire in &mut storm {
         assert_eq!(wire.next(SOON)["result"]["valid"], true);
     }

@@ -21,7 +21,7 @@ pub(crate) fn redact(home: &Home, text: &str) -> String {
         "process ",
         "daemon ",
     ];
-    let text = without_containment(without_moments(&text));
+    let text = without_boots(&without_containment(without_moments(&text)));
     keys.into_iter().fold(text, |text, key| without_number(&text, key))
 }
 
@@ -36,6 +36,17 @@ fn without_containment(mut text: String) -> String {
         text = text.replace(&format!("held together by {how}"), "held together by [how]");
     }
     text
+}
+
+/// What tells one daemon's events from another's is drawn at random.
+fn without_boots(text: &str) -> String {
+    let mut parts = text.split("\"boot\":\"");
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|character: char| character.is_ascii_hexdigit());
+        kept.extend(["\"boot\":\"[boot]", rest]);
+    }
+    kept
 }
 
 /// Every number right after `key` becomes `[n]`.

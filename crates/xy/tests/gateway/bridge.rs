@@ -19,6 +19,9 @@ use crate::support::{running, signal};
 /// Many who are asked at once.
 const CROWD: usize = 50;
 
+/// Calls of one client, which it answers when it has heard the questions of all.
+const FEW: usize = 6;
+
 /// A home with a legacy server that writes down what it hears, and its daemon.
 #[track_caller]
 fn home_of_asker() -> (Home, Daemon) {
@@ -328,6 +331,53 @@ fn with_isolation_those_whom_the_door_cannot_tell_apart_take_turns_too() {
             });
         }
     });
+    nothing_is_open(&home);
+    home.finish();
+}
+
+/// Several calls of one client on one connection, all at once: each is asked what is its own, and
+/// the server hears for each what was answered there, in whichever order.
+#[track_caller]
+fn several_calls_of_one(home: &Home) {
+    let client = home.mcp_connect(&[]);
+    let call = |params: Value| client.start_request("tools/call", on_a_wire(params));
+    let given = wanted(&client.wait_answer(call(asks("first"))), "first");
+    let answer = client.wait_answer(call(again("first", &given, "one")));
+    assert_eq!(told(&answer), reply("one"));
+    let message = |number: usize| format!("question {number}");
+    let asked: Vec<u64> = (0..FEW).map(|number| call(asks(&message(number)))).collect();
+    let given: Vec<(String, Value)> = asked
+        .into_iter()
+        .enumerate()
+        .map(|(number, id)| wanted(&client.wait_answer(id), &message(number)))
+        .collect();
+    let answers = given.iter().enumerate().rev();
+    let told_again: Vec<(usize, u64)> = answers
+        .map(|(number, given)| {
+            (number, call(again(&message(number), given, &format!("name {number}"))))
+        })
+        .collect();
+    for (number, id) in told_again {
+        assert_eq!(told(&client.wait_answer(id)), reply(&format!("name {number}")));
+    }
+    client.close();
+}
+
+#[test]
+fn calls_of_one_client_take_turns_and_each_gets_its_own_question_and_answer() {
+    let (home, _daemon) = home_of_asker();
+    several_calls_of_one(&home);
+    assert_eq!(calls(&home), 1 + FEW);
+    nothing_is_open(&home);
+    home.finish();
+}
+
+#[test]
+fn calls_of_one_client_take_turns_at_an_instance_of_its_own_too() {
+    let home = home();
+    serve_with(&home, "a", &["--era", "legacy"], "isolation \"client\"\n");
+    let _daemon = home.daemon();
+    several_calls_of_one(&home);
     nothing_is_open(&home);
     home.finish();
 }

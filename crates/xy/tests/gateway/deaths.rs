@@ -146,8 +146,9 @@ fn killed_servers_are_survived_by_clients_over_http() {
         });
         signal(running(&home, "a"), Signal::KILL);
         for (client, id) in clients.iter().zip(calls) {
-            let lost = client.wait_answer(id); // It may not have been written yet.
-            assert!([-32010, -32005].contains(&code(&lost)), "{lost}");
+            // If it has not been read yet, the next life does it.
+            let lost = client.wait_answer(id);
+            assert!(lost.get("result").is_some() || code(&lost) == -32010, "{lost}");
             echoes(client, "b");
             who_at_last(&home, client, "a__who");
         }

@@ -251,6 +251,43 @@ fn one_that_dies_whatever_it_is_asked_is_counted_from_the_second_time() {
 }
 
 #[test]
+fn one_whose_first_answer_cannot_be_read_is_asked_the_older_way_once() {
+    for how in ["huge", "odd", "garbage"] {
+        let home = home_with(&["--discover", how]);
+        let now = status(&home, "s");
+        assert_eq!(
+            (&now["protocol"], &now["restarts_total"]),
+            (&json!(LEGACY), &json!(0)),
+            "{how}: {now}"
+        );
+        assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"], "{how}");
+        restart(&home);
+        assert_eq!(
+            heard_of(&home, "s", "server/discover").len(),
+            1,
+            "{how}: it is not asked again"
+        );
+        home.finish();
+    }
+}
+
+#[test]
+fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
+    for how in ["huge", "odd"] {
+        let home = home();
+        let flags = ["--era", "modern", "--discover", how];
+        let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+        home.write_config("servers/s.kdl", &format!("{}{once}", home.kdl_mcp(&flags)));
+        home.daemon();
+        let now = home.wait_for_state("s", "failed");
+        let reason = now["reason"].as_str().unwrap();
+        assert!(reason.contains("answered to `server/discover` cannot be read"), "{reason}");
+        assert!(reason.contains("it refused `initialize`"), "{reason}");
+        home.finish();
+    }
+}
+
+#[test]
 fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
     for code in ["-32601", "-32022"] {
         let home = home();

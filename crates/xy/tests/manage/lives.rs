@@ -9,15 +9,15 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
+use crate::rights::OWN;
 use crate::support::{home, pid_in, signal};
-use crate::{CHANGED, add, connect, fails, home_and_client, listed, manage, mcp_program};
+use crate::{CHANGED, add, connect, fails, home_and_client, listed, mcp_program};
 
 #[test]
 fn a_server_is_added_called_and_removed() {
     let (home, client) = home_and_client();
-    let own = ["add_server", "remove_server", "reload_server", "list_servers"];
-    assert_eq!(client.tool_names(), own);
-    assert_eq!(manage(&client, "list_servers", json!({})), json!({ "servers": [] }));
+    assert_eq!(client.tool_names(), OWN);
+    assert_eq!(client.call_value("list_servers", json!({})), json!({ "servers": [] }));
 
     let added = add(&home, &client, "dev", &["--only-tools"]);
     assert_eq!((&added["name"], &added["status"]), (&json!("dev"), &json!("running")));
@@ -32,11 +32,11 @@ fn a_server_is_added_called_and_removed() {
     assert_eq!((&dev["pid"], &dev["tools"]), (&added["pid"], &added["tools"]));
     assert!(dev["pid"].is_u64() && dev["uptime_seconds"].is_u64(), "{dev:#}");
 
-    let removed = manage(&client, "remove_server", json!({ "name": "dev" }));
+    let removed = client.call_value("remove_server", json!({ "name": "dev" }));
     assert_eq!(removed, json!({ "name": "dev", "removed": true }));
     client.wait_notification(CHANGED);
     assert_eq!(listed(&client, "dev"), None);
-    assert_eq!(client.tool_names(), own);
+    assert_eq!(client.tool_names(), OWN);
     let gone = client.call("dev__echo", json!({ "message": "hello" }));
     assert_eq!(gone["error"]["code"], -32602, "{gone:#}");
     client.close();
@@ -51,7 +51,7 @@ fn all_that_can_be_asked_for_is_what_runs() {
         "name": "dev", "command": mcp_program(&home), "args": ["--name", "other"],
         "env": { "COLOUR": "blue" }, "cwd": folder, "persist": true,
     });
-    manage(&client, "add_server", added);
+    client.call_value("add_server", added);
     assert_eq!(client.call_text("dev__env", json!({ "name": "COLOUR" })), "blue");
     #[cfg(target_os = "linux")]
     {
@@ -63,7 +63,7 @@ fn all_that_can_be_asked_for_is_what_runs() {
     let kept = fails(&client, "remove_server", json!({ "name": "dev" }));
     assert!(kept.contains("its file `servers/dev.kdl` would bring it back"), "{kept}");
     assert_eq!(listed(&client, "dev").unwrap()["status"], "running");
-    manage(&client, "remove_server", json!({ "name": "dev", "persist": true }));
+    client.call_value("remove_server", json!({ "name": "dev", "persist": true }));
     assert!(!file.exists());
     client.close();
     home.finish();
@@ -93,12 +93,12 @@ fn a_server_whose_program_was_replaced_has_its_new_tools_once_it_is_reloaded() {
     let (home, client) = home_and_client();
     home.expect_left("home/server");
     let program = script(&home, "");
-    let added = manage(&client, "add_server", json!({ "name": "dev", "command": program }));
+    let added = client.call_value("add_server", json!({ "name": "dev", "command": program }));
     assert!(!added["tools"].as_array().unwrap().contains(&json!("dev__reverse")));
     assert!(!client.tool_names().contains(&"dev__reverse".to_owned()));
 
     script(&home, "--v2");
-    let reloaded = manage(&client, "reload_server", json!({ "name": "dev" }));
+    let reloaded = client.call_value("reload_server", json!({ "name": "dev" }));
     assert_eq!(reloaded["status"], "running");
     assert_ne!(reloaded["pid"], added["pid"]);
     assert!(reloaded["tools"].as_array().unwrap().contains(&json!("dev__reverse")));
@@ -117,7 +117,7 @@ fn a_server_with_a_file_is_reloaded_from_it() {
     let client = connect(&home);
     let before = listed(&client, "one").unwrap();
     home.mcp_server("one", &["--only-tools", "--v2"]);
-    let reloaded = manage(&client, "reload_server", json!({ "name": "one" }));
+    let reloaded = client.call_value("reload_server", json!({ "name": "one" }));
     assert!(reloaded["tools"].as_array().unwrap().contains(&json!("one__reverse")));
     let after = listed(&client, "one").unwrap();
     assert_eq!(after["args"], json!(["--only-tools", "--v2"]));
@@ -145,7 +145,7 @@ fn a_server_that_crashed_loses_its_tools_until_it_is_reloaded() {
     assert_eq!(down["error"]["code"], -32005, "{down:#}");
     assert_eq!(listed(&client, "dev").unwrap()["tools"], json!([]));
 
-    let reloaded = manage(&client, "reload_server", json!({ "name": "dev" }));
+    let reloaded = client.call_value("reload_server", json!({ "name": "dev" }));
     assert_eq!((&reloaded["status"], &reloaded["tools"]), (&json!("running"), &added["tools"]));
     assert_eq!(client.call_text("dev__echo", json!({ "message": "again" })), "again");
     client.close();
@@ -187,7 +187,7 @@ fn calls_under_way_are_answered_or_told_when_their_server_is_removed() {
     }
 
     let calls: Vec<u64> = (0..10).map(|number| call(number, 50 * number)).collect();
-    manage(&client, "remove_server", json!({ "name": "dev" }));
+    client.call_value("remove_server", json!({ "name": "dev" }));
     for (number, id) in (0_u64..).zip(calls) {
         let answer = client.wait_answer(id);
         let is_done = text(&answer) == Some(number.to_string());
@@ -195,7 +195,7 @@ fn calls_under_way_are_answered_or_told_when_their_server_is_removed() {
         let is_told = code.is_some_and(|code| [-32005, -32010].contains(&code));
         assert!(is_done || is_told, "{answer:#}");
     }
-    assert_eq!(manage(&client, "list_servers", json!({})), json!({ "servers": [] }));
+    assert_eq!(client.call_value("list_servers", json!({})), json!({ "servers": [] }));
     client.close();
     home.finish();
 }

@@ -5,9 +5,18 @@ use std::fs;
 use serde_json::{Value, json};
 use xy_testkit::McpHttp;
 
-use crate::{add, connect, home_and_client, home_with_mcp, manage};
+use crate::{add, connect, home_and_client, home_with_mcp};
 
-const OWN: [&str; 4] = ["add_server", "remove_server", "reload_server", "list_servers"];
+pub(crate) const OWN: [&str; 8] = [
+    "add_server",
+    "remove_server",
+    "reload_server",
+    "list_servers",
+    "restart_server",
+    "server_logs",
+    "self_test",
+    "get_diagnostics",
+];
 
 #[test]
 fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
@@ -28,11 +37,11 @@ fn over_http_only_the_bearer_of_the_managing_token_may_manage() {
     let managing = McpHttp::new(&home.gateway_address(), "/mcp", token.trim());
     managing.initialize();
     let names = managing.tool_names();
-    assert_eq!(names[..4], OWN);
+    assert_eq!(names[..OWN.len()], OWN);
     assert!(names.contains(&"one__echo".to_owned()));
     add(&home, &managing, "two", &["--only-tools"]);
     assert!(plain.tool_names().contains(&"two__echo".to_owned()), "all see what one has added");
-    manage(&managing, "remove_server", json!({ "name": "two" }));
+    managing.call_value("remove_server", json!({ "name": "two" }));
     home.finish();
 }
 
@@ -60,7 +69,7 @@ fn no_server_can_take_a_name_of_xys_own() {
     for own in OWN {
         assert_eq!(names.iter().filter(|name| *name == own).count(), 1, "{own}");
     }
-    let list = manage(&client, "list_servers", json!({}));
+    let list = client.call_value("list_servers", json!({}));
     assert_eq!(list["servers"][0]["name"], "list_servers");
     let theirs = client.call_text("list_servers__list_servers", json!({}));
     assert_eq!(theirs, "list_servers");

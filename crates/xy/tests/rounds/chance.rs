@@ -20,6 +20,12 @@ impl Chance {
         Self { state: seed }
     }
 
+    /// Another one, whose draws no other thread gets between.
+    #[allow(dead_code, reason = "not every test has threads that draw")]
+    pub(crate) fn part(&mut self) -> Self {
+        Self { state: self.below(u64::MAX) }
+    }
+
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         // SplitMix64: short, and even enough for instants.

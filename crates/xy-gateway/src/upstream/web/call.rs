@@ -17,11 +17,9 @@ use super::meaning::{Meaning, Refusal, meaning};
 use super::{Body, LAST_EVENT, Trouble, Web, heads};
 use crate::modern::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::upstream::Upstream;
+use crate::upstream::fate::Stage;
 use crate::upstream::probe::code_of;
 use crate::upstream::wire::MAX_MESSAGE;
-
-/// How long a call waits for the next session after its own was forgotten.
-const NEXT_SESSION_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long a call waits for what was said before it to be taken.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
@@ -59,6 +57,13 @@ fn has_own_words(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
 }
 
+/// Whether somebody says like this that the server itself cannot be reached.
+fn is_away(status: StatusCode) -> bool {
+    use StatusCode as Is;
+
+    matches!(status, Is::BAD_GATEWAY | Is::SERVICE_UNAVAILABLE | Is::GATEWAY_TIMEOUT)
+}
+
 impl Call {
     async fn run(&self, body: Body) {
         // What was said before comes first, unless the server does not take it.
@@ -87,7 +92,7 @@ impl Call {
             Meaning::Taken => self.unknown(&format!("it answered {status}, without an answer")),
             Meaning::Forgotten => {} // That has been dealt with.
             Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
-            Meaning::Failed(status) => self.failed(status.to_string(), response.into_body()).await,
+            Meaning::Failed(status) => self.failed(status, response.into_body()).await,
             Meaning::Strange(why) => {
                 self.unknown(&why);
                 self.web.trouble(Trouble::Refused(why));
@@ -210,7 +215,7 @@ impl Call {
     async fn next_session(&self, count: u64) -> bool {
         let mut sessions = self.web.sessions.subscribe();
         let next = sessions.wait_for(|now| *now > count);
-        matches!(timeout(NEXT_SESSION_WITHIN, next).await, Ok(Ok(_)))
+        matches!(timeout(self.upstream.patience(), next).await, Ok(Ok(_)))
     }
 
     fn not_sent(&self, failed: &Failed) {
@@ -218,15 +223,15 @@ impl Call {
         match failed {
             Failed::Unconnected(_) => {
                 let is_bearable = self.upstream.is_ear(self.ours) && self.web.misses_another();
-                self.undone(&why);
+                if !is_bearable {
+                    self.upstream.begin_anew(); // Who calls now waits too.
+                }
+                self.unsent(&why);
                 if !is_bearable {
                     self.web.trouble(Trouble::Unreachable(why));
                 }
             }
-            Failed::Broken(_) => {
-                self.unknown(&why);
-                self.web.trouble(Trouble::Failing(why));
-            }
+            Failed::Broken(_) => self.broken(why),
             Failed::LedAway(_) | Failed::NoTrust(_) => {
                 self.undone(&why);
                 self.web.trouble(Trouble::Refused(why));
@@ -339,11 +344,13 @@ impl Call {
         });
     }
 
-    async fn failed(&self, status: String, body: Incoming) {
+    async fn failed(&self, status: StatusCode, body: Incoming) {
+        let why = format!("it answered {status}");
         if !self.own_words(body).await {
-            self.unknown(&format!("it answered {status}"));
+            // That whoever is behind it is away for a while is no answer of its own.
+            self.lose(Stage::Written, &why, !is_away(status));
         }
-        self.web.trouble(Trouble::Failing(format!("it answered {status}")));
+        self.web.trouble(Trouble::Failing(why));
     }
 
     /// What a server says to a call that it does not answer as it should.
@@ -374,17 +381,29 @@ impl Call {
         self.upstream.key().server.as_str()
     }
 
-    fn undone(&self, why: &str) {
-        self.upstream.lose(self.ours, false, &format!("`{}`: {why}", self.server()));
+    /// Nobody has taken it: it waits until the server is there again.
+    fn unsent(&self, why: &str) {
+        self.lose(Stage::Unwritten, why, false);
     }
 
-    /// The answer broke off.
+    /// The same, and it will not be taken.
+    fn undone(&self, why: &str) {
+        self.lose(Stage::Unwritten, why, true);
+    }
+
+    /// The answer broke off: it is sent again if that does no harm.
     fn broken(&self, why: String) {
-        self.unknown(&why);
+        self.lose(Stage::Written, &why, false);
         self.web.trouble(Trouble::Failing(why));
     }
 
+    /// The server may have done it, and would say the same again.
     fn unknown(&self, why: &str) {
-        self.upstream.lose(self.ours, true, &format!("`{}`: {why}", self.server()));
+        self.lose(Stage::Written, why, true);
+    }
+
+    fn lose(&self, stage: Stage, why: &str, is_final: bool) {
+        let why = format!("`{}`: {why}", self.server());
+        self.upstream.lose(self.ours, stage, &why, is_final);
     }
 }

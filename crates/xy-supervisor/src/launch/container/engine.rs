@@ -35,6 +35,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const CLEARED_UP_WITHIN: Duration = Duration::from_secs(20);
 const CLEARED_UP_YET: Duration = Duration::from_millis(50);
 
+/// The longest word for a version, in characters.
+const LONGEST_VERSION: usize = 40;
+
 /// For questions whose answer comes when a container ends.
 const PATIENT: Duration = Duration::from_hours(365 * 24);
 
@@ -128,6 +131,8 @@ pub(super) struct Engine {
     /// Whether it closes the stdin of a container once nobody is attached, whatever it was
     /// asked: Podman does.
     pub(super) closes_stdin: bool,
+    /// As it says itself.
+    pub(super) version: String,
 }
 
 /// What an engine says of one of our containers.
@@ -175,7 +180,15 @@ impl Engine {
         let parts = version.components.unwrap_or_default();
         let closes_stdin = parts.iter().any(|part| part.name.contains("Podman"));
         let patient = docker.clone().with_timeout(PATIENT);
-        Ok(Self { docker, patient, socket: socket.to_owned(), closes_stdin })
+        // Podman's first part is its own; the version beside them is that of its API.
+        let own = parts.iter().find(|part| part.name.contains("Podman"));
+        let said = own.map(|part| part.version.clone()).or(version.version).unwrap_or_default();
+        let version = said.chars().filter(|c| !c.is_control()).take(LONGEST_VERSION).collect();
+        Ok(Self { docker, patient, socket: socket.to_owned(), closes_stdin, version })
+    }
+
+    pub(super) fn kind(&self) -> EngineKind {
+        if self.closes_stdin { EngineKind::Podman } else { EngineKind::Docker }
     }
 
     /// Whether it has an image of this name.

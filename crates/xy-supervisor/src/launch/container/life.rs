@@ -20,14 +20,14 @@ use super::Shared;
 use super::attach::{self, Carrier, Cut, PipeEnds, with_fresh};
 use super::engine::Engine;
 use super::fate::{self, Fate, Now};
-use super::faults;
 use super::kept::Keeper;
 use super::log::LogSink;
 use super::missed::{self, Counter, Missed};
 use super::start::Begun;
-use crate::launch::{Ask, InstanceEnds, LaunchOrder, News};
+use super::{create, faults};
+use crate::launch::{Ask, Contained, InstanceEnds, LaunchOrder, News};
 use crate::logs::instance_log;
-use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way};
+use crate::speak::{Before, Checkup, Line, SAID, Said, TOLD, Told, Way};
 use crate::wait::until;
 
 mod begin;
@@ -64,6 +64,7 @@ enum Turn {
     Dropped,
     Noted,
     Said(Said),
+    Checkup(Checkup),
     SpeakerGone,
     LogTrouble,
     Cut(Box<Carrier>, Cut),
@@ -242,6 +243,8 @@ impl Driver {
     }
 
     async fn begin(&mut self, before: Option<Before>) {
+        let container = self.contained();
+        self.tell(News::Contained(Arc::new(container))).await;
         self.tell(News::Launched { pid: self.pid }).await;
         let way = match (self.is_stdio(), self.pipe_ends.take()) {
             (false, _) => Way::Endpoint,
@@ -270,6 +273,18 @@ impl Driver {
         });
         self.carry();
         self.watch();
+    }
+
+    fn contained(&self) -> Contained {
+        Contained {
+            engine: self.engine.kind(),
+            version: self.engine.version.clone(),
+            socket: self.engine.socket.clone(),
+            name: create::name(&self.shared.home, &self.order.key),
+            id: self.id.clone(),
+            is_here: xy_shim::cpu::is_minded_for(self.pid, &self.id),
+            ends_with_daemon: self.engine.closes_stdin && self.is_stdio(),
+        }
     }
 
     /// Has its bytes carried by the stream that is there.
@@ -313,6 +328,7 @@ impl Driver {
                     self.leave_note();
                 }
                 Turn::Said(said) => self.hear_said(said).await,
+                Turn::Checkup(checkup) => self.pass_checkup(checkup),
                 Turn::SpeakerGone => {
                     self.speech = None;
                     if self.fate.is_some() && self.carrying.is_none() {
@@ -352,6 +368,7 @@ impl Driver {
             biased;
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
+            Some(checkup) = self.ends.checkups.recv() => Turn::Checkup(checkup),
             said = said_in(&mut self.speech) => said.map_or(Turn::SpeakerGone, Turn::Said),
             cut = ended(&mut self.carrying) => {
                 self.carrying = None;
@@ -396,6 +413,8 @@ impl Driver {
             Due::Rest => {
                 if let Some(carrying) = self.carrying.take() {
                     carrying.abort();
+                    // Until it is gone it may still read what somebody takes for unread.
+                    let _ = carrying.await;
                 }
                 return self.end_line();
             }

@@ -73,35 +73,58 @@ impl Engines {
 
 /// Looks at every engine that is seen, and at intervals, for as long as the daemon lives.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let began_at = Instant::now();
-    let mut again_at = began_at + LOOK_EVERY;
+    let mut again_at = Instant::now() + LOOK_EVERY;
     loop {
         tokio::select! {
             () = shared.engines.is_news.notified() => {}
             () = sleep_until(again_at) => again_at = Instant::now() + LOOK_EVERY,
         }
-        for socket in shared.engines.all() {
-            let is_settled = began_at.elapsed() > TAKEN_OVER_WITHIN;
-            let _ = timeout(ENGINE_WITHIN, one(&shared, &socket, is_settled)).await; // Later, then.
-        }
+        let _ = once(&shared, true).await; // What could not be removed is found again.
     }
 }
 
-/// Removes what nobody owns at one engine.
-pub(super) async fn one(shared: &Shared, socket: &Path, is_settled: bool) {
+/// What nobody owned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unowned {
+    /// The ids of those that were removed.
+    pub removed: Vec<String>,
+    /// The ids of those that are still there.
+    pub left: Vec<String>,
+}
+
+/// Looks at every engine that has been seen, once, and removes what nobody owns.
+pub(super) async fn once(shared: &Shared, removes: bool) -> Unowned {
+    let mut all = Unowned::default();
+    for socket in shared.engines.all() {
+        let looking = one(shared, &socket, removes, &mut all);
+        let _ = timeout(ENGINE_WITHIN, looking).await; // Later, then.
+    }
+    all
+}
+
+/// The same at one engine.
+async fn one(shared: &Shared, socket: &Path, removes: bool, all: &mut Unowned) {
     let Ok(engine) = Engine::at(socket).await else { return };
     let label = format!("{LABEL_HOME}={}", shared.home);
     let Ok(mut found) = engine.labelled(&label).await else { return };
-    if is_settled {
+    if shared.began_at.elapsed() > TAKEN_OVER_WITHIN {
         found.extend(engine.labelled(LABEL_RUN).await.unwrap_or_default());
     }
     for seen in found.into_iter().filter(|seen| is_unowned(shared, seen)) {
+        if !removes {
+            all.left.push(seen.id);
+            continue;
+        }
         let instance = seen.labels.get(LABEL_INSTANCE).cloned().unwrap_or_default();
         match engine.remove(&seen.id).await {
-            Ok(()) => tracing::warn!(instance, container = seen.id, "nobody owned it: removed"),
+            Ok(()) => {
+                tracing::warn!(instance, container = seen.id, "nobody owned it: removed");
+                all.removed.push(seen.id);
+            }
             Err(why) => {
                 let why = faults::words(&why);
                 tracing::warn!(instance, container = seen.id, why, "nobody owns it");
+                all.left.push(seen.id);
             }
         }
     }

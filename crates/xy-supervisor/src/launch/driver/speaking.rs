@@ -16,7 +16,7 @@ use crate::launch::News;
 use crate::launch::shim_link::Heard;
 use crate::lifecycle::Exit;
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Before, Line, SAID, Said, TOLD, Told, Way, plain_why};
+use crate::speak::{Before, Checkup, Line, SAID, Said, TOLD, Told, Way, look_after, plain_why};
 
 /// A server that has closed its stdout has this long to end by itself.
 const MUTE_FOR: Duration = Duration::from_secs(2);
@@ -170,6 +170,13 @@ impl Driver {
             let why = plain_why(&why);
             let is_probed = self.is_probed;
             self.tell(if is_probed { News::UnfitOnProbe(why) } else { News::Unfit(why) }).await;
+        }
+    }
+
+    /// Has its speaker look after it, if there is one.
+    pub(super) fn pass_checkup(&self, checkup: Checkup) {
+        if let Some(speech) = &self.speech {
+            look_after(&speech.told, checkup);
         }
     }
 

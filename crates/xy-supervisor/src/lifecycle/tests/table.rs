@@ -99,6 +99,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
         ("Ready", Event::Ready),
         ("Unfit", Event::Unfit("it speaks gibberish".into())),
+        ("Unhealthy", Event::Unhealthy("unhealthy: no answer".into())),
         ("Unreachable", Event::Unreachable("connection refused".into())),
         ("Hopeless", Event::Hopeless("401 Unauthorized".into())),
         ("Exited 0", clean_exit()),

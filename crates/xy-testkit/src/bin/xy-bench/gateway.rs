@@ -4,12 +4,12 @@
 //! within its round: what disturbs the machine disturbs all of them. Budgets stand beside
 //! the figures; whoever reads them judges, nothing is asserted.
 //!
-//! How long a call takes is judged where it is known what runs where: with everything on one
-//! core, and with every hop from one core to the other. As the system places them it is mostly
-//! the system that is measured: to wake an idle core takes longer than all that xy does with a
+//! How long a call takes is judged with everything on one core. Elsewhere it is mostly the
+//! system that is measured: to wake an idle core takes longer than all that xy does with a
 //! call, and whether two processes share one changes from minute to minute, for one way and
-//! not for the other. How many calls are done at a time is judged as the system places them,
-//! since that is the use of cores.
+//! not for the other. What that makes of the way with the most hops is shown with each of them
+//! from one core to the other. How many calls are done at a time is judged as the system
+//! places them, since that is the use of cores.
 
 mod core;
 mod drive;
@@ -106,7 +106,7 @@ fn hops(xy: &Path) -> Result<(), String> {
     core::put(server, Side::There)?;
     let rounds = in_turns(&mut ways);
     for (way, measured) in ways.iter().zip(&rounds) {
-        latency(way, measured, &rounds[0], &rounds[0], true);
+        latency(way, measured, &rounds[0], &rounds[0], false);
     }
     drop((ways, here));
     home.finish();

@@ -53,6 +53,8 @@ pub(crate) struct Call {
     pub(crate) progress_token: Option<String>,
     /// It is to be done as a task.
     pub(crate) is_task: bool,
+    /// It may be done as one, of the revision without `initialize`.
+    pub(crate) knows_tasks: bool,
 }
 
 impl Call {
@@ -62,6 +64,7 @@ impl Call {
             tool: params.string("name")?,
             arguments: params.members("arguments"),
             is_task: params.raw("task").is_some(),
+            knows_tasks: crate::errands::knows_tasks(params),
             progress_token: params.members("_meta").raw("progressToken").map(str::to_owned),
         })
     }

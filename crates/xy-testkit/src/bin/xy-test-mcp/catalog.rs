@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::record;
 use crate::server::Server;
 
 /// Those that are always there: the name, what it does, and its arguments, those with a `!`
@@ -82,6 +83,10 @@ pub(crate) fn tools(server: &Server) -> Vec<Value> {
         job["execution"] = json!({ "taskSupport": "optional" });
         tools.push(job);
     }
+    if plan.record.is_some() {
+        tools.extend(record::tools());
+    }
+    tools.extend(crate::dull::tools(server));
     tools.extend((0..plan.extra_tools).map(realistic));
     let state = server.state();
     tools.extend(state.added.iter().map(|name| tool(name, "Was added", "query")));

@@ -10,6 +10,7 @@ use xy_testkit::json::{Members, quoted};
 
 use crate::answer::{Asked, BAD_PARAMS, NO_METHOD, notification};
 use crate::die;
+use crate::errands::TASKS;
 use crate::server::Server;
 
 const MODERN: &str = "2026-07-28";
@@ -18,6 +19,9 @@ const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// Longer than anybody waits for an answer to the first question.
 const LATE: Duration = Duration::from_secs(3);
+
+/// Longer than anybody reads.
+const HUGE: usize = 50 << 20;
 
 /// The revisions it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +49,11 @@ pub(crate) fn answer(
     method: &str,
     params: &Members,
 ) -> Option<Asked> {
-    let era = server.plan.era;
     if method == "server/discover" {
         return discover(server, asked);
     }
     let meta = params.members("_meta");
-    let is_modern = era == Era::Modern || era == Era::Both && meta.has(VERSION);
-    if !is_modern {
+    if !is_modern(server, params) {
         return Some(asked);
     }
     if method == "initialize" {
@@ -81,6 +83,12 @@ pub(crate) fn answer(
     None
 }
 
+/// Whether a request is of this revision.
+pub(crate) fn is_modern(server: &Server, params: &Members) -> bool {
+    let is_said = || params.members("_meta").has(VERSION);
+    server.plan.era == Era::Modern || server.plan.era == Era::Both && is_said()
+}
+
 fn discover(server: &Arc<Server>, asked: Asked) -> Option<Asked> {
     match server.plan.discover.as_deref() {
         Some("silent") => return None,
@@ -98,6 +106,15 @@ fn discover(server: &Arc<Server>, asked: Asked) -> Option<Asked> {
             });
             return None;
         }
+        Some("huge") => {
+            let filler = "x".repeat(HUGE);
+            asked.result(&json!({ "supportedVersions": [MODERN], "filler": filler }).to_string());
+        }
+        Some("odd") => {
+            let odd = format!(r#"{{"jsonrpc":"2.0","id":{},"neither":"nor"}}"#, asked.id);
+            asked.outlet.answer(odd);
+        }
+        Some("garbage") => asked.outlet.answer("}{ this is no message".to_owned()),
         Some(code) => asked.refuse(code.parse().expect("a code"), "not like this"),
         None if server.plan.era == Era::Legacy => return Some(asked),
         None => asked.result(&introduction(server).to_string()),
@@ -110,6 +127,10 @@ fn introduction(server: &Server) -> Value {
     let members = introduction.as_object_mut().expect("it is an object");
     members.remove("protocolVersion");
     let info = members.remove("serverInfo");
+    let tasks = members.get_mut("capabilities").and_then(|it| it.as_object_mut()?.remove("tasks"));
+    if tasks.is_some() {
+        members["capabilities"]["extensions"] = json!({ TASKS: {} });
+    }
     members.insert("resultType".to_owned(), json!("complete"));
     members.insert("supportedVersions".to_owned(), json!([MODERN]));
     members.insert("ttlMs".to_owned(), json!(0));
@@ -122,16 +143,24 @@ fn introduction(server: &Server) -> Value {
 fn listen(server: &Server, asked: &Asked, filter: &Members) {
     let uris: Vec<String> =
         serde_json::from_str(filter.raw("resourceSubscriptions").unwrap_or("[]")).expect("uris");
+    let tasks: Vec<String> =
+        serde_json::from_str(filter.raw("taskIds").unwrap_or("[]")).expect("ids");
     let text = filter_text(filter);
     server.state().listening.insert(asked.id.clone(), uris);
+    server.state().following.insert(asked.id.clone(), tasks);
     let meta = meta_of(&asked.id);
     let params = format!(r#"{{"_meta":{meta},"notifications":{text}}}"#);
     asked.outlet.say(notification("notifications/subscriptions/acknowledged", &params));
 }
 
 fn filter_text(filter: &Members) -> String {
-    let names =
-        ["toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"];
+    let names = [
+        "toolsListChanged",
+        "promptsListChanged",
+        "resourcesListChanged",
+        "resourceSubscriptions",
+        "taskIds",
+    ];
     let members =
         names.iter().filter_map(|name| Some(format!("{}:{}", quoted(name), filter.raw(name)?)));
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
@@ -139,6 +168,17 @@ fn filter_text(filter: &Members) -> String {
 
 fn meta_of(id: &str) -> String {
     format!(r#"{{"{SUBSCRIPTION}":{id}}}"#)
+}
+
+/// Tells whoever listens to a task how that is doing.
+pub(crate) fn tell_of_task(server: &Server, asked: &Asked, task: &str, told: &Value) {
+    let following = server.state().following.clone();
+    for (id, _) in following.iter().filter(|(_, tasks)| tasks.iter().any(|it| it == task)) {
+        let mut params = told.clone();
+        let id: Value = serde_json::from_str(id).expect("an id");
+        params["_meta"] = json!({ SUBSCRIPTION: id });
+        asked.outlet.say(notification("notifications/tasks", &params.to_string()));
+    }
 }
 
 /// Tells whoever listens; whether that is how it is told here.

@@ -12,6 +12,7 @@ use std::thread;
 
 use xy_testkit::standin::{self, Output};
 
+use crate::dull;
 use crate::outlet::{Out, Outlet};
 use crate::server::Server;
 
@@ -43,8 +44,14 @@ fn converse(server: &Arc<Server>, client: TcpStream) -> io::Result<()> {
     let (answers, answered) = sync_channel(ROOM);
     let outlet = Arc::new(Outlet::to_http(answers));
     let (mut writer, mut out) = (client, Vec::new());
-    while let Some(body) = read_body(&mut reader)? {
+    while let Some((is_about_health, body)) = read_body(&mut reader)? {
         out.clear();
+        if is_about_health {
+            let status = dull::status(server);
+            write!(out, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n")?;
+            writer.write_all(&out)?;
+            continue;
+        }
         let answer = if server.hear(&body, &outlet) { answer(&answered) } else { None };
         match answer {
             Some(json) => {
@@ -71,9 +78,10 @@ fn answer(answered: &Receiver<Out>) -> Option<Vec<u8>> {
     }
 }
 
-/// The body of the next POST; `None` if there is none any more.
-fn read_body(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
-    let mut length = 0;
+/// The body of the next request, and whether it is a GET of something else than messages;
+/// `None` if there is none any more.
+fn read_body(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(bool, Vec<u8>)>> {
+    let (mut length, mut is_about_health) = (0, false);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -84,6 +92,7 @@ fn read_body(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
         if header.is_empty() {
             break;
         }
+        is_about_health |= header.starts_with("GET ") && !header.starts_with("GET /mcp ");
         if let Some((name, value)) = header.split_once(':')
             && name.eq_ignore_ascii_case("content-length")
         {
@@ -95,5 +104,5 @@ fn read_body(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some(body))
+    Ok(Some((is_about_health, body)))
 }

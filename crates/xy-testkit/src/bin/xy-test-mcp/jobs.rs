@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, notification, text_result};
+use crate::errands;
 use crate::server::Server;
 use crate::tools;
 use xy_testkit::json::Members;
@@ -30,6 +31,9 @@ fn told(id: &str, status: &str) -> Value {
 
 /// Takes its time: at once, or as a task if that is asked for.
 pub(crate) fn job(server: &Arc<Server>, call: Call) {
+    if call.knows_tasks && server.plan.has("--tasks") {
+        return errands::begin(server, call);
+    }
     if !call.is_task {
         let asked = call.asked.clone();
         return server.work(asked, move |server, _| {

@@ -10,19 +10,22 @@
 //!   `--instructions TEXT`
 //! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
 //! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
-//! - `--tasks` does the tool `job` as a task, `--talks` adds `ask`, `refuse` and `chatter`
+//! - `--tasks` does the tool `job` as a task of the era it is called in, `--talks` adds `ask`, `refuse` and `chatter`
 //! - `--pass-unknown` answers unknown methods with their params
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
 //! Of the revision without `initialize` (2026-07-28):
 //!
 //! - `--era modern|both`: it speaks that, or that too; `--no-listen` without listeners
-//! - `--discover silent|dies|mute|late|CODE`: what it does when it is asked for that
+//! - `--discover silent|dies|mute|late|huge|odd|garbage|CODE`: what it does when it is asked for
+//!   that; `huge` is longer than anybody reads, `odd` is no answer, `garbage` no message
 //! - `--lies CODE`: it says that it speaks it, and refuses all else of it like this
 //!
 //! What it does wrong:
 //!
+//! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
+//! - `--die-if FILE` ends it at its start if there is such a file
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
@@ -30,19 +33,22 @@
 //!   answer to `initialize`
 //!
 //! For the witness: `--diary FILE` gets each line as it came, `--unbuffered` leaves in the
-//! pipe what has not been heard.
+//! pipe what has not been heard, `--record FILE` adds the tools of `record.rs`.
 //!
 //! The tools are in `tools.rs`.
 
 mod answer;
 mod catalog;
 mod chatter;
+mod dull;
 mod eras;
+mod errands;
 mod http;
 mod jobs;
 mod lists;
 mod outlet;
 mod plan;
+mod record;
 mod server;
 mod stdin;
 mod tools;
@@ -60,6 +66,10 @@ use crate::server::Server;
 fn main() -> ExitCode {
     standin::live_at_most(standin::SAFETY_LIMIT);
     let plan = Plan::of_this_process();
+    if plan.die_if.as_ref().is_some_and(|file| file.exists()) {
+        Output::Stderr.say("not today");
+        return ExitCode::FAILURE;
+    }
     let port = plan.http;
     let server = Arc::new(Server::new(plan));
     if let Some(port) = port {

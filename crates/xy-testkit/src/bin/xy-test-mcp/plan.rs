@@ -9,12 +9,14 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 19] = [
+const SWITCHES: [&str; 21] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
+    "--dull",
     "--endless-list",
     "--garbage-first",
+    "--ignore-ping",
     "--list-never",
     "--never-init",
     "--no-listen",
@@ -43,11 +45,16 @@ pub(crate) struct Plan {
     /// How long each `echo` keeps a core busy.
     pub(crate) work: Duration,
     pub(crate) die_on: Option<String>,
+    /// It dies at its start if there is such a file.
+    pub(crate) die_if: Option<PathBuf>,
     pub(crate) huge_list_megabytes: usize,
     pub(crate) mute_after: u64,
     pub(crate) close_stdout_after: u64,
     pub(crate) diary: Option<PathBuf>,
+    /// Where executions are written down.
+    pub(crate) record: Option<PathBuf>,
     pub(crate) http: Option<u16>,
+    pub(crate) well_after: u64,
     pub(crate) era: Era,
     pub(crate) discover: Option<String>,
     /// The code by which it refuses the revision that it said it speaks.
@@ -66,11 +73,14 @@ impl Plan {
             slow_init: Duration::ZERO,
             work: Duration::ZERO,
             die_on: None,
+            die_if: None,
             huge_list_megabytes: 0,
             mute_after: u64::MAX,
             close_stdout_after: u64::MAX,
             diary: None,
+            record: None,
             http: None,
+            well_after: 0,
             era: Era::Legacy,
             discover: None,
             lies: None,
@@ -94,11 +104,14 @@ impl Plan {
             "--slow-init" => self.slow_init = flags.millis(),
             "--work-us" => self.work = Duration::from_micros(flags.number()),
             "--die-on" => self.die_on = Some(flags.value()),
+            "--die-if" => self.die_if = Some(flags.value().into()),
             "--huge-list" => self.huge_list_megabytes = size(flags),
             "--mute-after" => self.mute_after = flags.number(),
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
             "--diary" => self.diary = Some(flags.value().into()),
+            "--record" => self.record = Some(flags.value().into()),
             "--http" => self.http = Some(flags.number().try_into().expect("a port")),
+            "--well-after" => self.well_after = flags.number(),
             "--era" => self.era = Era::read(&flags.value()),
             "--discover" => self.discover = Some(flags.value()),
             "--lies" => self.lies = Some(flags.value().parse().expect("a code")),

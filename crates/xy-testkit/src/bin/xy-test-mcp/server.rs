@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, NO_METHOD, notification, refusal};
+use crate::errands::{self, Errand};
 use crate::jobs::{self, Job};
 use crate::outlet::Outlet;
 use crate::plan::Plan;
@@ -53,6 +54,9 @@ pub(crate) struct State {
     pub(crate) listening: BTreeMap<String, Vec<String>>,
     pub(crate) has_closed_stdin: bool,
     pub(crate) jobs: BTreeMap<String, Job>,
+    pub(crate) errands: BTreeMap<String, Errand>,
+    /// Which of them whoever listens wants to hear of.
+    pub(crate) following: BTreeMap<String, Vec<String>>,
     /// Requests that are worked on elsewhere, each with whether it is cancelled.
     open: BTreeMap<String, bool>,
     /// What clients were asked, and their answers.
@@ -117,12 +121,18 @@ impl Server {
                 None => asked.refuse(BAD_PARAMS, "which tool?"),
             },
             "initialize" => self.initialize(asked, &params),
+            "ping" if self.plan.has("--ignore-ping") => {}
             "ping" => asked.result("{}"),
             "logging/setLevel" => self.set_level(&asked, &params),
             "resources/subscribe" | "resources/unsubscribe" => {
                 self.subscribe(&asked, method, &params);
             }
             "tools/list" if self.plan.has("--list-never") => {}
+            "tasks/get" | "tasks/update" | "tasks/cancel"
+                if self.plan.has("--tasks") && eras::is_modern(self, &params) =>
+            {
+                errands::answer(self, &asked, method, &params);
+            }
             "tasks/get" | "tasks/result" | "tasks/list" | "tasks/cancel"
                 if self.plan.has("--tasks") =>
             {
@@ -225,6 +235,7 @@ impl Server {
                 *is_cancelled = true;
             }
             self.state().listening.remove(id);
+            self.state().following.remove(id);
             self.changed.notify_all();
         }
     }

@@ -8,6 +8,7 @@
 //! - `raw`, `say`, `answer_twice`, `answer_unknown_id`, `half_line`, `garbage`: answer oddly
 //! - `ask`, `refuse`, `chatter` (`chatter.rs`): talk, with `--talks`
 //! - `job` (`jobs.rs`): a task, if it is asked for as one, with `--tasks`
+//! - `record`, `record_idempotent`, `look` (`record.rs`): are counted, with `--record`
 //! - `crash`, `crash_after_ms`: do not answer
 
 use std::fs::File;
@@ -23,6 +24,7 @@ use crate::die;
 use crate::eras;
 use crate::jobs;
 use crate::lists;
+use crate::record;
 use crate::server::{Server, level_of};
 use xy_testkit::json::quoted;
 
@@ -30,6 +32,9 @@ use xy_testkit::json::quoted;
 pub(crate) fn call(server: &Arc<Server>, call: Call) {
     if server.state().removed.contains(&call.tool) {
         return call.asked.refuse(BAD_PARAMS, &format!("no tool `{}` any more", call.tool));
+    }
+    if crate::dull::call(server, &call) {
+        return;
     }
     match call.tool.as_str() {
         // First, because it is what benchmarks call.
@@ -42,6 +47,7 @@ pub(crate) fn call(server: &Arc<Server>, call: Call) {
         | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"
         | "mutating" | "ask" | "chatter" => slowly(server, call),
         "job" => jobs::job(server, call),
+        "record" | "record_idempotent" | "look" => record::call(server, call),
         "refuse" => call.asked.refuse_with(&call.string("error")),
         "sum" => sum(&call),
         "reverse" if server.plan.has("--v2") => {

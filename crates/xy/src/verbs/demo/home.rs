@@ -4,10 +4,16 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// The variables that say where xy's files are, and their folders in the demo's own.
 const FOLDERS: [(&str, &str); 3] =
     [("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state"), ("XDG_RUNTIME_DIR", "run")];
+
+/// So often it is tried to remove the folder, with so long between.
+const TRIES: u32 = 40;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// A folder that goes away with all that is in it.
 #[derive(Debug)]
@@ -49,8 +55,16 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's folder for temporary files.
-        let _ = fs::remove_dir_all(&self.root);
+        // Servers whose daemon was killed write for a moment longer. What cannot be removed even
+        // then is in the system's folder for temporary files.
+        for _ in 0..TRIES {
+            match fs::remove_dir_all(&self.root) {
+                Err(problem) if problem.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    thread::park_timeout(BETWEEN_TRIES); // Nobody wakes it sooner.
+                }
+                _ => return,
+            }
+        }
     }
 }
 

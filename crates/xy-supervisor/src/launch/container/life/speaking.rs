@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Driver, Due, WRITTEN_WITHIN};
 use crate::launch::{News, millis};
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Said, Told, plain_why};
+use crate::speak::{Checkup, Said, Told, look_after, plain_why};
 use crate::wait::time_of_day;
 
 /// A server that has closed its stdout has this long to end by itself.
@@ -87,6 +87,13 @@ impl Driver {
             | Said::Hopeless(_)
             | Said::Probing(_)
             | Said::Mute => {}
+        }
+    }
+
+    /// Has its speaker look after it, if there is one.
+    pub(super) fn pass_checkup(&self, checkup: Checkup) {
+        if let Some(speech) = &self.speech {
+            look_after(&speech.told, checkup);
         }
     }
 

@@ -1,0 +1,11 @@
+//! `diagnostics`: everything that helps to find out what is wrong, without secrets.
+
+use serde_json::value::RawValue;
+use xy_protocol::error::CallError;
+
+use crate::daemon::Daemon;
+use crate::diagnostics;
+
+pub(super) async fn handle(daemon: &Daemon) -> Result<Box<RawValue>, CallError> {
+    diagnostics::of_daemon(daemon).await
+}

@@ -1,0 +1,96 @@
+//! Clients that a door cannot tell apart, since they come with one request each: they share the
+//! instances of servers that live for one client.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use xy_config::settings::Isolation;
+
+use super::{House, Hub};
+use crate::client::Client;
+
+/// An instance for all whom the door cannot tell apart lives for so long after the last of
+/// their requests.
+const HOUSE_IDLE: Duration = Duration::from_mins(10);
+
+/// So many such instances are told apart; more of one token share one.
+const MOST_HOUSES: usize = 256;
+
+/// What a client says of itself at greater length tells it from nobody.
+const LONGEST_INFO: usize = 1024;
+
+impl Hub {
+    /// Whether this is the number of clients that a door cannot tell apart.
+    pub(crate) fn is_house(&self, number: u64) -> bool {
+        self.houses.borrow().values().any(|house| house.number == number)
+    }
+
+    /// A request of somebody comes in whom the door cannot tell from others that have the same
+    /// token and say the same of themselves.
+    pub(crate) fn house(&self, client: &Client, info: Option<&str>) {
+        if client.house() != client.number() {
+            return; // It is in already.
+        }
+        let mut houses = self.houses.borrow_mut();
+        let info = info.filter(|info| info.len() <= LONGEST_INFO).unwrap_or_default();
+        let mut key = (client.entry().who, info.into());
+        if houses.len() >= MOST_HOUSES && !houses.contains_key(&key) {
+            key.1 = "".into(); // All others of this token.
+        }
+        let house = houses.entry(key).or_insert_with(|| House {
+            number: self.new_number(),
+            open: 0,
+            left_at: Instant::now(),
+            is_closing: false,
+        });
+        house.open += 1;
+        client.joins(house.number);
+    }
+
+    /// Such a request is over: their instances stay for a while.
+    pub(super) fn left_house(&self, client: &Client) {
+        let number = client.house();
+        let mut houses = self.houses.borrow_mut();
+        let Some(it) = houses.values_mut().find(|it| it.number == number) else { return };
+        it.open -= 1;
+        it.left_at = Instant::now();
+        if it.open > 0 || it.is_closing {
+            return;
+        }
+        it.is_closing = true;
+        let (hub, mut close_at) = (self.me(), it.left_at + HOUSE_IDLE);
+        tokio::task::spawn_local(async move {
+            loop {
+                sleep_until(close_at).await;
+                match hub.close_house(number) {
+                    Some(later) => close_at = later,
+                    None => return,
+                }
+            }
+        });
+    }
+
+    /// Ends the instances of those who have stayed away for long enough; otherwise when to look
+    /// again, unless somebody else will.
+    fn close_house(&self, number: u64) -> Option<Instant> {
+        let mut houses = self.houses.borrow_mut();
+        let it = houses.values_mut().find(|it| it.number == number)?;
+        let close_at = it.left_at + HOUSE_IDLE;
+        if it.open > 0 {
+            it.is_closing = false; // The last of them looks again.
+            return None;
+        }
+        if close_at > Instant::now() {
+            return Some(close_at);
+        }
+        houses.retain(|_, it| it.number != number);
+        drop(houses);
+        // Also those that are not up just now: nobody would ever release them.
+        for server in self.servers() {
+            if server.settings.borrow().isolation == Isolation::Client {
+                tokio::task::spawn_local(self.control.release(&server.name, number));
+            }
+        }
+        None
+    }
+}

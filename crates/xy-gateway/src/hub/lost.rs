@@ -1,0 +1,144 @@
+//! Calls that a server does not answer: waiting for its successor, or answered with what is
+//! known. `upstream/fate.rs` decides which.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use xy_protocol::error::CallError;
+use xy_supervisor::instance::Holder;
+
+use super::Hub;
+use crate::catalog::Known;
+use crate::server::{Server, ToWait};
+use crate::upstream::fate::{self, Facts, Fate, Stage, Why};
+use crate::upstream::{Lost, Upstream};
+
+/// A call that was lost by a server that seems to be there is sent again after this time: one
+/// that dies is known to do so by then.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+impl Hub {
+    /// A server does not answer these calls, in the order in which they were sent.
+    pub(crate) fn lose(&self, by: &Upstream, calls: Vec<Lost>, why: &str) {
+        if calls.is_empty() {
+            return;
+        }
+        let server = self.server(by.key().server.as_str());
+        let holder = by.key().holder;
+        let loss = Loss {
+            by,
+            holder,
+            why,
+            no_successor: match &server {
+                Some(server) => server.no_successor(holder),
+                None => Some("it has been removed".to_owned()),
+            },
+            known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
+        };
+        for lost in calls {
+            loss.settle(server.as_ref(), lost);
+        }
+        if let Some(server) = server.filter(|it| it.upstream(holder).is_some()) {
+            let at = Instant::now() + AGAIN_AFTER;
+            server.hold_back(at);
+            tokio::task::spawn_local(async move {
+                sleep_until(at).await;
+                server.release_for(holder);
+            });
+        }
+    }
+}
+
+/// How calls were lost.
+struct Loss<'l> {
+    by: &'l Upstream,
+    holder: Holder,
+    why: &'l str,
+    /// Why nobody comes after the server, if nobody does.
+    no_successor: Option<String>,
+    /// What it said that it offers.
+    known: Option<Rc<Known>>,
+}
+
+impl Loss<'_> {
+    fn settle(&self, server: Option<&Rc<Server>>, lost: Lost) {
+        let fault = match (fate::fate(self.facts(&lost)), server) {
+            (Fate::Left, _) => return,
+            (Fate::Again, Some(server)) => match self.wait(server, lost) {
+                None => return,
+                Some((lost, full)) => return fail(Some(server), &lost, &full),
+            },
+            (Fate::Again, None) => self.not_done(None, Why::NoSuccessor),
+            (Fate::NotDone(why), _) => self.not_done(server, why),
+            (Fate::Unknown(why), _) => self.unknown(why),
+        };
+        fail(server, &lost, &fault);
+    }
+
+    fn facts(&self, lost: &Lost) -> Facts {
+        let written = lost.written.as_deref().unwrap_or_default();
+        let view = &lost.client.entry().view;
+        Facts {
+            stage: lost.stage,
+            sort: fate::sort(written, &lost.follow, view, self.known.as_deref()),
+            is_wanted: lost.client.waits_for(&lost.id),
+            has_asked: lost.has_asked,
+            was_written: lost.past.was_written,
+            text: lost.text,
+            has_successor: self.no_successor.is_none(),
+        }
+    }
+
+    /// Has it wait for the successor; it comes back if there is no room.
+    fn wait(&self, server: &Rc<Server>, mut lost: Lost) -> Option<(Lost, CallError)> {
+        lost.past.was_written |= lost.stage == Stage::Written;
+        let text = lost.written.take().unwrap_or_default();
+        if let Err(full) = server.check_room(text.len()) {
+            return Some((lost, full));
+        }
+        let call = ToWait {
+            client: lost.client.clone(),
+            holder: self.holder,
+            id: lost.id.clone(),
+            text,
+            stream: lost.stream,
+            is_modern: lost.is_modern,
+            past: lost.past.clone(),
+        };
+        let (open, _) = server.wait(call);
+        lost.client.is_at(&lost.id, open, lost.stream);
+        None
+    }
+
+    /// What is said of a call that the server never saw.
+    fn not_done(&self, server: Option<&Rc<Server>>, why: Why) -> CallError {
+        if let (Some(server), Some(down)) = (server, &self.no_successor) {
+            return server.down(down);
+        }
+        let fault = self.by.lost(false, self.why);
+        match why.words() {
+            Some(words) => fault.cause(words),
+            None => fault,
+        }
+    }
+
+    /// What is said of a call that the server may have done.
+    fn unknown(&self, why: Why) -> CallError {
+        let fault = self.by.lost(true, self.why);
+        let server = &self.by.key().server;
+        match why.words() {
+            Some(words) => fault.cause(format!(
+                "the call was sent to `{server}`, and not answered; it was not sent again: {words}"
+            )),
+            None => fault,
+        }
+    }
+}
+
+fn fail(server: Option<&Rc<Server>>, lost: &Lost, fault: &CallError) {
+    match server {
+        Some(server) => server.fail(&lost.client, (&lost.id, lost.stream), &lost.past, fault),
+        None => lost.client.failed(&lost.id, lost.stream, fault),
+    }
+}

@@ -1,0 +1,121 @@
+//! What modern clients and servers want to be told of each other: resources and tasks that are
+//! watched, and how much is logged.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use xy_protocol::error::CallError;
+use xy_supervisor::instance::{Holder, InstanceKey};
+
+use super::Hub;
+use crate::client::Client;
+use crate::era::Era;
+use crate::level::Level;
+use crate::names::quoted;
+use crate::server::Server;
+use crate::upstream::{Upstream, Wanted};
+
+/// How long a server may take to be there, and to say whether a resource can be watched.
+const WATCHED_WITHIN: Duration = Duration::from_secs(10);
+
+impl Hub {
+    /// A modern client wants to know so much of what servers log. They go on with it: whoever
+    /// wants to know less is told less.
+    pub(crate) fn wants_level(&self, level: Level) {
+        let wanted = self.modern_level.get();
+        if wanted.is_some_and(|wanted| wanted <= level) {
+            return;
+        }
+        self.modern_level.set(Some(level));
+        self.tune();
+    }
+
+    /// Has resources of a server watched, which are among those that are, and tasks of it that
+    /// clients listen to; answers which can be.
+    pub(crate) async fn watch(
+        &self,
+        server: &Rc<Server>,
+        client: &Rc<Client>,
+        uris: BTreeSet<String>,
+    ) -> Result<Rc<Wanted>, CallError> {
+        let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
+        self.want(server, client);
+        let upstream = self.once_there(server, holder, by).await;
+        let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
+        if upstream.era() == Era::Modern {
+            return upstream.listen_to(self.watched(server, holder)).await;
+        }
+        if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
+            return Ok(Rc::default());
+        }
+        let mut asked = Vec::new();
+        for uri in uris {
+            let params = format!(r#"{{"uri":{}}}"#, quoted(&uri));
+            asked.push((uri, upstream.ask("resources/subscribe", Some(&params))?));
+        }
+        let mut watched = BTreeSet::new();
+        for (uri, question) in asked {
+            let answer = timeout_at(by, question.answer()).await;
+            if let Ok(Ok(answer)) = answer
+                && crate::upstream::result_of(&answer).is_ok()
+            {
+                watched.insert(uri);
+            }
+        }
+        Ok(Rc::new(Wanted { uris: watched, ..Wanted::default() }))
+    }
+
+    /// An instance, as soon as it can be asked, if that is by then.
+    async fn once_there(
+        &self,
+        server: &Server,
+        holder: Holder,
+        by: Instant,
+    ) -> Option<Rc<Upstream>> {
+        let mut news = self.news();
+        loop {
+            let living = server.upstream(holder);
+            if living.is_some() || !server.is_shown() {
+                return living;
+            }
+            timeout_at(by, news.changed()).await.ok()?.ok()?;
+        }
+    }
+
+    /// Nobody of this client watches a resource any more.
+    pub(crate) fn unwatch(&self, server: &Rc<Server>, client: &Client, uri: &str) {
+        if self.unsubscribe(server, uri, client) {
+            self.unwatched(server, server.holder(client), uri);
+        }
+    }
+
+    /// Nobody watches a resource any more.
+    pub(super) fn unwatched(&self, server: &Rc<Server>, holder: Holder, uri: &str) {
+        let Some(upstream) = server.upstream(holder) else { return };
+        if upstream.era() == Era::Modern {
+            // The wish stands, and nobody waits for it.
+            return drop(upstream.listen_to(self.watched(server, holder)));
+        }
+        let params = format!(r#"{{"uri":{}}}"#, quoted(uri));
+        super::let_be(upstream.ask("resources/unsubscribe", Some(&params)));
+    }
+
+    /// Nobody listens any more to tasks that these instances may work on.
+    pub(crate) fn follows_no_more(&self, at: BTreeSet<InstanceKey>) {
+        for key in at {
+            let Some(server) = self.server(key.server.as_str()) else { continue };
+            if let Some(upstream) = server.upstream(key.holder).filter(|it| it.is_modern()) {
+                drop(upstream.listen_to(self.watched(&server, key.holder)));
+            }
+        }
+    }
+
+    /// What is watched at an instance.
+    pub(crate) fn watched(&self, server: &Server, holder: Holder) -> Wanted {
+        let uris = self.subscriptions.borrow().of(&server.name, holder).into_iter().collect();
+        let at = InstanceKey { server: server.name.clone(), holder };
+        Wanted { uris, tasks: self.followed_at(&at) }
+    }
+}

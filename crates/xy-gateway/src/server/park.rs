@@ -1,0 +1,304 @@
+//! Calls that wait for their server: until it is there, until it is their turn, or until its
+//! successor comes.
+//!
+//! All of them are in one queue, in the order in which they were first taken: a call that was
+//! sent and comes back stands before all that came later. `upstream/fate.rs` decides which do.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::instance::Holder;
+
+use super::{ADVICE, Server, Standing};
+use crate::bridge::rounds::Rounds;
+use crate::client::{Client, Open};
+use crate::front::StreamNo;
+
+/// What has happened to a call before.
+#[derive(Clone, Default)]
+pub(crate) struct Past {
+    /// How many times it was sent again with what its server wanted to know, and its time, where
+    /// somebody counts that.
+    pub(crate) rounds: Rounds,
+    /// Its place among the calls of its server, once it has one.
+    pub(crate) ticket: Option<u64>,
+    /// Since when it waits, if it does.
+    pub(crate) waits_since: Option<Instant>,
+    /// It was sent before.
+    pub(crate) was_sent: bool,
+    /// And its server can have seen it.
+    pub(crate) was_written: bool,
+}
+
+/// A call that waits for its server.
+pub(crate) struct Waiting {
+    pub(super) ticket: u64,
+    pub(crate) client: Rc<Client>,
+    pub(super) holder: Holder,
+    pub(crate) id: Box<str>,
+    pub(crate) text: Box<[u8]>,
+    pub(crate) stream: StreamNo,
+    /// It says everything of its client by itself.
+    pub(super) is_modern: bool,
+    pub(crate) past: Past,
+    /// Ends the wait after a while.
+    timer: Option<AbortHandle>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
+    }
+}
+
+/// A call that is to wait.
+pub(crate) struct ToWait {
+    pub(crate) client: Rc<Client>,
+    pub(crate) holder: Holder,
+    pub(crate) id: Box<str>,
+    pub(crate) text: Box<[u8]>,
+    pub(crate) stream: StreamNo,
+    pub(crate) is_modern: bool,
+    pub(crate) past: Past,
+}
+
+impl Server {
+    /// The place of a call among all of this server.
+    pub(super) fn ticket(&self, past: &Past) -> u64 {
+        past.ticket.unwrap_or_else(|| self.next_ticket.replace(self.next_ticket.get() + 1))
+    }
+
+    /// Whether there is room for one more call of this length.
+    pub(crate) fn check_room(&self, length: usize) -> Result<(), CallError> {
+        let bytes = self.waiting_bytes.get() + length as u64;
+        if self.waiting() < self.park.calls && bytes <= self.park.bytes {
+            return Ok(());
+        }
+        let message = format!("too many calls wait for `{}`", self.name);
+        Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"))
+    }
+
+    /// Has a call wait, for which there is room; where it is meanwhile, and whether it is the
+    /// first of its holder.
+    pub(crate) fn wait(self: &Rc<Self>, call: ToWait) -> (Open, bool) {
+        let ToWait { client, holder, id, text, stream, is_modern, mut past } = call;
+        let (ticket, since) = (self.ticket(&past), past.waits_since.unwrap_or_else(Instant::now));
+        (past.ticket, past.waits_since) = (Some(ticket), Some(since));
+        let timer = Some(self.set_timer(ticket, self.gives_up_at(&past, since)));
+        let waits = Waiting { ticket, client, holder, id, text, stream, is_modern, past, timer };
+        self.waiting_bytes.set(self.waiting_bytes.get() + waits.text.len() as u64);
+        let mut waiting = self.waiting.borrow_mut();
+        let is_first = !waiting.iter().any(|it| it.holder == holder);
+        let place = waiting.partition_point(|it| it.ticket < ticket);
+        waiting.insert(place, waits);
+        drop(waiting);
+        self.counts.parked.set(self.counts.parked.get() + 1);
+        self.count_waiting();
+        (Open::Waiting { server: self.clone(), ticket }, is_first)
+    }
+
+    /// How long a call waits: for its server, and as long as it may take in all.
+    fn gives_up_at(&self, past: &Past, since: Instant) -> Instant {
+        let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
+        let queue = since + self.park.queue;
+        all.map_or(queue, |all| all.min(queue))
+    }
+
+    fn set_timer(self: &Rc<Self>, ticket: u64, at: Instant) -> AbortHandle {
+        let server = Rc::downgrade(self);
+        let timer = tokio::task::spawn_local(async move {
+            sleep_until(at).await;
+            if let Some(server) = server.upgrade() {
+                server.waited_enough(ticket);
+            }
+        });
+        timer.abort_handle()
+    }
+
+    /// A call has waited as long as it may.
+    fn waited_enough(self: &Rc<Self>, ticket: u64) {
+        let Some(waited) = self.take_waiting(ticket) else { return };
+        let since = waited.past.waits_since.map_or(self.park.queue, |since| since.elapsed());
+        let fault = self.too_late(&waited, since.min(self.park.queue));
+        self.give_up(&waited, &fault);
+        self.release(); // Somebody may have waited behind it.
+    }
+
+    /// A call that waited is not sent, for this reason.
+    pub(crate) fn give_up(&self, waited: &Waiting, fault: &CallError) {
+        self.fail(&waited.client, (&waited.id, waited.stream), &waited.past, fault);
+    }
+
+    /// The same of any call. Of one that had been written to an earlier life nobody knows
+    /// whether it was done.
+    pub(crate) fn fail(
+        &self,
+        client: &Client,
+        (id, stream): (&str, StreamNo),
+        past: &Past,
+        fault: &CallError,
+    ) {
+        let is_unknown = fault.kind == ErrorKind::OutcomeUnknown;
+        if !is_unknown && !past.was_written {
+            return client.failed(id, stream, fault);
+        }
+        self.counts.unknown.set(self.counts.unknown.get() + 1);
+        if is_unknown {
+            return client.failed(id, stream, fault);
+        }
+        client.failed(id, stream, &outcome_unknown(fault, Some(&self.name)));
+    }
+
+    /// Takes a call out that waits; `None` if it does not wait any more.
+    pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
+        let mut waiting = self.waiting.borrow_mut();
+        let place = waiting.binary_search_by_key(&ticket, |it| it.ticket).ok()?;
+        let taken = waiting.remove(place)?;
+        drop(waiting);
+        self.waiting_bytes.set(self.waiting_bytes.get() - taken.text.len() as u64);
+        self.count_waiting();
+        Some(taken)
+    }
+
+    /// Takes all out that wait for an instance, in order.
+    pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<Waiting> {
+        self.take_those(|it| holder.is_none_or(|holder| holder == it.holder))
+    }
+
+    pub(super) fn take_those(&self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let all = std::mem::take(&mut *self.waiting.borrow_mut());
+        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
+        for one in all {
+            if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
+        }
+        *self.waiting.borrow_mut() = left;
+        let bytes: u64 = taken.iter().map(|it| it.text.len() as u64).sum();
+        self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
+        self.count_waiting();
+        taken
+    }
+
+    /// An instance can be asked: sends what has waited for it, in order.
+    pub(crate) fn release_for(self: &Rc<Self>, holder: Holder) {
+        if self.asks() {
+            return self.release();
+        }
+        if self.is_too_soon() || self.upstream(holder).is_none() || self.is_releasing.replace(true)
+        {
+            return;
+        }
+        for waited in self.take_all_waiting(Some(holder)) {
+            Self::send_again(&waited);
+        }
+        self.is_releasing.set(false);
+    }
+
+    /// Nothing that waits is sent before then; somebody looks again at that time.
+    pub(crate) fn hold_back(&self, until: Instant) {
+        self.not_before.set(Some(until));
+    }
+
+    pub(super) fn is_too_soon(&self) -> bool {
+        self.not_before.get().is_some_and(|at| Instant::now() < at)
+    }
+
+    pub(super) fn send_again(waited: &Waiting) {
+        waited.client.again_after(&waited.id, &waited.text, waited.stream, waited.past.clone());
+    }
+
+    /// Its settings have changed: who waits for an instance that is not its own any more waits
+    /// for another, or goes to it.
+    pub(crate) fn find_others(&self) {
+        for waited in self.take_those(|it| it.holder != self.holder(&it.client)) {
+            Self::send_again(&waited);
+        }
+    }
+
+    /// Whether a call would overtake an earlier one of its client.
+    pub(super) fn would_overtake(&self, client: &Client, holder: Holder) -> bool {
+        let waiting = self.waiting.borrow();
+        !self.is_releasing.get()
+            && waiting.iter().any(|it| it.holder == holder && it.client.number() == client.number())
+    }
+
+    /// Which of its instances for one client each are not there, and why; those who wait for
+    /// one are told.
+    pub(crate) fn set_down(&self, down: HashMap<Holder, String>) {
+        for (holder, why) in &down {
+            let fault = self.down(why);
+            for waited in self.take_all_waiting(Some(*holder)) {
+                self.give_up(&waited, &fault);
+            }
+        }
+        *self.down.borrow_mut() = down;
+    }
+
+    /// Why nobody comes after an instance, if nobody does.
+    pub(crate) fn no_successor(&self, holder: Holder) -> Option<String> {
+        if let Standing::Down(why) = &*self.standing.borrow() {
+            return Some(why.clone());
+        }
+        self.down.borrow().get(&holder).cloned()
+    }
+
+    /// How many calls wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    fn count_waiting(&self) {
+        self.counts.waiting.store(self.waiting(), Ordering::Relaxed);
+    }
+
+    /// One more call was sent again.
+    pub(super) fn count_again(&self) {
+        self.counts.again.set(self.counts.again.get() + 1);
+    }
+
+    /// A call has waited as long as it may: why it was not sent.
+    fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
+        let name = &self.name;
+        if self.upstream(waited.holder).is_none() {
+            let message = format!("`{name}` did not come up within {limit:?}");
+            let fault = CallError::new(ErrorKind::TimedOut, message);
+            let was_written = waited.past.was_written;
+            let fault = if was_written { fault } else { fault.cause("the call was not sent") };
+            return fault.hint(format!("`xy status {name}` says what it is doing"));
+        }
+        let is_shared = waited.holder == Holder::Shared;
+        let (with, one, hint) = if is_shared {
+            let hint = format!("{ADVICE} in the file of `{name}`, or try again later");
+            ("another client", "client", hint)
+        } else {
+            let hint = "make fewer calls of it at once, or try again later";
+            ("another call", "call", hint.to_owned())
+        };
+        let message = format!("`{name}` was busy with {with} for {limit:?}");
+        CallError::new(ErrorKind::TimedOut, message)
+            .cause(format!(
+                "it asks questions, so it serves one {one} at a time; the call was not sent"
+            ))
+            .hint(hint)
+    }
+}
+
+/// What is said of a call that was written once and is not made again, for this reason.
+pub(crate) fn outcome_unknown(fault: &CallError, server: Option<&ServerName>) -> CallError {
+    let (whom, look) = match server {
+        Some(name) => (format!("`{name}`"), format!("; `xy logs {name}` shows what it said last")),
+        None => ("its server".to_owned(), String::new()),
+    };
+    let once = format!("the call was sent to {whom} once, and not answered");
+    let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
+    CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {}", fault.message))
+        .cause(why)
+        .hint(format!("find out whether it was done before you repeat it{look}"))
+}

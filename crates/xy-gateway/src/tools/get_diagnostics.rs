@@ -1,0 +1,60 @@
+//! `get_diagnostics`: everything that helps to find out what is wrong, without secrets.
+
+use std::rc::Rc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use xy_protocol::control::Request;
+use xy_protocol::error::CallError;
+
+use super::object;
+use crate::hub::Hub;
+
+/// What can be asked for: nothing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {}
+
+pub(super) fn definition() -> Value {
+    let thing = |what: &str| json!({ "type": "object", "description": what });
+    let things =
+        |what: &str| json!({ "type": "array", "items": { "type": "object" }, "description": what });
+    let output = json!({
+        "version": { "type": "string" },
+        "protocol": { "type": "integer" },
+        "timestamp": { "type": "string" },
+        "system": thing("The machine"),
+        "daemon": thing("The daemon"),
+        "paths": thing("Where everything is"),
+        "files": things("What is there"),
+        "configuration": thing("What is wrong with the files, if anything is"),
+        "servers": things("Each server: its settings, its state, how it came there, and its last words"),
+        "restart_history": things("The latest restarts"),
+        "metrics": thing("Numbers of the gateway"),
+        "left_out": { "type": "array", "items": { "type": "string" }, "description": "What would have made this too long" },
+    });
+    let required = [
+        "version",
+        "protocol",
+        "timestamp",
+        "system",
+        "daemon",
+        "paths",
+        "files",
+        "configuration",
+        "servers",
+        "restart_history",
+        "metrics",
+    ];
+    json!({
+        "title": "Get diagnostics of xy",
+        "description": "Everything that helps to find out why something does not work: versions, paths, the settings and the state of each server, its last exit, its last lines of stderr, restarts and numbers. Secrets are masked. Changes nothing; `self_test` repairs.",
+        "inputSchema": object(json!({}), &[]),
+        "outputSchema": object(output, &required),
+        "annotations": { "readOnlyHint": true, "openWorldHint": false },
+    })
+}
+
+pub(super) async fn call(hub: &Rc<Hub>, Asked {}: Asked) -> Result<Value, CallError> {
+    hub.control.call(Request::Diagnostics).await
+}

@@ -1,0 +1,223 @@
+use super::*;
+use crate::catalog::{Kind, Lists, Page};
+use crate::era::Introduction;
+
+const STAGES: [Stage; 3] = [Stage::Unwritten, Stage::Unread, Stage::Written];
+const SORTS: [Sort; 6] =
+    [Sort::Lookup, Sort::ReadOnly, Sort::Idempotent, Sort::NewTask, Sort::OfTask, Sort::Other];
+const TEXTS: [Text; 3] = [Text::Kept, Text::NotKept, Text::Useless];
+
+/// A call that its client waits for, whose text was kept, and whose server comes back.
+fn plain(stage: Stage, sort: Sort) -> Facts {
+    Facts {
+        stage,
+        sort,
+        is_wanted: true,
+        has_asked: false,
+        was_written: false,
+        text: Text::Kept,
+        has_successor: true,
+    }
+}
+
+/// Everything there can be.
+fn all() -> Vec<Facts> {
+    let mut all = Vec::new();
+    for stage in STAGES {
+        for sort in SORTS {
+            for text in TEXTS {
+                for bits in 0..16 {
+                    let bit = |at: u32| bits & (1 << at) != 0;
+                    all.push(Facts {
+                        stage,
+                        sort,
+                        is_wanted: bit(0),
+                        has_asked: bit(1),
+                        was_written: bit(2),
+                        text,
+                        has_successor: bit(3),
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What is different, for people and for the facts.
+type Case = (&'static str, fn(&mut Facts));
+
+#[test]
+fn the_fate_of_every_call() {
+    let cases: [Case; 7] = [
+        ("the server comes back", |_| {}),
+        ("its client has been asked", |it| it.has_asked = true),
+        ("it is the second try", |it| it.was_written = true),
+        ("nobody comes after it", |it| it.has_successor = false),
+        ("no copy was kept", |it| it.text = Text::NotKept),
+        ("the same would come of it", |it| it.text = Text::Useless),
+        ("it was cancelled", |it| it.is_wanted = false),
+    ];
+    let mut table = Vec::new();
+    for (case, change) in cases {
+        for stage in STAGES {
+            let row = SORTS.map(|sort| {
+                let mut facts = plain(stage, sort);
+                change(&mut facts);
+                format!("{:?}", fate(facts))
+            });
+            let row = if row.iter().all(|it| *it == row[0]) {
+                format!("all {}", row[0])
+            } else {
+                let cells = SORTS.iter().zip(&row).map(|(sort, fate)| format!("{sort:?} {fate}"));
+                cells.collect::<Vec<_>>().join(", ")
+            };
+            table.push(format!("{case}, {stage:?}: {row}\n"));
+        }
+    }
+    let expected = "\
+the server comes back, Unwritten: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+the server comes back, Unread: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+the server comes back, Written: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(MayChange)
+its client has been asked, Unwritten: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+its client has been asked, Unread: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+its client has been asked, Written: Lookup Unknown(Asked), ReadOnly Unknown(Asked), Idempotent Unknown(Asked), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Asked)
+it is the second try, Unwritten: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask Unknown(Task), Other Again
+it is the second try, Unread: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask Unknown(Task), Other Again
+it is the second try, Written: all Unknown(Twice)
+nobody comes after it, Unwritten: Lookup NotDone(NoSuccessor), ReadOnly NotDone(NoSuccessor), Idempotent NotDone(NoSuccessor), NewTask NotDone(NoSuccessor), OfTask NotDone(Task), Other NotDone(NoSuccessor)
+nobody comes after it, Unread: Lookup NotDone(NoSuccessor), ReadOnly NotDone(NoSuccessor), Idempotent NotDone(NoSuccessor), NewTask NotDone(NoSuccessor), OfTask NotDone(Task), Other NotDone(NoSuccessor)
+nobody comes after it, Written: Lookup Unknown(NoSuccessor), ReadOnly Unknown(NoSuccessor), Idempotent Unknown(NoSuccessor), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(MayChange)
+no copy was kept, Unwritten: Lookup NotDone(NotKept), ReadOnly NotDone(NotKept), Idempotent NotDone(NotKept), NewTask NotDone(NotKept), OfTask NotDone(Task), Other NotDone(NotKept)
+no copy was kept, Unread: Lookup NotDone(NotKept), ReadOnly NotDone(NotKept), Idempotent NotDone(NotKept), NewTask NotDone(NotKept), OfTask NotDone(Task), Other NotDone(NotKept)
+no copy was kept, Written: Lookup Unknown(NotKept), ReadOnly Unknown(NotKept), Idempotent Unknown(NotKept), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(NotKept)
+the same would come of it, Unwritten: Lookup NotDone(Useless), ReadOnly NotDone(Useless), Idempotent NotDone(Useless), NewTask NotDone(Useless), OfTask NotDone(Task), Other NotDone(Useless)
+the same would come of it, Unread: Lookup NotDone(Useless), ReadOnly NotDone(Useless), Idempotent NotDone(Useless), NewTask NotDone(Useless), OfTask NotDone(Task), Other NotDone(Useless)
+the same would come of it, Written: Lookup Unknown(Useless), ReadOnly Unknown(Useless), Idempotent Unknown(Useless), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Useless)
+it was cancelled, Unwritten: all Left
+it was cancelled, Unread: all Left
+it was cancelled, Written: all Left
+";
+    let table = table.concat();
+    assert_eq!(table, expected, "\n{table}");
+}
+
+/// What must hold whatever else is so.
+#[test]
+fn nothing_that_may_do_harm_is_ever_sent_again() {
+    for facts in all() {
+        let fate = fate(facts);
+        let is_seen = facts.stage == Stage::Written;
+        let is_harmless = matches!(facts.sort, Sort::Lookup | Sort::ReadOnly | Sort::Idempotent);
+        if fate == Fate::Again {
+            assert!(!is_seen || (is_harmless && !facts.has_asked && !facts.was_written));
+            assert!(facts.text == Text::Kept && facts.has_successor && facts.is_wanted);
+        }
+        // `not done` is only said of what no server can have seen.
+        if matches!(fate, Fate::NotDone(_)) {
+            assert!(!is_seen && !facts.was_written, "{facts:?}");
+        }
+        assert_eq!(fate == Fate::Left, !facts.is_wanted, "{facts:?}");
+        // What was never seen is always sent again if it can be.
+        let can_be = facts.text == Text::Kept && facts.has_successor && facts.is_wanted;
+        if !is_seen && can_be && facts.sort != Sort::OfTask {
+            assert_eq!(fate, Fate::Again, "{facts:?}");
+        }
+    }
+}
+
+/// A server with these tools.
+fn known(tools: &str) -> Known {
+    let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
+    let mut lists = Lists::default();
+    let page = Page::read(Kind::Tools, &format!(r#"{{"tools":[{tools}]}}"#)).unwrap();
+    lists.set(Kind::Tools, page.items);
+    Known::new("s", introduction, lists)
+}
+
+fn tool(name: &str, annotations: &str) -> String {
+    format!(r#"{{"name":"{name}","inputSchema":{{}},"annotations":{annotations}}}"#)
+}
+
+fn sort_at(view: &View, name: &str, known: Option<&Known>) -> Sort {
+    let text =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#);
+    sort(text.as_bytes(), &Follow::Nothing, view, known)
+}
+
+#[test]
+fn a_tool_is_what_its_own_list_says_and_nothing_but_true_is_true() {
+    let table = [
+        (r#"{"readOnlyHint":true}"#, Sort::ReadOnly),
+        (r#"{"readOnlyHint":true,"destructiveHint":true}"#, Sort::ReadOnly),
+        (r#"{"idempotentHint":true}"#, Sort::Idempotent),
+        (
+            r#"{"readOnlyHint":false,"idempotentHint":true,"destructiveHint":true}"#,
+            Sort::Idempotent,
+        ),
+        (r#"{"readOnlyHint":false}"#, Sort::Other),
+        (r#"{"readOnlyHint":"true"}"#, Sort::Other),
+        (r#"{"readOnlyHint":1}"#, Sort::Other),
+        (r#"{"readonlyhint":true}"#, Sort::Other),
+        ("{}", Sort::Other),
+        ("null", Sort::Other),
+        ("[true]", Sort::Other),
+        (r#""readOnlyHint""#, Sort::Other),
+    ];
+    let profile = View::Profile("default".to_owned());
+    let alone = View::Server("s".to_owned());
+    for (annotations, expected) in table {
+        let known = known(&tool("x", annotations));
+        assert_eq!(sort_at(&profile, "s__x", Some(&known)), expected, "{annotations}");
+        assert_eq!(sort_at(&alone, "x", Some(&known)), expected, "{annotations}");
+        assert_eq!(sort_at(&alone, "s__x", Some(&known)), Sort::Other);
+        assert_eq!(sort_at(&profile, "x", Some(&known)), Sort::Other);
+        assert_eq!(sort_at(&profile, "s__y", Some(&known)), Sort::Other);
+        assert_eq!(sort_at(&profile, "s__x", None), Sort::Other, "nobody has said");
+    }
+}
+
+#[test]
+fn of_tools_with_one_name_all_have_to_agree() {
+    let view = View::Server("s".to_owned());
+    let (good, bad) = (r#"{"readOnlyHint":true}"#, "{}");
+    for (one, other, expected) in
+        [(good, good, Sort::ReadOnly), (good, bad, Sort::Other), (bad, good, Sort::Other)]
+    {
+        let known = known(&format!("{},{}", tool("x", one), tool("x", other)));
+        assert_eq!(sort_at(&view, "x", Some(&known)), expected);
+    }
+}
+
+#[test]
+fn a_request_is_sorted_by_its_method_and_by_what_it_follows() {
+    let known = known(&tool("x", r#"{"readOnlyHint":true}"#));
+    let view = View::Server("s".to_owned());
+    let of = |method: &str, follow: &Follow| {
+        let params = r#"{"name":"x"}"#;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+        sort(text.as_bytes(), follow, &view, Some(&known))
+    };
+    for method in [
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "prompts/get",
+        "completion/complete",
+    ] {
+        assert_eq!(of(method, &Follow::Nothing), Sort::Lookup, "{method}");
+    }
+    for method in
+        ["resources/subscribe", "resources/unsubscribe", "logging/setLevel", "tools/calls", "x"]
+    {
+        assert_eq!(of(method, &Follow::Nothing), Sort::Other, "{method}");
+    }
+    assert_eq!(of("tools/call", &Follow::Nothing), Sort::ReadOnly);
+    assert_eq!(of("tools/call", &Follow::NewTask), Sort::NewTask);
+    assert_eq!(of("tasks/get", &Follow::Task), Sort::OfTask);
+    assert_eq!(of("tasks/result", &Follow::Outcome("t".into())), Sort::OfTask);
+    assert_eq!(of("tasks/list", &Follow::Tasks), Sort::OfTask);
+    assert_eq!(sort(b"", &Follow::Nothing, &view, Some(&known)), Sort::Other);
+}

@@ -1,0 +1,56 @@
+//! Copies of what clients wrote, for calls that may have to be sent again. They are counted
+//! among all of one server.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The text of one call.
+pub(crate) struct Kept {
+    text: Box<[u8]>,
+    all: Rc<Cell<usize>>,
+}
+
+impl Kept {
+    /// `None` if there is no room: `all` of them may hold `most` bytes.
+    pub(crate) fn of(text: &[u8], all: &Rc<Cell<usize>>, most: usize) -> Option<Self> {
+        let total = all.get().saturating_add(text.len());
+        (total <= most).then(|| {
+            all.set(total);
+            Self { text: text.into(), all: all.clone() }
+        })
+    }
+
+    /// What was kept, which is not counted any more.
+    pub(crate) fn into_text(mut self) -> Box<[u8]> {
+        self.give_back();
+        std::mem::take(&mut self.text)
+    }
+
+    fn give_back(&self) {
+        self.all.set(self.all.get().saturating_sub(self.text.len()));
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.give_back(); // Of what has been taken out nothing is left to give back.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_has_a_bound_and_gives_its_room_back() {
+        let all = Rc::default();
+        let one = Kept::of(b"12345", &all, 8).unwrap();
+        assert!(Kept::of(b"1234", &all, 8).is_none());
+        let other = Kept::of(b"123", &all, 8).unwrap();
+        assert_eq!(all.get(), 8);
+        assert_eq!(&*other.into_text(), b"123");
+        assert_eq!(all.get(), 5);
+        drop(one);
+        assert_eq!(all.get(), 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! What a server has not read when it is gone.
+
+use std::io::{PipeReader, Read};
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::upstream::wire::Wire;
+
+/// The way to a server, and the end where it reads.
+async fn pipes() -> (Rc<Pipes>, PipeReader) {
+    let (reader, writer) = io::pipe().unwrap();
+    (pipes_at(writer.into()).await, reader)
+}
+
+async fn pipes_at(writer: OwnedFd) -> Rc<Pipes> {
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let stdin = Rc::new(pipe::Sender::from_owned_fd(writer).unwrap());
+    stdin.writable().await.unwrap();
+    let (said, _) = mpsc::channel(1);
+    Pipes::new(&stdin, said)
+}
+
+/// Says something; its place.
+fn put(pipes: &Pipes, text: &str) -> u64 {
+    let place = pipes.put(None, &mut |out| out.extend_from_slice(text.as_bytes()));
+    pipes.flush(true);
+    assert_eq!(pipes.waiting(), 0, "it is written at once");
+    place
+}
+
+fn read(reader: &mut PipeReader, bytes: usize) {
+    reader.read_exact(&mut vec![0; bytes]).unwrap();
+}
+
+#[tokio::test]
+async fn what_a_dead_server_has_not_read_is_known_to_the_byte() {
+    let (pipes, mut reader) = pipes().await;
+    let [_, begun, unread] = ["first", "second", "third"].map(|text| put(&pipes, text));
+    read(&mut reader, 7); // The first and its end, and one letter of the second.
+    drop(reader);
+    pipes.close();
+    assert_eq!(pipes.unread_from(), Some(begun + 1));
+    assert!(unread >= pipes.unread_from().unwrap());
+}
+
+#[tokio::test]
+async fn one_that_has_read_everything_left_nothing() {
+    let (pipes, mut reader) = pipes().await;
+    put(&pipes, "first");
+    read(&mut reader, 6);
+    drop(reader);
+    pipes.close();
+    assert_eq!(pipes.unread_from(), Some(6));
+}
+
+#[tokio::test]
+async fn as_long_as_anybody_can_read_nothing_is_known() {
+    let (pipes, reader) = pipes().await;
+    put(&pipes, "first");
+    pipes.close();
+    assert_eq!(pipes.unread_from(), None);
+    drop(reader);
+    assert_eq!(pipes.unread_from(), None);
+}
+
+#[tokio::test]
+async fn one_that_is_being_ended_hears_it_and_may_read_on_until_it_is_dead() {
+    let (pipes, mut reader) = pipes().await;
+    let [_, second] = ["first", "second"].map(|text| put(&pipes, text));
+    pipes.close();
+    read(&mut reader, 6);
+    pipes.is_dead();
+    assert_eq!(pipes.unread_from(), Some(second));
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap(); // Its stdin is closed, whoever looks on.
+    assert_eq!(rest, "second\n");
+}
+
+#[tokio::test]
+async fn what_is_left_of_an_earlier_daemon_comes_first() {
+    let (reader, writer) = io::pipe().unwrap();
+    let mut earlier = writer.try_clone().unwrap();
+    io::Write::write_all(&mut earlier, b"from an earlier daemon\n").unwrap();
+    drop(earlier);
+    let pipes = pipes_at(writer.into()).await;
+    assert_eq!(put(&pipes, "ours"), 0);
+    drop(reader);
+    pipes.close();
+    assert_eq!(pipes.unread_from(), Some(0));
+}
+
+/// It counts as never written, so it goes to somebody else.
+#[tokio::test]
+async fn what_is_not_begun_when_it_is_closed_is_never_written() {
+    let (reader, writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
+    let (said, _) = mpsc::channel(1);
+    let pipes = Pipes::new(&stdin, said);
+    let place = pipes.put(None, &mut |out| out.extend_from_slice(b"late"));
+    pipes.close();
+    pipes.write_block(&stdin, 5).await.unwrap();
+    assert!(!pipes.is_written(place));
+    assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
+}

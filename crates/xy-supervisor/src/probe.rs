@@ -1,0 +1,90 @@
+//! Whether somebody listens at a port of this machine: `tcp` and `http` probes, for readiness
+//! and for health alike. Knows no protocol but the first line of an HTTP answer.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use xy_config::settings::PROBED_PATH;
+
+mod http;
+
+/// Between two tries of one that is not ready: at first, and at most.
+const FIRST_AGAIN: Duration = Duration::from_millis(50);
+const LAST_AGAIN: Duration = Duration::from_millis(500);
+
+/// Where a server is probed, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) port: u16,
+    pub(crate) what: What,
+}
+
+/// What has to happen there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A connection is taken.
+    Connects,
+    /// A GET of this path is answered with success.
+    Answers(String),
+}
+
+impl Target {
+    pub(crate) fn tcp(port: u16) -> Self {
+        Self { port, what: What::Connects }
+    }
+
+    pub(crate) fn http(port: u16, path: Option<&str>) -> Self {
+        Self { port, what: What::Answers(path.unwrap_or(PROBED_PATH).to_owned()) }
+    }
+
+    /// Tries once; the error says why it does not work.
+    pub(crate) async fn attempt(&self, within: Duration) -> Result<(), String> {
+        let late = || format!("{} gave no answer within {within:?}", self.shown());
+        timeout(within, self.try_once()).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Tries until it works.
+    pub(crate) async fn until_good(&self, within: Duration) {
+        let mut again = FIRST_AGAIN;
+        while let Err(why) = self.attempt(within).await {
+            tracing::debug!(why, "not ready yet");
+            sleep(again).await;
+            again = (again * 2).min(LAST_AGAIN);
+        }
+    }
+
+    async fn try_once(&self) -> Result<(), String> {
+        let failed = |why: std::io::Error| format!("{}: {why}", self.shown());
+        let stream = self.connect().await.map_err(failed)?;
+        let What::Answers(path) = &self.what else { return Ok(()) };
+        let status = http::get(stream, self.port, path).await.map_err(failed)?;
+        match status {
+            Some(200..=299) => Ok(()),
+            Some(status) => Err(format!("{} was answered with status {status}", self.shown())),
+            None => Err(format!("{} was answered with what is no HTTP", self.shown())),
+        }
+    }
+
+    async fn connect(&self) -> std::io::Result<TcpStream> {
+        let there = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let stream = TcpStream::connect(there).await?;
+        // A port that nobody listens at may be given to our own end, which then meets itself.
+        if stream.local_addr()? == there {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(stream)
+    }
+
+    fn shown(&self) -> String {
+        let port = self.port;
+        match &self.what {
+            What::Connects => format!("port {port}"),
+            What::Answers(path) => format!("GET http://127.0.0.1:{port}{path}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

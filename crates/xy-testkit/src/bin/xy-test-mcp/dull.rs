@@ -1,0 +1,57 @@
+//! A server that does one thing at a time, with `--dull`: while it does, it hears nothing.
+//!
+//! - `spin` keeps a core busy, `stall` waits, `mutter` waits and writes to its stderr
+//!
+//! And what it says to those who want to know how it is: `--ignore-ping`, and over HTTP
+//! `--well-after N`, the number of GETs that are answered with 503 before the first with 200.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xy_testkit::standin::{self, Output};
+
+use crate::answer::Call;
+use crate::server::Server;
+
+const TOOLS: [&str; 3] = ["spin", "stall", "mutter"];
+
+/// How often it mutters.
+const MUTTERS: Duration = Duration::from_millis(20);
+
+/// The tools as clients are told of them.
+pub(crate) fn tools(server: &Server) -> Vec<Value> {
+    let tool = |name: &str| {
+        let schema = json!({ "type": "object", "properties": { "ms": { "type": "number" } } });
+        json!({ "name": name, "description": "Hears nothing meanwhile", "inputSchema": schema })
+    };
+    if server.plan.has("--dull") { TOOLS.map(tool).to_vec() } else { Vec::new() }
+}
+
+/// Does what a call asks for, if it is one of these; whether it is.
+pub(crate) fn call(server: &Server, call: &Call) -> bool {
+    if !server.plan.has("--dull") || !TOOLS.contains(&call.tool.as_str()) {
+        return false;
+    }
+    let time = Duration::from_millis(call.number("ms", 1000));
+    Output::Stderr.say(&format!("begins to {}", call.tool));
+    match call.tool.as_str() {
+        "spin" => standin::keep_busy(time),
+        "stall" => standin::linger(time),
+        _ => {
+            for _ in 0..time.as_millis() / MUTTERS.as_millis() {
+                standin::linger(MUTTERS);
+                Output::Stderr.say("mutters");
+            }
+        }
+    }
+    call.text("done");
+    true
+}
+
+/// The status of the answer to a GET.
+pub(crate) fn status(server: &Server) -> &'static str {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let is_well = ASKED.fetch_add(1, Ordering::Relaxed) >= server.plan.well_after;
+    if is_well { "200 OK" } else { "503 Service Unavailable" }
+}

@@ -1,0 +1,190 @@
+//! `self_test` as a short table and a sentence.
+
+use unicode_width::UnicodeWidthStr;
+use xy_protocol::control::{
+    DoorVerdict, OrphanHealth, PlaceHealth, Repair, SelfTested, Verdict, WebServerHealth,
+    WorkerHealth, WorkerVerdict,
+};
+
+use super::list::GAP;
+use super::{BOLD, GREEN, RED, YELLOW, paint, safe_text};
+
+/// What was looked at, how it is, and what there is to say of it.
+struct Row {
+    what: String,
+    status: (&'static str, anstyle::Style),
+    words: String,
+}
+
+/// The table, what was repaired, and the sentence.
+pub(crate) fn render(tested: &SelfTested) -> String {
+    let rows = rows(tested);
+    let widest = rows.iter().map(|row| row.what.width()).max().unwrap_or_default();
+    let mut text = String::new();
+    for row in &rows {
+        let (word, style) = row.status;
+        let gap = " ".repeat(widest - row.what.width());
+        text += &format!("{}{gap}{GAP}{}", row.what, paint(style, format!("{word:11}")));
+        if !row.words.is_empty() {
+            text += &format!("{GAP}{}", row.words);
+        }
+        text.truncate(text.trim_end().len());
+        text += "\n";
+    }
+    for repair in &tested.auto_repair {
+        text += &format!("{} {}\n", paint(YELLOW, "repaired:"), repaired(repair));
+    }
+    let style = if tested.success { GREEN } else { RED };
+    text + &paint(style.bold(), safe_text(&tested.summary)) + "\n"
+}
+
+fn rows(tested: &SelfTested) -> Vec<Row> {
+    let health = &tested.health;
+    let supervisor = &health.supervisor;
+    let words = format!("pid {}, up {} s", supervisor.pid, supervisor.uptime);
+    let mut rows = vec![row("daemon", judged(supervisor.status), &words)];
+    rows.extend(health.worker.iter().map(worker));
+    rows.push(door(&health.web_server));
+    rows.push(place("state folder", &health.database));
+    rows.push(place("log folder", &health.logs));
+    for (name, socket) in ["control socket", "MCP socket"].iter().zip(&health.sockets) {
+        rows.push(place(name, socket));
+    }
+    rows.push(row("orphans", judged(health.orphans.status), &orphans(&health.orphans)));
+    rows
+}
+
+fn orphans(orphans: &OrphanHealth) -> String {
+    let processes = match (orphans.pids.as_slice(), &orphans.note) {
+        ([], note) => note.clone(),
+        (pids, _) => Some(format!("processes {pids:?} belong to nobody")),
+    };
+    let containers = orphans.containers.join(", ");
+    let containers = Some(containers)
+        .filter(|it| !it.is_empty())
+        .map(|it| format!("containers {it} belong to nobody"));
+    let words: Vec<String> = processes.into_iter().chain(containers).collect();
+    words.join("; ")
+}
+
+fn row(what: &str, status: (&'static str, anstyle::Style), words: &str) -> Row {
+    Row { what: safe_text(what).into_owned(), status, words: safe_text(words).into_owned() }
+}
+
+fn judged(verdict: Verdict) -> (&'static str, anstyle::Style) {
+    match verdict {
+        Verdict::Ok => ("ok", GREEN),
+        Verdict::Error => ("error", RED),
+    }
+}
+
+fn worker(worker: &WorkerHealth) -> Row {
+    let status = match worker.status {
+        WorkerVerdict::Ok => ("ok", GREEN),
+        WorkerVerdict::Restarted => ("restarted", YELLOW),
+        WorkerVerdict::Failed => ("failed", RED),
+    };
+    let mut words: Vec<String> = vec![worker.state.to_string()];
+    words.extend(worker.pid.map(|pid| format!("pid {pid}")));
+    words.extend(worker.round_trip_ms.map(|took| format!("answered in {took} ms")));
+    words.extend(worker.note.clone());
+    let name = match worker.client {
+        Some(client) => format!("server {} (client {client})", worker.name),
+        None => format!("server {}", worker.name),
+    };
+    row(&name, status, &words.join(", "))
+}
+
+fn door(door: &WebServerHealth) -> Row {
+    let status = match door.status {
+        DoorVerdict::Ok => ("ok", GREEN),
+        DoorVerdict::Error => ("error", RED),
+        DoorVerdict::NotRunning => ("not running", BOLD),
+    };
+    let mut words: Vec<String> = door.port.iter().map(|port| format!("port {port}")).collect();
+    if door.status == DoorVerdict::Ok {
+        words.push(super::count(
+            usize::try_from(door.active_connections).unwrap_or(usize::MAX),
+            "connection",
+        ));
+    }
+    words.extend(door.note.clone());
+    row("HTTP door", status, &words.join(", "))
+}
+
+fn place(what: &str, place: &PlaceHealth) -> Row {
+    let words = match &place.note {
+        Some(note) => format!("{}: {note}", place.path),
+        None => place.path.clone(),
+    };
+    row(what, judged(place.status), &words)
+}
+
+fn repaired(repair: &Repair) -> String {
+    let pid = |pid: &Option<u32>| pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
+    let words = match repair {
+        Repair::WorkerRestarted { server, previous_pid, new_pid, reason, .. } => {
+            let (before, now) = (pid(previous_pid), pid(new_pid));
+            format!("server {server} was restarted (pid {before} -> {now}): {reason}")
+        }
+        Repair::FolderCreated { path, reason } => {
+            format!("the folder {path} was made again: {reason}")
+        }
+        Repair::SocketCreated { path, reason } => {
+            format!("the socket {path} was made again: {reason}")
+        }
+        Repair::ContainersRemoved { containers, reason } => {
+            format!("containers {} were removed: {reason}", containers.join(", "))
+        }
+        Repair::ProcessesReaped { pids, reason } => {
+            format!("processes {pids:?} were ended: {reason}")
+        }
+    };
+    safe_text(&words).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::uncoloured;
+    use super::*;
+
+    fn tested() -> SelfTested {
+        let text = r#"{
+            "success": false, "timestamp": "2026-01-01T00:00:00.000Z",
+            "health": {
+                "supervisor": { "status": "ok", "pid": 1, "uptime": 65, "memoryUsage": { "rss": 7 } },
+                "worker": [
+                    { "name": "a", "status": "ok", "state": "running", "health": "unknown", "pid": 2,
+                      "uptime": 3, "restartCount": 0, "roundTripMs": 4 },
+                    { "name": "longer", "client": 9, "status": "restarted", "state": "running",
+                      "health": "unknown", "pid": 5, "uptime": 0, "restartCount": 0,
+                      "roundTripMs": 1, "note": "it did not answer" },
+                    { "name": "bad", "status": "failed", "state": "failed", "health": "unknown",
+                      "pid": null, "uptime": null, "restartCount": 5, "roundTripMs": null,
+                      "note": "red\u001b[31m" }
+                ],
+                "webServer": { "status": "ok", "port": 7979, "activeConnections": 1 },
+                "database": { "status": "ok", "path": "/s" },
+                "logs": { "status": "error", "path": "/s/logs", "note": "Not a directory" },
+                "sockets": [ { "status": "ok", "path": "/r/a" }, { "status": "ok", "path": "/r/b" } ],
+                "orphans": { "status": "error", "pids": [8] }
+            },
+            "autoRepair": [
+                { "action": "worker_restarted", "server": "longer", "client": 9, "previousPid": 4,
+                  "newPid": 5, "reason": "it did not answer" },
+                { "action": "processes_reaped", "pids": [7], "reason": "no server owned them" }
+            ],
+            "diagnostics": {
+                "system": { "platform": "linux", "nodeVersion": "1", "totalMemory": 1, "freeMemory": 1 },
+                "restartHistory": []
+            },
+            "summary": "not all is well"
+        }"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_test_is_a_table_and_a_sentence() {
+        insta::assert_snapshot!(uncoloured(&render(&tested())));
+    }
+}

@@ -1,0 +1,128 @@
+//! Calls whose container is killed: what does no harm is done after all, and of the rest its
+//! client is told that nobody knows.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use xy_testkit::{Home, McpHttp};
+
+use crate::stage::{Engine, client, inside};
+use crate::support::{home, running, running_after, signal};
+
+crate::with_each_engine!(
+    what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows,
+    what_a_container_may_not_have_read_is_not_done_twice,
+    a_call_for_one_that_is_just_being_started_again_waits,
+);
+
+/// Where the container of a test writes down what it does.
+fn folder(home: &Home) -> PathBuf {
+    let folder = home.root().join("harness/record");
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A server that writes down what it does, in a folder of this machine.
+fn serve(engine: &Engine, home: &Home) {
+    let volume = format!("network \"none\"; volumes \"{}:/record\"", folder(home).display());
+    let kdl = engine.kdl(home, &["xy-test-mcp", "--record", "/record/done"], &volume);
+    let restart = "restart { backoff-initial \"10ms\"; max-attempts 0; max-retries-per-minute 0; }\n\
+                   stop { grace \"1s\"; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}{restart}"));
+}
+
+fn done(home: &Home) -> Vec<String> {
+    let done = fs::read_to_string(folder(home).join("done")).unwrap_or_default();
+    done.lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn is_unknown(answer: &Value) {
+    assert_eq!(answer["error"]["code"], -32010, "{answer}");
+}
+
+fn metrics(home: &Home) -> String {
+    let token = format!("Bearer {}", home.gateway_token());
+    let web = McpHttp::new(&home.gateway_address(), "/metrics", "");
+    web.exchange("GET", &[("Authorization", &token)], "").body
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
+}
+
+fn what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows(engine: &Engine) {
+    let home = home();
+    serve(engine, &home);
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    client.tool_names();
+    for (round, tool) in (1..).zip(["read_only", "idempotent", "mutating"]) {
+        let arguments = json!({ "message": tool, "die_once": format!("/record/{tool}") });
+        let answer = client.call(&format!("one__{tool}"), arguments);
+        if tool == "mutating" {
+            is_unknown(&answer);
+        } else {
+            assert_eq!(text(&answer), tool, "{answer}");
+        }
+        running_after(&home, "one", round);
+    }
+    drop(client);
+    engine.finish(home);
+}
+
+fn what_a_container_may_not_have_read_is_not_done_twice(engine: &Engine) {
+    let home = home();
+    serve(engine, &home);
+    home.daemon();
+    let first = running(&home, "one");
+    let client = client(&home);
+    client.tool_names();
+    let begun = client.start_call("one__record", json!({ "number": 7, "ms": 600_000 }));
+    home.wait_until("it has begun", || done(&home) == ["7"]);
+    // This one it never reads, but nobody can know that: its engine has it.
+    signal(*inside(first).last().unwrap(), Signal::STOP);
+    let unread = client.start_call("one__record", json!({ "number": 8 }));
+    let harmless = client.start_call("one__look", json!({ "number": 9 }));
+    let torn = "x".repeat(2_000_000);
+    let large = client.start_call("one__record", json!({ "number": 10, "padding": torn }));
+    let open = "xy_server_calls_open{server=\"one\"} 4\n";
+    home.wait_until("all are with it, as far as xy knows", || metrics(&home).contains(open));
+    engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
+    is_unknown(&client.wait_answer(begun));
+    assert!(text(&client.wait_answer(harmless)).starts_with("9 "));
+    for (number, id) in [("8", unread), ("10", large)] {
+        let answer = client.wait_answer(id);
+        // What had not left this machine's pipe yet is done by the next life.
+        let is_done = text(&answer).starts_with(number);
+        assert!(is_done || answer["error"]["code"] == -32010, "{answer}");
+        let times = done(&home).iter().filter(|it| *it == number).count();
+        assert_eq!(times, usize::from(is_done), "{answer}");
+    }
+    running_after(&home, "one", 1);
+    assert_eq!(done(&home)[0], "7");
+    assert_eq!(done(&home).iter().filter(|it| *it == "7").count(), 1);
+    drop(client);
+    engine.finish(home);
+}
+
+fn a_call_for_one_that_is_just_being_started_again_waits(engine: &Engine) {
+    let home = home();
+    serve(engine, &home);
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    client.tool_names();
+    engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
+    home.wait_until("it is gone", || {
+        crate::support::status(&home, "one")["state"] != "running" || !done(&home).is_empty()
+    });
+    let answer = client.call("one__record", json!({ "number": 1 }));
+    assert!(text(&answer).starts_with("1 "), "{answer}");
+    assert_eq!(done(&home), ["1"]);
+    drop(client);
+    engine.finish(home);
+}

@@ -1,0 +1,68 @@
+//! What front ends show of containers.
+
+use serde_json::json;
+
+use crate::stage::Engine;
+use crate::support::{ask, home, running, status};
+
+crate::with_each_engine!(
+    the_status_names_the_container_and_what_holds_it,
+    diagnostics_tell_of_the_engine_and_keep_secrets,
+    without_a_daemon_it_is_told_that_one_is_needed,
+);
+
+fn the_status_names_the_container_and_what_holds_it(engine: &Engine) {
+    let home = home();
+    let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"; memory \"64MiB\"; pids 100");
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    running(&home, "one");
+    let now = status(&home, "one");
+    let container = &now["container"];
+    assert_eq!(container["id"], engine.container(&home), "{now:#}");
+    assert_eq!(container["engine"], engine.kind);
+    assert_eq!(container["socket"], engine.socket.to_str().unwrap());
+    assert!(container["version"].as_str().unwrap().contains('.'), "{now:#}");
+    assert_eq!(container["ends_with_daemon"], engine.kind == "podman");
+    assert_eq!((&now["alive"], &now["ready"]), (&json!(true), &json!(true)));
+    assert_eq!(now["containment"], "container");
+    let limits = json!([
+        { "name": "memory", "value": 64 << 20, "kept_by": "engine" },
+        { "name": "pids", "value": 100, "kept_by": "engine" },
+    ]);
+    assert_eq!(now["limits"], limits);
+    assert_eq!(now["log_path"], home.log_file("one").to_str().unwrap());
+    let shown = home.xy(&["status", "one"]).stdout;
+    assert!(shown.contains(container["name"].as_str().unwrap()), "{shown}");
+
+    ask(&home, "stop", json!({ "name": "one" }));
+    let now = status(&home, "one");
+    assert_eq!((&now["container"], &now["alive"]), (&json!(null), &json!(false)), "{now:#}");
+    engine.finish(home);
+}
+
+fn diagnostics_tell_of_the_engine_and_keep_secrets(engine: &Engine) {
+    let home = home();
+    let more = "network \"none\"; env { API_KEY \"s3cr3t-in-a-container\"; }";
+    home.write_config("servers/one.kdl", &engine.kdl(&home, &["xy-test-mcp"], more));
+    home.daemon();
+    running(&home, "one");
+    let report = ask(&home, "diagnostics", json!({}));
+    let server = &report["servers"][0];
+    assert_eq!(server["status"]["container"]["engine"], engine.kind, "{server:#}");
+    assert_eq!(server["configuration"]["container"]["image"], "localhost/xy-test");
+    assert!(server["configuration"]["container"]["env"]["API_KEY"].is_string(), "{server:#}");
+    assert!(!report.to_string().contains("s3cr3t"), "{server:#}");
+    engine.finish(home);
+}
+
+fn without_a_daemon_it_is_told_that_one_is_needed(engine: &Engine) {
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "");
+    let ran = home.xy(&["connect", "--direct", "one"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("it is a container"), "{ran:?}");
+    assert!(ran.stderr.contains("xy connect --server one"), "{ran:?}");
+    assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}

@@ -1,0 +1,164 @@
+//! Events that outlive the daemon: history first, then the stream, each event once.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use xy_testkit::{Home, Wire};
+
+use super::{SOON, home, home_with_one};
+
+/// The events of a stream that ends by itself.
+#[track_caller]
+fn history(home: &Home, params: Value) -> Vec<Value> {
+    let mut wire = home.connect();
+    wire.call("events", params).unwrap();
+    let mut events = Vec::new();
+    loop {
+        let message = wire.next(SOON);
+        match message["method"].as_str().unwrap() {
+            "event_end" => return events,
+            _ => events.push(message["params"].clone()),
+        }
+    }
+}
+
+fn all_of(home: &Home, name: &str) -> Vec<Value> {
+    history(home, json!({ "history": 1000, "name": name, "follow": false }))
+}
+
+fn states(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["state"].as_str().unwrap()).collect()
+}
+
+/// Waits until the last event is on disk: a killed daemon writes nothing more.
+fn until_kept(home: &Home, last: &str) {
+    let file = home.root().join("state/xy/events.jsonl");
+    home.wait_until("the journal has it", || {
+        fs::read_to_string(&file).unwrap_or_default().lines().last().is_some_and(|line| {
+            serde_json::from_str::<Value>(line).is_ok_and(|line| line["to"] == last)
+        })
+    });
+}
+
+#[test]
+fn what_happened_before_a_daemon_was_killed_is_still_told() {
+    let home = home();
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    home.call("stop", json!({ "name": "one" })).unwrap();
+    until_kept(&home, "stopped");
+    let before = all_of(&home, "one");
+    assert_eq!(states(&before), ["starting", "running", "stopping", "stopped"]);
+
+    home.call("start", json!({ "name": "one" })).unwrap();
+    until_kept(&home, "running");
+    daemon.kill9();
+    home.daemon();
+    home.wait_for_state("one", "running");
+    let after = all_of(&home, "one");
+    assert_eq!(&after[..4], &before.iter().map(without_stream(&after[0])).collect::<Vec<_>>());
+    let last = after.last().unwrap();
+    assert_eq!(last["reason"], "taken over from an earlier daemon", "{last}");
+    assert_ne!(last["boot"], before[0]["boot"]);
+
+    let ran = home.xy(&["events", "--history", "1000", "--no-follow"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("… from here on another daemon"), "{}", ran.stdout);
+    home.finish();
+}
+
+/// The same event in another stream.
+fn without_stream(other: &Value) -> impl Fn(&Value) -> Value {
+    let id = other["subscription_id"].clone();
+    move |event| {
+        let mut event = event.clone();
+        event["subscription_id"] = id.clone();
+        event
+    }
+}
+
+#[test]
+fn history_and_stream_make_one_sequence() {
+    let home = home_with_one();
+    let mut wire = home.connect();
+    for _ in 0..3 {
+        home.call("restart", json!({ "name": "one" })).unwrap();
+    }
+    wire.call("events", json!({ "history": 5 })).unwrap();
+    home.call("restart", json!({ "name": "one" })).unwrap();
+    // Each restart is three changes: five of before, then those of the last.
+    let seqs = seqs_of(&mut wire, 8);
+    assert_eq!(seqs, (seqs[0]..seqs[0] + 8).collect::<Vec<_>>());
+    assert_eq!(seqs[7], 14, "two of the start, and four times three");
+    home.finish();
+}
+
+fn seqs_of(wire: &mut Wire, count: usize) -> Vec<u64> {
+    (0..count).map(|_| wire.next(SOON)["params"]["seq"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_name_is_one_that_is_known_or_was() {
+    let home = home_with_one();
+    let refused = home.call("events", json!({ "name": "oen" })).unwrap_err();
+    assert_eq!(refused["code"], -32001);
+    assert!(refused.to_string().contains("did you mean `one`?"), "{refused}");
+    home.remove_server("one");
+    home.call("reload", Value::Null).unwrap();
+    assert_eq!(states(&all_of(&home, "one")).last(), Some(&"stopped"));
+    home.finish();
+}
+
+#[test]
+fn the_last_attempt_is_told_and_the_limits_that_are_used() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
+    let rules = "restart { backoff-initial \"0s\"; max-attempts 2 }\n";
+    home.server("bad", &format!("{}{rules}", home.kdl_command("xy-test-exit", &[])));
+    home.daemon();
+    let status = home.wait_for_state("bad", "failed");
+    let used = json!({
+        "in_a_row": 2,
+        "max_attempts": 2,
+        "exits_last_minute": 3,
+        "max_retries_per_minute": 5,
+    });
+    assert_eq!(status["limits_used"], used);
+    assert_eq!((&status["alive"], &status["ready"]), (&json!(false), &json!(false)));
+    assert_eq!(status["log_path"], status["log_file"]);
+    let events = all_of(&home, "bad");
+    let last: Vec<&Value> = events.iter().filter(|it| it["kind"] == "last_attempt").collect();
+    assert_eq!(last.len(), 1, "{events:#?}");
+    assert_eq!((&last[0]["state"], &last[0]["restart_count"]), (&json!("starting"), &json!(2)));
+    let ran = home.xy(&["events", "bad", "--history", "100", "--no-follow"]);
+    assert!(ran.stdout.contains("last attempt  restart 2 in a row"), "{}", ran.stdout);
+    home.finish();
+}
+
+#[test]
+fn a_living_server_is_alive_and_ready() {
+    let home = home_with_one();
+    let status = home.call("status", json!({ "name": "one" })).unwrap();
+    assert_eq!((&status["alive"], &status["ready"]), (&json!(true), &json!(true)));
+    home.call("stop", json!({ "name": "one" })).unwrap();
+    let status = home.call("status", json!({ "name": "one" })).unwrap();
+    assert_eq!((&status["alive"], &status["ready"]), (&json!(false), &json!(false)));
+    home.finish();
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_told_and_stops_nothing() {
+    let home = home();
+    fs::create_dir_all(home.root().join("state/xy/events.jsonl")).unwrap();
+    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
+    home.daemon();
+    home.wait_for_state("one", "running");
+    home.wait_until("it is told", || home.xy(&["info"]).stdout.contains("events are not kept: "));
+    assert_eq!(states(&all_of(&home, "one")), ["starting", "running"], "memory has them");
+    fs::remove_dir(home.root().join("state/xy/events.jsonl")).unwrap();
+    home.wait_until("all is well", || !home.xy(&["info"]).stdout.contains("events are not"));
+    until_kept(&home, "running");
+    home.finish();
+}

@@ -1,0 +1,272 @@
+//! Readiness and health of real servers: who is waited for, who is restarted, and who is not.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::{ask, home, pid_in, running, running_after, says, signal, status};
+use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::{Home, McpSocket};
+
+/// Servers of these tests come back at once.
+const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
+     stop { grace \"1s\" }\n";
+
+/// Probes that come often and are not patient.
+const HASTY: &str = "health { interval \"50ms\"; timeout \"200ms\"; failures 3 }\n";
+
+/// Many times what it takes such probes to find a server dead.
+const A_LONG_TIME: u64 = 4000;
+
+/// Writes the file of a server with these flags.
+fn serve(home: &Home, name: &str, flags: &[&str], more: &str) {
+    home.server(name, &format!("{}{TIRELESS}{more}", home.kdl_mcp(flags)));
+}
+
+/// Waits until probes say this of a server.
+#[track_caller]
+fn has_health(home: &Home, name: &str, health: &str) -> Value {
+    home.wait_until(&format!("`{name}` is {health}"), || {
+        let status = status(home, name);
+        (status["health"] == health).then_some(status)
+    })
+}
+
+/// A client that sees one server only.
+#[track_caller]
+fn client(home: &Home, server: &str) -> McpSocket {
+    let hello = json!({ "xy": "hello", "protocol": 1, "view": { "server": server } });
+    let client = McpSocket::connect(&home.mcp_socket(), &hello.to_string());
+    client.initialize();
+    client
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn one_that_hangs_is_restarted_and_answers_again() {
+    let home = home();
+    serve(&home, "one", &[], HASTY);
+    home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "one", 1);
+    assert_ne!(pid_in(&now), first);
+    let told = now["transitions"].to_string();
+    assert!(told.contains("unhealthy: 3 probes in a row failed"), "{told}");
+    assert!(told.contains("`ping` was not answered within 200ms"), "{told}");
+    assert_eq!(now["last_exit"]["expected"], false, "it counts: {now:#}");
+    has_health(&home, "one", "healthy");
+    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(said, "hi");
+    home.finish();
+}
+
+#[test]
+fn one_that_hangs_in_the_middle_of_calls_is_restarted_too() {
+    let home = home();
+    serve(&home, "one", &[], HASTY);
+    home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+    let client = client(&home, "one");
+    // What becomes of the call is shown elsewhere: its successor gets it if this one has not
+    // read it.
+    client.start_call("never", json!({}));
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "one", 1);
+    assert!(now["transitions"].to_string().contains("in flight and does nothing"), "{now:#}");
+    home.finish();
+}
+
+#[test]
+fn one_that_is_slow_but_busy_is_left_alone() {
+    // Both hear no ping meanwhile: one uses the processor, the other says what it does.
+    for tool in ["spin", "mutter"] {
+        let home = home();
+        serve(&home, "one", &["--dull"], HASTY);
+        home.daemon();
+        let first = running(&home, "one");
+        has_health(&home, "one", "healthy");
+        let client = client(&home, "one");
+        let slow = client.call_text(tool, json!({ "ms": A_LONG_TIME }));
+        assert_eq!(slow, "done", "{tool}");
+        let now = status(&home, "one");
+        assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{tool}: {now:#}");
+        has_health(&home, "one", "healthy");
+        home.finish();
+    }
+}
+
+#[test]
+fn one_that_does_nothing_in_a_call_and_hears_nothing_is_restarted() {
+    let home = home();
+    serve(&home, "one", &["--dull"], HASTY);
+    home.daemon();
+    has_health(&home, "one", "healthy");
+    let client = client(&home, "one");
+    let call = client.start_call("stall", json!({ "ms": 60_000 }));
+    says(&home, "one", "begins to stall");
+    running_after(&home, "one", 1);
+    assert!(client.wait_answer(call)["error"].is_object());
+    home.finish();
+}
+
+#[test]
+fn one_that_ignores_pings_is_never_restarted_for_that() {
+    let home = home();
+    let diary = home.root().join("harness/one.diary");
+    let flags = ["--ignore-ping", "--dull", "--diary", diary.to_str().unwrap()];
+    serve(&home, "one", &flags, HASTY);
+    home.daemon();
+    let first = running(&home, "one");
+    let diary_now = || std::fs::read_to_string(&diary).unwrap_or_default(); // It may not be there.
+    let pings = || diary_now().matches("\"ping\"").count();
+    home.wait_until("it was asked often enough", || pings() >= 3);
+    // Not even while it does nothing in a call.
+    let client = client(&home, "one");
+    let stalled = client.call_text("stall", json!({ "ms": A_LONG_TIME / 2 }));
+    assert_eq!(stalled, "done");
+    let now = status(&home, "one");
+    assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
+    has_health(&home, "one", "unknown");
+    // A few more were made while it said something else, and none since.
+    assert!(pings() <= 6, "it is left in peace: {}", pings());
+    home.finish();
+}
+
+#[test]
+fn one_of_the_newer_era_is_asked_what_it_knows() {
+    let home = home();
+    let diary = home.root().join("harness/one.diary");
+    let flags = ["--era", "modern", "--diary", diary.to_str().unwrap()];
+    serve(&home, "one", &flags, HASTY);
+    home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+    assert!(!std::fs::read_to_string(&diary).unwrap().contains("\"ping\""));
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "one", 1);
+    assert!(now["transitions"].to_string().contains("`server/discover` was not answered"));
+    home.finish();
+}
+
+#[test]
+fn new_rules_for_probes_apply_to_a_living_server() {
+    let home = home();
+    serve(&home, "one", &[], "health { probe \"off\" }\n");
+    home.daemon();
+    let first = running(&home, "one");
+    assert_eq!(status(&home, "one")["health"], "unknown");
+    serve(&home, "one", &[], HASTY);
+    let reloaded = ask(&home, "reload", json!({}));
+    assert_eq!(reloaded["updated"], json!(["one"]), "{reloaded:#}");
+    let now = has_health(&home, "one", "healthy");
+    assert_eq!(pid_in(&now), first);
+    home.finish();
+}
+
+#[test]
+fn one_that_an_earlier_daemon_knew_to_answer_is_known_to() {
+    let home = home();
+    serve(&home, "one", &[], HASTY);
+    let daemon = home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+    daemon.kill9();
+    signal(first, Signal::STOP);
+    home.daemon();
+    let now = home.wait_until("another life has begun", || {
+        let now = status(&home, "one");
+        (now["state"] == "running" && pid_in(&now) != first).then_some(now)
+    });
+    assert!(now["transitions"].to_string().contains("unhealthy"), "{now:#}");
+    home.finish();
+}
+
+#[test]
+fn a_server_is_ready_once_its_page_says_so() {
+    let home = home();
+    let port = free_port();
+    let flags = ["--http", &port.to_string(), "--well-after", "3"];
+    let more = format!("port {port}\nready {{ probe \"http\"; within \"20s\" }}\n");
+    serve(&home, "one", &flags, &more);
+    home.daemon();
+    running(&home, "one");
+    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(said, "hi");
+    home.finish();
+}
+
+#[test]
+fn a_server_whose_page_never_says_so_is_never_ready() {
+    let home = home();
+    let port = free_port();
+    let flags = ["--http", &port.to_string(), "--well-after", "1000000"];
+    let ready = "ready { probe \"http\"; path \"/up\"; within \"300ms\" }\n";
+    serve(&home, "one", &flags, &format!("port {port}\n{ready}"));
+    home.daemon();
+    home.wait_until("it was not ready in time", || {
+        status(&home, "one")["transitions"].to_string().contains("not ready within 300ms")
+    });
+    ask(&home, "stop", json!({ "name": "one" }));
+    home.finish();
+}
+
+#[test]
+fn a_server_that_listens_is_ready_though_it_is_not_greeted_yet() {
+    let home = home();
+    let port = free_port();
+    let flags = ["--http", &port.to_string(), "--slow-init", "1500"];
+    let more = format!("port {port}\nready {{ probe \"tcp\"; within \"20s\" }}\n{HASTY}");
+    serve(&home, "one", &flags, &more);
+    home.daemon();
+    running(&home, "one");
+    // What is called now waits until it has been greeted.
+    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(said, "hi");
+    has_health(&home, "one", "healthy");
+    home.finish();
+}
+
+#[test]
+fn a_page_that_tells_of_trouble_has_its_server_restarted() {
+    let home = home();
+    let port = free_port();
+    let flags = ["--http", &port.to_string()];
+    let health = "health { probe \"http\"; interval \"50ms\"; timeout \"500ms\" }\n";
+    serve(&home, "one", &flags, &format!("port {port}\n{health}"));
+    home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "one", 1);
+    let told = now["transitions"].to_string();
+    assert!(told.contains("/mcp/health gave no answer within 500ms"), "{told}");
+    home.finish();
+}
+
+#[test]
+fn one_elsewhere_that_falls_silent_is_unreachable_and_found_again() {
+    let home = home();
+    let remote = Remote::start();
+    let delays = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\" }\n";
+    home.server("far", &format!("{}{delays}ready {{ within \"1s\" }}\n{HASTY}", remote.kdl()));
+    home.daemon();
+    has_health(&home, "far", "healthy");
+    remote.mood(To::Everything, Mood::Silent);
+    let now = has_health(&home, "far", "unreachable");
+    assert_eq!(now["restart_count"], 0, "nothing is counted: {now:#}");
+    assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
+    remote.mood(To::Everything, Mood::Well);
+    has_health(&home, "far", "healthy");
+    home.finish();
+}

@@ -1,0 +1,39 @@
+//! The self-test and the report of trouble, with real servers that are well, dead or hang.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+#[path = "self_test/broken.rs"]
+mod broken;
+#[path = "self_test/places.rs"]
+mod places;
+#[path = "self_test/redact.rs"]
+mod redact;
+#[path = "self_test/reports.rs"]
+mod reports;
+#[path = "self_test/tools.rs"]
+mod tools;
+
+use serde_json::{Value, json};
+use support::{ask, home};
+use xy_testkit::Home;
+
+/// Tests everything, and repairs it.
+#[track_caller]
+fn tested(home: &Home) -> Value {
+    ask(home, "self_test", json!({}))
+}
+
+/// What the test says of one server.
+#[track_caller]
+fn worker<'t>(tested: &'t Value, name: &str) -> &'t Value {
+    let all = tested["health"]["worker"].as_array().unwrap();
+    all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("no `{name}`: {tested:#}"))
+}
+
+/// A home without an HTTP door, whose port is another one each time.
+fn closed_home() -> Home {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
+    home
+}

@@ -1,0 +1,121 @@
+//! Folders and sockets that have vanished, or something else in their place.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::redact::redacted;
+use crate::support::{ask, running, says};
+use crate::{closed_home, tested};
+
+#[test]
+fn a_log_folder_that_vanished_is_made_again() {
+    let home = closed_home();
+    home.daemon(); // Without a server: the keeper of one makes the folder again by itself.
+    fs::remove_dir_all(home.root().join("state/xy/logs")).unwrap();
+
+    let looked = ask(&home, "self_test", json!({ "repair": false }));
+    assert_eq!(looked["health"]["logs"]["status"], "error", "{looked:#}");
+    let tested = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &tested));
+    assert!(home.root().join("state/xy/logs").is_dir());
+    home.finish();
+}
+
+#[test]
+fn a_log_folder_that_is_none_is_told_and_left_alone() {
+    let home = closed_home();
+    home.daemon();
+    let logs = home.root().join("state/xy/logs");
+    fs::remove_dir_all(&logs).unwrap();
+    fs::write(&logs, "precious").unwrap(); // Not even root can write into it.
+
+    let tested = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &tested));
+    assert_eq!(fs::read_to_string(&logs).unwrap(), "precious");
+    fs::remove_file(&logs).unwrap();
+    home.finish();
+}
+
+#[test]
+fn a_state_folder_that_vanished_is_made_again_and_nobody_is_killed() {
+    let home = closed_home();
+    home.mcp_server("one", &["--only-tools"]);
+    let daemon = home.daemon();
+    let one = running(&home, "one");
+    fs::remove_dir_all(home.root().join("state/xy")).unwrap();
+
+    let tested = tested(&home);
+
+    assert_eq!(tested["success"], true, "{tested:#}");
+    // Whoever keeps something there may have made the outermost again.
+    let made = tested["autoRepair"].as_array().unwrap().len();
+    assert!((2..=3).contains(&made), "{tested:#}");
+    assert_eq!(running(&home, "one"), one);
+    let second = home.daemon_fails();
+    let told = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
+    home.finish();
+}
+
+#[test]
+fn a_socket_for_clients_that_vanished_is_made_again() {
+    let home = closed_home();
+    home.mcp_server("one", &["--only-tools"]);
+    home.daemon();
+    running(&home, "one");
+    let before = home.mcp_connect(&[]);
+    before.initialize();
+    fs::remove_file(home.mcp_socket()).unwrap();
+
+    let tested = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &tested));
+    let after = home.mcp_connect(&[]);
+    after.initialize();
+    for client in [&before, &after] {
+        assert_eq!(client.call_text("one__echo", json!({ "message": "a" })), "a");
+    }
+    before.close();
+    after.close();
+    home.finish();
+}
+
+#[test]
+fn a_control_socket_that_vanished_is_made_again_by_who_can_still_ask() {
+    let home = closed_home();
+    home.server("one", &home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]));
+    home.daemon();
+    says(&home, "one", "hello");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    let mut before = home.connect();
+    fs::remove_file(home.socket()).unwrap();
+    assert_eq!(home.xy(&["list"]).code, 2);
+
+    let answer = client.call("self_test", json!({}));
+
+    let repaired = &answer["result"]["structuredContent"]["autoRepair"][0];
+    assert_eq!(repaired["action"], "socket_created", "{answer:#}");
+    assert_eq!(home.xy(&["list"]).code, 0);
+    assert!(before.call("version", Value::Null).is_ok(), "who was connected still is");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn what_is_in_the_place_of_a_socket_is_told_and_left_alone() {
+    let home = closed_home();
+    home.daemon();
+    fs::remove_file(home.mcp_socket()).unwrap();
+    fs::write(home.mcp_socket(), "precious").unwrap();
+    let tested = tested(&home);
+    let socket = &tested["health"]["sockets"][1];
+    assert_eq!(socket["status"], "error", "{tested:#}");
+    assert!(socket["note"].as_str().unwrap().contains("is not a socket"), "{tested:#}");
+    assert_eq!(fs::read_to_string(home.mcp_socket()).unwrap(), "precious");
+    fs::remove_file(home.mcp_socket()).unwrap();
+    home.finish();
+}

@@ -1,0 +1,147 @@
+//! The report of trouble: all that helps, and no secret.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use xy_testkit::Home;
+
+use crate::support::{ask, running, says};
+use crate::{closed_home, home};
+
+/// Each of them is planted somewhere, and none of them may be seen.
+const SECRETS: [&str; 12] = [
+    "env-s3cret-value",
+    "inherited-s3cret",
+    "arg-s3cret-next",
+    "arg-s3cret-equals",
+    "bearer-s3cret",
+    "user-s3cret",
+    "query-s3cret",
+    "header-s3cret",
+    "far-query-s3cret",
+    "said-s3cret",
+    "line-one-s3cret",
+    "line-two-s3cret",
+];
+
+/// A home that is full of secrets.
+fn home_with_secrets() -> Home {
+    let home = home().with_env("DAEMON_API_TOKEN", "inherited-s3cret");
+    let say = "env-s3cret-value inherited-s3cret arg-s3cret-next query-s3cret header-s3cret \
+               line-two-s3cret token=said-s3cret harmless";
+    let args = ["--say", say, "--after", "600000"];
+    let kdl = home.kdl_command("xy-test-exit", &args);
+    let env = "env { API_VALUE \"env-s3cret-value\"; PEM \"line-one-s3cret\\nline-two-s3cret\" }\n";
+    home.server("near", &format!("{kdl}{env}"));
+    let program = home.program("xy-test-sleep-server").display().to_string();
+    let shell = format!("exec {program} # --token arg-s3cret-next");
+    let words = [
+        "-c",
+        &shell,
+        "--token",
+        "arg-s3cret-next",
+        "--api-key=arg-s3cret-equals",
+        "Authorization: Bearer bearer-s3cret",
+        "https://user-s3cret@127.0.0.1/?q=query-s3cret",
+    ];
+    let words = words.map(|word| format!(" {word:?}")).concat();
+    home.server("args", &format!("command \"sh\"\nargs{words}\n"));
+    let far = "url \"http://127.0.0.1:9/mcp?k=far-query-s3cret\"\n\
+               headers { Authorization \"Bearer header-s3cret\" }\n";
+    home.write_config("servers/far.kdl", far);
+    home
+}
+
+#[track_caller]
+fn assert_masked(home: &Home, report: &str) {
+    for secret in SECRETS {
+        assert!(!report.contains(secret), "`{secret}` is in {report}");
+    }
+    for file in ["token", "manage-token", "state-key"] {
+        let Ok(token) = fs::read_to_string(home.root().join("state/xy").join(file)) else {
+            continue;
+        };
+        assert!(!report.contains(token.trim()), "the {file} is in it");
+    }
+    assert!(report.len() <= 1 << 20, "{} bytes", report.len());
+}
+
+fn server<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let all = report["servers"].as_array().unwrap();
+    all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("no `{name}`: {report:#}"))
+}
+
+#[test]
+fn a_report_has_all_that_helps_and_no_secret() {
+    let home = home_with_secrets();
+    home.daemon();
+    running(&home, "near");
+    running(&home, "args");
+    says_harmless(&home);
+
+    let ran = home.xy(&["diagnostics"]);
+
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert_masked(&home, &ran.stdout);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let near = server(&report, "near");
+    assert_eq!(near["configuration"]["env"], json!({ "API_VALUE": "***", "PEM": "***" }));
+    assert_eq!(near["status"]["state"], "running");
+    let said = near["stderr"].to_string();
+    assert!(said.contains("harmless") && said.contains("***"), "{said}");
+    assert!(near["log_files"][0]["bytes"].as_u64().unwrap() > 0, "{near:#}");
+    let far = server(&report, "far");
+    assert_eq!(far["configuration"]["url"], "http://127.0.0.1:9/mcp?***");
+    assert_eq!(far["configuration"]["headers"], json!({ "Authorization": "***" }));
+    let args = server(&report, "args");
+    assert_eq!(args["configuration"]["args"][2], "--token");
+    assert_eq!(args["configuration"]["args"][3], "***");
+    assert!(report["daemon"]["pid"].is_u64() && report["daemon"]["rss"].is_u64());
+    assert_eq!(report["configuration"]["valid"], true);
+    assert!(report["metrics"]["xy_clients"].is_number(), "{:#}", report["metrics"]);
+    assert_masked(&home, &ask(&home, "diagnostics", json!({})).to_string());
+    home.finish();
+}
+
+/// Waits until what it says is known.
+fn says_harmless(home: &Home) {
+    home.wait_until("it has spoken", || {
+        ask(home, "tail", json!({ "name": "near" })).to_string().contains("harmless")
+    });
+}
+
+#[test]
+fn without_a_daemon_the_report_says_so_and_shows_the_files() {
+    let home = home_with_secrets();
+    home.write_config(
+        "servers/bad.kdl",
+        "command \"x\"\nenv { API_KEY \"env-s3cret-value\" \nbad 7\n",
+    );
+    let ran = home.xy(&["diagnostics"]);
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert_masked(&home, &ran.stdout);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["daemon"], Value::Null);
+    assert!(report["problem"].as_str().unwrap().contains("no daemon is running"), "{report:#}");
+    assert_eq!(report["configuration"]["valid"], false);
+    assert_eq!(report["configuration"]["problems"][0]["file"], "servers/bad.kdl");
+    assert_eq!(server(&report, "near")["status"], Value::Null);
+    let files = report["files"].as_array().unwrap();
+    let socket = files.iter().find(|it| it["path"] == home.socket().display().to_string());
+    assert_eq!(socket.unwrap()["kind"], "missing");
+    home.finish();
+}
+
+#[test]
+fn the_last_lines_are_one_answer() {
+    let home = closed_home();
+    home.server("one", &home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]));
+    home.daemon();
+    says(&home, "one", "hello");
+    let told = ask(&home, "tail", json!({ "name": "one", "stream": "stderr" }));
+    assert_eq!((&told["name"], &told["lines"][0]["line"]), (&json!("one"), &json!("hello")));
+    assert_eq!((&told["lines"][0]["stream"], &told["left_out"]), (&json!("stderr"), &json!(0)));
+    let none = ask(&home, "tail", json!({ "name": "one", "stream": "stdout" }));
+    assert_eq!(none["lines"], json!([]));
+    home.finish();
+}

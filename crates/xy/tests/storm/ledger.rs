@@ -1,0 +1,447 @@
+//! What came of every call, held against what servers wrote down. Pure: no process, no clock.
+//!
+//! A call has a number that no other has. It must be answered once. What must not be done twice
+//! is never written down twice, and once if it has a result; what may be done twice has a
+//! result, unless it was struck twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+/// A call may be sent to one that was struck before, as long as nobody has noticed that.
+const KNOWN_WITHIN: Duration = Duration::from_millis(250);
+
+/// What a tool promises about being called twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It must not be.
+    Record,
+    /// It may be, and is written down each time.
+    Idempotent,
+    /// It changes nothing.
+    Look,
+}
+
+/// What a client was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was done, by this process.
+    Done { pid: u32 },
+    /// Nobody can say whether it was done, and why.
+    Unknown(String),
+    /// It was not done, and why.
+    Refused(String),
+    /// Something that is none of these.
+    Strange(String),
+}
+
+/// One call and its answers. Moments are counted from the beginning of the test.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) number: u64,
+    pub(crate) kind: Kind,
+    pub(crate) server: usize,
+    /// What one client says on one connection is in order; `None` where each call has its own.
+    pub(crate) line: Option<usize>,
+    pub(crate) sent_at: Duration,
+    pub(crate) answers: Vec<(Duration, Outcome)>,
+}
+
+/// Who was struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// This process of a server.
+    Server {
+        server: usize,
+        pid: u32,
+    },
+    Daemon,
+}
+
+/// What was done to somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blow {
+    pub(crate) victim: Victim,
+    pub(crate) at: Duration,
+}
+
+impl Blow {
+    /// Whether this server was struck.
+    pub(crate) fn is_at(&self, server: usize) -> bool {
+        matches!(self.victim, Victim::Server { server: struck, .. } if struck == server)
+    }
+
+    /// How long after it a call had a result that only a successor can have given.
+    fn is_survived_by(&self, call: &Call) -> Option<Duration> {
+        let [(at, Outcome::Done { pid: by })] = call.answers[..] else { return None };
+        let is_later = match self.victim {
+            Victim::Server { server, pid } => call.server == server && by != pid,
+            Victim::Daemon => call.sent_at >= self.at,
+        };
+        at.checked_sub(self.at).filter(|_| is_later)
+    }
+}
+
+/// What is right in one test and wrong in another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    /// Servers that do not come back: what was not done is refused, and what may be done twice
+    /// may be of unknown outcome.
+    pub(crate) doomed: BTreeSet<usize>,
+    /// Servers to which calls go on connections of their own, and so in no order.
+    pub(crate) unordered: BTreeSet<usize>,
+    /// What may be done twice may be of unknown outcome: whoever has it cannot tell that it may.
+    pub(crate) may_be_unknown: bool,
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: usize,
+    pub(crate) done: usize,
+    pub(crate) unknown: usize,
+    pub(crate) refused: usize,
+    /// Never answered.
+    pub(crate) lost: usize,
+    /// Done or answered more often than is right.
+    pub(crate) doubled: usize,
+    /// Of unknown outcome though they may be done twice, since they were struck twice.
+    pub(crate) struck_twice: usize,
+}
+
+/// What is known of a whole storm.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) calls: Vec<Call>,
+    pub(crate) blows: Vec<Blow>,
+    /// What each server wrote down, in its order.
+    pub(crate) records: Vec<Vec<u64>>,
+}
+
+/// Counts, and says what is wrong, a sentence each.
+pub(crate) fn check(ledger: &Ledger, rules: &Rules) -> (Tally, Vec<String>) {
+    let mut tally = Tally { calls: ledger.calls.len(), ..Tally::default() };
+    let mut faults = Vec::new();
+    let mut executions = executions(&ledger.records);
+    for call in &ledger.calls {
+        let done = executions.remove(&call.number).unwrap_or_default();
+        judge(call, &done, &ledger.blows, rules, &mut tally, &mut faults);
+    }
+    for (number, servers) in executions {
+        faults.push(format!("{number} was done by {servers:?}, and never asked for"));
+    }
+    faults.extend(disorder(ledger, rules));
+    (tally, faults)
+}
+
+/// Which servers did each number, as often as they did.
+fn executions(records: &[Vec<u64>]) -> BTreeMap<u64, Vec<usize>> {
+    let mut all: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (server, numbers) in records.iter().enumerate() {
+        for number in numbers {
+            all.entry(*number).or_default().push(server);
+        }
+    }
+    all
+}
+
+fn judge(
+    call: &Call,
+    done: &[usize],
+    blows: &[Blow],
+    rules: &Rules,
+    tally: &mut Tally,
+    faults: &mut Vec<String>,
+) {
+    let mut fault = |what: &str| faults.push(format!("{what}: {call:?}, done by {done:?}"));
+    if done.iter().any(|server| *server != call.server) {
+        fault("another server did it");
+    }
+    if call.kind == Kind::Look && !done.is_empty() {
+        fault("a look was written down");
+    }
+    if call.kind == Kind::Record && done.len() > 1 {
+        tally.doubled += 1;
+        fault("it was done twice");
+    }
+    let (answered_at, outcome) = match &call.answers[..] {
+        [] => {
+            tally.lost += 1;
+            return fault("it has no answer");
+        }
+        [(at, outcome)] => (*at, outcome),
+        [_, ..] => {
+            tally.doubled += 1;
+            return fault("it has more than one answer");
+        }
+    };
+    match outcome {
+        Outcome::Done { .. } => {
+            tally.done += 1;
+            if call.kind != Kind::Look && done.is_empty() {
+                fault("it has a result and was not done");
+            }
+        }
+        Outcome::Unknown(_) => {
+            tally.unknown += 1;
+            let since = call.sent_at.saturating_sub(KNOWN_WITHIN);
+            let is_hit =
+                |blow: &&Blow| blow.is_at(call.server) && (since..answered_at).contains(&blow.at);
+            let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
+            if call.kind == Kind::Record || may_be {
+                // As it has to be.
+            } else if blows.iter().filter(is_hit).count() > 1 {
+                tally.struck_twice += 1;
+            } else {
+                fault("it could have been done again");
+            }
+        }
+        Outcome::Refused(_) => {
+            tally.refused += 1;
+            if !rules.doomed.contains(&call.server) {
+                fault("it was refused");
+            } else if !done.is_empty() {
+                fault("it was refused and done");
+            }
+        }
+        Outcome::Strange(_) => fault("it has a strange answer"),
+    }
+}
+
+/// What one client said to one server on one connection, and was first done in another order.
+fn disorder(ledger: &Ledger, rules: &Rules) -> Vec<String> {
+    let lines: BTreeMap<u64, usize> =
+        ledger.calls.iter().filter_map(|call| Some((call.number, call.line?))).collect();
+    let mut faults = Vec::new();
+    let records = ledger.records.iter().enumerate();
+    for (server, numbers) in records.filter(|(server, _)| !rules.unordered.contains(server)) {
+        let mut seen = BTreeSet::new();
+        let mut last: BTreeMap<usize, u64> = BTreeMap::new();
+        for number in numbers.iter().filter(|it| seen.insert(**it)) {
+            let Some(line) = lines.get(number) else { continue };
+            if let Some(before) = last.insert(*line, *number)
+                && before > *number
+            {
+                faults.push(format!("server {server} did {before} before {number}"));
+            }
+        }
+    }
+    faults
+}
+
+/// How long after each blow there was a result again, shortest first; and the blows after which
+/// there never was one.
+pub(crate) fn recoveries(ledger: &Ledger) -> (Vec<Duration>, Vec<Blow>) {
+    let (mut all, mut never) = (Vec::new(), Vec::new());
+    for blow in &ledger.blows {
+        match ledger.calls.iter().filter_map(|call| blow.is_survived_by(call)).min() {
+            Some(time) => all.push(time),
+            None => never.push(*blow),
+        }
+    }
+    all.sort();
+    (all, never)
+}
+
+/// So many percent of these are no longer; zero without any.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+/// The figures of a storm, for a person.
+pub(crate) struct Table<'t> {
+    pub(crate) tally: Tally,
+    pub(crate) blows: usize,
+    pub(crate) parked: u64,
+    pub(crate) resumed: u64,
+    pub(crate) recoveries: &'t [Duration],
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { calls, done, unknown, refused, lost, doubled, struck_twice } = self.tally;
+        let millis = |percent| percentile(self.recoveries, percent).as_millis();
+        writeln!(out, "blows         {:>8}", self.blows)?;
+        writeln!(out, "calls         {calls:>8}")?;
+        writeln!(out, "  done        {done:>8}")?;
+        writeln!(out, "  unknown     {unknown:>8}  ({struck_twice} struck twice)")?;
+        writeln!(out, "  refused     {refused:>8}")?;
+        writeln!(out, "  lost        {lost:>8}")?;
+        writeln!(out, "  doubled     {doubled:>8}")?;
+        writeln!(out, "parked        {:>8}", self.parked)?;
+        writeln!(out, "resumed       {:>8}", self.resumed)?;
+        writeln!(out, "recovery p50  {:>8} ms", millis(50))?;
+        write!(out, "recovery p99  {:>8} ms", millis(99))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// A call to server 0, sent at its number and answered ten milliseconds later.
+    fn call(number: u64, kind: Kind, answers: &[Outcome]) -> Call {
+        let answers = answers.iter().map(|it| (ms(number + 10), it.clone())).collect();
+        Call { number, kind, server: 0, line: Some(0), sent_at: ms(number), answers }
+    }
+
+    fn done() -> Outcome {
+        Outcome::Done { pid: 7 }
+    }
+
+    fn unknown() -> Outcome {
+        Outcome::Unknown("it died".to_owned())
+    }
+
+    fn ledger(calls: Vec<Call>, record: &[u64]) -> Ledger {
+        Ledger { calls, blows: Vec::new(), records: vec![record.to_vec(), Vec::new()] }
+    }
+
+    /// The only fault of this, and what is counted.
+    #[track_caller]
+    fn only_fault(ledger: &Ledger) -> (Tally, String) {
+        let (tally, mut faults) = check(ledger, &Rules::default());
+        assert_eq!(faults.len(), 1, "{faults:#?}");
+        (tally, faults.remove(0))
+    }
+
+    #[test]
+    fn a_storm_without_faults_is_counted() {
+        let refused = Outcome::Refused("gone".to_owned());
+        let all = ledger(
+            vec![
+                call(1, Kind::Record, &[done()]),
+                call(2, Kind::Record, &[unknown()]),
+                call(3, Kind::Record, &[unknown()]),
+                call(4, Kind::Idempotent, &[done()]),
+                call(5, Kind::Look, &[done()]),
+                call(6, Kind::Record, &[refused]),
+            ],
+            &[1, 2, 4, 4], // The second of unknown outcome was not done.
+        );
+        let rules = Rules { doomed: [0].into(), ..Rules::default() };
+        let (tally, faults) = check(&all, &rules);
+        assert_eq!(faults, [""; 0]);
+        let expected = Tally { calls: 6, done: 3, unknown: 2, refused: 1, ..Tally::default() };
+        assert_eq!(tally, expected);
+    }
+
+    #[test]
+    fn what_was_done_twice_is_seen_whatever_its_caller_was_told() {
+        for told in [done(), unknown()] {
+            let all = ledger(vec![call(1, Kind::Record, &[told])], &[1, 1]);
+            let (tally, fault) = only_fault(&all);
+            assert_eq!(tally.doubled, 1);
+            assert!(fault.starts_with("it was done twice"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_answer_or_two_is_seen() {
+        let (tally, fault) = only_fault(&ledger(vec![call(1, Kind::Look, &[])], &[]));
+        assert_eq!(tally.lost, 1);
+        assert!(fault.starts_with("it has no answer"), "{fault}");
+        let twice = [done(), unknown()];
+        let (tally, fault) = only_fault(&ledger(vec![call(1, Kind::Look, &twice)], &[]));
+        assert_eq!(tally.doubled, 1);
+        assert!(fault.starts_with("it has more than one answer"), "{fault}");
+    }
+
+    #[test]
+    fn a_result_of_what_was_not_done_is_seen() {
+        for kind in [Kind::Record, Kind::Idempotent] {
+            let (_, fault) = only_fault(&ledger(vec![call(1, kind, &[done()])], &[]));
+            assert!(fault.starts_with("it has a result and was not done"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_asked_or_another_server_did_is_seen() {
+        let (_, fault) = only_fault(&ledger(Vec::new(), &[9]));
+        assert!(fault.starts_with("9 was done by [0]"), "{fault}");
+        let mut all = ledger(vec![call(1, Kind::Record, &[done()])], &[]);
+        all.records[1].push(1);
+        let (_, fault) = only_fault(&all);
+        assert!(fault.starts_with("another server did it"), "{fault}");
+    }
+
+    #[test]
+    fn what_may_be_done_twice_has_a_result_unless_it_was_struck_twice() {
+        for kind in [Kind::Idempotent, Kind::Look] {
+            let mut all = ledger(vec![call(1000, kind, &[unknown()])], &[]);
+            let blow = |server, at| Blow { victim: Victim::Server { server, pid: 1 }, at: ms(at) };
+            // Long before it, elsewhere, after it; and one that hit it.
+            all.blows = vec![blow(0, 749), blow(1, 1001), blow(0, 1011), blow(0, 1003)];
+            let (_, fault) = only_fault(&all);
+            assert!(fault.starts_with("it could have been done again"), "{fault}");
+            let rules = Rules { may_be_unknown: true, ..Rules::default() };
+            assert_eq!(check(&all, &rules).1, [""; 0]);
+            all.blows.push(blow(0, 999)); // Nobody had noticed.
+            let (tally, faults) = check(&all, &Rules::default());
+            assert_eq!((tally.struck_twice, faults), (1, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn a_refusal_and_a_strange_answer_are_seen() {
+        let refused = Outcome::Refused("why".to_owned());
+        let all = ledger(vec![call(1, Kind::Record, &[refused])], &[]);
+        assert!(only_fault(&all).1.starts_with("it was refused"));
+        let done_too = Ledger { records: vec![vec![1]], ..all };
+        let rules = Rules { doomed: [0].into(), ..Rules::default() };
+        assert!(check(&done_too, &rules).1[0].starts_with("it was refused and done"));
+        let strange = Outcome::Strange("?".to_owned());
+        let all = ledger(vec![call(1, Kind::Look, &[strange])], &[]);
+        assert!(only_fault(&all).1.starts_with("it has a strange answer"));
+    }
+
+    #[test]
+    fn another_order_than_was_asked_for_is_seen() {
+        let calls = |line| {
+            let all = [1, 2, 3].map(|number| call(number, Kind::Idempotent, &[done()]));
+            all.map(|call| Call { line, ..call }).to_vec()
+        };
+        // What is done again comes later, and that is right.
+        let (_, faults) = check(&ledger(calls(Some(4)), &[1, 2, 1, 2, 3]), &Rules::default());
+        assert_eq!(faults, [""; 0]);
+        let (_, fault) = only_fault(&ledger(calls(Some(4)), &[1, 3, 2]));
+        assert_eq!(fault, "server 0 did 3 before 2");
+        let (_, faults) = check(&ledger(calls(None), &[1, 3, 2]), &Rules::default());
+        assert_eq!(faults, [""; 0]);
+        let rules = Rules { unordered: [0].into(), ..Rules::default() };
+        assert_eq!(check(&ledger(calls(Some(4)), &[1, 3, 2]), &rules).1, [""; 0]);
+    }
+
+    #[test]
+    fn a_recovery_ends_with_the_first_result_of_another_process() {
+        let mut all = ledger(
+            vec![
+                call(100, Kind::Look, &[done()]),
+                call(120, Kind::Look, &[unknown()]),
+                call(150, Kind::Look, &[Outcome::Done { pid: 8 }]),
+                call(130, Kind::Look, &[Outcome::Done { pid: 8 }]),
+            ],
+            &[],
+        );
+        let blow = |pid, at| Blow { victim: Victim::Server { server: 0, pid }, at: ms(at) };
+        let last = blow(8, 170);
+        all.blows = vec![blow(7, 105), last];
+        assert_eq!(recoveries(&all), (vec![ms(35)], vec![last]));
+        // Of a daemon it is the first call that was sent after its end.
+        all.blows = vec![Blow { victim: Victim::Daemon, at: ms(125) }];
+        assert_eq!(recoveries(&all), (vec![ms(15)], Vec::new()));
+    }
+
+    #[test]
+    fn percentiles_are_of_those_that_are_there() {
+        let all: Vec<Duration> = (1..=200).map(ms).collect();
+        assert_eq!((percentile(&all, 50), percentile(&all, 99)), (ms(100), ms(198)));
+        assert_eq!(percentile(&all[..1], 99), ms(1));
+        assert_eq!(percentile(&[], 99), ms(0));
+    }
+}

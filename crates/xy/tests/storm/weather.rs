@@ -1,0 +1,84 @@
+//! What happens to servers while they are called.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::chance::Chance;
+use crate::ledger::{Blow, Victim};
+use crate::pause;
+use crate::scene::Scene;
+use crate::support::{pid_in, signal};
+
+/// Whether a server may be struck while what its last death interrupted is still open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mercy {
+    /// No call is struck twice.
+    Some,
+    /// Any instant will do, also while it starts.
+    None,
+}
+
+/// What was done to a server last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Condition {
+    Well,
+    /// This process of it was struck.
+    Struck(u32),
+    /// It is back, and these calls may have been interrupted.
+    Recovering(BTreeSet<u64>),
+}
+
+/// What is done to servers.
+#[derive(Debug, Clone)]
+pub(crate) struct Weather {
+    /// Which ones.
+    pub(crate) servers: Vec<usize>,
+    /// How they are struck.
+    pub(crate) signal: Signal,
+    pub(crate) mercy: Mercy,
+    pub(crate) time: Duration,
+}
+
+/// Strikes one server after the other, at random instants, for so long.
+pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> Vec<Blow> {
+    let until = scene.now() + weather.time;
+    let mut conditions = vec![Condition::Well; scene.names.len()];
+    // The process of each that was struck last.
+    let mut last = vec![0_u64; scene.names.len()];
+    let mut blows = Vec::new();
+    while scene.now() < until {
+        pause(chance.millis_below(60));
+        let listed = scene.listed();
+        for (server, condition) in conditions.iter_mut().enumerate() {
+            let next = match &*condition {
+                Condition::Struck(pid)
+                    if listed[server]["state"] == "running" && listed[server]["pid"] != *pid =>
+                {
+                    Condition::Recovering(scene.open_at(server))
+                }
+                Condition::Recovering(open) if !scene.is_any_open(open) => Condition::Well,
+                _ => continue,
+            };
+            *condition = next;
+        }
+        let may_be_struck = |server: &usize| match weather.mercy {
+            Mercy::Some => conditions[*server] == Condition::Well,
+            Mercy::None => {
+                let pid = listed[*server]["pid"].as_u64();
+                pid.is_some_and(|pid| last[*server] != pid)
+            }
+        };
+        let some: Vec<usize> = weather.servers.iter().copied().filter(may_be_struck).collect();
+        if !some.is_empty() {
+            let server = *chance.pick(&some);
+            let (pid, at) = (pid_in(&listed[server]), scene.now());
+            signal(pid, weather.signal);
+            conditions[server] = Condition::Struck(pid);
+            last[server] = pid.into();
+            blows.push(Blow { victim: Victim::Server { server, pid }, at });
+        }
+    }
+    blows
+}
