@@ -36,6 +36,7 @@ mod faults;
 mod kept;
 mod life;
 mod log;
+mod login;
 mod missed;
 mod pull;
 mod reconcile;

@@ -10,7 +10,8 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::{Parts, Task};
 use crate::fake::{
-    FakeLauncher, SECOND, Script, permanent_fault, process_of, settings, steady, transient_fault,
+    FakeLauncher, SECOND, Script, container_settings, permanent_fault, process_of, settings,
+    steady, transient_fault,
 };
 use crate::instance::{
     ChangeKind, Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT,
@@ -105,6 +106,30 @@ async fn a_server_that_keeps_crashing_fails_after_its_attempts() {
 
     sleep(AGES).await;
     assert_eq!(launcher.launches(), 4, "what has failed is left alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_tried_after_2_4_8_16_and_32_seconds_and_a_restart_counts_anew() {
+    let launcher = FakeLauncher::each_lives_for(SECOND);
+    let mut settings = container_settings("github");
+    let restart = &mut settings.rules.restart;
+    (restart.backoff_initial, restart.backoff_max) = (2 * SECOND, 32 * SECOND);
+    (restart.max_attempts, restart.max_retries_per_minute) = (5, 0);
+    let mut began = Instant::now();
+    let server = spawn(parts(&launcher, settings, Wanted::Up));
+    for round in 1..=2 {
+        waits_until(&server, |now| {
+            now.state() == ServerState::Failed && now.life.tally.restarts_total == 5 * round
+        })
+        .await;
+        let lives = launcher.launched_at();
+        let at: Vec<_> =
+            lives[lives.len() - 6..].iter().map(|at| (*at - began).as_secs()).collect();
+        assert_eq!(at, [0, 3, 8, 17, 34, 67], "lives of 1 s each, and the delays in between");
+        assert_eq!(server.now().life.tally.restart_count, 5);
+        began = Instant::now();
+        ask(&server, Event::RestartRequested).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

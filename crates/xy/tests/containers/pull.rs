@@ -1,6 +1,6 @@
 //! Images that have to be fetched, from a small registry of our own that can be slow.
 //!
-//! Only with Docker, which takes a registry on loopback without TLS.
+//! Docker takes a registry on loopback without TLS; Podman is told to (`real/engines`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use xy_testkit::Home;
 
 use crate::stage::{Engine, client, echoes, reason};
 use crate::support::{home, running, status};
@@ -23,6 +24,8 @@ struct Shelf {
     is_open: AtomicBool,
     /// How often somebody has waited for the other half.
     waits: AtomicU32,
+    /// Who may have it: the value of a header. Everybody, if it is empty.
+    login: &'static str,
 }
 
 struct Registry {
@@ -46,6 +49,11 @@ fn shell(script: &str, folder: &Path) {
 impl Registry {
     /// One image, `x:1`: the test servers, and a few megabytes that take a while.
     fn open() -> Self {
+        Self::open_to("")
+    }
+
+    /// The same, for whoever is logged in like this.
+    fn open_to(login: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rootfs = format!("{}/rootfs", std::env::var("XY_ENGINES").unwrap());
         let script = format!(
@@ -78,8 +86,9 @@ impl Registry {
         let shelf = Arc::new(Shelf {
             manifest: manifest.to_string().into_bytes(),
             blobs: vec![(config_digest, config), (layer_digest, layer)],
-            is_open: AtomicBool::new(false),
+            is_open: AtomicBool::new(!login.is_empty()),
             waits: AtomicU32::new(0),
+            login,
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -102,7 +111,20 @@ impl Registry {
 fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(visitor.try_clone()?).lines();
     let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+    let mut may_have_it = shelf.login.is_empty();
+    while let Some(Ok(header)) =
+        lines.next().filter(|it| it.as_ref().is_ok_and(|it| !it.is_empty()))
+    {
+        let said =
+            header.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        may_have_it |= said.is_some_and(|(_, value)| value == shelf.login);
+    }
+    if !may_have_it {
+        return visitor.write_all(
+            b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\n\
+              Content-Length: 0\r\nConnection: close\r\n\r\n",
+        );
+    }
     let mut words = first.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let is_manifest = path.contains("/manifests/");
@@ -137,15 +159,17 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
     visitor.write_all(later)
 }
 
-#[test]
-fn docker_fetches_an_image_and_tells_how_far_it_is_and_a_stop_ends_that() {
-    let engine = Engine::docker();
+crate::with_each_engine!(
+    an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it,
+    what_does_not_exist_is_not_fetched_again_and_again,
+    an_image_is_fetched_as_whoever_is_logged_in,
+);
+
+fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
     let image = registry.image();
-    let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"");
-    let kdl =
-        kdl.replace("localhost/xy-test", &image).replace("pull \"never\"", "pull \"missing\"");
+    let kdl = fetched(engine, &home, &image);
     // Much less time than it takes: that begins when the image is there.
     home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"4s\"; }}\n"));
     home.daemon();
@@ -178,19 +202,60 @@ fn docker_fetches_an_image_and_tells_how_far_it_is_and_a_stop_ends_that() {
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
 
-#[test]
-fn docker_does_not_fetch_again_and_again_what_does_not_exist() {
-    let engine = Engine::docker();
+/// The file of a server with another image, which has to be fetched.
+fn fetched(engine: &Engine, home: &Home, image: &str) -> String {
+    let kdl = engine.kdl(home, &["xy-test-mcp"], "network \"none\"");
+    kdl.replace("localhost/xy-test", image).replace("pull \"never\"", "pull \"missing\"")
+}
+
+fn an_image_is_fetched_as_whoever_is_logged_in(engine: &Engine) {
+    let registry = Registry::open_to("Basic bWU6czNjcjN0"); // `me:s3cr3t`
+    let (image, place) = (registry.image(), format!("127.0.0.1:{}", registry.port));
+    let home = home();
+    let tools = home.root().join("harness/bin");
+    std::fs::create_dir_all(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let home = home.with_env("PATH", &format!("{}:{path}", tools.display()));
+    home.expect_left("home/.docker");
+    home.write_config("servers/one.kdl", &fetched(engine, &home, &image));
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    let why = failed["reason"].as_str().unwrap();
+    assert!(why.contains("could not be fetched"), "{failed:#}");
+    assert_eq!(failed["restarts_total"], 0, "it is not asked again and again: {failed:#}");
+
+    // One keeps it in the file, the other has a program that does.
+    let logins = if engine.kind == "docker" {
+        json!({ "auths": { &place: { "auth": "bWU6czNjcjN0" } } })
+    } else {
+        let helper = tools.join("docker-credential-xytest");
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = get ] && read -r place && [ \"$place\" = {place} ] || exit 1\n\
+             echo '{{\"ServerURL\":\"x\",\"Username\":\"me\",\"Secret\":\"s3cr3t\"}}'\n"
+        );
+        std::fs::write(&helper, script).unwrap();
+        shell("chmod +x docker-credential-xytest", &tools);
+        json!({ "credHelpers": { &place: "xytest" } })
+    };
+    std::fs::create_dir_all(home.root().join("home/.docker")).unwrap();
+    std::fs::write(home.root().join("home/.docker/config.json"), logins.to_string()).unwrap();
+    let _ = home.call("start", json!({ "name": "one" }));
+    running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    drop(client);
+    engine.finish(home);
+    engine.must("DELETE", &format!("/images/{image}?force=1"));
+}
+
+fn what_does_not_exist_is_not_fetched_again_and_again(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
     let image = registry.image().replace(
         "/x:1",
         "/nope@sha256:0000000000000000000000000000000000000000000000000000000000000000",
     );
-    let kdl = engine.kdl(&home, &["xy-test-mcp"], "");
-    let kdl =
-        kdl.replace("localhost/xy-test", &image).replace("pull \"never\"", "pull \"missing\"");
-    home.write_config("servers/one.kdl", &kdl);
+    home.write_config("servers/one.kdl", &fetched(engine, &home, &image));
     home.daemon();
     home.wait_until("it is told", || reason(&home, "one").contains("could not be fetched"));
     engine.finish(home);

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
+use bollard::auth::DockerCredentials;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error;
 use bollard::models::{ContainerCreateBody, ContainerState, CreateImageInfo};
@@ -25,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{ContainerSettings, EngineKind};
 
 /// How long an engine may take to say that it is there.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long it may take for anything that is not waiting: starting a container on a busy
 /// machine takes seconds.
@@ -200,8 +201,13 @@ impl Engine {
         }
     }
 
-    /// Fetches an image; the pieces tell how far it is.
-    pub(super) fn pull(&self, image: &str, platform: Option<&str>) -> Pieces<CreateImageInfo> {
+    /// Fetches an image, as whoever this is; the pieces tell how far it is.
+    pub(super) fn pull(
+        &self,
+        image: &str,
+        platform: Option<&str>,
+        login: Option<DockerCredentials>,
+    ) -> Pieces<CreateImageInfo> {
         // Without a tag or a digest an engine would fetch all there are.
         let last = image.rsplit('/').next().unwrap_or_default();
         let is_exact = last.contains([':', '@']);
@@ -211,7 +217,7 @@ impl Engine {
             platform: platform.unwrap_or_default().to_owned(),
             ..CreateImageOptions::default()
         };
-        Box::pin(self.patient.create_image(Some(options), None, None))
+        Box::pin(self.patient.create_image(Some(options), None, login))
     }
 
     /// Makes a container of this name; its id.

@@ -59,13 +59,18 @@ pub(super) fn not_pulled(settings: &ServerSettings, image: &str, why: &Error) ->
         "not found",
         "access denied",
         "unauthorized",
+        "no basic auth credentials",
+        "authentication required",
         "invalid reference",
         "no matching manifest",
     ]
     .iter()
     .any(|it| lower.contains(it));
     let hint = if is_unknown {
-        format!("correct `image` at {}, or log in where it is kept", place(settings))
+        format!(
+            "correct `image` at {}, or log in where it is kept: `docker login`",
+            place(settings)
+        )
     } else {
         "see whether its registry can be reached; it is tried again".to_owned()
     };
@@ -324,6 +329,7 @@ mod tests {
             not_pulled(&settings, "x", &Error::DockerStreamError { error: error.into() })
         };
         assert!(pulled("manifest unknown: manifest unknown").permanent);
+        assert!(pulled("Head \"http://x/v2/y/manifests/1\": no basic auth credentials").permanent);
         assert!(pulled("pull access denied for x, repository does not exist").permanent);
         assert!(!pulled("dial tcp: lookup registry-1.docker.io: i/o timeout").permanent);
     }

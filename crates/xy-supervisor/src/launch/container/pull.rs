@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::engine::{Engine, next};
-use super::faults;
+use super::{faults, login};
 
 /// A registry that says nothing for so long is not there.
 const WORD_WITHIN: Duration = Duration::from_secs(60);
@@ -46,7 +46,8 @@ pub(super) async fn pull(
     progress: &watch::Sender<Option<String>>,
 ) -> Result<(), NotPulled> {
     progress.send_replace(Some(format!("pulling {image}")));
-    let mut pieces = engine.pull(image, platform);
+    let login = login::of_image(image, engine.kind()).await;
+    let mut pieces = engine.pull(image, platform, login);
     let mut layers = Layers::default();
     let all = async {
         loop {
