@@ -81,6 +81,15 @@ impl Joining<'_> {
                 Problem::error(&at, message).suggest("use `\"mcp\"`, or leave `probe` out")
             }
             Needs::Port(name) if self.fields.port.is_none() => self.no_port(name, &at),
+            Needs::Port("tcp") if self.is_container() => {
+                if self.is_own(&at) {
+                    let message = "an engine may take connections for a container in which \
+                                   nobody listens yet";
+                    let problem = Problem::warning(&at, message);
+                    self.problems.push(problem.suggest("use `\"http\"` or `\"mcp\"`"));
+                }
+                return Some(value);
+            }
             Needs::Nothing | Needs::Process | Needs::Port(_) => return Some(value),
         };
         let is_unclear = ["port", "transport"].iter().any(|it| self.fields.is_broken(it));

@@ -65,7 +65,7 @@ impl Joining<'_> {
     }
 
     /// Whether it is a container, by all that its file says.
-    fn is_container(&self) -> bool {
+    pub(super) fn is_container(&self) -> bool {
         matches!(self.fields.kinds.as_slice(), [("container", _)])
     }
 

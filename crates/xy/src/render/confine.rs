@@ -61,6 +61,30 @@ mod tests {
     }
 
     #[test]
+    fn a_container_is_named_with_its_engine() {
+        let entry = |ends_with_daemon| ContainerEntry {
+            engine: "podman".into(),
+            version: "4.3.1".into(),
+            socket: "/run/podman.sock".into(),
+            name: "xy-a-1".into(),
+            id: "0123".into(),
+            ends_with_daemon,
+        };
+        let told = |it| {
+            let container = Some(entry(it));
+            let containment = Some(Containment::Container);
+            let limit = Limit { name: LimitName::Pids, value: 512, kept_by: Some(KeptBy::Engine) };
+            let limits = vec![limit];
+            let status =
+                ServerStatus { container, containment, limits, ..samples::failed_status() };
+            facts(&status).into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+        };
+        let rest = ["held together by their container", "pids 512 (all together)"];
+        assert_eq!(told(false), ["xy-a-1 of podman 4.3.1", rest[0], rest[1]]);
+        assert_eq!(told(true)[0], "xy-a-1 of podman 4.3.1; it ends when the daemon is killed");
+    }
+
+    #[test]
     fn limits_say_whether_they_hold_for_all_processes_or_for_each() {
         let told = [
             rows(Some(Containment::Cgroup), Some(KeptBy::Cgroup)),

@@ -36,6 +36,7 @@ fn a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it(engine:
         assert_eq!((&now["state"], &now["pid"]), (&json!("running"), &before["pid"]), "{now:#}");
         assert_eq!(now["restart_count"], 1);
         assert_eq!(engine.container(&home), container);
+        assert_eq!(now["container"]["id"], container, "{now:#}");
     }
     for _ in 0..3 {
         echoes(&client, "one");

@@ -20,7 +20,7 @@ use crate::support::{home, running, status};
 struct Shelf {
     manifest: Vec<u8>,
     blobs: Vec<(String, Vec<u8>)>,
-    /// Until then only half of a blob is given out.
+    /// Until then only half of a blob is given out, and then drop by drop.
     is_open: AtomicBool,
     /// How often somebody has waited for the other half.
     waits: AtomicU32,
@@ -149,11 +149,15 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
     if method == "HEAD" {
         return Ok(());
     }
-    let (now, later) =
+    let (now, mut later) =
         body.split_at(if body.len() > 1_000_000 { body.len() / 2 } else { body.len() });
     visitor.write_all(now)?;
     while !later.is_empty() && !shelf.is_open.load(Ordering::Relaxed) {
         std::thread::park_timeout(Duration::from_millis(20));
+        // Podman only says how far it is when something comes.
+        let (drop, rest) = later.split_at(256.min(later.len()));
+        visitor.write_all(drop)?;
+        later = rest;
         shelf.waits.fetch_add(1, Ordering::Relaxed);
     }
     visitor.write_all(later)

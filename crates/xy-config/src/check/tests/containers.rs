@@ -2,13 +2,24 @@
 
 use xy_protocol::server::Transport;
 
-use super::{check_files, told};
+use super::{check_files, rendered, told};
 use crate::settings::{ContainerSettings, EngineKind, MountSource, Pull};
 
 fn container(text: &str) -> ContainerSettings {
     let loaded = check_files(&[("a.kdl", text)]);
     assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
     loaded.settings.servers["a"].container().unwrap().clone()
+}
+
+#[test]
+fn a_probe_that_an_engine_may_answer_is_warned_of() {
+    let file = |probe: &str| {
+        format!("container {{ image \"x\"; }}\nport 8421\nready {{ probe \"{probe}\"; }}\n")
+    };
+    let loaded = check_files(&[("a.kdl", &file("tcp"))]);
+    assert!(loaded.is_valid(), "{}", rendered(&loaded));
+    assert!(rendered(&loaded).contains("nobody listens yet"), "{}", rendered(&loaded));
+    assert_eq!(rendered(&check_files(&[("a.kdl", &file("http"))])), "");
 }
 
 #[test]
