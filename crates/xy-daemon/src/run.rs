@@ -454,7 +454,8 @@ fn no_files(error: &FilesError) -> CallError {
         }
         FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
         FilesError::Held { path, .. } => format!(
-            "it holds the lock `{}`; end it with `xy shutdown`, or talk to it with `xy list`",
+            "it holds the lock `{}`; talk to it with `xy list`, take its place with \
+             `xy daemon --replace`, or end it with `xy shutdown`",
             path.display()
         ),
     };

@@ -178,8 +178,11 @@ pub struct Life {
 impl Life {
     /// A life that has not begun.
     pub fn new(wanted: Wanted) -> Self {
-        let tally = Tally::default();
-        Self { state: State::Stopped, wanted, tally, reason: Reason::NotStarted }
+        let reason = match wanted {
+            Wanted::Up => Reason::NotStarted,
+            Wanted::Down => Reason::StopDone, // By an earlier daemon.
+        };
+        Self { state: State::Stopped, wanted, tally: Tally::default(), reason }
     }
 
     /// A life that has not begun, while another of the same key is still ending.

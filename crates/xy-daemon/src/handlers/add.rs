@@ -12,7 +12,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::fleet::{AddError, EstablishError};
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
-use xy_supervisor::lifecycle::State;
+use xy_supervisor::lifecycle::{Reason, State};
 
 use super::asks::{Settled, did_not_start};
 use crate::check::{problems_of, refusal};
@@ -187,17 +187,29 @@ impl<'a> Adding<'a> {
             cause += "\nthe last it said:\n";
             cause += &said.join("\n");
         }
-        CallError::new(error.kind, self.not_added())
-            .cause(cause)
-            .hint("correct what it needs, and add it again")
+        CallError::new(error.kind, self.not_added()).cause(cause).hint(
+            match settled.after.life.reason {
+                Reason::NeverReady { .. } => {
+                    "what is fetched at the first start takes longer: give it more time with \
+                     `--ready-within 2m` (a file says `ready { within \"2m\" }`), or correct what \
+                     it needs"
+                }
+                _ => "correct what it needs, and add it again",
+            },
+        )
     }
 
     fn refused(&self, why: &AddError) -> CallError {
         let (kind, hint) = match why {
-            AddError::Exists => (
-                ErrorKind::AlreadyRunning,
-                format!("choose another name, or remove it first: `xy remove {}`", self.name),
-            ),
+            AddError::Exists => {
+                let roster = self.daemon.fleet.roster();
+                let has_file = roster.get(&self.name).is_some_and(|it| !it.settings.source.added);
+                let persist = if has_file { " --persist" } else { "" };
+                let name = &self.name;
+                let hint =
+                    format!("choose another name, or remove it first: `xy remove {name}{persist}`");
+                (ErrorKind::AlreadyRunning, hint)
+            }
             AddError::PortTaken { .. } => {
                 (ErrorKind::PortConflict, "give one of them another port".to_owned())
             }

@@ -44,8 +44,12 @@ fn troubles(health: &TestedHealth) -> Vec<String> {
         .map(|it| format!("`{}` has failed{}", it.name, because(it.note.as_deref())))
         .collect();
     if health.web_server.status == DoorVerdict::Error {
-        let why = because(health.web_server.note.as_deref());
-        all.push(format!("nobody can come in over HTTP{why}"));
+        let words = "nobody can come in over HTTP";
+        let note = health.web_server.note.as_deref();
+        all.push(match note.filter(|note| note.starts_with(words)) {
+            Some(note) => note.to_owned(),
+            None => format!("{words}{}", because(note)),
+        });
     }
     let places: [(&str, &[PlaceHealth]); 3] = [
         ("the state folder cannot be used", std::slice::from_ref(&health.database)),

@@ -6,6 +6,7 @@ use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
 mod holds;
+mod questions;
 mod rounds;
 mod tasks;
 mod units;

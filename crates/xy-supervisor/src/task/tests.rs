@@ -165,7 +165,7 @@ async fn a_server_that_is_to_be_down_is_not_started() {
     let server = down(&launcher);
     sleep(AGES).await;
     assert_eq!((server.now().state(), launcher.launches()), (ServerState::Stopped, 0));
-    assert_eq!(server.now().life.reason, Reason::NotStarted);
+    assert_eq!(server.now().life.reason, Reason::StopDone);
 }
 
 #[tokio::test(start_paused = true)]

@@ -197,6 +197,27 @@ fn one_that_keeps_to_what_it_hears_first_is_spoken_with_in_the_newer_over_pipes_
 }
 
 #[test]
+fn a_modern_server_over_http_that_hangs_is_found_and_restarted() {
+    let home = home();
+    let port = free_port().to_string();
+    let kdl = home.kdl_command("xy-test-fixture", &["--http", &port, "--era", "modern"]);
+    let rules = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
+         stop { grace \"1s\" }\n\
+         health { interval \"50ms\"; timeout \"200ms\"; failures 3 }\n";
+    home.write_config("servers/s.kdl", &format!("{kdl}port {port}\n{rules}"));
+    home.daemon();
+    let first = running(&home, "s");
+    home.wait_until("it is healthy", || status(&home, "s")["health"] == "healthy");
+    assert_eq!(spoken(&home), MODERN);
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "s", 1);
+    let told = now["transitions"].to_string();
+    assert!(told.contains("`server/discover` was not answered within 200ms"), "{told}");
+    home.wait_until("it is healthy again", || status(&home, "s")["health"] == "healthy");
+    home.finish();
+}
+
+#[test]
 fn one_that_is_silent_is_asked_the_older_way() {
     let home = home_with(&["--discover", "silent"]);
     assert_eq!(spoken(&home), LEGACY);

@@ -210,3 +210,25 @@ async fn who_comes_back_in_time_is_answered_and_who_does_not_is_told_why_not() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_nobody_comes_back_for_is_forgotten() {
+    here(async {
+        let play = Play::begin().await;
+        let first = play.called(1, &json!({}));
+        let [(ours, _)] = play.calls().try_into().unwrap();
+        play.ask("a", "elicitation/create");
+        now().await;
+        let (_, state) = first.wanted();
+        play.answer(ours);
+        later(599 * SECOND).await;
+        assert_eq!(play.hub.parked.len(), 1, "it is held");
+        later(2 * SECOND).await;
+        assert_eq!(play.hub.parked.len(), 0);
+        assert!(play.sent().iter().all(|it| it["method"] != "notifications/cancelled"));
+        let back = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        assert!(back.error().contains("10 minutes, which are over"));
+        assert!(play.calls().is_empty(), "it is not done again");
+    })
+    .await;
+}
