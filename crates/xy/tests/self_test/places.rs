@@ -1,6 +1,7 @@
 //! Folders and sockets that have vanished, or something else in their place.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -45,18 +46,54 @@ fn a_state_folder_that_vanished_is_made_again_and_nobody_is_killed() {
     home.mcp_server("one", &["--only-tools"]);
     let daemon = home.daemon();
     let one = running(&home, "one");
-    fs::remove_dir_all(home.root().join("state/xy")).unwrap();
+    // Somebody may just write something there.
+    home.wait_until("it is gone", || fs::remove_dir_all(home.root().join("state/xy")).is_ok());
 
     let tested = tested(&home);
 
     assert_eq!(tested["success"], true, "{tested:#}");
     // Whoever keeps something there may have made the outermost again.
-    let made = tested["autoRepair"].as_array().unwrap().len();
+    let made = tested["autoRepair"].as_array().unwrap();
+    let made = made.iter().filter(|it| it["action"] == "folder_created").count();
     assert!((2..=3).contains(&made), "{tested:#}");
     assert_eq!(running(&home, "one"), one);
     let second = home.daemon_fails();
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
+    home.finish();
+}
+
+#[test]
+fn a_lock_that_vanished_is_taken_again_before_a_second_daemon_does() {
+    let home = closed_home();
+    home.mcp_server("one", &["--only-tools"]);
+    let daemon = home.daemon();
+    let one = running(&home, "one");
+    let lock = home.root().join("state/xy/xy.pid");
+    // Gone, or another file in its place that nobody holds.
+    for loss in [
+        |lock: &Path| fs::remove_file(lock),
+        |lock: &Path| fs::remove_file(lock).and_then(|()| fs::write(lock, "1\n")),
+    ] {
+        loss(&lock).unwrap();
+        let looked = ask(&home, "self_test", json!({ "repair": false }));
+        let database = &looked["health"]["database"];
+        assert_eq!((&looked["success"], &database["status"]), (&json!(false), &json!("error")));
+        assert!(database["note"].as_str().unwrap().contains("a second daemon could"), "{looked:#}");
+
+        let mended = tested(&home);
+        assert_eq!(mended["success"], true, "{mended:#}");
+        let repairs = mended["autoRepair"].as_array().unwrap();
+        assert_eq!((repairs.len(), &repairs[0]["action"]), (1, &json!("lock_taken")));
+        assert_eq!(repairs[0]["path"], lock.display().to_string());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), format!("{}\n", daemon.pid));
+        let second = home.daemon_fails();
+        let told = String::from_utf8_lossy(&second.stderr).into_owned();
+        let running = format!("another daemon runs already, pid {}", daemon.pid);
+        assert!(told.contains(&running), "{told}");
+        assert!(tested(&home).get("autoRepair").is_none(), "there is nothing left to do");
+    }
+    assert_eq!(running(&home, "one"), one);
     home.finish();
 }
 
