@@ -136,8 +136,8 @@ mod tests {
             }
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, asked["id"]);
             let length = answer.len();
-            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
-            let answer = format!("{head}\r\nContent-Length: {length}\r\n\r\n{answer}");
+            let first = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let answer = format!("{first}\r\nContent-Length: {length}\r\n\r\n{answer}");
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     }

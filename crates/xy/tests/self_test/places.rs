@@ -3,10 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+#[cfg(target_os = "linux")]
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::redact::redacted;
 use crate::support::{ask, running, says};
+#[cfg(target_os = "linux")]
+use crate::support::{disk::SmallDisk, signal};
 use crate::{closed_home, tested};
 
 #[test]
@@ -155,4 +159,59 @@ fn what_is_in_the_place_of_a_socket_is_told_and_left_alone() {
     assert_eq!(fs::read_to_string(home.mcp_socket()).unwrap(), "precious");
     fs::remove_file(home.mcp_socket()).unwrap();
     home.finish();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_and_keeps_nobody_from_being_repaired() {
+    let home = closed_home();
+    let Some(disk) = SmallDisk::mount(&home) else {
+        println!("SKIPPED: no right to mount a small disk");
+        return;
+    };
+    let kdl = home.kdl_mcp(&["--only-tools"]) + "restart { policy \"never\" }\n";
+    home.write_config("servers/dead.kdl", &kdl);
+    home.daemon();
+    signal(running(&home, "dead"), Signal::KILL);
+    home.wait_for_state("dead", "failed");
+    disk.fill();
+
+    let full = tested(&home);
+
+    assert_eq!(full["success"], false, "{full:#}");
+    for place in ["database", "logs"] {
+        let note = full["health"][place]["note"].as_str().unwrap();
+        assert!(note.contains("No space left on device"), "{full:#}");
+    }
+    assert_eq!(full["autoRepair"][0]["action"], "worker_restarted", "{full:#}");
+    let history = full["diagnostics"]["restartHistory"].as_array().unwrap();
+    let last = history.last().unwrap()["reason"].as_str().unwrap();
+    assert!(last.starts_with("self-test: "), "what cannot be written is known: {full:#}");
+    assert_eq!(home.xy_json(&["diagnostics"])["restart_history"], json!(history));
+    let events = home.xy(&["events", "--history", "5", "--no-follow"]);
+    assert!(events.code == 0 && events.stdout.contains("self-test: "), "{events:#?}");
+
+    disk.make_room();
+    assert_eq!(tested(&home)["success"], true);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_can_only_be_read_is_told() {
+    let home = closed_home();
+    let folder = home.root().join("state/xy/logs");
+    fs::create_dir_all(&folder).unwrap();
+    let Some(disk) = SmallDisk::mount_at(folder) else {
+        println!("SKIPPED: no right to mount a small disk");
+        return;
+    };
+    home.daemon();
+    disk.remount("ro");
+    let told = tested(&home);
+    let logs = &told["health"]["logs"];
+    assert!(logs["note"].as_str().unwrap().contains("Read-only file system"), "{told:#}");
+    assert_eq!((&logs["status"], &told["success"]), (&json!("error"), &json!(false)));
+    assert!(told.get("autoRepair").is_none(), "{told:#}");
+    disk.remount("rw");
+    assert_eq!(tested(&home)["success"], true);
 }
