@@ -36,11 +36,21 @@ pub struct ParkSettings {
     pub calls: usize,
     /// So many bytes of them. As many are kept of calls that are under way.
     pub bytes: u64,
+    /// So many calls of all servers together.
+    pub total_calls: usize,
+    /// So many bytes of these.
+    pub total_bytes: u64,
 }
 
 impl Default for ParkSettings {
     fn default() -> Self {
-        Self { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 }
+        Self {
+            queue: Duration::from_secs(30),
+            calls: 1000,
+            bytes: 64 << 20,
+            total_calls: 10_000,
+            total_bytes: 512 << 20,
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
             Some((name.clone(), status::handle(daemon, &ask).ok()?))
         })
         .collect();
-    let restart_history = history::of(&roster, MOST_RESTARTS);
+    let restart_history = history::of(&daemon.journal, MOST_RESTARTS).await;
     let paths = daemon.paths.clone();
     let writing = tokio::task::spawn_blocking(move || {
         let mut secrets = known_secrets(&paths);
@@ -98,6 +98,7 @@ pub fn without_daemon(paths: &Paths, problem: &str) -> Result<Box<RawValue>, Cal
     let report = Diagnostics {
         problem: Some(problem.to_owned()),
         servers: servers.values().map(|it| server_report(paths, it, &mut secrets)).collect(),
+        restart_history: history::on_disk(&paths.events_file, MOST_RESTARTS),
         ..bare(paths, &loaded)
     };
     finished(report, &secrets)

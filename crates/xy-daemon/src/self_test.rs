@@ -125,7 +125,7 @@ async fn test(daemon: Arc<Daemon>, repair: bool) -> SelfTested {
     let summary = summary::of(&health, &repairs);
     let diagnostics = TestDiagnostics {
         system: system(),
-        restart_history: history::of(&daemon.fleet.roster(), MOST_RESTARTS),
+        restart_history: history::of(&daemon.journal, MOST_RESTARTS).await,
     };
     SelfTested { success, timestamp, health, auto_repair: repairs, diagnostics, summary }
 }

@@ -30,7 +30,7 @@ use crate::manifest::Manifests;
 use crate::names;
 use crate::owners::Owners;
 use crate::say;
-use crate::server::{Server, Standing};
+use crate::server::{Lot, Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
@@ -81,10 +81,8 @@ pub(crate) struct Hub {
     houses: RefCell<HashMap<HouseKey, House>>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
-    /// How much may wait for each server, and for how long.
-    park: ParkSettings,
-    /// The next place among all calls.
-    next_ticket: Rc<Cell<u64>>,
+    /// How much may wait for servers, and how much does.
+    pub(crate) lot: Rc<Lot>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
 }
@@ -128,8 +126,7 @@ impl Hub {
             kept: Rc::default(),
             houses: RefCell::default(),
             seen,
-            park,
-            next_ticket: Rc::default(),
+            lot: Lot::new(park),
             manifests,
             control,
         })
@@ -196,8 +193,7 @@ impl Hub {
     pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
             let remembered = self.manifests.read(settings);
-            let server =
-                Server::new(settings.clone(), remembered, (self.park, self.next_ticket.clone()));
+            let server = Server::new(settings.clone(), remembered, self.lot.clone());
             let waiting = server.counts.waiting.clone();
             self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());

@@ -126,10 +126,7 @@ impl Play {
         is_adopted: bool,
         introduction: &Introduction,
     ) -> Self {
-        let (seen, _) = watch::channel(Seen::default());
-        let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
-        let parked = (Parked::new(Key::of(b"secret"), 1), park);
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
+        let hub = empty(park);
         let server = hub.server_of(&Arc::new(settings(calls)));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
@@ -204,6 +201,14 @@ impl Play {
         visitor.heard();
         visitor
     }
+}
+
+/// A gateway without any server.
+pub(crate) fn empty(park: ParkSettings) -> Rc<Hub> {
+    let (seen, _) = watch::channel(Seen::default());
+    let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
+    let parked = (Parked::new(Key::of(b"secret"), 1), park);
+    Hub::new(manifests, Arc::new(Nobody), 1, seen, parked)
 }
 
 pub(crate) fn settings(calls: CallRules) -> ServerSettings {

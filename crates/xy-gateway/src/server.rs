@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tokio::time::Instant;
-use xy_config::settings::{Isolation, ParkSettings, ServerSettings};
+use xy_config::settings::{Isolation, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -23,10 +23,12 @@ use crate::manifest::Remembered;
 use crate::upstream::{Caller, Request, Upstream, Watch};
 
 mod hunch;
+mod lot;
 mod park;
 mod turn;
 
 pub(crate) use hunch::Hunch;
+pub(crate) use lot::Lot;
 pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
 
 /// What helps where clients wait for each other.
@@ -66,14 +68,12 @@ pub(crate) struct Server {
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
     waiting_bytes: Cell<u64>,
-    /// The next ticket, of all servers: a call may go to another one when it is looked at again.
-    next_ticket: Rc<Cell<u64>>,
     /// Nothing that waits is sent before then.
     not_before: Cell<Option<Instant>>,
     /// Those that waited are being sent: they overtake nobody.
     is_releasing: Cell<bool>,
-    /// How much may wait, and for how long.
-    park: ParkSettings,
+    /// How much may wait, and what else all servers share about that.
+    lot: Rc<Lot>,
     pub(crate) counts: Counts,
     /// What an instance of this very program has said last that it offers, here and not to an
     /// earlier daemon.
@@ -105,7 +105,7 @@ impl Server {
     pub(crate) fn new(
         settings: Arc<ServerSettings>,
         remembered: Option<Remembered>,
-        (park, next_ticket): (ParkSettings, Rc<Cell<u64>>),
+        lot: Rc<Lot>,
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
         let era = remembered.as_ref().map(|it| it.known.introduction.era());
@@ -124,10 +124,9 @@ impl Server {
             down: RefCell::default(),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
-            next_ticket,
             not_before: Cell::new(None),
             is_releasing: Cell::new(false),
-            park,
+            lot,
             counts: Counts::default(),
             said: RefCell::default(),
         })
@@ -189,7 +188,7 @@ impl Server {
         if self.asks.get() {
             upstream.take_turns();
         }
-        upstream.may_park(self.park);
+        upstream.may_park(self.lot.park);
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 

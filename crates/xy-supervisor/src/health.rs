@@ -26,6 +26,10 @@ const IDLE_PARTS: u32 = 500;
 /// Whoever waits for an answer may be late by this much, and half of the time it waits for.
 const LATE: Duration = Duration::from_secs(1);
 
+/// Of one that may not know `ping` this is found out so long after it is ready: it could hang
+/// before its first regular probe, and then nobody would know whether to blame it.
+const FIRST_AFTER: Duration = Duration::from_secs(1);
+
 /// The longest reason, in characters.
 const LONGEST_WHY: usize = 300;
 
@@ -98,12 +102,38 @@ pub struct Pulse {
     answers: bool,
     /// Probes of one that never answered any.
     ignored: u32,
+    /// How often the early question whether it answers could not be asked.
+    postponed: u32,
+    /// That was asked, once for all lives of one program.
+    is_tried: bool,
 }
 
 impl Pulse {
     /// Of a server that is known to answer, or is not.
     pub fn new(answers: bool) -> Self {
         Self { answers, ..Self::default() }
+    }
+
+    /// Of a new life, or of new rules: what it did before is not held against it.
+    #[must_use]
+    pub fn afresh(self) -> Self {
+        Self { is_tried: self.is_tried, ..Self::new(self.answers) }
+    }
+
+    /// How long to wait before it is asked next. Whether it answers at all is found out early,
+    /// again and again while it cannot be asked, but no later than by the interval.
+    pub fn wait(&self, rules: &HealthRules) -> Duration {
+        if !self.is_early(rules) {
+            return rules.interval;
+        }
+        let doubled = 1_u32.checked_shl(self.postponed).unwrap_or(u32::MAX);
+        FIRST_AFTER.saturating_mul(doubled).min(rules.interval)
+    }
+
+    /// Whether it has yet to be found out whether it answers. What a file asks for by name counts
+    /// from the first, so there is nothing to find out.
+    fn is_early(&self, rules: &HealthRules) -> bool {
+        rules.probe == HealthProbe::Mcp && !self.answers && !self.is_tried
     }
 
     /// Whether it has ever answered.
@@ -119,12 +149,19 @@ impl Pulse {
     /// Decides what an observation says.
     pub fn observe(&mut self, seen: Observation, rules: &HealthRules, is_remote: bool) -> Verdict {
         let Observation { outcome, evidence, absent } = seen;
+        let is_early = self.is_early(rules);
+        if is_early && !matches!(outcome, Outcome::NotMade(_)) {
+            self.is_tried = true;
+        }
         let why = match outcome {
             Outcome::Answered => {
                 *self = Self::new(true);
                 return Verdict::Alive;
             }
-            Outcome::NotMade(_) => return Verdict::Nothing,
+            Outcome::NotMade(_) => {
+                self.postponed = self.postponed.saturating_add(u32::from(is_early));
+                return Verdict::Nothing;
+            }
             Outcome::Failed(why) => why,
         };
         if absent > LATE + rules.timeout / 2 {
@@ -140,7 +177,8 @@ impl Pulse {
             return Verdict::Nothing;
         }
         if rules.probe == HealthProbe::Mcp && !self.answers {
-            self.ignored = self.ignored.saturating_add(1);
+            // So soon after its start it may have no time yet.
+            self.ignored = self.ignored.saturating_add(u32::from(!is_early));
             return Verdict::Nothing;
         }
         self.failures = self.failures.saturating_add(1);

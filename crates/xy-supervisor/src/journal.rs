@@ -104,6 +104,19 @@ impl Follower {
     }
 }
 
+impl Following {
+    /// What was still in memory, oldest first.
+    pub fn recent(&self) -> &[Arc<Entry>] {
+        &self.recent
+    }
+}
+
+/// What a journal has on disk, oldest first, where nobody keeps it. Reads the disk; what cannot
+/// be read is left out.
+pub fn on_disk(file: &Path) -> Vec<Arc<Entry>> {
+    entry::joined(file::read(file).0, &[])
+}
+
 impl Journal {
     /// Begins a journal of all `changes` from now on, kept in `file` beside what is there.
     pub fn begin(file: &Path, changes: broadcast::Receiver<StateChange>) -> (Self, Keeper) {

@@ -229,6 +229,9 @@ pub enum Event {
     StopRequested,
     /// Somebody wants a new life.
     RestartRequested,
+    /// Somebody has found it broken, for this reason, and would start it again. It is no wish of
+    /// an operator: who wants it down has the last word.
+    RepairRequested(String),
     /// Its file is gone, or the daemon ends.
     RetireRequested,
     /// Its file now describes another process.
@@ -292,8 +295,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     use AfterStop::{CountFailure, Retire, StartAgain, StayDown, TryAgain};
     use Event::{
         DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, Preparing, ProcessChanged,
-        Ready, RestartRequested, RetireRequested, RulesChanged, StartRequested, StopRequested,
-        Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable,
+        Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged, StartRequested,
+        StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable,
     };
     use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -314,6 +317,12 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         }
         (Starting { .. } | Running { .. }, RestartRequested) => {
             stop(life, StartAgain, Reason::RestartRequested, rules, now)
+        }
+        (Backoff { .. } | Failed, RepairRequested(why)) if life.wanted == Wanted::Up => {
+            launch_afresh(life, Reason::Repaired(why), rules, now)
+        }
+        (Running { .. }, RepairRequested(why)) => {
+            stop(life, StartAgain, Reason::Repaired(why), rules, now)
         }
         (Starting { .. } | Running { .. }, StopRequested) => {
             stop(life, StayDown, Reason::StopRequested, rules, now)
@@ -453,8 +462,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             match then {
                 StayDown => (life.enters(Stopped, Reason::StopDone), None),
                 Retire => (life.enters(Retired, Reason::StopDone), None),
-                StartAgain if life.reason == Reason::SettingsChanged => {
-                    launch_afresh(life, Reason::SettingsChanged, rules, now)
+                StartAgain
+                    if matches!(life.reason, Reason::SettingsChanged | Reason::Repaired(_)) =>
+                {
+                    let why = life.reason.clone();
+                    launch_afresh(life, why, rules, now)
                 }
                 StartAgain if matches!(life.reason, Reason::Torn | Reason::Probed) => {
                     let why = life.reason.clone();

@@ -114,7 +114,7 @@ impl Vigil {
         }
         self.duty = duty;
         self.work = None;
-        self.pulse = Pulse::new(self.pulse.answers());
+        self.pulse = self.pulse.afresh();
         self.word = Health::Unknown;
         let has_group = |now: &Snapshot| {
             now.confined.as_ref().is_some_and(|it| it.containment == Containment::Cgroup)
@@ -148,7 +148,8 @@ impl Vigil {
             Duty::Health { rules, port, .. } => {
                 let subject = self.subject.clone()?;
                 let is_asked = self.pulse.is_worth_asking(&rules);
-                is_asked.then(|| Box::pin(next_checkup(subject, rules, port)) as _)
+                let wait = self.pulse.wait(&rules).max(LEAST_INTERVAL);
+                is_asked.then(|| Box::pin(next_checkup(subject, rules, port, wait)) as _)
             }
         }
     }
@@ -185,13 +186,17 @@ impl Vigil {
 }
 
 /// Waits for the time of the next probe, and makes it.
-async fn next_checkup(subject: Subject, rules: HealthRules, port: Option<u16>) -> Sighting {
-    let interval = rules.interval.max(LEAST_INTERVAL);
+async fn next_checkup(
+    subject: Subject,
+    rules: HealthRules,
+    port: Option<u16>,
+    wait: Duration,
+) -> Sighting {
     // What it does until then is evidence too.
     let before = subject.remember().await;
     let waited = Stopwatch::start();
-    sleep(interval).await;
-    let overslept = waited.elapsed().saturating_sub(interval);
+    sleep(wait).await;
+    let overslept = waited.elapsed().saturating_sub(wait);
     let mut seen = subject.checkup(&rules, port, before).await;
     seen.absent = seen.absent.max(overslept);
     Sighting::Checked(seen)

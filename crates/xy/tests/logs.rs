@@ -409,14 +409,12 @@ fn warning(home: &Home, name: &str) -> Option<String> {
 /// Only Linux has a device that is always full, and lets a test mount a small disk.
 #[cfg(target_os = "linux")]
 mod full {
-    use std::io::ErrorKind;
     use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
-    use std::process::Command;
 
     use xy_testkit::is_alive;
 
     use super::*;
+    use crate::support::disk::SmallDisk;
 
     #[test]
     fn a_device_that_is_always_full_stops_neither_a_server_nor_its_stop() {
@@ -443,49 +441,6 @@ mod full {
         assert_eq!(status(&home, "one")["last_exit"]["code"], 0);
         assert_eq!(texts(&tail(&home, "one", 1)), ["stopping: stdin closed"]);
         assert!(!is_alive(pid));
-    }
-
-    /// A small disk under the state folder, where one may be mounted.
-    struct SmallDisk {
-        folder: PathBuf,
-        filler: PathBuf,
-    }
-
-    impl SmallDisk {
-        fn mount(home: &Home) -> Option<Self> {
-            Self::mount_at(home.root().join("state"))
-        }
-
-        fn mount_at(folder: PathBuf) -> Option<Self> {
-            let filler = folder.join("filler");
-            let mut mount = Command::new("mount");
-            mount.args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&folder);
-            let mounted = mount.output().is_ok_and(|output| output.status.success());
-            mounted.then_some(Self { folder, filler })
-        }
-
-        fn remount(&self, how: &str) {
-            let mut mount = Command::new("mount");
-            mount.arg("-o").arg(format!("remount,{how}")).arg(&self.folder);
-            assert!(mount.status().unwrap().success());
-        }
-
-        /// Leaves no byte free.
-        fn fill(&self) {
-            let filled = fs::write(&self.filler, vec![0; 1024 * 1024]);
-            assert_eq!(filled.unwrap_err().kind(), ErrorKind::StorageFull);
-        }
-
-        fn make_room(&self) {
-            fs::remove_file(&self.filler).unwrap();
-        }
-    }
-
-    impl Drop for SmallDisk {
-        fn drop(&mut self) {
-            // Lazily: a daemon of a failed test may still be in there.
-            let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
-        }
     }
 
     #[test]

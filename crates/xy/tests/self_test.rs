@@ -5,6 +5,8 @@ mod support;
 
 #[path = "self_test/broken.rs"]
 mod broken;
+#[path = "self_test/interrupted.rs"]
+mod interrupted;
 #[path = "self_test/places.rs"]
 mod places;
 #[path = "self_test/redact.rs"]

@@ -6,10 +6,12 @@ use super::words::{Word, word};
 use crate::raw::RawNode;
 use crate::settings::ParkSettings;
 
-const PARK_WORDS: [Word; 3] = [
+const PARK_WORDS: [Word; 5] = [
     word("queue", r#"queue "30s""#),
     word("calls", "calls 1000"),
     word("bytes", r#"bytes "64MiB""#),
+    word("total-calls", "total-calls 10000"),
+    word("total-bytes", r#"total-bytes "512MiB""#),
 ];
 
 /// Reads a `park` block; what it does not say is as if there was none.
@@ -23,14 +25,17 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> ParkS
                 let queue = reader.duration(node, word, Zero::Allowed);
                 park.queue = queue.map_or(park.queue, |queue| queue.value);
             }
-            "calls" => {
+            "calls" | "total-calls" => {
+                let is_total = word.name == "total-calls";
+                let most = if is_total { &mut park.total_calls } else { &mut park.calls };
                 let calls = reader.count(node, word, 0..=u32::MAX);
                 let calls = calls.and_then(|calls| usize::try_from(calls.value).ok());
-                park.calls = calls.unwrap_or(park.calls);
+                *most = calls.unwrap_or(*most);
             }
             _ => {
-                let bytes = reader.size(node, word);
-                park.bytes = bytes.map_or(park.bytes, |bytes| bytes.value);
+                let is_total = word.name == "total-bytes";
+                let most = if is_total { &mut park.total_bytes } else { &mut park.bytes };
+                *most = reader.size(node, word).map_or(*most, |bytes| bytes.value);
             }
         }
     }

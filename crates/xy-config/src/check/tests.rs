@@ -325,11 +325,19 @@ fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
         assert_eq!(rendered(&loaded), "");
         loaded.settings.park
     };
-    let ours = ParkSettings { queue: Duration::from_secs(30), calls: 1000, bytes: 64 << 20 };
+    let ours = ParkSettings {
+        queue: Duration::from_secs(30),
+        calls: 1000,
+        bytes: 64 << 20,
+        total_calls: 10_000,
+        total_bytes: 512 << 20,
+    };
     assert_eq!(park(""), ours);
     assert_eq!(park("park {}"), ours);
-    let full = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20 };
-    assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), full);
+    let some = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20, ..ours };
+    assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), some);
+    let total = ParkSettings { total_calls: 9, total_bytes: 2 << 20, ..ours };
+    assert_eq!(park(r#"park { total-calls 9; total-bytes "2MiB" }"#), total);
     let none = park(r#"park { queue "0s"; calls 0 }"#);
     assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..ours });
 }

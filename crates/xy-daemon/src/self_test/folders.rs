@@ -40,25 +40,33 @@ pub(super) async fn test(
             database = shims; // It is a part of the other.
         }
         let logs = look(&paths.logs_dir, repair, &mut repairs);
-        let has_lost_lock = repair && !is_locked(&paths.lock_file);
+        let has_lost_lock = !is_locked(&paths.lock_file);
         (database, logs, repairs, has_lost_lock)
     });
-    let (database, logs, made, has_lost_lock) = match looked.await {
+    let (mut database, logs, made, has_lost_lock) = match looked.await {
         Ok(looked) => looked,
         Err(why) => {
             let failed = |path: &Path| health(path, Err(why.clone()));
             return (failed(&daemon.paths.state_dir), failed(&daemon.paths.logs_dir));
         }
     };
-    if has_lost_lock {
-        take_lock_again(daemon).await;
-    }
     repairs.extend(made);
+    if has_lost_lock && stays(daemon) {
+        let path = daemon.paths.lock_file.display().to_string();
+        let reason = format!("{path} was missing: a second daemon could have started");
+        match take_lock_again(daemon, repair).await {
+            Ok(()) => repairs.push(Repair::LockTaken { path, reason }),
+            Err(why) if database.status == Verdict::Ok => {
+                database = health(&daemon.paths.state_dir, Err(why));
+            }
+            Err(_) => {} // The folder itself is the trouble.
+        }
+    }
     (database, logs)
 }
 
 /// What comes of a look that may block, or why nothing did in this time.
-async fn within_reason<T: Send + 'static>(
+pub(super) async fn within_reason<T: Send + 'static>(
     limit: Duration,
     turn: &'static Semaphore,
     look: impl FnOnce() -> T + Send + 'static,
@@ -120,20 +128,30 @@ fn health(folder: &Path, tried: Result<(), String>) -> PlaceHealth {
     }
 }
 
+/// Whether it is to be the daemon from now on too: who goes has let go of the lock for another.
+fn stays(daemon: &Daemon) -> bool {
+    *daemon.ending.borrow() == Ending::No
+}
+
 /// Who loses the state folder, or the file in it, loses the lock, and a second daemon could
-/// begin: it is taken again. Who goes has let go of it for another.
-async fn take_lock_again(daemon: &Daemon) {
-    let stays = || *daemon.ending.borrow() == Ending::No;
-    if !stays() {
-        return;
+/// begin: it is taken again.
+async fn take_lock_again(daemon: &Daemon, repair: bool) -> Result<(), String> {
+    let file = daemon.paths.lock_file.display();
+    if !repair {
+        return Err(format!("{file} is missing, so a second daemon could start"));
     }
     match Lock::take(&daemon.paths.lock_file).await {
-        Ok(lock) if stays() => {
-            tracing::warn!("the lock was lost, and is taken again");
-            daemon.keep_lock(lock);
+        Ok(lock) => {
+            if stays(daemon) {
+                tracing::warn!("the lock was lost, and is taken again");
+                daemon.keep_lock(lock);
+            }
+            Ok(())
         }
-        Ok(_) => {}
-        Err(error) => tracing::error!(%error, "the lock was lost"),
+        Err(error) => {
+            tracing::error!(%error, "the lock was lost");
+            Err(format!("{file} was missing, and cannot be had again: {error}"))
+        }
     }
 }
 

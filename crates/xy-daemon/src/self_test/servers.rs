@@ -58,12 +58,8 @@ pub(super) async fn test(
             let one = One { daemon: daemon.clone(), instance: instance.clone() };
             let turns = turns.clone();
             tests.spawn(async move {
-                let testing = async {
-                    let _turn = turns.acquire().await;
-                    one.test(repair).await
-                };
-                match timeout_at(give_up_at, testing).await {
-                    Ok(tested) => tested,
+                match timeout_at(give_up_at, turns.acquire()).await {
+                    Ok(_turn) => one.test(repair, give_up_at).await,
                     Err(_) => (one.health(Outcome::failed(one.why_late())), None),
                 }
             });
@@ -114,12 +110,36 @@ impl Outcome {
     }
 }
 
+/// What became of one that was started again.
+enum Proof {
+    /// It answered, if it can, in this time.
+    Answers(Option<Duration>),
+    /// It is no better, for this reason.
+    Fails(String),
+    /// That takes longer than anybody waits; it is in this state by now.
+    UnderWay(ServerState),
+}
+
+/// What there is to tell of one that was started again because of `why`.
+fn after_repair(why: &str, proof: Proof) -> Outcome {
+    match proof {
+        Proof::Answers(took) => {
+            Outcome { status: WorkerVerdict::Restarted, took, note: Some(why.to_owned()) }
+        }
+        Proof::Fails(still) => Outcome::failed(format!("{why}; it was started again, but {still}")),
+        Proof::UnderWay(state) => Outcome::failed(format!(
+            "{why}; it is being started again, which is still under way (it is {state}) and not \
+             proven: test again later"
+        )),
+    }
+}
+
 /// What a look has found.
 enum Found {
     /// It is well.
     Well(Outcome),
-    /// It is not, for this reason, and this helps.
-    Broken(Event, String),
+    /// It is not, for this reason, and a new life helps.
+    Broken(String),
     /// It is not, and nothing helps.
     Lost(String),
 }
@@ -131,36 +151,44 @@ struct One {
 }
 
 impl One {
-    async fn test(&self, repair: bool) -> Tested {
-        let (remedy, why) = match self.look().await {
-            Found::Well(outcome) => return (self.health(outcome), None),
-            Found::Lost(why) => return (self.health(Outcome::failed(why)), None),
-            Found::Broken(_, why) if !repair => return (self.health(Outcome::failed(why)), None),
-            Found::Broken(remedy, why) => (remedy, why),
+    /// Looks, and starts it again if that helps, until the time is over. What has begun by then
+    /// goes on without us.
+    async fn test(&self, repair: bool, give_up_at: Instant) -> Tested {
+        let why = match timeout_at(give_up_at, self.look()).await {
+            Err(_) => return (self.health(Outcome::failed(self.why_late())), None),
+            Ok(Found::Well(outcome)) => return (self.health(outcome), None),
+            Ok(Found::Broken(why)) if repair => why,
+            Ok(Found::Broken(why) | Found::Lost(why)) => {
+                return (self.health(Outcome::failed(why)), None);
+            }
         };
         let previous_pid = self.instance.now().pid;
         tracing::warn!(server = %self.instance.key(), %why, "the self-test starts it again");
+        let remedy = Event::RepairRequested(format!("self-test: {why}"));
         if self.instance.request(remedy).await.is_err() {
             return (self.health(Outcome::failed("it is being removed")), None);
         }
-        match self.proof().await {
-            Err(still) => {
-                let note = format!("{why}; it was started again, but {still}");
-                (self.health(Outcome::failed(note)), None)
-            }
-            Ok(took) => {
-                let status = WorkerVerdict::Restarted;
-                let health = self.health(Outcome { status, took, note: Some(why.clone()) });
-                let repair = Repair::WorkerRestarted {
-                    server: health.name.clone(),
-                    client: health.client,
-                    previous_pid,
-                    new_pid: health.pid,
-                    reason: why,
-                };
-                (health, Some(repair))
-            }
+        if self.instance.now().life.wanted == Wanted::Down {
+            let note = "it was stopped on purpose while it was looked at".to_owned();
+            return (self.health(Outcome::ok(None, Some(note))), None);
         }
+        let proof = match timeout_at(give_up_at, self.proof()).await {
+            Ok(Ok(took)) => Proof::Answers(took),
+            Ok(Err(still)) => Proof::Fails(still),
+            Err(_) => Proof::UnderWay(self.instance.now().state()),
+        };
+        let proven = matches!(proof, Proof::Answers(_));
+        let health = self.health(after_repair(&why, proof));
+        let repair = Repair::WorkerRestarted {
+            server: health.name.clone(),
+            client: health.client,
+            previous_pid,
+            // The old one may still be ending.
+            new_pid: health.pid.filter(|pid| proven || Some(*pid) != previous_pid),
+            reason: why,
+            proven,
+        };
+        (health, Some(repair))
     }
 
     /// Finds out how it is, without changing anything.
@@ -178,7 +206,7 @@ impl One {
             };
             match glance(&facts) {
                 Glance::Fine(note) => return Found::Well(Outcome::ok(None, note)),
-                Glance::Dead(why) => return Found::Broken(Event::StartRequested, why),
+                Glance::Dead(why) => return Found::Broken(why),
                 Glance::Lost(why) => return Found::Lost(why),
                 Glance::Wait => drop(self.instance.settled().await),
                 Glance::Ask => {
@@ -228,7 +256,7 @@ impl One {
         };
         Some(match judge(living, &first, &second) {
             Judged::Fine(note) => Found::Well(Outcome::ok(took(&second), note)),
-            Judged::Hangs(why) => Found::Broken(Event::RestartRequested, why),
+            Judged::Hangs(why) => Found::Broken(why),
             Judged::Lost(why) => Found::Lost(why),
         })
     }
@@ -328,4 +356,27 @@ fn took(seen: &RoundTrip) -> Option<Duration> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_repair_that_is_proven_is_one() {
+        let told = |proof| {
+            let Outcome { status, note, .. } = after_repair("it did not answer", proof);
+            format!("{status:?}: {}", note.unwrap())
+        };
+        let all = [
+            told(Proof::Answers(None)),
+            told(Proof::Fails("it is failed: exited with code 3".into())),
+            told(Proof::UnderWay(ServerState::Starting)),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @"
+        Restarted: it did not answer
+        Failed: it did not answer; it was started again, but it is failed: exited with code 3
+        Failed: it did not answer; it is being started again, which is still under way (it is starting) and not proven: test again later
+        ");
+    }
 }

@@ -15,7 +15,7 @@ pub(super) fn is_well(health: &TestedHealth) -> bool {
 /// What a person wants to know first.
 pub(super) fn of(health: &TestedHealth, repairs: &[Repair]) -> String {
     let troubles = troubles(health);
-    let repaired: Vec<String> = repairs.iter().map(repaired).collect();
+    let repaired: Vec<String> = repairs.iter().filter_map(repaired).collect();
     match (troubles.is_empty(), repaired.is_empty()) {
         (true, true) => format!("all is well: {}", servers(&health.worker)),
         (true, false) => format!("all is well again: {}", list(&repaired)),
@@ -77,16 +77,19 @@ fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
-fn repaired(repair: &Repair) -> String {
-    match repair {
+/// What is well again. One of which that is not proven is among the troubles.
+fn repaired(repair: &Repair) -> Option<String> {
+    Some(match repair {
+        Repair::WorkerRestarted { proven: false, .. } => return None,
         Repair::WorkerRestarted { server, .. } => format!("`{server}` was restarted"),
         Repair::FolderCreated { path, .. } => format!("the folder {path} was made again"),
+        Repair::LockTaken { .. } => "the daemon's lock was taken again".to_owned(),
         Repair::SocketCreated { path, .. } => format!("the socket {path} was made again"),
         Repair::ContainersRemoved { containers, .. } => {
             format!("{} containers of nobody were removed", containers.len())
         }
         Repair::ProcessesReaped { pids, .. } => format!("{} orphans were ended", pids.len()),
-    }
+    })
 }
 
 fn list(words: &[String]) -> String {

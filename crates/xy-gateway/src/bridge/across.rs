@@ -42,6 +42,8 @@ pub(crate) struct Asked {
     pub(crate) text: Box<[u8]>,
     /// What it has behind it, and how long it may take.
     pub(crate) rounds: Rounds,
+    /// An earlier life of its server can have seen it.
+    pub(crate) was_written: bool,
     /// There is a bound for all of them.
     pub(crate) _held: Held,
 }
@@ -94,7 +96,8 @@ fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
         return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
     }
     let rounds = Rounds { count: request.past.rounds.count, watch: request.watch.clone() };
-    Ok(Asked { text: request.text.into(), rounds, _held: held })
+    let was_written = request.past.was_written;
+    Ok(Asked { text: request.text.into(), rounds, was_written, _held: held })
 }
 
 impl Across {

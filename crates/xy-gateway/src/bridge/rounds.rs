@@ -18,6 +18,7 @@ use crate::client::Client;
 use crate::front::{StreamNo, To};
 use crate::names::quoted;
 use crate::say;
+use crate::server::Past;
 use crate::upstream::Watch;
 
 /// How many times a server may want to know more.
@@ -201,8 +202,10 @@ impl Round {
         }
         let Rounds { count, watch } = self.asked.rounds.clone();
         let rounds = Rounds { count: count + 1, watch };
+        let was_written = self.asked.was_written;
+        let past = Past { rounds, was_written, ..Past::default() };
         match self.request() {
-            Some(text) => client.again_in_round(&self.id, &text, self.stream, rounds),
+            Some(text) => client.again_after(&self.id, &text, self.stream, past),
             None => client.failed(&self.id, self.stream, &strange("it cannot be asked again")),
         }
     }

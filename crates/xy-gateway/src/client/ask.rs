@@ -12,7 +12,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
 use super::{Client, Open};
-use crate::bridge::rounds::{Round, Rounds};
+use crate::bridge::rounds::Round;
 use crate::catalog::Kind;
 use crate::era::Era;
 use crate::front::{StreamNo, View};
@@ -129,11 +129,6 @@ impl Client {
     /// A request is looked at again.
     pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
         self.again_after(id, text, stream, Past::default());
-    }
-
-    /// The same, of one that is sent again with what its server wanted to know.
-    pub(crate) fn again_in_round(&self, id: &str, text: &[u8], stream: StreamNo, rounds: Rounds) {
-        self.again_after(id, text, stream, Past { rounds, ..Past::default() });
     }
 
     /// The same, of one to which this has happened before.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::CallError;
-use xy_supervisor::instance::Holder;
 
 use super::Hub;
 use crate::catalog::Known;
@@ -28,12 +27,7 @@ impl Hub {
         let holder = by.key().holder;
         let loss = Loss {
             by,
-            holder,
             why,
-            no_successor: match &server {
-                Some(server) => server.no_successor(holder),
-                None => Some("it has been removed".to_owned()),
-            },
             known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
         };
         for lost in calls {
@@ -53,30 +47,36 @@ impl Hub {
 /// How calls were lost.
 struct Loss<'l> {
     by: &'l Upstream,
-    holder: Holder,
     why: &'l str,
-    /// Why nobody comes after the server, if nobody does.
-    no_successor: Option<String>,
     /// What it said that it offers.
     known: Option<Rc<Known>>,
 }
 
 impl Loss<'_> {
     fn settle(&self, server: Option<&Rc<Server>>, lost: Lost) {
-        let fault = match (fate::fate(self.facts(&lost)), server) {
+        // Its settings may have changed since: then another instance is its client's.
+        let holder = server.map(|server| server.holder(&lost.client));
+        let no_successor = match server.zip(holder) {
+            Some((server, holder)) => server.no_successor(holder),
+            None => Some("it has been removed".to_owned()),
+        };
+        let fault = match (fate::fate(self.facts(&lost, no_successor.is_none())), server) {
             (Fate::Left, _) => return,
+            (Fate::Again, Some(_)) if holder != Some(self.by.key().holder) => {
+                return look_again(lost);
+            }
             (Fate::Again, Some(server)) => match self.wait(server, lost) {
                 None => return,
                 Some((lost, full)) => return fail(Some(server), &lost, &full),
             },
-            (Fate::Again, None) => self.not_done(None, Why::NoSuccessor),
-            (Fate::NotDone(why), _) => self.not_done(server, why),
+            (Fate::Again, None) => self.not_done(None, None, Why::NoSuccessor),
+            (Fate::NotDone(why), _) => self.not_done(server, no_successor.as_deref(), why),
             (Fate::Unknown(why), _) => self.unknown(why),
         };
         fail(server, &lost, &fault);
     }
 
-    fn facts(&self, lost: &Lost) -> Facts {
+    fn facts(&self, lost: &Lost, has_successor: bool) -> Facts {
         let written = lost.written.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         Facts {
@@ -86,7 +86,7 @@ impl Loss<'_> {
             has_asked: lost.has_asked,
             was_written: lost.past.was_written,
             text: lost.text,
-            has_successor: self.no_successor.is_none(),
+            has_successor,
         }
     }
 
@@ -99,7 +99,7 @@ impl Loss<'_> {
         }
         let call = ToWait {
             client: lost.client.clone(),
-            holder: self.holder,
+            holder: self.by.key().holder,
             id: lost.id.clone(),
             text,
             stream: lost.stream,
@@ -112,8 +112,13 @@ impl Loss<'_> {
     }
 
     /// What is said of a call that the server never saw.
-    fn not_done(&self, server: Option<&Rc<Server>>, why: Why) -> CallError {
-        if let (Some(server), Some(down)) = (server, &self.no_successor) {
+    fn not_done(
+        &self,
+        server: Option<&Rc<Server>>,
+        no_successor: Option<&str>,
+        why: Why,
+    ) -> CallError {
+        if let (Some(server), Some(down)) = (server, no_successor) {
             return server.down(down);
         }
         let fault = self.by.lost(false, self.why);
@@ -134,6 +139,13 @@ impl Loss<'_> {
             None => fault,
         }
     }
+}
+
+/// It is another instance that its client has now, which may have to be begun.
+fn look_again(mut lost: Lost) {
+    lost.past.was_written |= lost.stage == Stage::Written;
+    let text = lost.written.take().unwrap_or_default();
+    lost.client.clone().again_after(&lost.id, &text, lost.stream, lost.past);
 }
 
 fn fail(server: Option<&Rc<Server>>, lost: &Lost, fault: &CallError) {

@@ -19,10 +19,17 @@ const TOOLS: &str = r#"{"tools":[
 const NO_RULES: CallRules = CallRules { idle: None, within: None };
 const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_secs(10)) };
 
+/// A modern server, as it says of itself.
+const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
+
 fn known() -> Known {
+    known_of("s", legacy())
+}
+
+fn known_of(name: &str, introduction: Introduction) -> Known {
     let mut lists = Lists::default();
     lists.set(Kind::Tools, Page::read(Kind::Tools, TOOLS).unwrap().items);
-    Known::new("s", legacy(), lists)
+    Known::new(name, introduction, lists)
 }
 
 impl Play {
@@ -45,10 +52,14 @@ impl Play {
 
     /// Its successor comes up, and has not said yet what it offers.
     async fn come_back(&mut self) {
+        self.come_back_as(&legacy()).await;
+    }
+
+    async fn come_back_as(&mut self, introduction: &Introduction) {
         let (said, heard) = mpsc::channel(64);
         (self.said, self.sent) = (heard, Rc::default());
         let sent = self.sent.clone();
-        self.upstream = life(&self.hub, &self.server, said, sent, false, &legacy()).await;
+        self.upstream = life(&self.hub, &self.server, said, sent, false, introduction).await;
     }
 
     /// It will not come up.
@@ -303,6 +314,47 @@ async fn no_more_wait_than_may() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_wait_for_all_servers_together_than_may() {
+    here(async {
+        let park = ParkSettings { total_calls: 2, ..ParkSettings::default() };
+        let mut play = Play::known_with(park, NO_RULES).await;
+        let name = ServerName::new("t").unwrap();
+        let other = play.hub.server_of(&Arc::new(ServerSettings { name, ..settings(NO_RULES) }));
+        *other.known.borrow_mut() = Some(Rc::new(known_of("t", legacy())));
+        let client = play.client(&json!({}));
+        let call_other = |id: &str| {
+            client.ask(&json!(id), "tools/call", &json!({ "name": "t__x", "arguments": id }));
+        };
+        client.call_tool("read", "1");
+        play.sent();
+        play.die();
+        call_other("2");
+        assert_eq!((play.server.waiting(), other.waiting()), (1, 1));
+        for again in ["3", "4"] {
+            if again == "3" {
+                client.call_tool("x", again)
+            } else {
+                call_other(again)
+            }
+            let words = client.error();
+            for part in ["for all servers together", "`total-calls`", "is 2", "xy.kdl"] {
+                assert!(words.contains(part), "{words}");
+            }
+        }
+        // What goes makes room, and what is lost then has none any more.
+        play.come_back().await;
+        assert_eq!(play.names(), ["1"]);
+        call_other("5");
+        assert_eq!(play.hub.lot.waiting().0, 2);
+        play.die();
+        assert_eq!(client.outcomes(), [unknown("1")]);
+        client.conversation.close();
+        assert_eq!(play.hub.lot.waiting(), (0, 0), "who leaves gives all of it back");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_more_bytes_wait_or_are_kept_than_may() {
     here(async {
         let park = ParkSettings { bytes: 300, ..ParkSettings::default() };
@@ -433,6 +485,62 @@ async fn who_waits_for_an_instance_that_nobody_has_any_more_waits_for_the_right_
         play.server.configure(Arc::new(settings(NO_RULES)));
         play.server.find_others();
         assert_eq!(play.names(), ["1"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_by_an_instance_that_nobody_has_any_more_waits_for_the_right_one() {
+    here(async {
+        let play = Play::known().await;
+        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+        let mut numbers: Vec<u64> = play.hub.clients().iter().map(|it| it.number()).collect();
+        numbers.sort_unstable();
+        let [of_a, of_b] = [numbers[0], numbers[1]].map(Holder::Client);
+        a.call_tool("read", "a1");
+        b.call_tool("read", "b1");
+        play.sent();
+        a.call_tool("x", "a2");
+        // From now on each has its own. The last of what was shared ends only after that.
+        let own = ServerSettings { isolation: Isolation::Client, ..settings(NO_RULES) };
+        play.server.configure(Arc::new(own));
+        play.server.find_others();
+        play.server.set_down(HashMap::from([(of_b, "it crashes".to_owned())]));
+        play.die();
+        assert_eq!(b.outcomes(), [unknown("b1")], "nobody comes for this one");
+        assert!(a.heard().is_empty());
+        assert_eq!(play.server.take_all_waiting(Some(Holder::Shared)).len(), 0);
+        let waits = play.server.take_all_waiting(Some(of_a));
+        let ids: Vec<&str> = waits.iter().map(|it| &*it.id).collect();
+        assert_eq!(ids, [r#""a1""#, r#""a2""#], "in their order");
+        assert!(waits[0].past.was_written && !waits[1].past.was_written);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_an_earlier_life_can_have_done_it_is_known_in_every_round() {
+    here(async {
+        let introduction = Introduction::discovered(MODERN).unwrap();
+        let park = ParkSettings::default();
+        let mut play = Play::where_may_wait(park, NO_RULES, false, &introduction).await;
+        play.hub.learn(&play.server, &play.upstream, known_of("s", introduction.clone()));
+        let client = play.client(&json!({ "roots": {} }));
+        client.call_tool("read", "1");
+        play.sent();
+        play.die();
+        play.come_back_as(&introduction).await;
+        let (ours, _) = play.calls()[0];
+        let wanted = json!({ "q": { "method": "roots/list" } });
+        let result = json!({ "resultType": "input_required", "inputRequests": wanted });
+        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": result }));
+        let question = client.heard()[0]["id"].clone();
+        client.say(&json!({ "jsonrpc": "2.0", "id": question, "result": { "roots": [] } }));
+        // This life ends before it has seen the next round, and nobody comes after it.
+        play.die();
+        assert_eq!(play.server.waiting(), 1);
+        play.give_up("it crashes");
+        assert_eq!(client.outcomes(), [unknown("1")], "the first may have done it");
     })
     .await;
 }

@@ -15,6 +15,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
+use super::lot::{Load, Place};
 use super::{ADVICE, Server, Standing};
 use crate::bridge::rounds::Rounds;
 use crate::client::{Client, Open};
@@ -47,6 +48,8 @@ pub(crate) struct Waiting {
     /// It says everything of its client by itself.
     pub(super) is_modern: bool,
     pub(crate) past: Past,
+    /// Its room among the calls of all servers, while it waits.
+    place: Option<Place>,
     /// Ends the wait after a while.
     timer: Option<AbortHandle>,
 }
@@ -73,17 +76,13 @@ pub(crate) struct ToWait {
 impl Server {
     /// The place of a call among all of this server.
     pub(super) fn ticket(&self, past: &Past) -> u64 {
-        past.ticket.unwrap_or_else(|| self.next_ticket.replace(self.next_ticket.get() + 1))
+        past.ticket.unwrap_or_else(|| self.lot.next_ticket())
     }
 
     /// Whether there is room for one more call of this length.
     pub(crate) fn check_room(&self, length: usize) -> Result<(), CallError> {
-        let bytes = self.waiting_bytes.get() + length as u64;
-        if self.waiting() < self.park.calls && bytes <= self.park.bytes {
-            return Ok(());
-        }
-        let message = format!("too many calls wait for `{}`", self.name);
-        Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"))
+        let here = Load { calls: self.waiting(), bytes: self.waiting_bytes.get() };
+        self.lot.full(here, length).map_or(Ok(()), |bound| Err(bound.fault(&self.name)))
     }
 
     /// Has a call wait, for which there is room; where it is meanwhile, and whether it is the
@@ -93,12 +92,14 @@ impl Server {
         let (ticket, since) = (self.ticket(&past), past.waits_since.unwrap_or_else(Instant::now));
         (past.ticket, past.waits_since) = (Some(ticket), Some(since));
         let timer = Some(self.set_timer(ticket, self.gives_up_at(&past, since)));
-        let waits = Waiting { ticket, client, holder, id, text, stream, is_modern, past, timer };
+        let place = Some(self.lot.take(text.len()));
+        let waits =
+            Waiting { ticket, client, holder, id, text, stream, is_modern, past, place, timer };
         self.waiting_bytes.set(self.waiting_bytes.get() + waits.text.len() as u64);
         let mut waiting = self.waiting.borrow_mut();
         let is_first = !waiting.iter().any(|it| it.holder == holder);
-        let place = waiting.partition_point(|it| it.ticket < ticket);
-        waiting.insert(place, waits);
+        let position = waiting.partition_point(|it| it.ticket < ticket);
+        waiting.insert(position, waits);
         drop(waiting);
         self.counts.parked.set(self.counts.parked.get() + 1);
         self.count_waiting();
@@ -108,7 +109,7 @@ impl Server {
     /// How long a call waits: for its server, and as long as it may take in all.
     fn gives_up_at(&self, past: &Past, since: Instant) -> Instant {
         let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
-        let queue = since + self.park.queue;
+        let queue = since + self.lot.park.queue;
         all.map_or(queue, |all| all.min(queue))
     }
 
@@ -126,8 +127,9 @@ impl Server {
     /// A call has waited as long as it may.
     fn waited_enough(self: &Rc<Self>, ticket: u64) {
         let Some(waited) = self.take_waiting(ticket) else { return };
-        let since = waited.past.waits_since.map_or(self.park.queue, |since| since.elapsed());
-        let fault = self.too_late(&waited, since.min(self.park.queue));
+        let queue = self.lot.park.queue;
+        let since = waited.past.waits_since.map_or(queue, |since| since.elapsed());
+        let fault = self.too_late(&waited, since.min(queue));
         self.give_up(&waited, &fault);
         self.release(); // Somebody may have waited behind it.
     }
@@ -161,8 +163,9 @@ impl Server {
     pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
         let mut waiting = self.waiting.borrow_mut();
         let place = waiting.binary_search_by_key(&ticket, |it| it.ticket).ok()?;
-        let taken = waiting.remove(place)?;
+        let mut taken = waiting.remove(place)?;
         drop(waiting);
+        taken.place = None;
         self.waiting_bytes.set(self.waiting_bytes.get() - taken.text.len() as u64);
         self.count_waiting();
         Some(taken)
@@ -176,8 +179,13 @@ impl Server {
     pub(super) fn take_those(&self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let all = std::mem::take(&mut *self.waiting.borrow_mut());
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-        for one in all {
-            if is_meant(&one) { taken.push(one) } else { left.push_back(one) }
+        for mut one in all {
+            if is_meant(&one) {
+                one.place = None; // It may have to wait again, and needs no room twice.
+                taken.push(one);
+            } else {
+                left.push_back(one);
+            }
         }
         *self.waiting.borrow_mut() = left;
         let bytes: u64 = taken.iter().map(|it| it.text.len() as u64).sum();

@@ -98,6 +98,11 @@ impl Question {
         self.upstream.wire.put_first(self.ours);
     }
 
+    /// It is sent however much else the server is asked: it is to be seen whether that answers.
+    pub(crate) fn goes_beside(&self) {
+        self.upstream.wire.put_beside(self.ours);
+    }
+
     /// Nobody wants to know the answer.
     pub(crate) fn let_be(self) {
         if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {

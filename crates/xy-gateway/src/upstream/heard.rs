@@ -28,9 +28,4 @@ impl Upstream {
     pub(crate) fn heard_so_far(&self) -> (u64, u64) {
         (self.heard.messages.get(), self.heard.reads.get())
     }
-
-    /// Whether what is asked now waits because of how much it is asked at once.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.wire.is_held_back()
-    }
 }

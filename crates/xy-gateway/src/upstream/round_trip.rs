@@ -44,6 +44,7 @@ impl Upstream {
         let Ok(question) = self.ask(method, None) else {
             return RoundTrip::Silent { calls: before };
         };
+        question.goes_beside();
         match timeout(within, question.answer()).await {
             Ok(Ok(_)) => RoundTrip::Answered { took: began_at.elapsed() },
             Ok(Err(fault)) => RoundTrip::Broken(fault.to_string()),

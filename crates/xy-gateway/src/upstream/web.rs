@@ -117,6 +117,8 @@ pub(crate) struct Web {
     first: RefCell<HashMap<u64, u64>>,
     /// For calls that are under way: each has a connection.
     room: Semaphore,
+    /// Calls that need none: those that are to tell whether the server answers.
+    beside: RefCell<HashSet<u64>>,
     /// What has been read of answers that are not whole.
     reading: Rc<Cell<usize>>,
     /// The server has forgotten the session, and that is new.
@@ -189,6 +191,7 @@ impl Web {
             heads: Heads::default(),
             misses: Cell::new(0),
             room: Semaphore::new(MOST_AT_ONCE),
+            beside: RefCell::default(),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
             unsent: RefCell::default(),
@@ -288,6 +291,7 @@ impl Web {
     fn call_is_over(&self, call: u64) {
         self.calls.borrow_mut().remove(&call);
         self.unsent.borrow_mut().remove(&call);
+        self.beside.borrow_mut().remove(&call);
         let turn = self.first.borrow_mut().remove(&call);
         if let Some(turn) = turn {
             self.end_turn(turn);
@@ -347,10 +351,12 @@ impl Web {
         self.greeting.get() == Greeting::Call(call)
     }
 
-    /// Whether this call is one that nobody may keep waiting: a first word, or one that lasts.
+    /// Whether this call is one that nobody may keep waiting: a first word, one that lasts, or
+    /// one that is to tell whether the server answers.
     fn needs_no_room(&self, call: u64) -> bool {
         let is_ear = || self.upstream().is_some_and(|upstream| upstream.is_ear(call));
-        self.is_greeted_by(call) || self.probe.get() == Some(call) || is_ear()
+        let is_beside = self.beside.borrow().contains(&call);
+        self.is_greeted_by(call) || self.probe.get() == Some(call) || is_beside || is_ear()
     }
 
     /// The answer to a greeting may name the session.
@@ -441,10 +447,6 @@ impl Wire for Web {
         !self.unsent.borrow().contains(&place)
     }
 
-    fn is_held_back(&self) -> bool {
-        self.room.available_permits() == 0
-    }
-
     /// Whoever is greeted need not have taken what waits for that.
     fn waiting(&self) -> usize {
         if self.greeting.get() == Greeting::Due {
@@ -485,6 +487,13 @@ impl Wire for Web {
         for (call, task) in calls {
             task.abort();
             self.call_is_over(call);
+        }
+    }
+
+    fn put_beside(&self, call: u64) {
+        let is_under_way = self.calls.borrow().contains_key(&call);
+        if is_under_way {
+            self.beside.borrow_mut().insert(call);
         }
     }
 

@@ -29,11 +29,6 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Whether what is put now waits until something else is answered.
-    fn is_held_back(&self) -> bool {
-        false
-    }
-
     /// Whether the server reads some of what it is told outside of messages too, and a tool
     /// that cannot be called like that is none.
     fn has_heads(&self) -> bool {
@@ -43,6 +38,9 @@ pub(crate) trait Wire {
     /// What is put from now on is sent after the answer to this call, where it would not be by
     /// itself.
     fn put_first(&self, _call: u64) {}
+
+    /// This call, which was put just now, is sent however many others are under way.
+    fn put_beside(&self, _call: u64) {}
 
     /// What the session is called, if the server has given it a name.
     fn session(&self) -> Option<String> {

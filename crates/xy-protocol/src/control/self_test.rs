@@ -34,7 +34,8 @@ pub struct SelfTested {
     pub timestamp: Timestamp,
     /// What was looked at.
     pub health: TestedHealth,
-    /// What was repaired, and then found well.
+    /// What was repaired, and then found well; and servers that were started again without that
+    /// being proven.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub auto_repair: Vec<Repair>,
     /// What helps to understand it.
@@ -189,7 +190,7 @@ pub struct OrphanHealth {
     pub note: Option<String>,
 }
 
-/// Something that was broken, and is not any more.
+/// Something that was broken, and what was done about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Repair {
@@ -206,10 +207,20 @@ pub enum Repair {
         new_pid: Option<u32>,
         /// What was wrong.
         reason: String,
+        /// Whether it answered after that. If not, it does not, or has yet to come up.
+        #[serde(skip_serializing_if = "Clone::clone", default = "super::yes")]
+        proven: bool,
     },
     /// A folder was made again.
     FolderCreated {
         /// Which.
+        path: String,
+        /// What was wrong.
+        reason: String,
+    },
+    /// The daemon holds its lock again, without which a second one could start.
+    LockTaken {
+        /// Which file.
         path: String,
         /// What was wrong.
         reason: String,
@@ -330,8 +341,18 @@ mod tests {
                     previous_pid: None,
                     new_pid: Some(8),
                     reason: reason.clone(),
+                    proven: true,
+                },
+                Repair::WorkerRestarted {
+                    server: name("b"),
+                    client: None,
+                    previous_pid: Some(7),
+                    new_pid: None,
+                    reason: reason.clone(),
+                    proven: false,
                 },
                 Repair::FolderCreated { path: "/s".into(), reason: reason.clone() },
+                Repair::LockTaken { path: "/s".into(), reason: reason.clone() },
                 Repair::SocketCreated { path: "/s".into(), reason: reason.clone() },
                 Repair::ProcessesReaped { pids: vec![9], reason: reason.clone() },
             ],

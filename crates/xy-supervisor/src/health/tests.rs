@@ -82,7 +82,8 @@ fn a_sleep_of_the_machine_is_no_failure() {
 #[test]
 fn one_that_never_answers_is_not_asked_for_long_and_never_blamed() {
     let mut pulse = Pulse::default();
-    for _ in 0..3 {
+    // The first is asked so early that it does not count.
+    for _ in 0..4 {
         assert!(pulse.is_worth_asking(&rules()));
         assert_eq!(pulse.observe(failed(NONE), &rules(), false), Verdict::Nothing);
     }
@@ -91,6 +92,39 @@ fn one_that_never_answers_is_not_asked_for_long_and_never_blamed() {
     let tcp = HealthRules { probe: HealthProbe::Tcp, ..rules() };
     assert!(pulse.is_worth_asking(&tcp));
     assert_eq!(pulse.observe(failed(NONE), &tcp, false), Verdict::Suspect(1));
+}
+
+#[test]
+fn whether_it_answers_is_found_out_early_and_once() {
+    let interval = rules().interval;
+    let mut pulse = Pulse::default();
+    let mut waits = Vec::new();
+    for _ in 0..70 {
+        waits.push(pulse.wait(&rules()));
+        assert_eq!(pulse.observe(not_made(), &rules(), false), Verdict::Nothing);
+    }
+    let early = [1, 2, 4, 8, 16, 30, 30].map(Duration::from_secs);
+    assert_eq!(waits[..7], early, "while it cannot be asked");
+    assert!(waits[7..].iter().all(|wait| *wait == interval));
+    assert_eq!(pulse.afresh().wait(&rules()), SECOND, "it was never asked");
+
+    let mut ignores = Pulse::default();
+    let _ = ignores.observe(failed(NONE), &rules(), false);
+    assert_eq!((ignores.wait(&rules()), ignores.afresh().wait(&rules())), (interval, interval));
+    let mut answers = Pulse::default();
+    let _ = answers.observe(answered(), &rules(), false);
+    assert_eq!((answers.wait(&rules()), answers.afresh().wait(&rules())), (interval, interval));
+
+    // Who asks more often anyway, or by name, is not asked otherwise.
+    let hasty = HealthRules { interval: SECOND / 10, ..rules() };
+    assert_eq!(Pulse::default().wait(&hasty), SECOND / 10);
+    let tcp = HealthRules { probe: HealthProbe::Tcp, ..rules() };
+    assert_eq!(Pulse::default().wait(&tcp), interval);
+    // One chance more than the early one is left, whatever `failures` says.
+    let strict = HealthRules { failures: 1, ..rules() };
+    let mut slow = Pulse::default();
+    let _ = slow.observe(failed(NONE), &strict, false);
+    assert!(slow.is_worth_asking(&strict));
 }
 
 #[test]

@@ -36,6 +36,7 @@ enum Fact {
     StartAsked,
     StopAsked,
     RestartAsked,
+    RepairAsked,
     RetireAsked,
     NewProcess,
     NewRules,
@@ -307,6 +308,9 @@ impl Book {
             (Event::StartRequested, _) => Fact::StartAsked,
             (Event::StopRequested, _) => Fact::StopAsked,
             (Event::RestartRequested, _) => Fact::RestartAsked,
+            (Event::RepairRequested(_), Must::BeReady | Must::Wait { .. } | Must::HaveFailed) => {
+                Fact::RepairAsked
+            }
             (Event::RetireRequested, _) => Fact::RetireAsked,
             (Event::ProcessChanged, _) => Fact::NewProcess,
             (Event::RulesChanged, _) => Fact::NewRules,
@@ -327,9 +331,14 @@ impl Book {
             (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
             (Event::Unhealthy(_), Must::BeReady) => Fact::Hung,
             // Too late.
-            (Event::Ready | Event::Unfit(_) | Event::Unhealthy(_) | Event::DeadlineReached, _) => {
-                return None;
-            }
+            (
+                Event::Ready
+                | Event::Unfit(_)
+                | Event::Unhealthy(_)
+                | Event::RepairRequested(_)
+                | Event::DeadlineReached,
+                _,
+            ) => return None,
             (
                 Event::Torn | Event::Preparing | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_),
                 _,
@@ -357,7 +366,9 @@ impl Book {
         nobody_lives
             && is_wanted
             && match fact {
-                Fact::StartAsked | Fact::RestartAsked | Fact::NewProcess => true,
+                Fact::StartAsked | Fact::RestartAsked | Fact::RepairAsked | Fact::NewProcess => {
+                    true
+                }
                 Fact::NewRules => *before == Must::HaveFailed,
                 Fact::Ended(_) => self.is_followed_as_asked(self.entries.len() - 1),
                 _ => false,
@@ -379,6 +390,7 @@ impl Fact {
             self,
             Self::StopAsked
                 | Self::RestartAsked
+                | Self::RepairAsked
                 | Self::RetireAsked
                 | Self::NewProcess
                 | Self::NeverReady
@@ -666,6 +678,7 @@ fn any_action() -> impl Strategy<Value = Action> {
         2 => Just(Action::Ask(Event::StartRequested)),
         1 => Just(Action::Ask(Event::StopRequested)),
         1 => Just(Action::Ask(Event::RestartRequested)),
+        1 => Just(Action::Ask(Event::RepairRequested("it hangs".into()))),
         1 => any_rules().prop_map(Action::ChangeProcess),
         1 => any_rules().prop_map(Action::ChangeRules),
     ]

@@ -139,6 +139,11 @@ pub enum Reason {
     StopRequested,
     /// A restart was asked for.
     RestartRequested,
+    /// It was found broken and is started again.
+    Repaired(
+        /// Who found it, and what.
+        String,
+    ),
     /// Its file is gone, or the daemon ends.
     RetireRequested,
     /// Its file says something else now.
@@ -232,7 +237,10 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
-            Self::Unfit(why) | Self::Unhealthy(why) | Self::Unreachable(why) => write!(f, "{why}"),
+            Self::Repaired(why)
+            | Self::Unfit(why)
+            | Self::Unhealthy(why)
+            | Self::Unreachable(why) => write!(f, "{why}"),
             Self::TriedAgain { attempt } => write!(f, "attempt {attempt} to reach it"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),

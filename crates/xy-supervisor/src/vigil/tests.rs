@@ -64,13 +64,48 @@ async fn health_is_unknown_until_the_first_probe_is_answered() {
     let server = begin(&launcher, settings("a"));
     reaches(&server, |now| now.state() == ServerState::Running).await;
     assert_eq!(server.now().health, Health::Unknown);
-    sleep(29 * SECOND).await;
+    sleep(SECOND / 2).await;
     assert_eq!((server.now().health, launcher.probes()), (Health::Unknown, 0));
-    sleep(2 * SECOND).await;
+    sleep(SECOND).await;
     assert_eq!((server.now().health, launcher.probes()), (Health::Healthy, 1));
+    sleep(29 * SECOND).await;
+    assert_eq!(launcher.probes(), 1, "from now on the interval counts");
     sleep(AGES).await;
     assert_eq!(launcher.launches(), 1);
     assert!(launcher.probes() >= 119, "one each 30 s: {}", launcher.probes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_hangs_before_its_first_regular_probe_is_found_too() {
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let server = begin(&launcher, settings("a"));
+    sleep(2 * SECOND).await;
+    launcher.bears(SILENT);
+    reaches(&server, |now| now.state() == ServerState::Stopping).await;
+    assert!(matches!(server.now().life.reason, Reason::Unhealthy(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_it_answers_is_asked_once_for_all_lives() {
+    for bearing in [ANSWERS, SILENT] {
+        let launcher = FakeLauncher::each_lives_on();
+        launcher.bears(bearing);
+        let server = begin(&launcher, settings("a"));
+        sleep(10 * SECOND).await;
+        assert_eq!(launcher.probes(), 1);
+        for lives in 2..5 {
+            server.request(Event::RestartRequested).await.unwrap();
+            sleep(29 * SECOND).await;
+            assert_eq!((launcher.launches(), launcher.probes()), (lives, 1), "{bearing:?}");
+        }
+        // Another program is another server.
+        let mut other = settings("a");
+        process_of(&mut other).command = "another".into();
+        server.reconfigure(Event::ProcessChanged, Arc::new(other)).await.unwrap();
+        sleep(10 * SECOND).await;
+        assert_eq!(launcher.probes(), 2, "{bearing:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +188,7 @@ async fn one_that_never_answers_is_left_in_peace() {
     let server = begin(&launcher, settings("a"));
     sleep(24 * AGES).await;
     assert_eq!(launcher.launches(), 1);
-    assert_eq!(launcher.probes(), 3, "it is not asked any more");
+    assert_eq!(launcher.probes(), 4, "it is not asked any more");
     assert_eq!(server.now().health, Health::Unknown);
 }
 

@@ -32,7 +32,9 @@ pub(crate) fn render(tested: &SelfTested) -> String {
         text += "\n";
     }
     for repair in &tested.auto_repair {
-        text += &format!("{} {}\n", paint(YELLOW, "repaired:"), repaired(repair));
+        let is_proven = !matches!(repair, Repair::WorkerRestarted { proven: false, .. });
+        let word = if is_proven { "repaired:" } else { "not proven:" };
+        text += &format!("{} {}\n", paint(YELLOW, word), repaired(repair));
     }
     let style = if tested.success { GREEN } else { RED };
     text + &paint(style.bold(), safe_text(&tested.summary)) + "\n"
@@ -130,6 +132,9 @@ fn repaired(repair: &Repair) -> String {
         Repair::FolderCreated { path, reason } => {
             format!("the folder {path} was made again: {reason}")
         }
+        Repair::LockTaken { path, reason } => {
+            format!("the daemon's lock {path} was taken again: {reason}")
+        }
         Repair::SocketCreated { path, reason } => {
             format!("the socket {path} was made again: {reason}")
         }
@@ -172,6 +177,8 @@ mod tests {
             "autoRepair": [
                 { "action": "worker_restarted", "server": "longer", "client": 9, "previousPid": 4,
                   "newPid": 5, "reason": "it did not answer" },
+                { "action": "worker_restarted", "server": "bad", "previousPid": 6, "newPid": null,
+                  "reason": "it had ended", "proven": false },
                 { "action": "processes_reaped", "pids": [7], "reason": "no server owned them" }
             ],
             "diagnostics": {

@@ -81,6 +81,44 @@ fn a_server_that_hangs_is_replaced() {
 }
 
 #[test]
+fn a_server_that_is_deadlocked_is_replaced_and_the_journal_says_by_whom() {
+    let home = closed_home();
+    let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
+    // It is not known to answer: no probe would ever find it.
+    home.server("hangs", &format!("{kdl}stop {{ grace \"1s\" }}\nhealth {{ probe \"off\" }}\n"));
+    let daemon = home.daemon();
+    let hangs = running(&home, "hangs");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
+
+    let mended = tested(&home);
+
+    let why = "it did not answer two questions in a row";
+    let repair = &mended["autoRepair"][0];
+    assert_eq!((&repair["previousPid"], &repair["reason"]), (&json!(hangs), &json!(why)));
+    assert_eq!(repair.get("proven"), None, "what is proven is not said: {mended:#}");
+    assert_eq!(mended["success"], true, "{mended:#}");
+    assert!(!is_alive(hangs));
+    assert_eq!(client.call_text("hangs__echo", json!({ "message": "a" })), "a");
+    client.close();
+
+    // What a later daemon tells of it.
+    daemon.kill9();
+    home.daemon();
+    running(&home, "hangs");
+    let later = tested(&home);
+    let history = later["diagnostics"]["restartHistory"].as_array().unwrap();
+    let told: Vec<_> = history.iter().map(|it| it["reason"].as_str().unwrap()).collect();
+    assert_eq!(told, [format!("self-test: {why}")], "{later:#}");
+    let report = home.xy_json(&["diagnostics"]);
+    assert_eq!(&report["restart_history"], &later["diagnostics"]["restartHistory"]);
+    let events = home.xy(&["events", "--history", "20", "--no-follow"]);
+    assert!(events.stdout.contains(&format!("self-test: {why}")), "{events:#?}");
+    home.finish();
+}
+
+#[test]
 fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
     let home = closed_home();
     let rules = "restart { max-attempts 1; backoff-initial \"2s\"; jitter #false }\n";

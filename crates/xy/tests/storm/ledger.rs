@@ -88,7 +88,8 @@ pub(crate) struct Rules {
     /// Servers that do not come back: what was not done is refused, and what may be done twice
     /// may be of unknown outcome.
     pub(crate) doomed: BTreeSet<usize>,
-    /// Servers to which calls go on connections of their own, and so in no order.
+    /// Servers to which calls go on connections of their own, so that those which are under way
+    /// at the same time are in no order.
     pub(crate) unordered: BTreeSet<usize>,
     /// What may be done twice may be of unknown outcome: whoever has it cannot tell that it may.
     pub(crate) may_be_unknown: bool,
@@ -131,6 +132,7 @@ pub(crate) fn check(ledger: &Ledger, rules: &Rules) -> (Tally, Vec<String>) {
         faults.push(format!("{number} was done by {servers:?}, and never asked for"));
     }
     faults.extend(disorder(ledger, rules));
+    faults.extend(lateness(ledger));
     (tally, faults)
 }
 
@@ -224,6 +226,26 @@ fn disorder(ledger: &Ledger, rules: &Rules) -> Vec<String> {
             {
                 faults.push(format!("server {server} did {before} before {number}"));
             }
+        }
+    }
+    faults
+}
+
+/// What was done after something that was only sent once it had its answer. This holds at every
+/// server, however it is reached, and whoever the clients are.
+fn lateness(ledger: &Ledger) -> Vec<String> {
+    let calls: BTreeMap<u64, &Call> = ledger.calls.iter().map(|it| (it.number, it)).collect();
+    let mut faults = Vec::new();
+    for (server, numbers) in ledger.records.iter().enumerate() {
+        let mut latest: Option<&Call> = None;
+        for call in numbers.iter().filter_map(|number| calls.get(number).copied()) {
+            if let (Some(latest), [(answered_at, _)]) = (latest, &call.answers[..])
+                && *answered_at < latest.sent_at
+            {
+                let (late, early) = (call.number, latest.number);
+                faults.push(format!("server {server} did {late}, which was over, after {early}"));
+            }
+            latest = latest.filter(|it| it.sent_at >= call.sent_at).or(Some(call));
         }
     }
     faults
@@ -415,6 +437,18 @@ mod tests {
         assert_eq!(faults, [""; 0]);
         let rules = Rules { unordered: [0].into(), ..Rules::default() };
         assert_eq!(check(&ledger(calls(Some(4)), &[1, 3, 2]), &rules).1, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_done_after_it_was_answered_is_seen_at_every_server() {
+        let calls = || [1, 5, 30].map(|number| call(number, Kind::Idempotent, &[done()])).to_vec();
+        let rules = Rules { unordered: [0].into(), ..Rules::default() };
+        let faults = |record: &[u64]| check(&ledger(calls(), record), &rules).1;
+        assert_eq!(faults(&[5, 1, 30]), [""; 0], "these were under way at the same time");
+        assert_eq!(faults(&[1, 30, 5]), ["server 0 did 5, which was over, after 30"]);
+        assert_eq!(faults(&[1, 5, 30, 1]), ["server 0 did 1, which was over, after 30"]);
+        let lines = calls().into_iter().map(|call| Call { line: None, ..call }).collect();
+        assert_eq!(check(&ledger(lines, &[1, 30, 5]), &rules).1.len(), 1, "whoever the client is");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What the tests of a real daemon have in common: short words for long asks.
 #![allow(dead_code, reason = "each test file uses its own part of it")]
 
+#[cfg(target_os = "linux")]
+pub(crate) mod disk;
+
 use std::path::Path;
 use std::time::Duration;
 

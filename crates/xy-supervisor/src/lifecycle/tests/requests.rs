@@ -77,6 +77,33 @@ fn a_restart_is_one_thing() {
 }
 
 #[test]
+fn a_repair_starts_again_what_is_broken_and_tells_why() {
+    let repair = || Event::RepairRequested("self-test: it hangs".into());
+    let mut play = Play::running(steady());
+    assert_eq!(play.sees(repair()), Some(Effect::Stop));
+    assert_eq!(play.says(), "self-test: it hangs");
+    assert_eq!(play.sees(clean_exit()), Some(Effect::Launch));
+    assert_eq!(play.says(), "self-test: it hangs", "so the new life is told why it began");
+    assert_eq!(play.sees(repair()), None, "it has begun already");
+    for mut play in [Play::in_backoff(steady()), Play::failed()] {
+        assert_eq!(play.sees(repair()), Some(Effect::Launch));
+        assert_eq!(play.says(), "self-test: it hangs");
+        assert_eq!(play.life.tally.restart_count, 0);
+    }
+}
+
+#[test]
+fn a_repair_never_undoes_a_stop() {
+    let repair = || Event::RepairRequested("self-test: it hangs".into());
+    let mut play = Play::running(steady());
+    play.sees(Event::StopRequested);
+    assert_eq!(play.sees(repair()), None);
+    play.sees(clean_exit());
+    assert_eq!(play.sees(repair()), None);
+    assert_eq!((play.life.state, play.life.wanted), (State::Stopped, Wanted::Down));
+}
+
+#[test]
 fn a_restart_starts_what_is_down() {
     for mut play in [Play::new(steady()), Play::in_backoff(steady()), Play::failed()] {
         assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Launch));

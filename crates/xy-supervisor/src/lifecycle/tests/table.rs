@@ -92,6 +92,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("StartRequested", Event::StartRequested),
         ("StopRequested", Event::StopRequested),
         ("RestartRequested", Event::RestartRequested),
+        ("RepairRequested", Event::RepairRequested("it hangs".into())),
         ("RetireRequested", Event::RetireRequested),
         ("ProcessChanged", Event::ProcessChanged),
         ("RulesChanged", Event::RulesChanged),

@@ -1,11 +1,15 @@
 //! A server that does one thing at a time, with `--dull`: while it does, it hears nothing.
 //!
 //! - `spin` keeps a core busy, `stall` waits, `mutter` waits and writes to its stderr
+//! - `deadlock` answers, and then two threads wait for each other: nothing is read any more, and
+//!   not even TERM ends it
 //!
 //! And what it says to those who want to know how it is: `--ignore-ping`, and over HTTP
 //! `--well-after N`, the number of GETs that are answered with 503 before the first with 200.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,7 +18,10 @@ use xy_testkit::standin::{self, Output};
 use crate::answer::Call;
 use crate::server::Server;
 
-const TOOLS: [&str; 3] = ["spin", "stall", "mutter"];
+const TOOLS: [&str; 4] = ["spin", "stall", "mutter", "deadlock"];
+
+/// Both are needed for anything; who is deadlocked has one of them in each of two threads.
+static LOCKS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 
 /// How often it mutters.
 const MUTTERS: Duration = Duration::from_millis(20);
@@ -38,6 +45,10 @@ pub(crate) fn call(server: &Server, call: &Call) -> bool {
     match call.tool.as_str() {
         "spin" => standin::keep_busy(time),
         "stall" => standin::linger(time),
+        "deadlock" => {
+            call.text("done");
+            deadlock();
+        }
         _ => {
             for _ in 0..time.as_millis() / MUTTERS.as_millis() {
                 standin::linger(MUTTERS);
@@ -47,6 +58,28 @@ pub(crate) fn call(server: &Server, call: &Call) -> bool {
     }
     call.text("done");
     true
+}
+
+/// Whoever would end this process orderly needs all of it.
+pub(crate) fn wait_for_locks() {
+    drop(LOCKS.each_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner)));
+}
+
+/// Two threads take two locks, each in another order. Never returns.
+fn deadlock() {
+    let [one, two] = &LOCKS;
+    let both_have_one = Arc::new(Barrier::new(2));
+    let takes = |first: &'static Mutex<()>, second: &'static Mutex<()>| {
+        let both_have_one = Arc::clone(&both_have_one);
+        move || {
+            let _first = first.lock();
+            both_have_one.wait();
+            let _second = second.lock();
+        }
+    };
+    let other = thread::spawn(takes(two, one));
+    takes(one, two)();
+    let _ = other.join(); // It comes to this as little as we do.
 }
 
 /// The status of the answer to a GET.

@@ -93,6 +93,7 @@ fn end_on_term() {
     let mut wait = Wait::for_term_only();
     thread::spawn(move || {
         wait.next(None);
+        dull::wait_for_locks();
         Output::Stderr.say("stopping: TERM");
         die(0)
     });
