@@ -40,7 +40,7 @@ fn telling(state: ServerState) -> u8 {
         ServerState::Stopping => 3,
         ServerState::Starting => 2,
         ServerState::Running => 1,
-        ServerState::Stopped => 0,
+        ServerState::Asleep | ServerState::Stopped => 0,
     }
 }
 
@@ -120,7 +120,11 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
         State::Starting { .. } => Step::GiveUpWaiting,
         State::Backoff { .. } => Step::Restart,
         State::Stopping { .. } => Step::Kill,
-        State::Stopped | State::Running { .. } | State::Failed | State::Retired => return None,
+        State::Stopped
+        | State::Running { .. }
+        | State::Asleep { .. }
+        | State::Failed
+        | State::Retired => return None,
     };
     let left = state.deadline()?.saturating_duration_since(now);
     let left = match what {

@@ -130,6 +130,9 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         is_shared && server.is_shown() && server.known.borrow().is_none()
     };
+    for server in hub.servers().iter().filter(|it| is_meant(it) && is_unknown(it)) {
+        hub.want_for(server, Holder::Shared);
+    }
     let mut news = hub.news();
     let _ = timeout(PATIENCE, async {
         while hub.servers().iter().filter(|it| is_meant(it)).any(is_unknown) {
@@ -182,7 +185,8 @@ async fn request(
     if let Standing::Down(why) = &*server.standing.borrow() {
         return Err(server.down(why));
     }
-    if server.settings.borrow().isolation == Isolation::Client {
+    let is_alone = server.settings.borrow().isolation == Isolation::Client;
+    if is_alone || server.is_away(Holder::Shared) {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
         let answer = visit.ask(method, params, Some(within)).await?;
         return whole(String::from_utf8_lossy(&answer).into_owned());

@@ -18,6 +18,7 @@ mod gateway;
 mod held;
 pub mod http;
 mod hub;
+mod idle;
 mod level;
 mod life;
 mod local;

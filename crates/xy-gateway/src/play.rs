@@ -38,6 +38,7 @@ use crate::upstream::wire::Wire;
 mod attribution;
 mod ears;
 mod eras;
+mod idle;
 mod park;
 mod patience;
 mod round_trip;
@@ -126,11 +127,22 @@ impl Play {
         is_adopted: bool,
         introduction: &Introduction,
     ) -> Self {
+        Self::under(Arc::new(Nobody), settings(calls), park, is_adopted, introduction).await
+    }
+
+    /// The same of any server, under any daemon.
+    async fn under(
+        control: Arc<dyn Control>,
+        settings: ServerSettings,
+        park: ParkSettings,
+        is_adopted: bool,
+        introduction: &Introduction,
+    ) -> Self {
         let (seen, _) = watch::channel(Seen::default());
         let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
         let parked = (Parked::new(Key::of(b"secret"), 1), park);
-        let hub = Hub::new(manifests, Arc::new(Nobody), 1, seen, parked);
-        let server = hub.server_of(&Arc::new(settings(calls)));
+        let hub = Hub::new(manifests, control, 1, seen, parked);
+        let server = hub.server_of(&Arc::new(settings));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
         let upstream = life(&hub, &server, said, sent.clone(), is_adopted, introduction).await;

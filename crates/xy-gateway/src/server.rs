@@ -1,5 +1,6 @@
 //! One server, as clients meet it: whether it is there, and what is known of it.
-//! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns.
+//! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns,
+//! `server/sleep.rs` knows which of its instances sleep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -24,6 +25,7 @@ use crate::upstream::{Caller, Request, Upstream, Watch};
 
 mod hunch;
 mod park;
+mod sleep;
 mod turn;
 
 pub(crate) use hunch::Hunch;
@@ -63,6 +65,7 @@ pub(crate) struct Server {
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
+    sleep: sleep::Sleep,
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
     waiting_bytes: Cell<u64>,
@@ -122,6 +125,7 @@ impl Server {
             urgent: Cell::new(0),
             upstreams: RefCell::default(),
             down: RefCell::default(),
+            sleep: sleep::Sleep::default(),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
             next_ticket,
@@ -190,12 +194,14 @@ impl Server {
             upstream.take_turns();
         }
         upstream.may_park(self.park);
+        upstream.set_dated(self.settings.borrow().rules.may_sleep());
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
     /// It is configured like this now. What runs another program may ask nobody anything.
     pub(crate) fn configure(&self, settings: Arc<ServerSettings>) {
         let before = self.settings.replace(settings);
+        self.rules_may_have_changed(&before);
         if before.kind != self.settings.borrow().kind {
             self.asks.set(false);
             self.said.take();

@@ -160,6 +160,9 @@ pub(crate) struct Upstream {
     patience: Cell<Duration>,
     /// How much it has said.
     heard: heard::Heard,
+    /// When a call of it last began or ended, where anybody wants to know that.
+    called_at: Cell<Instant>,
+    is_dated: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -258,6 +261,8 @@ impl Upstream {
             most_kept: Cell::new(0),
             patience: Cell::new(Duration::ZERO),
             heard: heard::Heard::default(),
+            called_at: Cell::new(Instant::now()),
+            is_dated: Cell::new(false),
         })
     }
 
@@ -298,9 +303,37 @@ impl Upstream {
         calls.values().filter(is_waited_for).count()
     }
 
+    /// How many calls are open that are not our own.
+    pub(crate) fn calls_of_others(&self) -> usize {
+        let is_other = |call: &&Call| {
+            matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
+        };
+        self.calls.borrow().values().filter(is_other).count()
+    }
+
+    /// From now on it is known when it is called, or no more.
+    pub(crate) fn set_dated(&self, is_dated: bool) {
+        if self.is_dated.replace(is_dated) != is_dated {
+            self.called_at.set(Instant::now());
+        }
+    }
+
+    /// When a call of it last began or ended, if that is known.
+    pub(crate) fn called_at(&self) -> Instant {
+        self.called_at.get()
+    }
+
+    /// A call of it begins or ends.
+    fn is_called(&self) {
+        if self.is_dated.get() {
+            self.called_at.set(Instant::now());
+        }
+    }
+
     /// Sends a request on, under an id of ours; answers that id.
     pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
         self.check_room()?;
+        self.is_called();
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -532,6 +565,7 @@ impl Upstream {
                 self.call_is_over();
             }
             Some(Caller::Own(answer) | Caller::Visitor(answer) | Caller::Ears(answer)) => {
+                self.is_called(); // By a visitor, for one.
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }

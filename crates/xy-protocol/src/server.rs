@@ -131,6 +131,8 @@ pub enum ServerState {
     Failed,
     /// Being ended.
     Stopping,
+    /// Not there, as nobody uses it; the next call starts it.
+    Asleep,
 }
 
 impl ServerState {
@@ -143,6 +145,7 @@ impl ServerState {
             Self::Restarting => "restarting",
             Self::Failed => "failed",
             Self::Stopping => "stopping",
+            Self::Asleep => "asleep",
         }
     }
 

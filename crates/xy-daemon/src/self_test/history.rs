@@ -36,7 +36,7 @@ fn is_restart(change: &Transition) -> bool {
         (Restarting | Failed, Starting) => change.reason == Reason::StartRequested,
         (_, Stopping) => !matches!(
             change.reason,
-            Reason::StopRequested | Reason::RetireRequested | Reason::StopOverdue
+            Reason::StopRequested | Reason::RetireRequested | Reason::StopOverdue | Reason::Idle(_)
         ),
         _ => false,
     }

@@ -25,6 +25,11 @@ impl Hub {
         self.houses.borrow().values().any(|house| house.number == number)
     }
 
+    /// Whether requests of such clients are open.
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.houses.borrow().values().any(|house| house.number == number && house.open > 0)
+    }
+
     /// A request of somebody comes in whom the door cannot tell from others that have the same
     /// token and say the same of themselves.
     pub(crate) fn house(&self, client: &Client, info: Option<&str>) {

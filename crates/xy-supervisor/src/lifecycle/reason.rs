@@ -135,6 +135,15 @@ pub enum Reason {
     Probed,
     /// A start was asked for.
     StartRequested,
+    /// It starts when it is first used.
+    NotUsed,
+    /// Somebody uses it.
+    Woken,
+    /// Nobody used it.
+    Idle(
+        /// What whoever spoke with it says of that.
+        String,
+    ),
     /// A stop was asked for.
     StopRequested,
     /// A restart was asked for.
@@ -223,6 +232,8 @@ impl fmt::Display for Reason {
             Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
             Self::Probed => write!(f, "it did not bear its first question, and is asked another"),
             Self::StartRequested => write!(f, "start requested"),
+            Self::NotUsed => write!(f, "it starts when it is first used"),
+            Self::Woken => write!(f, "somebody uses it"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),
             Self::RetireRequested => write!(f, "removed, or the daemon is ending"),
@@ -232,7 +243,9 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
-            Self::Unfit(why) | Self::Unhealthy(why) | Self::Unreachable(why) => write!(f, "{why}"),
+            Self::Unfit(why) | Self::Unhealthy(why) | Self::Unreachable(why) | Self::Idle(why) => {
+                write!(f, "{why}")
+            }
             Self::TriedAgain { attempt } => write!(f, "attempt {attempt} to reach it"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),

@@ -152,6 +152,7 @@ mod limits;
 mod policies;
 
 mod requests;
+mod sleep;
 
 mod reloads;
 

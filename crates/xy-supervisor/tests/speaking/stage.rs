@@ -153,6 +153,7 @@ impl Home {
             let remotes = RemoteLauncher::new(speaker);
             let launcher = Arc::new(EveryLauncher { processes, remotes });
             let parts = FleetParts {
+                limits: xy_config::settings::InstanceSettings::default(),
                 added: AddedServers::default(),
                 added_file: locks_dir.join("added.json"),
                 launcher,
