@@ -200,7 +200,14 @@ fn limits_used(instance: &InstanceHandle) -> RestartLimits {
 
 fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
     let now = instance.now();
-    InstanceEntry { holder: client_of(instance.key()), pid: now.pid, state: now.state() }
+    InstanceEntry {
+        holder: client_of(instance.key()),
+        pid: now.pid,
+        state: now.state(),
+        clients: Vec::new(), // The gateway knows.
+        memory_bytes: None,  // The kernel does.
+        cpu_ms: None,
+    }
 }
 
 /// The client that an instance is for, unless all share it.

@@ -26,7 +26,7 @@ use xy_supervisor::speak::{Line, Speak};
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
 use crate::control::Control;
-use crate::desk::{Question, Seen, Tool};
+use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
@@ -235,6 +235,11 @@ impl Desk {
         within: Duration,
     ) -> Result<RoundTrip, CallError> {
         self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
+    }
+
+    /// Which clients use each instance of a server.
+    pub async fn users(&self, server: String) -> Result<Users, CallError> {
+        self.ask(|reply| Question::Users { server, reply }).await
     }
 
     /// The gateway's numbers, as `/metrics` writes them.

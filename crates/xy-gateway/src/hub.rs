@@ -415,6 +415,7 @@ impl Hub {
         }
         self.give_up_parked(client);
         for server in self.servers() {
+            server.forget_user(number);
             if server.holder(client) == Holder::Client(number) {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
             }

@@ -183,6 +183,13 @@ impl Server {
         all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
     }
 
+    /// These clients have gone.
+    pub(crate) fn forget_user(&self, house: u64) {
+        for upstream in self.upstreams.borrow().values() {
+            upstream.forget_user(house);
+        }
+    }
+
     /// Whether any of its instances lives.
     pub(crate) fn has_instances(&self) -> bool {
         !self.upstreams.borrow().is_empty()
@@ -284,6 +291,7 @@ impl Server {
             across,
         };
         let ours = upstream.forward(request, caller)?;
+        upstream.is_used_by(client.house());
         if was_sent {
             self.count_again();
         }

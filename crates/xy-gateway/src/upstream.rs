@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -162,6 +162,10 @@ pub(crate) struct Upstream {
     heard: heard::Heard,
     /// When a call of it last began or ended, where anybody wants to know that.
     called_at: Cell<Instant>,
+    /// Who has called it and is still there.
+    users: RefCell<BTreeSet<u64>>,
+    /// Who did last.
+    last_user: Cell<u64>,
     is_dated: Cell<bool>,
 }
 
@@ -262,6 +266,8 @@ impl Upstream {
             patience: Cell::new(Duration::ZERO),
             heard: heard::Heard::default(),
             called_at: Cell::new(Instant::now()),
+            users: RefCell::default(),
+            last_user: Cell::new(0),
             is_dated: Cell::new(false),
         })
     }
@@ -309,6 +315,24 @@ impl Upstream {
             matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
         };
         self.calls.borrow().values().filter(is_other).count()
+    }
+
+    /// Clients of this house call it.
+    pub(crate) fn is_used_by(&self, house: u64) {
+        if self.last_user.replace(house) != house {
+            self.users.borrow_mut().insert(house);
+        }
+    }
+
+    /// They have gone.
+    pub(crate) fn forget_user(&self, house: u64) {
+        self.users.borrow_mut().remove(&house);
+        self.last_user.set(0);
+    }
+
+    /// Who has called it and is still there.
+    pub(crate) fn users(&self) -> Vec<u64> {
+        self.users.borrow().iter().copied().collect()
     }
 
     /// From now on it is known when it is called, or no more.

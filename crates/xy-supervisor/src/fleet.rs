@@ -200,10 +200,10 @@ impl Fleet {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
         let (usage, measured) = watch::channel(room::Usage::default());
-        let measuring =
-            room::keep_measured(parts.limits, roster.clone(), usage, commands.downgrade());
+        let measuring = room::keep_measured(parts.limits, roster.clone(), usage);
         let mut owner = Owner {
             measured,
+            measuring: JoinSet::new(),
             kept: parts.wishes.clone(),
             wishes: parts.wishes.clone(),
             added: parts.added.clone(),
@@ -217,7 +217,7 @@ impl Fleet {
             owner.adopt(one);
         }
         if owner.parts.limits.memory.is_some() {
-            owner.tasks.spawn(measuring);
+            owner.measuring.spawn(measuring);
         }
         tokio::spawn(owner.run(queue));
         Self { commands, roster, changes }

@@ -319,3 +319,78 @@ fn one_that_cannot_come_up_is_given_up_and_whoever_waits_is_told() {
     refused(&home, "start", json!({ "name": "broken" }));
     home.finish();
 }
+
+#[test]
+fn over_the_most_who_was_used_least_recently_goes_and_if_nobody_may_the_caller_is_told() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 2 }\n");
+    for name in ["a", "b", "c"] {
+        serve(&home, name, &[], LAZY);
+    }
+    home.daemon();
+    let one = client(&home);
+    for (name, asleep) in [("a", ""), ("b", ""), ("c", "a"), ("a", "b"), ("b", "c")] {
+        who(&one, name);
+        if !asleep.is_empty() {
+            home.wait_for_state(asleep, "asleep");
+        }
+        home.wait_until("no more than two are there", || servers_alive(&home).len() <= 2);
+    }
+    // Now all places are in use.
+    let calls = ["a", "b"].map(|name| one.start_call(&format!("{name}__never"), json!({})));
+    linger(A_WHILE);
+    let answer = one.call("c__who", json!({}));
+    assert_eq!(answer["error"]["code"], -32008, "{answer}");
+    let words = answer["error"].to_string();
+    for word in ["c", "2 instances", "a 1, b 1", "instances { … }"] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    one.cancel(&json!(calls[0]));
+    who(&one, "c");
+    home.finish();
+}
+
+#[test]
+fn over_the_memory_who_was_used_least_recently_goes() {
+    let home = home();
+    let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"1MiB\" }\n";
+    home.write_config("xy.kdl", small);
+    for name in ["a", "b"] {
+        serve(&home, name, &[], LAZY);
+    }
+    home.daemon();
+    let one = client(&home);
+    // At first nothing has been measured.
+    who(&one, "a");
+    who(&one, "b");
+    home.wait_for_state("a", "asleep");
+    home.wait_for_state("b", "asleep");
+    who(&one, "a");
+    home.finish();
+}
+
+#[test]
+fn status_tells_who_uses_an_instance_and_what_that_uses() {
+    let home = home();
+    serve(&home, "one", &[], "");
+    serve(&home, "own", &[], "isolation \"client\"\n");
+    home.daemon();
+    running(&home, "one");
+    let clients = [client(&home), client(&home)];
+    for client in &clients {
+        who(client, "one");
+    }
+    who(&clients[0], "own");
+    let shared = &status(&home, "one")["instances"][0];
+    assert_eq!(shared["clients"][0]["count"], 2, "{shared}");
+    assert!(!shared["clients"][0]["name"].as_str().unwrap().is_empty(), "{shared}");
+    assert!(shared["memory_bytes"].as_u64().unwrap() > 100_000, "{shared}");
+    assert!(shared["cpu_ms"].is_u64(), "{shared}");
+    let own = &status(&home, "own")["instances"];
+    assert_eq!((own.as_array().unwrap().len(), &own[0]["clients"][0]["count"]), (1, &json!(1)));
+    let text = home.xy(&["status", "one"]).stdout;
+    assert!(text.contains("of memory") && text.contains("clients"), "{text}");
+    drop(clients);
+    home.wait_until("nobody uses it", || status(&home, "one")["instances"][0]["clients"].is_null());
+    home.finish();
+}

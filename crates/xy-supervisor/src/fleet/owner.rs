@@ -31,6 +31,8 @@ pub(super) struct Owner {
     pub(super) tasks: JoinSet<()>,
     /// What instances use, if that is limited.
     pub(super) measured: watch::Receiver<Usage>,
+    /// Who measures that: ends with the owner.
+    pub(super) measuring: JoinSet<()>,
     /// Removed instances that may not be gone yet, so that a successor waits for them.
     pub(super) leaving: HashMap<InstanceKey, InstanceHandle>,
 }

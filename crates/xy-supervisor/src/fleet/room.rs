@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use xy_config::settings::InstanceSettings;
@@ -18,7 +18,7 @@ use xy_protocol::server::{ServerName, ServerState};
 use xy_protocol::size::Size;
 use xy_shim::wire::Containment;
 
-use super::{Command, Fleet, Roster};
+use super::{Fleet, Roster};
 use crate::instance::{InstanceHandle, InstanceKey};
 
 /// How often memory is measured, if it is limited.
@@ -63,7 +63,8 @@ impl fmt::Display for NoRoom {
         match self.what {
             Limit::Most(most) => write!(f, "{most} instances are there, which is the most"),
             Limit::Memory { used, of } => {
-                write!(f, "servers use {} of {} of memory", Size(used), Size(of))
+                // To the megabyte: nobody wants to know more.
+                write!(f, "servers use {} of {} of memory", Size(used >> 20 << 20), Size(of))
             }
         }?;
         let by: Vec<String> =
@@ -169,12 +170,11 @@ pub(super) async fn keep_measured(
     limits: InstanceSettings,
     roster: watch::Receiver<Arc<Roster>>,
     usage: watch::Sender<Usage>,
-    commands: mpsc::WeakSender<Command>,
 ) {
     let Some(budget) = limits.memory else { return };
     let mut ticks = interval(MEASURED_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while commands.upgrade().is_some() {
+    loop {
         ticks.tick().await;
         let now = roster.borrow().clone();
         let measured = measure(&now).await;
@@ -249,7 +249,7 @@ mod tests {
         insta::assert_snapshot!(told.join("\n"), @"
         9 instances are there, which is the most, and none of those that may sleep is idle: s0 2, s1 2, s2 1, s3 1, s4 1
         raise `most` in `instances { … }` of xy.kdl, or `xy stop` one of them
-        servers use 4.5 GiB of 4 GiB of memory, and none of those that may sleep is idle: s0 2, s1 2, s2 1, s3 1, s4 1
+        servers use 4608 MiB of 4 GiB of memory, and none of those that may sleep is idle: s0 2, s1 2, s2 1, s3 1, s4 1
         raise `memory` in `instances { … }` of xy.kdl, or `xy stop` one of them
         ");
     }
