@@ -9,6 +9,7 @@ mod container;
 mod environment;
 mod fields;
 mod gateway;
+mod instances;
 mod later;
 mod limits;
 mod park;
@@ -41,10 +42,11 @@ use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::SourceFile;
 
-const DAEMON_WORDS: [Word; 4] = [
+const DAEMON_WORDS: [Word; 5] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
     word("orphan-timeout", r#"orphan-timeout "60s""#),
     word("park", r#"park { queue "30s" }"#),
+    word("instances", "instances { most 200 }"),
     word("defaults", r#"defaults { restart { policy "always" } }"#),
 ];
 
@@ -260,6 +262,10 @@ impl Checker<'_> {
                         }
                         "gateway" => {
                             self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
+                        }
+                        "instances" => {
+                            self.loaded.settings.instances =
+                                instances::read(&mut reader, node, word);
                         }
                         _ => self.loaded.settings.park = park::read(&mut reader, node, word),
                     }

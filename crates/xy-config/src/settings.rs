@@ -25,6 +25,23 @@ pub struct Settings {
     pub gateway: GatewaySettings,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
+    /// How many instances there may be, and how much they may use.
+    pub instances: InstanceSettings,
+}
+
+/// How many instances of servers there may be at once, and how much memory they may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstanceSettings {
+    /// So many; at least one.
+    pub most: usize,
+    /// So many bytes, all of them together; any number, if absent.
+    pub memory: Option<u64>,
+}
+
+impl Default for InstanceSettings {
+    fn default() -> Self {
+        Self { most: 200, memory: None }
+    }
 }
 
 /// How much may wait for a server that is not there, and for how long.
@@ -329,6 +346,30 @@ pub struct Rules {
     /// such rules is judged by the usual ones.
     #[serde(default)]
     pub health: HealthRules,
+    /// When it is started. What was stored by a version that knew no other is started with
+    /// the daemon.
+    #[serde(default, skip_serializing_if = "Start::is_eager")]
+    pub start: Start,
+    /// It sleeps after it was not used for so long; never, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_stop: Option<Duration>,
+}
+
+/// When a server is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Start {
+    /// With the daemon.
+    #[default]
+    Eager,
+    /// When it is first used.
+    Lazy,
+}
+
+impl Start {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+    fn is_eager(&self) -> bool {
+        *self == Self::Eager
+    }
 }
 
 /// How long calls to a server may take; for ever, where nothing is said.
@@ -341,10 +382,16 @@ pub struct CallRules {
 }
 
 impl Rules {
+    /// Whether it may be away while nobody uses it: a call starts it.
+    pub fn may_sleep(&self) -> bool {
+        self.start == Start::Lazy || self.idle_stop.is_some()
+    }
+
     /// Whether no duration is longer than a file may say: what was stored may be damaged, and
     /// others would not fit a clock.
     pub fn are_sane(&self) -> bool {
-        let Self { restart, stop, ready, orphan_timeout, calls, health } = self;
+        let Self { restart, stop, ready, orphan_timeout, calls, health, start: _, idle_stop } =
+            self;
         let all = [
             restart.backoff_initial,
             restart.backoff_max,
@@ -356,7 +403,7 @@ impl Rules {
             health.interval,
             health.timeout,
         ];
-        let all = all.iter().chain(&calls.idle).chain(&calls.within);
+        let all = all.iter().chain(&calls.idle).chain(&calls.within).chain(idle_stop);
         all.into_iter().all(|duration| *duration <= LONGEST)
     }
 }
@@ -370,6 +417,8 @@ impl Default for Rules {
             orphan_timeout: ORPHAN_TIMEOUT,
             calls: CallRules::default(),
             health: HealthRules::default(),
+            start: Start::default(),
+            idle_stop: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
+use xy_supervisor::fleet::{HoldError, NoRoom};
 
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
@@ -57,14 +58,18 @@ impl Control for Plane {
                 let message = format!("no instance of `{server}` for this client");
                 CallError::new(ErrorKind::NotRunning, message).cause(cause)
             };
-            let held =
-                fleet.hold(&server, client).await.map_err(|cause| failed(cause.to_string()))?;
+            let held = fleet.hold(&server, client).await.map_err(|cause| match cause {
+                HoldError::NoRoom(full) => no_room(&server, &full),
+                cause => failed(cause.to_string()),
+            })?;
             let is_decided = |state| {
-                matches!(state, ServerState::Running | ServerState::Failed | ServerState::Stopped)
+                use ServerState::{Asleep, Failed, Running, Stopped};
+                matches!(state, Running | Failed | Stopped | Asleep)
             };
             let now = held.wait_until(|now| is_decided(now.state())).await;
             match now.state() {
-                ServerState::Running => Ok(()),
+                // One that sleeps again is woken again if somebody needs it.
+                ServerState::Running | ServerState::Asleep => Ok(()),
                 _ => Err(failed(now.life.reason.to_string())),
             }
         })
@@ -74,6 +79,12 @@ impl Control for Plane {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move { fleet.release(&server, client).await })
     }
+}
+
+/// There is no room for an instance.
+fn no_room(server: &ServerName, full: &NoRoom) -> CallError {
+    let message = format!("there is no room for an instance of `{server}`");
+    CallError::new(ErrorKind::QueueFull, message).cause(full).hint(full.hint())
 }
 
 /// How clients come in over HTTP, by the files; and why they do not although they should.

@@ -39,7 +39,7 @@ impl Service for Handlers {
         let daemon = &self.0;
         match request {
             Request::List => Answer::of(&list::handle(daemon)),
-            Request::Status(ask) => Answer::of(&status::handle(daemon, &ask)?),
+            Request::Status(ask) => Answer::of(&status::handle_whole(daemon, &ask).await?),
             Request::Start(ask) => Answer::of(&start::handle(daemon, ask).await?),
             Request::Stop(ask) => Answer::of(&stop::handle(daemon, ask).await?),
             Request::Restart(ask) => Answer::of(&restart::handle(daemon, ask).await?),

@@ -9,7 +9,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
-use xy_config::settings::{GatewaySettings, ParkSettings, ServerSettings, Settings};
+use xy_config::settings::{
+    GatewaySettings, InstanceSettings, ParkSettings, ServerSettings, Settings,
+};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
@@ -143,6 +145,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
+        limits: doors.instances,
         launcher: Arc::new(launcher),
         wishes,
         wishes_file: paths.wishes_file.clone(),
@@ -255,6 +258,7 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
 struct Doors {
     gateway: GatewaySettings,
     park: ParkSettings,
+    instances: InstanceSettings,
 }
 
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
@@ -293,8 +297,8 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    let Settings { gateway, park, .. } = loaded.settings;
-    Ok((servers, loaded.broken, Doors { gateway, park }))
+    let Settings { gateway, park, instances, .. } = loaded.settings;
+    Ok((servers, loaded.broken, Doors { gateway, park, instances }))
 }
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be

@@ -41,7 +41,7 @@ fn telling(state: ServerState) -> u8 {
         ServerState::Stopping => 3,
         ServerState::Starting => 2,
         ServerState::Running => 1,
-        ServerState::Stopped => 0,
+        ServerState::Asleep | ServerState::Stopped => 0,
     }
 }
 
@@ -121,7 +121,11 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
         State::Starting { .. } => Step::GiveUpWaiting,
         State::Backoff { .. } => Step::Restart,
         State::Stopping { .. } => Step::Kill,
-        State::Stopped | State::Running { .. } | State::Failed | State::Retired => return None,
+        State::Stopped
+        | State::Running { .. }
+        | State::Asleep { .. }
+        | State::Failed
+        | State::Retired => return None,
     };
     let left = state.deadline()?.saturating_duration_since(now);
     let left = match what {
@@ -206,7 +210,14 @@ fn limits_used(instance: &InstanceHandle) -> RestartLimits {
 
 fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
     let now = instance.now();
-    InstanceEntry { holder: client_of(instance.key()), pid: now.pid, state: now.state() }
+    InstanceEntry {
+        holder: client_of(instance.key()),
+        pid: now.pid,
+        state: now.state(),
+        clients: Vec::new(), // The gateway knows.
+        memory_bytes: None,  // The kernel does.
+        cpu_ms: None,
+    }
 }
 
 /// The client that an instance is for, unless all share it.

@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xy_config::settings::Isolation;
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::envelope::{self, Message, Outcome, text_of};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
+use xy_protocol::server::{InstanceClients, ServerName};
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::catalog::Kind;
@@ -27,8 +27,9 @@ use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_PROFILE, Hub};
 use crate::names::quoted;
+use crate::params::Params;
 use crate::server::{Server, Standing};
-use crate::upstream::RoundTrip;
+use crate::upstream::{RoundTrip, Upstream};
 
 /// What is to be shown of servers, as it is.
 #[derive(Debug, Default)]
@@ -60,11 +61,16 @@ pub(crate) enum Question {
     },
     /// Whether one instance answers; `is_other` asks it another question.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
+    /// Who uses which instance of a server.
+    Users { server: String, reply: Reply<Users> },
     /// The gateway's numbers, as `/metrics` writes them.
     Numbers { reply: Reply<String> },
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
+
+/// Which clients use each instance: how many call themselves the same.
+pub type Users = BTreeMap<Holder, Vec<InstanceClients>>;
 
 /// One tool.
 #[derive(Debug, Clone, Serialize)]
@@ -98,12 +104,36 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
         Question::RoundTrip { key, is_other, within, reply } => {
             drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
         }
+        Question::Users { server, reply } => drop(reply.send(Ok(users(&hub, &server)))),
         Question::Numbers { reply } => {
             let mut numbers = String::new();
             hub.metrics(&mut numbers);
             drop(reply.send(Ok(numbers)));
         }
     }
+}
+
+/// Who uses which instance of a server. Those who do not stay are one, if the door cannot tell
+/// them apart.
+fn users(hub: &Rc<Hub>, server: &str) -> Users {
+    let Some(server) = hub.server(server) else { return Users::new() };
+    let name_of = |number: u64| -> Option<String> {
+        let info = match hub.client(number) {
+            Some(client) => client.greeted().and_then(|it| it.info),
+            None => Some(hub.info_of_house(number)?),
+        };
+        let name = info.as_deref().and_then(|info| Params::read(Some(info)).name());
+        Some(name.and_then(text_of).map(|name| shortened(&name)).unwrap_or_default())
+    };
+    let of_one = |upstream: &Rc<Upstream>| {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for name in upstream.users().into_iter().filter_map(name_of) {
+            *counts.entry(name).or_default() += 1;
+        }
+        let clients = counts.into_iter().map(|(name, count)| InstanceClients { name, count });
+        (upstream.key().holder, clients.collect())
+    };
+    server.all_upstreams().iter().map(of_one).collect()
 }
 
 /// Asks the very instance, and no other: nobody is started for it.
@@ -130,6 +160,9 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         is_shared && server.is_shown() && server.known.borrow().is_none()
     };
+    for server in hub.servers().iter().filter(|it| is_meant(it) && is_unknown(it)) {
+        hub.want_for(server, Holder::Shared);
+    }
     let mut news = hub.news();
     let _ = timeout(PATIENCE, async {
         while hub.servers().iter().filter(|it| is_meant(it)).any(is_unknown) {
@@ -182,7 +215,8 @@ async fn request(
     if let Standing::Down(why) = &*server.standing.borrow() {
         return Err(server.down(why));
     }
-    if server.settings.borrow().isolation == Isolation::Client {
+    let is_alone = server.settings.borrow().isolation == Isolation::Client;
+    if is_alone || server.is_away(Holder::Shared) {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
         let answer = visit.ask(method, params, Some(within)).await?;
         return whole(String::from_utf8_lossy(&answer).into_owned());

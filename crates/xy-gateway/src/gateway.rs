@@ -1,7 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use xy_supervisor::speak::{Line, Speak};
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
 use crate::control::Control;
-use crate::desk::{Question, Seen, Tool};
+use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, listen_patiently};
 use crate::hub::Hub;
@@ -237,6 +237,11 @@ impl Desk {
         self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
     }
 
+    /// Which clients use each instance of a server.
+    pub async fn users(&self, server: String) -> Result<Users, CallError> {
+        self.ask(|reply| Question::Users { server, reply }).await
+    }
+
     /// The gateway's numbers, as `/metrics` writes them.
     pub async fn numbers(&self) -> Result<String, CallError> {
         self.ask(|reply| Question::Numbers { reply }).await
@@ -381,7 +386,9 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         server.configure(member.settings.clone());
         hub.stand(&server, standing(member));
         server.set_down(down_for_clients(member));
+        server.set_away(away(member));
         server.find_others();
+        hub.wake_needed(&server);
     }
     for server in hub.servers() {
         let is_removed = !roster.contains_key(&server.name);
@@ -421,11 +428,20 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
     down.collect()
 }
 
-/// Whether an instance is there, or will be.
+/// The instances that come back only if somebody wakes them.
+fn away(member: &Member) -> HashSet<Holder> {
+    let all = member.instances.iter();
+    all.filter(|(_, it)| it.now().life.state.is_away()).map(|(holder, _)| *holder).collect()
+}
+
+/// Whether an instance is there, or will be once somebody uses it.
 fn standing_of(instance: &InstanceHandle) -> Standing {
     let now = instance.now();
     match now.state() {
-        ServerState::Starting | ServerState::Running | ServerState::Restarting => Standing::Up,
+        ServerState::Starting
+        | ServerState::Running
+        | ServerState::Restarting
+        | ServerState::Asleep => Standing::Up,
         ServerState::Stopping if now.life.wanted == Wanted::Up => Standing::Up,
         ServerState::Stopped | ServerState::Failed | ServerState::Stopping => {
             Standing::Down(now.life.reason.to_string())

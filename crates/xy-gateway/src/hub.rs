@@ -3,7 +3,7 @@
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
 //! `lists.rs` answers what there is, `attribution.rs` decides whom a server's words are for,
 //! `tasks.rs` finds tasks, `parking.rs` keeps calls for clients that come back, `houses.rs` those
-//! who cannot be told apart, `watching.rs` what is to be heard of, `status.rs` counts.
+//! who cannot be told apart, `idle.rs` wakes who sleeps, `watching.rs` what is to be heard of, `status.rs` counts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -36,6 +36,7 @@ use crate::upstream::{Question, Upstream};
 
 mod attribution;
 mod houses;
+mod idle;
 mod lists;
 mod lost;
 mod parking;
@@ -343,27 +344,11 @@ impl Hub {
         self.subscriptions.borrow_mut().remove(&server.name, uri, client.number(), holder)
     }
 
-    /// An instance is wanted that lives for one client alone.
-    pub(crate) fn want(&self, server: &Rc<Server>, client: &Rc<Client>) {
-        let holder = server.holder(client);
-        if holder == Holder::Shared || server.upstream(holder).is_some() {
-            return;
-        }
-        let (server, number) = (server.clone(), client.house());
-        let hold = self.control.hold(&server.name, number);
-        tokio::task::spawn_local(async move {
-            if let Err(fault) = hold.await {
-                for waited in server.take_all_waiting(Some(Holder::Client(number))) {
-                    server.give_up(&waited, &fault);
-                }
-            }
-        });
-    }
-
     /// An instance can be asked from now on.
     pub(crate) fn opened(&self, upstream: &Rc<Upstream>) {
         let Some(server) = self.server(upstream.key().server.as_str()) else { return };
         let holder = upstream.key().holder;
+        server.has_come(holder);
         server.release_for(holder);
         match self.level.get() {
             Some(level) => tell_level(upstream, level),
@@ -426,6 +411,7 @@ impl Hub {
         }
         self.give_up_parked(client);
         for server in self.servers() {
+            server.forget_user(number);
             if server.holder(client) == Holder::Client(number) {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
             }

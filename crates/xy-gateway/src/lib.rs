@@ -18,6 +18,7 @@ mod gateway;
 mod held;
 pub mod http;
 mod hub;
+mod idle;
 mod level;
 mod life;
 mod local;
@@ -39,6 +40,6 @@ mod tools;
 mod turns;
 mod upstream;
 
-pub use desk::Tool;
+pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
 pub use upstream::RoundTrip;

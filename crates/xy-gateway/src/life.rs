@@ -29,6 +29,7 @@ use crate::upstream::web::Trouble;
 
 mod lists;
 mod pulse;
+pub(crate) mod rest;
 mod web;
 
 use lists::learn_lists;
@@ -97,6 +98,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let tasks = [
         tokio::task::spawn_local(read(living.clone(), stdout, ended)),
         tokio::task::spawn_local(learn(living.clone(), note)),
+        tokio::task::spawn_local(rest::when_idle(hub.clone(), server.clone(), upstream.clone())),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
@@ -104,7 +106,8 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let mut pulse = pulse::Pulse::default();
     let (why, reply) = loop {
         match told.recv().await {
-            Some(Told::Checkup(checkup)) => pulse.take(&upstream, checkup),
+            Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
+            Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
             Some(Told::Close) => {
                 living.is_ended();
                 upstream.take_no_more();

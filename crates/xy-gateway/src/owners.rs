@@ -202,6 +202,12 @@ impl Owners {
         task.is_some_and(|task| task.owner == owner && task.state == State::Working)
     }
 
+    /// How many tasks of an instance can be asked about.
+    pub(crate) fn kept_at(&self, at: &InstanceKey, now: Instant) -> usize {
+        let tasks = self.tasks.get(at).into_iter().flat_map(HashMap::values);
+        tasks.filter(|task| !matches!(task.state, State::Lost(_)) && now < task.ends).count()
+    }
+
     /// Whether a server has been heard of this task, whosever it is.
     pub(crate) fn knows_task(&self, at: &InstanceKey, id: &str) -> bool {
         self.tasks.get(at).is_some_and(|tasks| tasks.contains_key(id))

@@ -38,6 +38,7 @@ use crate::upstream::wire::Wire;
 mod attribution;
 mod ears;
 mod eras;
+mod idle;
 mod park;
 mod patience;
 mod round_trip;
@@ -47,7 +48,7 @@ mod turns;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A daemon that is not there.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Control for Nobody {
     fn call(&self, _: control::Request) -> Later<Result<Value, CallError>> {
@@ -126,8 +127,19 @@ impl Play {
         is_adopted: bool,
         introduction: &Introduction,
     ) -> Self {
-        let hub = empty(park);
-        let server = hub.server_of(&Arc::new(settings(calls)));
+        Self::under(Arc::new(Nobody), settings(calls), park, is_adopted, introduction).await
+    }
+
+    /// The same of any server, under any daemon.
+    async fn under(
+        control: Arc<dyn Control>,
+        settings: ServerSettings,
+        park: ParkSettings,
+        is_adopted: bool,
+        introduction: &Introduction,
+    ) -> Self {
+        let hub = empty(control, park);
+        let server = hub.server_of(&Arc::new(settings));
         let (said, heard) = mpsc::channel(64);
         let sent = Rc::new(Sent::default());
         let upstream = life(&hub, &server, said, sent.clone(), is_adopted, introduction).await;
@@ -204,11 +216,11 @@ impl Play {
 }
 
 /// A gateway without any server.
-pub(crate) fn empty(park: ParkSettings) -> Rc<Hub> {
+pub(crate) fn empty(control: Arc<dyn Control>, park: ParkSettings) -> Rc<Hub> {
     let (seen, _) = watch::channel(Seen::default());
     let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
     let parked = (Parked::new(Key::of(b"secret"), 1), park);
-    Hub::new(manifests, Arc::new(Nobody), 1, seen, parked)
+    Hub::new(manifests, control, 1, seen, parked)
 }
 
 pub(crate) fn settings(calls: CallRules) -> ServerSettings {

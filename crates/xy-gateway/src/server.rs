@@ -1,5 +1,6 @@
 //! One server, as clients meet it: whether it is there, and what is known of it.
-//! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns.
+//! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns,
+//! `server/sleep.rs` knows which of its instances sleep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +26,7 @@ use crate::upstream::{Caller, Request, Upstream, Watch};
 mod hunch;
 mod lot;
 mod park;
+mod sleep;
 mod turn;
 
 pub(crate) use hunch::Hunch;
@@ -65,6 +67,7 @@ pub(crate) struct Server {
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
+    sleep: sleep::Sleep,
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
     waiting_bytes: Cell<u64>,
@@ -122,6 +125,7 @@ impl Server {
             urgent: Cell::new(0),
             upstreams: RefCell::default(),
             down: RefCell::default(),
+            sleep: sleep::Sleep::default(),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
             not_before: Cell::new(None),
@@ -178,6 +182,13 @@ impl Server {
         all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
     }
 
+    /// These clients have gone.
+    pub(crate) fn forget_user(&self, house: u64) {
+        for upstream in self.upstreams.borrow().values() {
+            upstream.forget_user(house);
+        }
+    }
+
     /// Whether any of its instances lives.
     pub(crate) fn has_instances(&self) -> bool {
         !self.upstreams.borrow().is_empty()
@@ -189,12 +200,14 @@ impl Server {
             upstream.take_turns();
         }
         upstream.may_park(self.lot.park);
+        upstream.set_dated(self.settings.borrow().rules.may_sleep());
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
     /// It is configured like this now. What runs another program may ask nobody anything.
     pub(crate) fn configure(&self, settings: Arc<ServerSettings>) {
         let before = self.settings.replace(settings);
+        self.rules_may_have_changed(&before);
         if before.kind != self.settings.borrow().kind {
             self.asks.set(false);
             self.said.take();
@@ -277,6 +290,7 @@ impl Server {
             across,
         };
         let ours = upstream.forward(request, caller)?;
+        upstream.is_used_by(client.house());
         if was_sent {
             self.count_again();
         }

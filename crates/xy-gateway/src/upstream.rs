@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -160,6 +160,13 @@ pub(crate) struct Upstream {
     patience: Cell<Duration>,
     /// How much it has said.
     heard: heard::Heard,
+    /// When a call of it last began or ended, where anybody wants to know that.
+    called_at: Cell<Instant>,
+    /// Who has called it and is still there.
+    users: RefCell<BTreeSet<u64>>,
+    /// Who did last.
+    last_user: Cell<u64>,
+    is_dated: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -258,6 +265,10 @@ impl Upstream {
             most_kept: Cell::new(0),
             patience: Cell::new(Duration::ZERO),
             heard: heard::Heard::default(),
+            called_at: Cell::new(Instant::now()),
+            users: RefCell::default(),
+            last_user: Cell::new(0),
+            is_dated: Cell::new(false),
         })
     }
 
@@ -298,9 +309,55 @@ impl Upstream {
         calls.values().filter(is_waited_for).count()
     }
 
+    /// How many calls are open that are not our own.
+    pub(crate) fn calls_of_others(&self) -> usize {
+        let is_other = |call: &&Call| {
+            matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
+        };
+        self.calls.borrow().values().filter(is_other).count()
+    }
+
+    /// Clients of this house call it.
+    pub(crate) fn is_used_by(&self, house: u64) {
+        if self.last_user.replace(house) != house {
+            self.users.borrow_mut().insert(house);
+        }
+    }
+
+    /// They have gone.
+    pub(crate) fn forget_user(&self, house: u64) {
+        self.users.borrow_mut().remove(&house);
+        self.last_user.set(0);
+    }
+
+    /// Who has called it and is still there.
+    pub(crate) fn users(&self) -> Vec<u64> {
+        self.users.borrow().iter().copied().collect()
+    }
+
+    /// From now on it is known when it is called, or no more.
+    pub(crate) fn set_dated(&self, is_dated: bool) {
+        if self.is_dated.replace(is_dated) != is_dated {
+            self.called_at.set(Instant::now());
+        }
+    }
+
+    /// When a call of it last began or ended, if that is known.
+    pub(crate) fn called_at(&self) -> Instant {
+        self.called_at.get()
+    }
+
+    /// A call of it begins or ends.
+    fn is_called(&self) {
+        if self.is_dated.get() {
+            self.called_at.set(Instant::now());
+        }
+    }
+
     /// Sends a request on, under an id of ours; answers that id.
     pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
         self.check_room()?;
+        self.is_called();
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -532,6 +589,7 @@ impl Upstream {
                 self.call_is_over();
             }
             Some(Caller::Own(answer) | Caller::Visitor(answer) | Caller::Ears(answer)) => {
+                self.is_called(); // By a visitor, for one.
                 // All of the line was read as JSON, so it is text. The asker may have left.
                 let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
             }

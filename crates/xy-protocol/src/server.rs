@@ -131,6 +131,8 @@ pub enum ServerState {
     Failed,
     /// Being ended.
     Stopping,
+    /// Not there, as nobody uses it; the next call starts it.
+    Asleep,
 }
 
 impl ServerState {
@@ -143,6 +145,7 @@ impl ServerState {
             Self::Restarting => "restarting",
             Self::Failed => "failed",
             Self::Stopping => "stopping",
+            Self::Asleep => "asleep",
         }
     }
 
@@ -449,8 +452,17 @@ pub struct RestartLimits {
     pub max_retries_per_minute: u32,
 }
 
+/// Clients that use an instance and call themselves the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceClients {
+    /// What they call themselves; empty if they do not say.
+    pub name: String,
+    /// How many there are.
+    pub count: usize,
+}
+
 /// One instance of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceEntry {
     /// The client it is for; null if all share it.
     pub holder: Option<u64>,
@@ -458,6 +470,15 @@ pub struct InstanceEntry {
     pub pid: Option<u32>,
     /// What it is doing.
     pub state: ServerState,
+    /// The clients that have used it and are still there.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub clients: Vec<InstanceClients>,
+    /// Bytes of memory that all its processes use.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory_bytes: Option<u64>,
+    /// The processors' time that they have used so far.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_ms: Option<u64>,
 }
 
 #[cfg(test)]

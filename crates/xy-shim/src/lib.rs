@@ -32,6 +32,7 @@ pub mod lines;
 mod log;
 pub mod log_file;
 pub mod marked;
+pub mod memory;
 mod proc_stat;
 mod program;
 mod run;

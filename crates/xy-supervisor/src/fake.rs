@@ -269,7 +269,10 @@ impl Shared {
         let grows = |is_so: bool| if is_so { self.looks } else { 0 };
         let outcome = Outcome::NotMade("it was not asked".to_owned());
         let (messages, reads) = (grows(bearing.speaks), grows(bearing.writes));
-        Some((Seen { outcome, calls: bearing.calls, messages, reads }, bearing.answers))
+        Some((
+            Seen { outcome, calls: bearing.calls, messages, reads, idle_for: None },
+            bearing.answers,
+        ))
     }
 
     fn end(&mut self, key: &InstanceKey) {
@@ -280,7 +283,8 @@ impl Shared {
 impl Launch for FakeLauncher {
     /// The pid of a life is its number among all launches, from 1.
     fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, InstanceEnds { news, asks, notes: _notes, checkups }) = Instance::pair();
+        let (instance, InstanceEnds { news, asks, notes: _notes, checkups, rests: _rests }) =
+            Instance::pair();
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
         let mut stage = Stage { launcher: self.clone(), pid, news, asks, checkups: Some(checkups) };

@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use xy_config::Broken;
 use xy_config::load::MAX_SERVER_FILES;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{InstanceSettings, ServerSettings};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 
 use self::owner::Owner;
@@ -32,8 +32,10 @@ mod changing;
 mod errors;
 mod holding;
 mod owner;
+mod room;
 
 pub use errors::{AddError, EstablishError, HoldError};
+pub use room::NoRoom;
 
 /// Requests wait here while one is being applied.
 const COMMANDS: usize = 64;
@@ -44,6 +46,9 @@ const CHANGES: usize = 1024;
 /// So many instances one server may have for clients, those that are ending among them:
 /// each is a whole process tree.
 pub const MAX_CLIENT_INSTANCES: usize = 64;
+
+/// So often room is made for one that is to come.
+const MOST_TRIES: usize = 8;
 
 /// So many servers there may be in all.
 pub const MAX_SERVERS: usize = MAX_SERVER_FILES;
@@ -161,6 +166,8 @@ pub struct FleetParts {
     pub logs_dir: PathBuf,
     /// Where shims hold their locks.
     pub locks_dir: PathBuf,
+    /// How many instances there may be, and how much they may use.
+    pub limits: InstanceSettings,
 }
 
 /// Where a fleet tells its changes.
@@ -192,7 +199,11 @@ impl Fleet {
     ) -> Self {
         let (commands, queue) = mpsc::channel(COMMANDS);
         let (published, roster) = watch::channel(Arc::default());
+        let (usage, measured) = watch::channel(room::Usage::default());
+        let measuring = room::keep_measured(parts.limits, roster.clone(), usage);
         let mut owner = Owner {
+            measured,
+            measuring: JoinSet::new(),
             kept: parts.wishes.clone(),
             wishes: parts.wishes.clone(),
             added: parts.added.clone(),
@@ -204,6 +215,9 @@ impl Fleet {
         };
         for one in adopted {
             owner.adopt(one);
+        }
+        if owner.parts.limits.memory.is_some() {
+            owner.measuring.spawn(measuring);
         }
         tokio::spawn(owner.run(queue));
         Self { commands, roster, changes }
@@ -249,13 +263,25 @@ impl Fleet {
     }
 
     /// The instance of a server that is for this client: its own under `isolation "client"`,
-    /// which begins here unless it is there, or the one that all share.
+    /// which begins here unless it is there, or the one that all share. One that sleeps is
+    /// woken. If there is no room for it, one that nobody uses goes.
     pub async fn hold(
         &self,
         server: &ServerName,
         client: u64,
     ) -> Result<InstanceHandle, HoldError> {
         let key = InstanceKey { server: server.clone(), holder: Holder::Client(client) };
+        for _ in 0..MOST_TRIES {
+            match self.hold_now(key.clone()).await {
+                // Others may come and take the place.
+                Err(HoldError::NoRoom(_)) if self.make_room().await => {}
+                held => return held,
+            }
+        }
+        self.hold_now(key).await
+    }
+
+    async fn hold_now(&self, key: InstanceKey) -> Result<InstanceHandle, HoldError> {
         let (reply, held) = oneshot::channel();
         let sent = self.commands.send(Command::Hold { key, reply }).await;
         sent.map_err(|_| HoldError::Closed)?;

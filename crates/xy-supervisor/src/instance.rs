@@ -3,18 +3,23 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{Health, ServerName, ServerState};
 
 use crate::launch::{Confined, Contained};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason};
 use crate::logs::LogBook;
+use crate::speak::{Checkup, Rest};
 
 /// How many changes of state are remembered.
 pub const TRANSITIONS_KEPT: usize = 32;
+
+/// How long whoever speaks with an instance may take to say what it knows.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which instance: of which server, for whom.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,6 +170,10 @@ pub(crate) enum Command {
         settings: Option<Arc<ServerSettings>>,
         applied: oneshot::Sender<()>,
     },
+    /// Sleep if nobody uses it. Answered by whoever speaks with it.
+    Rest(Rest),
+    /// Say how it is. Answered by the same.
+    Look(Checkup),
     /// Leave the instance to itself, and end.
     LetGo { done: oneshot::Sender<()> },
 }
@@ -222,6 +231,27 @@ impl InstanceHandle {
         let command = Command::Apply { event, settings, applied };
         self.commands.send(command).await.map_err(|_| Gone)?;
         done.await.map_err(|_| Gone)
+    }
+
+    /// Lets it sleep if nobody uses it: whether it goes. `why` is told of it.
+    pub async fn rest(&self, why: &str) -> bool {
+        let (reply, rests) = oneshot::channel();
+        let rest = Rest { why: why.to_owned(), reply };
+        let asking = async {
+            self.commands.send(Command::Rest(rest)).await.ok()?;
+            rests.await.ok()
+        };
+        timeout(SAID_WITHIN, asking).await.ok().flatten().unwrap_or(false)
+    }
+
+    /// For how long nobody has used it; `None` if somebody does, or nobody can say.
+    pub async fn idle_for(&self) -> Option<Duration> {
+        let (reply, seen) = oneshot::channel();
+        let asking = async {
+            self.commands.send(Command::Look(Checkup { within: None, reply })).await.ok()?;
+            seen.await.ok()
+        };
+        timeout(SAID_WITHIN, asking).await.ok().flatten()?.idle_for
     }
 
     /// Leaves it to itself: another daemon will take it over. Resolves when it is on its own.

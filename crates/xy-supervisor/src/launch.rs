@@ -16,7 +16,7 @@ pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
-use crate::speak::Checkup;
+use crate::speak::{Checkup, Rest};
 
 pub mod adopt;
 pub mod container;
@@ -101,6 +101,9 @@ pub enum News {
     Unfit(String),
     /// The same, while it was asked something that it need not know.
     UnfitOnProbe(String),
+    /// Whoever speaks with it says that nobody uses it, and why it may go: nothing is asked of
+    /// it any more.
+    Idle(String),
     /// It lives somewhere else and does not answer, for this reason. The last news.
     Unreachable(String),
     /// It refuses to be spoken with, for this reason, and nobody here can end it. The last news.
@@ -182,6 +185,8 @@ pub struct Instance {
     pub notes: watch::Sender<Vec<u8>>,
     /// For whoever speaks with it, if anybody does.
     pub checkups: mpsc::Sender<Checkup>,
+    /// The same: it is to go if nobody uses it.
+    pub rests: mpsc::Sender<Rest>,
 }
 
 /// The launcher's ends of an [`Instance`].
@@ -195,6 +200,8 @@ pub struct InstanceEnds {
     pub notes: watch::Receiver<Vec<u8>>,
     /// For whoever speaks with it. Closed if it is not held any more.
     pub checkups: mpsc::Receiver<Checkup>,
+    /// The same.
+    pub rests: mpsc::Receiver<Rest>,
 }
 
 impl Instance {
@@ -204,13 +211,15 @@ impl Instance {
         let (asks, asks_out) = mpsc::channel(ASKS);
         let (notes, notes_out) = watch::channel(Vec::new());
         let (checkups, checkups_out) = mpsc::channel(CHECKUPS);
+        let (rests, rests_out) = mpsc::channel(CHECKUPS);
         let ends = InstanceEnds {
             news: news_in,
             asks: asks_out,
             notes: notes_out,
             checkups: checkups_out,
+            rests: rests_out,
         };
-        (Self { news, asks, notes, checkups }, ends)
+        (Self { news, asks, notes, checkups, rests }, ends)
     }
 }
 

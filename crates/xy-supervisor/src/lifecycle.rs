@@ -23,13 +23,24 @@
 //! One that lives somewhere else cannot die here. If it does not answer it is *unreachable*:
 //! it goes to `backoff` by delays of its own, and nothing is counted.
 //!
+//! One that may be away while nobody uses it *sleeps*: it is there as far as anybody can see, and
+//! is launched when it is woken. If it is lazy it also sleeps after a death, and whoever still
+//! needs it wakes it: not before its delay is over.
+//!
+//! ```text
+//!             woken                     idle
+//! asleep ──────────────► starting …  running ───► stopping ── exited ──► asleep
+//!    │ woken, delay not over                          └── woken ──► starting
+//!    └────────────────► backoff
+//! ```
+//!
 //! One that does not bear the first thing it is asked is started again at once and asked
 //! otherwise. That was our doing: nothing is counted, once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use xy_config::settings::{RestartPolicy, RestartRules, Rules};
+use xy_config::settings::{RestartPolicy, RestartRules, Rules, Start};
 use xy_protocol::server::{ServerState, Wanted};
 
 mod limits;
@@ -82,6 +93,11 @@ pub enum State {
         /// What comes after it.
         then: AfterStop,
     },
+    /// Not there, as nobody uses it: whoever does wakes it.
+    Asleep {
+        /// It is not launched before then, as it has just died.
+        not_before: Option<Instant>,
+    },
     /// Given up; the reason says why.
     Failed,
     /// Ended for good: nothing happens any more.
@@ -100,6 +116,8 @@ pub enum AfterStop {
     CountFailure,
     /// Another try to reach it, after a while.
     TryAgain,
+    /// It sleeps until somebody uses it.
+    Sleep,
     /// Nothing, for ever.
     Retire,
 }
@@ -111,7 +129,11 @@ impl State {
             Self::Starting { ready_by, .. } => Some(ready_by),
             Self::Backoff { retry_at } => Some(retry_at),
             Self::Stopping { overdue_at, .. } => overdue_at,
-            Self::Stopped | Self::Running { .. } | Self::Failed | Self::Retired => None,
+            Self::Stopped
+            | Self::Running { .. }
+            | Self::Asleep { .. }
+            | Self::Failed
+            | Self::Retired => None,
         }
     }
 
@@ -123,6 +145,7 @@ impl State {
             Self::Running { .. } => ServerState::Running,
             Self::Backoff { .. } => ServerState::Restarting,
             Self::Stopping { .. } => ServerState::Stopping,
+            Self::Asleep { .. } => ServerState::Asleep,
             Self::Failed => ServerState::Failed,
         }
     }
@@ -130,6 +153,11 @@ impl State {
     /// Whether it is being ended for good.
     pub(crate) fn is_retiring(&self) -> bool {
         matches!(self, Self::Stopping { then: AfterStop::Retire, .. })
+    }
+
+    /// Whether it sleeps, or is about to: whoever needs it has to wake it.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Asleep { .. } | Self::Stopping { then: AfterStop::Sleep, .. })
     }
 
     /// Whether an instance exists, or may.
@@ -185,9 +213,20 @@ impl Life {
         Self { state: State::Stopped, wanted, tally: Tally::default(), reason }
     }
 
-    /// A life that has not begun, while another of the same key is still ending.
-    pub fn after_predecessor(wanted: Wanted) -> Self {
+    /// A life that begins when it is first used.
+    pub fn sleeping(wanted: Wanted) -> Self {
+        let life = Self::new(wanted);
+        match wanted {
+            Wanted::Up => life.enters(State::Asleep { not_before: None }, Reason::NotUsed),
+            Wanted::Down => life,
+        }
+    }
+
+    /// A life that has not begun, while another of the same key is still ending. If it `sleeps`,
+    /// it only begins when it is used.
+    pub fn after_predecessor(wanted: Wanted, sleeps: bool) -> Self {
         let then = match wanted {
+            Wanted::Up if sleeps => AfterStop::Sleep,
             Wanted::Up => AfterStop::StartAgain,
             Wanted::Down => AfterStop::StayDown,
         };
@@ -199,7 +238,11 @@ impl Life {
         match self.state {
             State::Starting { .. } | State::Backoff { .. } => self.tally.unreached > 0,
             State::Stopping { then, .. } => then == AfterStop::TryAgain,
-            State::Stopped | State::Running { .. } | State::Failed | State::Retired => false,
+            State::Stopped
+            | State::Running { .. }
+            | State::Asleep { .. }
+            | State::Failed
+            | State::Retired => false,
         }
     }
 
@@ -232,6 +275,10 @@ pub enum Event {
     /// Somebody has found it broken, for this reason, and would start it again. It is no wish of
     /// an operator: who wants it down has the last word.
     RepairRequested(String),
+    /// Somebody uses it.
+    Woken,
+    /// Nobody uses it, for this reason it may go; whoever speaks with it takes no more calls.
+    Idle(String),
     /// Its file is gone, or the daemon ends.
     RetireRequested,
     /// Its file now describes another process.
@@ -292,13 +339,13 @@ pub struct Moment {
 /// Decides what one event means to an instance.
 #[expect(clippy::too_many_lines, reason = "it is one flat table")]
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
-    use AfterStop::{CountFailure, Retire, StartAgain, StayDown, TryAgain};
+    use AfterStop::{CountFailure, Retire, Sleep, StartAgain, StayDown, TryAgain};
     use Event::{
-        DeadlineReached, Exited, ExitedOnProbe, Hopeless, LaunchFailed, Preparing, ProcessChanged,
-        Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged, StartRequested,
-        StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable,
+        DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
+        ProcessChanged, Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged,
+        StartRequested, StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable, Woken,
     };
-    use State::{Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
+    use State::{Asleep, Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
     let now = moment.now;
     let life = Life { wanted: wanted_after(&event, life.wanted), ..life };
@@ -309,10 +356,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     };
     match (life.state, event) {
         // What an operator asks for.
-        (Stopped | Backoff { .. } | Failed, StartRequested) => {
+        (Stopped | Backoff { .. } | Asleep { .. } | Failed, StartRequested) => {
             launch_afresh(life, Reason::StartRequested, rules, now)
         }
-        (Stopped | Backoff { .. } | Failed, RestartRequested) => {
+        (Stopped | Backoff { .. } | Asleep { .. } | Failed, RestartRequested) => {
             launch_afresh(life, Reason::RestartRequested, rules, now)
         }
         (Starting { .. } | Running { .. }, RestartRequested) => {
@@ -327,7 +374,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Starting { .. } | Running { .. }, StopRequested) => {
             stop(life, StayDown, Reason::StopRequested, rules, now)
         }
-        (Backoff { .. } | Failed, StopRequested) => {
+        (Backoff { .. } | Asleep { .. } | Failed, StopRequested) => {
             (life.enters(Stopped, Reason::StopRequested), None)
         }
 
@@ -344,7 +391,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         }
 
         // The end for good.
-        (Stopped | Backoff { .. } | Failed, RetireRequested) => {
+        (Stopped | Backoff { .. } | Asleep { .. } | Failed, RetireRequested) => {
             (life.enters(Retired, Reason::RetireRequested), None)
         }
         (Starting { .. } | Running { .. }, RetireRequested) => {
@@ -354,11 +401,33 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (life.enters(Stopping { overdue_at, then: Retire }, Reason::RetireRequested), None)
         }
 
+        // Whether somebody uses it. What went wrong before is not forgotten for that.
+        (Asleep { not_before: Some(at) }, Woken) if at > now => {
+            (Life { state: Backoff { retry_at: at }, ..life }, None)
+        }
+        (Asleep { .. }, Woken) => launch(life, Reason::Woken, rules, now),
+        (Stopping { overdue_at, then: Sleep }, Woken) => {
+            (life.enters(Stopping { overdue_at, then: StartAgain }, Reason::Woken), None)
+        }
+        (Running { ready_at, .. }, Idle(why)) => {
+            let life = after_uptime(life, now - ready_at, rules);
+            stop(life, Sleep, Reason::Idle(why), rules, now)
+        }
+        (Starting { .. }, Idle(why)) => stop(life, Sleep, Reason::Idle(why), rules, now),
+
         // What a reload brings. A server that an operator stopped stays stopped.
         (Stopped | Backoff { .. } | Failed, ProcessChanged) | (Failed, RulesChanged)
             if life.wanted == Wanted::Up =>
         {
             launch_afresh(life, Reason::SettingsChanged, rules, now)
+        }
+        // Its file says that it is there whether or not it is used.
+        (Asleep { .. }, ProcessChanged | RulesChanged) if !rules.may_sleep() => {
+            launch_afresh(life, Reason::SettingsChanged, rules, now)
+        }
+        (Asleep { .. }, ProcessChanged) => {
+            let life = Life { tally: life.tally.fresh(), ..life };
+            (life.enters(Asleep { not_before: None }, Reason::SettingsChanged), None)
         }
         (Failed, ProcessChanged | RulesChanged) => {
             (life.enters(Stopped, Reason::SettingsChanged), None)
@@ -451,7 +520,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
 
         // The end of a stop. Why one is counted has to be known until then.
         (
-            Stopping { overdue_at: Some(_), then: then @ (CountFailure | TryAgain) },
+            Stopping { overdue_at: Some(_), then: then @ (CountFailure | TryAgain | Sleep) },
             DeadlineReached,
         ) => (Life { state: Stopping { overdue_at: None, then }, ..life }, Some(Effect::Kill)),
         (Stopping { then, .. }, DeadlineReached) => (
@@ -461,6 +530,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Stopping { then, .. }, Exited(_) | LaunchFailed(_) | Unreachable(_) | Hopeless(_)) => {
             match then {
                 StayDown => (life.enters(Stopped, Reason::StopDone), None),
+                // Its file has been changed meanwhile.
+                Sleep if !rules.may_sleep() => {
+                    launch_afresh(life, Reason::SettingsChanged, rules, now)
+                }
+                Sleep => (Life { state: Asleep { not_before: None }, ..life }, None),
                 Retire => (life.enters(Retired, Reason::StopDone), None),
                 StartAgain
                     if matches!(life.reason, Reason::SettingsChanged | Reason::Repaired(_)) =>
@@ -468,7 +542,9 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                     let why = life.reason.clone();
                     launch_afresh(life, why, rules, now)
                 }
-                StartAgain if matches!(life.reason, Reason::Torn | Reason::Probed) => {
+                StartAgain
+                    if matches!(life.reason, Reason::Torn | Reason::Probed | Reason::Woken) =>
+                {
                     let why = life.reason.clone();
                     launch(life, why, rules, now)
                 }
@@ -495,6 +571,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             | Running { .. }
             | Backoff { .. }
             | Stopping { .. }
+            | Asleep { .. }
             | Failed
             | Retired,
             _,
@@ -568,6 +645,10 @@ impl End {
 /// Whether to try again, and when.
 fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
     let restart = &rules.restart;
+    let is_lazy = rules.start == Start::Lazy;
+    if is_lazy && end.clean {
+        return life.enters(State::Asleep { not_before: None }, end.what);
+    }
     let wants_restart = match restart.policy {
         RestartPolicy::Always => true,
         RestartPolicy::OnFailure => !end.clean,
@@ -589,7 +670,12 @@ fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
         return life.enters(State::Failed, Reason::TooManyAttempts { attempts, last });
     }
     let delay = delay_after(life.tally.in_a_row, end.lived.total, rules, moment.chance);
-    life.enters(State::Backoff { retry_at: moment.now + delay }, *last)
+    life.enters(later(moment.now + delay, is_lazy), *last)
+}
+
+/// A new life may begin then; one that is lazy has to be woken for that.
+fn later(at: Instant, is_lazy: bool) -> State {
+    if is_lazy { State::Asleep { not_before: Some(at) } } else { State::Backoff { retry_at: at } }
 }
 
 /// When to try again to reach one that lives somewhere else. A while of being ready ends the
@@ -605,7 +691,8 @@ fn after_silence(mut life: Life, why: String, rules: &Rules, moment: Moment) -> 
     let initial = restart.backoff_initial.max(SHORT_LIFE_DELAY);
     let delay = grown(initial, *unreached, restart, moment.chance).max(SHORT_LIFE_DELAY);
     *unreached = unreached.saturating_add(1);
-    life.enters(State::Backoff { retry_at: moment.now + delay }, Reason::Unreachable(why))
+    let state = later(moment.now + delay, rules.start == Start::Lazy);
+    life.enters(state, Reason::Unreachable(why))
 }
 
 /// The delays of one that lives somewhere else begin anew if it was reached for long enough.

@@ -29,8 +29,17 @@ pub(crate) const TOLD: usize = TOLD_ONCE + 4;
 
 /// Has a speaker look after its server, if it listens: without an answer, nobody does.
 pub(crate) fn look_after(told: &mpsc::Sender<Told>, checkup: Checkup) {
+    tell_if_room(told, Told::Checkup(checkup));
+}
+
+/// Has a speaker let its server go if nobody uses that; the same.
+pub(crate) fn let_rest(told: &mpsc::Sender<Told>, rest: Rest) {
+    tell_if_room(told, Told::Rest(rest));
+}
+
+fn tell_if_room(told: &mpsc::Sender<Told>, what: Told) {
     if told.capacity() > TOLD_ONCE {
-        let _ = told.try_send(Told::Checkup(checkup)); // Nobody may be there any more.
+        let _ = told.try_send(what); // Nobody may be there any more.
     }
 }
 
@@ -109,6 +118,8 @@ pub enum Said {
     /// (`false`) that is over. If it ends or falls silent meanwhile, that was our doing: it is
     /// started again at once, and nothing is counted, once.
     Probing(bool),
+    /// Nobody uses it, so it may go, for this reason. From here on nothing is asked of it.
+    Idle(String),
     /// It has closed its stdout. If it does not end by itself soon, it is unfit.
     Mute,
     /// It said something that is no message of the protocol: this is for its log. Whole
@@ -138,8 +149,19 @@ pub enum Told {
     /// It has ended like this. The last word: what is still in stdout is to be read, without
     /// waiting for more, and the line to be dropped, within two seconds.
     Over(Exit),
+    /// If nobody uses it, let it go: say [`Said::Idle`] then. Not the last word.
+    Rest(Rest),
     /// Say how it is. Not the last word, and it need not be answered.
     Checkup(Checkup),
+}
+
+/// A server is to go if nobody uses it.
+#[derive(Debug)]
+pub struct Rest {
+    /// The reason, as the end of `it sleeps: `.
+    pub why: String,
+    /// Whether it goes.
+    pub reply: oneshot::Sender<bool>,
 }
 
 /// What a speaker is to say of its server now.
@@ -163,4 +185,6 @@ pub struct Seen {
     pub messages: u64,
     /// How often anything at all was read from it; the same.
     pub reads: u64,
+    /// For how long nobody has used it; `None` if somebody does.
+    pub idle_for: Option<Duration>,
 }

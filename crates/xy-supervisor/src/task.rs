@@ -11,12 +11,12 @@ use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
-use xy_config::settings::{HealthProbe, Probe, ServerSettings};
+use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
 use xy_protocol::server::{Health, ServerState, Wanted};
 
 use crate::health::{Observation, Verdict};
 use crate::instance::{
-    ChangeKind, Command, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
+    ChangeKind, Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
     TRANSITIONS_KEPT, Transition,
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
@@ -95,6 +95,9 @@ impl Task {
     /// A task, and the handle to it. If it is wanted up, its first life begins here.
     pub(crate) fn new(parts: Parts) -> (Self, InstanceHandle) {
         let unborn = Life::new(parts.wanted);
+        // One for a single client only begins when that uses it.
+        let is_shared = parts.key.holder == Holder::Shared;
+        let sleeps = is_shared && parts.settings.rules.start == Start::Lazy;
         let mut now = Snapshot {
             life: unborn.clone(),
             settings: parts.settings,
@@ -112,9 +115,13 @@ impl Task {
         let mut vigil = Vigil::new(false);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
         let first = match parts.before {
+            Before::Nothing if sleeps => {
+                now.life = Life::sleeping(parts.wanted);
+                None
+            }
             Before::Nothing => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
             Before::Ending(ending) => {
-                now.life = Life::after_predecessor(parts.wanted);
+                now.life = Life::after_predecessor(parts.wanted, sleeps);
                 predecessor = Some(ending);
                 None
             }
@@ -182,6 +189,15 @@ impl Task {
                         }
                         return Some((event, Some(applied)));
                     }
+                    Command::Rest(rest) => {
+                        // Without a life, or with a busy one, nobody answers.
+                        let _ = self.instance.as_ref().map(|it| it.rests.try_send(rest));
+                        continue;
+                    }
+                    Command::Look(checkup) => {
+                        let _ = self.instance.as_ref().map(|it| it.checkups.try_send(checkup));
+                        continue;
+                    }
                     Command::LetGo { done } => {
                         self.let_go().await;
                         let _ = done.send(()); // The asker may have left.
@@ -241,6 +257,7 @@ impl Task {
                 (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready)
             }
             News::Unfit(why) => Some(Event::Unfit(why)),
+            News::Idle(why) => Some(Event::Idle(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::LaunchFailed(fault) => {
                 self.instance = None;
@@ -355,7 +372,10 @@ impl Task {
         let is_asked_for = matches!(
             self.now.life.state,
             State::Stopping {
-                then: AfterStop::StayDown | AfterStop::StartAgain | AfterStop::Retire,
+                then: AfterStop::StayDown
+                    | AfterStop::StartAgain
+                    | AfterStop::Sleep
+                    | AfterStop::Retire,
                 ..
             }
         );

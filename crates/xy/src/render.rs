@@ -46,7 +46,7 @@ pub(crate) fn style_of(state: ServerState) -> Style {
         ServerState::Running => GREEN,
         ServerState::Starting | ServerState::Restarting | ServerState::Stopping => YELLOW,
         ServerState::Failed => RED,
-        ServerState::Stopped => DIM,
+        ServerState::Stopped | ServerState::Asleep => DIM,
     }
 }
 

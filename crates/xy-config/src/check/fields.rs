@@ -14,10 +14,11 @@ use super::container::{self, ContainerFields};
 use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
+use super::values::Zero;
 use super::words::{Word, word};
 use super::{environment, later, remote};
 use crate::raw::RawNode;
-use crate::settings::Isolation;
+use crate::settings::{Isolation, Start};
 use crate::source::At;
 
 /// Every field of a server file.
@@ -74,6 +75,8 @@ pub(super) struct Fields {
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
+    pub(super) start: Option<Spanned<Start>>,
+    pub(super) idle_stop: Option<Spanned<Duration>>,
     pub(super) url: Option<Spanned<String>>,
     pub(super) headers: BTreeMap<String, String>,
     pub(super) container: ContainerFields,
@@ -132,6 +135,8 @@ impl Fields {
             "isolation" => {
                 self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
             }
+            "start" => self.start = reader.choice(node, word, "start", &STARTS),
+            "idle-stop" => self.idle_stop = reader.duration(node, word, NO_REST),
             _ => later::server_field(reader, node, word),
         }
     }
@@ -156,6 +161,8 @@ impl Fields {
             health: self.health.or(&defaults.health),
             limits: self.limits.or(&defaults.limits),
             isolation: self.isolation.or_else(|| defaults.isolation.clone()),
+            start: self.start.or_else(|| defaults.start.clone()),
+            idle_stop: self.idle_stop.or_else(|| defaults.idle_stop.clone()),
             ..self
         }
     }
@@ -171,6 +178,10 @@ const TRANSPORTS: [(&str, Transport); 3] =
 
 const ISOLATIONS: [(&str, Isolation); 2] =
     [("shared", Isolation::Shared), ("client", Isolation::Client)];
+
+const STARTS: [(&str, Start); 2] = [("eager", Start::Eager), ("lazy", Start::Lazy)];
+
+const NO_REST: Zero = Zero::Senseless("leave it out to turn it off");
 
 fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<String> {
     let values = reader.values(node);

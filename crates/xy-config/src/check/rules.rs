@@ -162,6 +162,8 @@ impl Joining<'_> {
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
+        rules.start = said(self.fields.start.as_ref(), rules.start);
+        rules.idle_stop = self.fields.idle_stop.as_ref().map(|it| it.value);
         rules
     }
 

@@ -102,7 +102,8 @@ ready { probe "process"; within "20s" }
 calls { idle "5m"; within "1h" }
 health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
 isolation "client"
-start "eager"
+start "lazy"
+idle-stop "10m"
 limits { nofile 4096; memory "1GiB"; pids 200 }
 "#;
 
@@ -261,8 +262,6 @@ fn every_problem_of_a_file_is_told_at_once() {
 fn what_is_not_available_is_refused_plainly() {
     let server = r#"
 share-key "x"
-start "lazy"
-idle-stop "10m"
 command "npx"
 "#;
     let loaded = check_files(&[("later.kdl", server)]);

@@ -85,7 +85,10 @@ pub(super) fn came_up(select: &Select, settled: &Settled) -> Result<(), CallErro
     let is_up = match settled.after.state() {
         ServerState::Running => true,
         ServerState::Starting | ServerState::Stopping => !select.wait,
-        ServerState::Stopped | ServerState::Restarting | ServerState::Failed => false,
+        ServerState::Stopped
+        | ServerState::Restarting
+        | ServerState::Asleep
+        | ServerState::Failed => false,
     };
     if is_up { Ok(()) } else { Err(did_not_start(settled)) }
 }

@@ -1,12 +1,41 @@
 //! `status`: one server in full.
 
+use tokio::task::spawn_blocking;
 use xy_protocol::control::ByName;
 use xy_protocol::error::CallError;
-use xy_protocol::server::ServerStatus;
+use xy_protocol::server::{Containment, ServerStatus};
+use xy_shim::{cpu, memory};
+use xy_supervisor::instance::Holder;
 use xy_supervisor::logs::log_file;
 
 use crate::daemon::Daemon;
 use crate::view;
+
+/// What is known here, and what the gateway and the kernel know.
+pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
+    let mut status = handle(daemon, ask)?;
+    if let Ok(desk) = daemon.desk()
+        && let Ok(users) = desk.users(ask.name.clone()).await
+    {
+        for instance in &mut status.instances {
+            let holder = instance.holder.map_or(Holder::Shared, Holder::Client);
+            instance.clients = users.get(&holder).cloned().unwrap_or_default();
+        }
+    }
+    let has_group = status.containment == Some(Containment::Cgroup);
+    let pids: Vec<Option<u32>> = status.instances.iter().map(|it| it.pid).collect();
+    let measuring = spawn_blocking(move || {
+        let measure = |pid| (memory::used(pid, has_group), cpu::used(pid, has_group));
+        pids.into_iter().map(|pid| pid.map(measure).unwrap_or_default()).collect::<Vec<_>>()
+    });
+    for (instance, (memory, cpu)) in
+        status.instances.iter_mut().zip(measuring.await.unwrap_or_default())
+    {
+        instance.memory_bytes = memory;
+        instance.cpu_ms = cpu.map(|cpu| u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
+    }
+    Ok(status)
+}
 
 pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let member = daemon.find(&ask.name)?;

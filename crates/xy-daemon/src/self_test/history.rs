@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use xy_protocol::control::RestartRecord;
 use xy_protocol::server::ServerState;
 use xy_supervisor::journal::{self, Change, Entry, Journal, What};
-use xy_supervisor::lifecycle::Reason;
+use xy_supervisor::lifecycle::{Reason, reason};
 
 use super::folders::within_reason;
 
@@ -70,7 +70,8 @@ fn is_restart(change: &Change) -> bool {
         (Restarting | Failed, Starting) => !is_by_policy(&change.reason),
         (_, Stopping) => {
             let ends = [Reason::StopRequested, Reason::RetireRequested, Reason::StopOverdue];
-            ends.iter().all(|end| end.to_string() != change.reason)
+            let is_end = ends.iter().any(|end| end.to_string() == change.reason);
+            !is_end && !change.reason.starts_with(reason::GOES_TO_SLEEP)
         }
         _ => false,
     }

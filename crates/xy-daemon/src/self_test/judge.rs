@@ -41,7 +41,7 @@ pub(super) enum Glance {
 /// The first look.
 pub(super) fn glance(facts: &Facts<'_>) -> Glance {
     use Glance::{Ask, Dead, Fine, Lost, Wait};
-    use ServerState::{Failed, Restarting, Running, Starting, Stopped, Stopping};
+    use ServerState::{Asleep, Failed, Restarting, Running, Starting, Stopped, Stopping};
 
     let fine = |note: &str| Fine(Some(note.to_owned()));
     if facts.wanted == Wanted::Down {
@@ -55,6 +55,7 @@ pub(super) fn glance(facts: &Facts<'_>) -> Glance {
         Starting | Stopping => Wait,
         Restarting | Failed if facts.is_remote => Lost(facts.reason.to_owned()),
         Restarting | Failed => Dead(facts.reason.to_owned()),
+        Asleep => fine("it sleeps until somebody uses it"),
         Stopped if facts.has_ended => fine("it ended by itself, and its policy leaves it so"),
         Stopped => fine("it has not been started"),
     }

@@ -337,6 +337,11 @@ impl Client {
                 self.hub.unwatch(server, self, uri);
                 Ok(Verdict::Result("{}".to_owned()))
             }
+            // Its next life does not know of it.
+            ("resources/unsubscribe", Some(uri)) if server.is_away(server.holder(self)) => {
+                self.hub.unsubscribe(server, uri, self);
+                Ok(Verdict::Result("{}".to_owned()))
+            }
             ("resources/unsubscribe", Some(uri)) if !self.hub.unsubscribe(server, uri, self) => {
                 Ok(Verdict::Result("{}".to_owned()))
             }

@@ -25,6 +25,18 @@ impl Hub {
         self.houses.borrow().values().any(|house| house.number == number)
     }
 
+    /// What clients of this number say of themselves, as it was written.
+    pub(crate) fn info_of_house(&self, number: u64) -> Option<Box<str>> {
+        let houses = self.houses.borrow();
+        let found = houses.iter().find(|(_, house)| house.number == number);
+        found.map(|((_, info), _)| info.clone())
+    }
+
+    /// Whether requests of such clients are open.
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.houses.borrow().values().any(|house| house.number == number && house.open > 0)
+    }
+
     /// A request of somebody comes in whom the door cannot tell from others that have the same
     /// token and say the same of themselves.
     pub(crate) fn house(&self, client: &Client, info: Option<&str>) {
@@ -87,6 +99,7 @@ impl Hub {
         drop(houses);
         // Also those that are not up just now: nobody would ever release them.
         for server in self.servers() {
+            server.forget_user(number);
             if server.settings.borrow().isolation == Isolation::Client {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
             }

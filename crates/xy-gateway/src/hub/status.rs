@@ -21,7 +21,8 @@ impl HttpStatus for Hub {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Server>| {
             let is_shared = server.settings.borrow().isolation == Isolation::Shared;
-            !is_shared || server.upstream(Holder::Shared).is_some()
+            let is_away = || server.is_away(Holder::Shared);
+            !is_shared || server.upstream(Holder::Shared).is_some() || is_away()
         };
         self.servers().iter().filter(|server| server.is_shown()).all(is_there)
     }

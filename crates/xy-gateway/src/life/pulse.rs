@@ -11,6 +11,8 @@ use xy_supervisor::health::Outcome;
 use xy_supervisor::speak::{Checkup, Seen};
 
 use crate::era::Era;
+use crate::hub::Hub;
+use crate::server::Server;
 use crate::upstream::{Question, Upstream};
 
 /// The last thing that was wanted to know. Dropping it leaves it unanswered.
@@ -19,18 +21,20 @@ pub(super) struct Pulse(Option<JoinHandle<()>>);
 
 impl Pulse {
     /// Says how it is, in its own time.
-    pub(super) fn take(&mut self, upstream: &Rc<Upstream>, checkup: Checkup) {
+    pub(super) fn take(&mut self, of: (&Rc<Hub>, &Rc<Server>, &Rc<Upstream>), checkup: Checkup) {
         let Checkup { within, reply } = checkup;
+        let (hub, server, upstream) = (of.0.clone(), of.1.clone(), of.2.clone());
         let Some(within) = within else {
             let outcome = Outcome::NotMade("it was not asked".to_owned());
-            let _ = reply.send(seen(upstream, outcome)); // Whoever asked may have left.
+            let idle_for = hub.idle_for(&server, &upstream);
+            let _ = reply.send(seen(&upstream, outcome, idle_for)); // Whoever asked may have left.
             return;
         };
-        let upstream = upstream.clone();
         self.end();
         self.0 = Some(tokio::task::spawn_local(async move {
             let outcome = ask(&upstream, within).await;
-            let _ = reply.send(seen(&upstream, outcome));
+            let idle_for = hub.idle_for(&server, &upstream);
+            let _ = reply.send(seen(&upstream, outcome, idle_for));
         }));
     }
 
@@ -47,10 +51,10 @@ impl Drop for Pulse {
     }
 }
 
-fn seen(upstream: &Upstream, outcome: Outcome) -> Seen {
+fn seen(upstream: &Upstream, outcome: Outcome, idle_for: Option<Duration>) -> Seen {
     let (messages, reads) = upstream.heard_so_far();
     let calls = u32::try_from(upstream.open_calls()).unwrap_or(u32::MAX);
-    Seen { outcome, calls, messages, reads }
+    Seen { outcome, calls, messages, reads, idle_for }
 }
 
 /// Asks the cheapest thing that each server of its era has to answer.
@@ -155,7 +159,7 @@ mod tests {
         let endpoint =
             Endpoint { url, headers: BTreeMap::new(), is_older: false, is_remote: false };
         let (web, _) = Web::to(&endpoint).await.unwrap();
-        let hub = play::empty(ParkSettings::default());
+        let hub = play::empty(std::sync::Arc::new(play::Nobody), ParkSettings::default());
         let settings = play::settings(CallRules::default());
         let key = InstanceKey::shared(settings.name.clone());
         let (said, _) = mpsc::channel(64);

@@ -13,7 +13,7 @@ use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
 use super::pulse::Pulse;
-use super::{capabilities, learn_lists};
+use super::{capabilities, learn_lists, rest};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
@@ -72,11 +72,13 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     };
     let mut tasks = JoinSet::new();
     tasks.spawn_local(web.clone().tell_all());
+    tasks.spawn_local(rest::when_idle(hub.clone(), server.clone(), upstream.clone()));
     let leading = tasks.spawn_local(leader.lead(troubles, note));
     let mut pulse = Pulse::default();
     let (why, reply) = loop {
         match told.recv().await {
-            Some(Told::Checkup(checkup)) => pulse.take(&upstream, checkup),
+            Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
+            Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
             // What is under way may still be answered, where everything is on one stream.
             Some(Told::Close) => {
                 upstream.take_no_more();

@@ -262,6 +262,11 @@ impl Server {
         self.waiting.borrow().len()
     }
 
+    /// How many wait for one instance.
+    pub(crate) fn waiting_for(&self, holder: Holder) -> usize {
+        self.waiting.borrow().iter().filter(|it| it.holder == holder).count()
+    }
+
     fn count_waiting(&self) {
         self.counts.waiting.store(self.waiting(), Ordering::Relaxed);
     }

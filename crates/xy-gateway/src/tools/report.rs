@@ -135,7 +135,7 @@ fn word(entry: &ServerEntry) -> &'static str {
         (ServerState::Restarting | ServerState::Failed, _) => "crashed",
         // It lived and nobody stopped it: its policy leaves it as it is.
         (ServerState::Stopped, Wanted::Up) if entry.last_exit.is_some() => "crashed",
-        (ServerState::Stopped | ServerState::Stopping, _) => "stopped",
+        (ServerState::Stopped | ServerState::Stopping | ServerState::Asleep, _) => "stopped",
     }
 }
 

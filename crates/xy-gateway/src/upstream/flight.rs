@@ -131,6 +131,7 @@ impl Upstream {
 
     /// A call is over.
     pub(super) fn call_is_over(self: &Rc<Self>) {
+        self.is_called();
         if self.takes_turns.get() {
             self.company.is_over(self);
         }

@@ -2,7 +2,7 @@
 
 use xy_protocol::server::ServerName;
 
-use super::{MAX_CLIENT_INSTANCES, MAX_SERVERS};
+use super::{MAX_CLIENT_INSTANCES, MAX_SERVERS, NoRoom};
 
 /// Why a client has no instance.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,9 @@ pub enum HoldError {
     /// Too many clients have one.
     #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, and may have no more")]
     Full,
+    /// There are too many instances of all servers, or they use too much.
+    #[error("{0}")]
+    NoRoom(NoRoom),
     /// Another client has the only one that there can be.
     #[error("it listens on a port of its own, which another client's instance has")]
     PortTaken,

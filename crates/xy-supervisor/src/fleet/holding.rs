@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::Wanted;
 
 use super::owner::Owner;
-use super::{HoldError, MAX_CLIENT_INSTANCES, Roster};
+use super::{HoldError, MAX_CLIENT_INSTANCES, Roster, room};
 use crate::instance::{Holder, InstanceHandle, InstanceKey};
+use crate::lifecycle::Event;
 
 impl Owner {
-    pub(super) fn hold(&mut self, key: InstanceKey) -> Result<InstanceHandle, HoldError> {
+    pub(super) async fn hold(&mut self, key: InstanceKey) -> Result<InstanceHandle, HoldError> {
         let mut roster = Roster::clone(&self.published.borrow());
         let member = roster.get(&key.server).ok_or(HoldError::Unknown)?;
         if member.wanted == Wanted::Down {
@@ -22,7 +23,12 @@ impl Owner {
             Isolation::Client => key.holder,
         };
         if let Some(instance) = member.instances.get(&holder) {
-            return Ok(instance.clone());
+            let instance = instance.clone();
+            if instance.now().life.state.is_away() {
+                self.check_room(&roster, &settings)?;
+                instance.request(Event::Woken).await.map_err(|_| HoldError::Unknown)?;
+            }
+            return Ok(instance);
         }
         let leaving = self.leaving.keys().filter(|leaving| leaving.server == key.server);
         let others = member.instances.len() + leaving.count();
@@ -33,9 +39,19 @@ impl Owner {
         if others > 0 && settings.port().is_some() {
             return Err(HoldError::PortTaken);
         }
+        self.check_room(&roster, &settings)?;
         let handle = self.bear(&mut roster, &InstanceKey { holder, ..key }, &settings);
         self.published.send_replace(Arc::new(roster));
         Ok(handle)
+    }
+
+    /// Whether one more may come. What lives somewhere else takes no room here.
+    fn check_room(&self, roster: &Roster, settings: &ServerSettings) -> Result<(), HoldError> {
+        if settings.process().is_none() {
+            return Ok(());
+        }
+        let checked = room::check(roster, &self.measured.borrow(), self.parts.limits);
+        checked.map_err(HoldError::NoRoom)
     }
 
     pub(super) async fn release(&mut self, key: &InstanceKey) {

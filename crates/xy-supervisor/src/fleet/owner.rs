@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::{ServerName, Wanted};
 
+use super::room::Usage;
 use super::{Command, FleetParts, Member, Roster};
 use crate::added::AddedServers;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
@@ -28,6 +29,10 @@ pub(super) struct Owner {
     pub(super) published: watch::Sender<Arc<Roster>>,
     pub(super) changes: broadcast::Sender<StateChange>,
     pub(super) tasks: JoinSet<()>,
+    /// What instances use, if that is limited.
+    pub(super) measured: watch::Receiver<Usage>,
+    /// Who measures that: ends with the owner.
+    pub(super) measuring: JoinSet<()>,
     /// Removed instances that may not be gone yet, so that a successor waits for them.
     pub(super) leaving: HashMap<InstanceKey, InstanceHandle>,
 }
@@ -39,7 +44,7 @@ impl Owner {
             self.forget_gone();
             match command {
                 Command::Hold { key, reply } => {
-                    let _ = reply.send(self.hold(key)); // The asker may have left.
+                    let _ = reply.send(self.hold(key).await); // The asker may have left.
                 }
                 Command::Release { key } => self.release(&key).await,
                 Command::Add { settings, reply } => {

@@ -107,6 +107,7 @@ impl Harbour {
 fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
     Fleet::spawn(
         FleetParts {
+            limits: xy_config::settings::InstanceSettings::default(),
             launcher: Arc::new(launcher.clone()),
             wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
             wishes_file: folder.join("wishes.json"),

@@ -19,7 +19,7 @@ use super::shim_process::ShimProcess;
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
-use crate::speak::{Before, Checkup, Said, Speak};
+use crate::speak::{Before, Checkup, Rest, Said, Speak};
 use crate::wait::until;
 
 mod speaking;
@@ -93,6 +93,7 @@ enum Turn {
     Dropped,
     Said(Said),
     Checkup(Checkup),
+    Rest(Rest),
     SpeakerGone,
     Overdue(Due),
 }
@@ -166,6 +167,7 @@ impl Driver {
                 Turn::Room => {}
                 Turn::Said(said) => self.hear_said(said).await,
                 Turn::Checkup(checkup) => self.pass_checkup(checkup),
+                Turn::Rest(rest) => self.pass_rest(rest),
                 Turn::SpeakerGone => self.on_speaker_gone(),
                 Turn::Noted => {
                     self.go_on();
@@ -247,6 +249,7 @@ impl Driver {
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
             Some(checkup) = self.ends.checkups.recv() => Turn::Checkup(checkup),
+            Some(rest) = self.ends.rests.recv() => Turn::Rest(rest),
             said = said_in(&mut self.speech), if self.link.has_room() => {
                 said.map_or(Turn::SpeakerGone, Turn::Said)
             }

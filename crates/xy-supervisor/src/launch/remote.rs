@@ -16,7 +16,7 @@ use xy_shim::wire::{MAX_LINE, Record, flags, put_record};
 use super::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News, millis};
 use crate::lifecycle::Exit;
 use crate::logs::LogBook;
-use crate::speak::{Line, SAID, Said, Speak, TOLD, Told, Way, look_after, plain_why};
+use crate::speak::{Line, SAID, Said, Speak, TOLD, Told, Way, let_rest, look_after, plain_why};
 use crate::wait::{time_of_day, until};
 
 /// How long a speaker may take to hang up.
@@ -91,6 +91,9 @@ impl Driver {
                     }
                 },
                 Some(checkup) = self.ends.checkups.recv() => look_after(&self.told, checkup),
+                Some(rest) = self.ends.rests.recv(), if self.end.is_none() => {
+                    let_rest(&self.told, rest);
+                }
                 said = self.said.recv() => match said {
                     Some(said) => self.hear(said).await,
                     None => break self.end.take().map(|(last, _)| last),
@@ -111,6 +114,9 @@ impl Driver {
             Said::Ready if self.end.is_none() => {
                 let _ = self.ends.news.send(News::Ready).await; // It may not be held any more.
             }
+            Said::Idle(why) if self.end.is_none() => {
+                let _ = self.ends.news.send(News::Idle(plain_why(&why))).await; // The same.
+            }
             Said::Unreachable(why) => self.ends_with(News::Unreachable(self.plain(&why))),
             // There is nobody here who could end it so that it begins anew.
             Said::Unfit(why) | Said::Hopeless(why) => {
@@ -126,7 +132,12 @@ impl Driver {
             Said::WriteBegins(known) => {
                 let _ = known.send(()); // There is no shim that has to know.
             }
-            Said::Ready | Said::Probing(_) | Said::Mute | Said::Note(_) | Said::WriteEnds => {}
+            Said::Ready
+            | Said::Idle(_)
+            | Said::Probing(_)
+            | Said::Mute
+            | Said::Note(_)
+            | Said::WriteEnds => {}
         }
     }
 

@@ -340,7 +340,12 @@ impl Book {
                 _,
             ) => return None,
             (
-                Event::Torn | Event::Preparing | Event::ExitedOnProbe(_) | Event::UnfitOnProbe(_),
+                Event::Torn
+                | Event::Preparing
+                | Event::ExitedOnProbe(_)
+                | Event::UnfitOnProbe(_)
+                | Event::Woken
+                | Event::Idle(_),
                 _,
             ) => {
                 unreachable!("no history holds it: it has plays of its own")
@@ -578,7 +583,11 @@ impl World {
         let waits = match after.state {
             State::Starting { .. } | State::Backoff { .. } => true,
             State::Stopping { overdue_at, .. } => overdue_at.is_some(),
-            State::Stopped | State::Running { .. } | State::Failed | State::Retired => false,
+            State::Stopped
+            | State::Running { .. }
+            | State::Asleep { .. }
+            | State::Failed
+            | State::Retired => false,
         };
         assert_eq!(after.state.deadline().is_some(), waits);
         assert!(after.tally.restarts_total >= before.tally.restarts_total);

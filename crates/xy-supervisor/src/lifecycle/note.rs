@@ -83,7 +83,7 @@ impl Note {
         let latest = recent_exits.len().saturating_sub(MAX_EXITS);
         let after_stop = match life.state {
             State::Stopping { then, .. } => Some(match then {
-                AfterStop::StayDown => Next::Stay,
+                AfterStop::StayDown | AfterStop::Sleep => Next::Stay,
                 AfterStop::StartAgain | AfterStop::TryAgain => Next::Start,
                 AfterStop::CountFailure => Next::Count,
                 AfterStop::Retire => Next::Retire,
@@ -190,6 +190,7 @@ impl Note {
         match (self.after_stop, wanted) {
             (_, Wanted::Down) => AfterStop::StayDown,
             (Some(Next::Count), Wanted::Up) => AfterStop::CountFailure,
+            (Some(Next::Stay), Wanted::Up) if self.settings.rules.may_sleep() => AfterStop::Sleep,
             (_, Wanted::Up) => AfterStop::StartAgain,
         }
     }

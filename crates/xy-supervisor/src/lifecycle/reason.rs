@@ -120,6 +120,9 @@ pub struct LaunchFault {
     pub hint: Option<String>,
 }
 
+/// What the reason begins with, in words, for which a server is let go that nobody uses.
+pub const GOES_TO_SLEEP: &str = "goes to sleep";
+
 /// Why a server is in the state it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -135,6 +138,15 @@ pub enum Reason {
     Probed,
     /// A start was asked for.
     StartRequested,
+    /// It starts when it is first used.
+    NotUsed,
+    /// Somebody uses it.
+    Woken,
+    /// Nobody used it.
+    Idle(
+        /// What whoever spoke with it says of that.
+        String,
+    ),
     /// A stop was asked for.
     StopRequested,
     /// A restart was asked for.
@@ -228,6 +240,8 @@ impl fmt::Display for Reason {
             Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
             Self::Probed => write!(f, "it did not bear its first question, and is asked another"),
             Self::StartRequested => write!(f, "start requested"),
+            Self::NotUsed => write!(f, "it starts when it is first used"),
+            Self::Woken => write!(f, "somebody uses it"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),
             Self::RetireRequested => write!(f, "removed, or the daemon is ending"),
@@ -237,6 +251,7 @@ impl fmt::Display for Reason {
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
+            Self::Idle(why) => write!(f, "{GOES_TO_SLEEP}: {why}"),
             Self::Repaired(why)
             | Self::Unfit(why)
             | Self::Unhealthy(why)

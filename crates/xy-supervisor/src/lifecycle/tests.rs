@@ -154,6 +154,7 @@ mod policies;
 mod preparing;
 
 mod requests;
+mod sleep;
 
 mod reloads;
 

@@ -46,7 +46,7 @@ async fn listen(line: Line) {
                     let _ = answer.send(ear.lines.rest); // Whoever asked may have left.
                     return;
                 }
-                Some(Told::Checkup(_)) => {} // There is nothing to say.
+                Some(Told::Checkup(_) | Told::Rest(_)) => {} // There is nothing to say.
                 Some(Told::Over(_)) | None => break,
             },
             heard = read(&stdout), if is_open => {

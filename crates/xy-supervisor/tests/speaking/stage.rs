@@ -156,6 +156,7 @@ impl Home {
             let remotes = RemoteLauncher::new(speaker);
             let launcher = Arc::new(EveryLauncher { processes, remotes, containers });
             let parts = FleetParts {
+                limits: xy_config::settings::InstanceSettings::default(),
                 added: AddedServers::default(),
                 added_file: locks_dir.join("added.json"),
                 launcher,

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, Oom, RestartLimits, ServerEntry, ServerStatus, Wanted,
+    Health, InstanceClients, InstanceEntry, LastExit, Oom, RestartLimits, ServerEntry,
+    ServerStatus, Wanted,
 };
+use xy_protocol::size::Size;
 use xy_protocol::time::Timestamp;
 
 use super::confine;
@@ -18,8 +20,10 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let protocol = status.protocol.as_deref();
     let protocol = protocol.map(|revision| ("protocol", safe_text(revision).into_owned()));
     let instances = instances(status).map(|value| ("instances", value));
+    let uses = uses(status).map(|value| ("uses", value));
+    let clients = clients(status).map(|value| ("clients", value));
     let parked = parked(status.parked).map(|value| ("parked", value));
-    let rows = rows.chain(protocol).chain(parked).chain(instances);
+    let rows = rows.chain(protocol).chain(parked).chain(uses).chain(clients).chain(instances);
     for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
@@ -61,10 +65,47 @@ fn instances(status: &ServerStatus) -> Option<String> {
     let one = |it: &InstanceEntry| {
         let holder = it.holder?;
         let pid = it.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
-        Some(format!("{} for client {holder}{pid}", paint(style_of(it.state), it.state)))
+        let who = it.clients.first().filter(|it| !it.name.is_empty());
+        let who = who.map(|it| format!(" ({})", safe_text(&it.name))).unwrap_or_default();
+        let state = paint(style_of(it.state), it.state);
+        let used = used(it).map(|used| format!(", {used}")).unwrap_or_default();
+        Some(format!("{state} for client {holder}{who}{pid}{used}"))
     };
     let all: Vec<String> = status.instances.iter().filter_map(one).collect();
     (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
+}
+
+/// Memory and the processors' time, as far as they are known.
+fn used(instance: &InstanceEntry) -> Option<String> {
+    let memory =
+        instance.memory_bytes.map(|bytes| format!("{} of memory", Size(bytes >> 20 << 20)));
+    let cpu =
+        instance.cpu_ms.map(|ms| format!("{:.1}s of CPU", Duration::from_millis(ms).as_secs_f64()));
+    let all: Vec<String> = memory.into_iter().chain(cpu).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What all instances use together.
+fn uses(status: &ServerStatus) -> Option<String> {
+    let sum = |one: fn(&InstanceEntry) -> Option<u64>| {
+        let known: Vec<u64> = status.instances.iter().filter_map(one).collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    };
+    let first = status.instances.first()?;
+    let (memory_bytes, cpu_ms) = (sum(|it| it.memory_bytes), sum(|it| it.cpu_ms));
+    used(&InstanceEntry { memory_bytes, cpu_ms, ..first.clone() })
+}
+
+/// Who uses the instance that all share.
+fn clients(status: &ServerStatus) -> Option<String> {
+    let shared = status.instances.iter().find(|it| it.holder.is_none())?;
+    let total: usize = shared.clients.iter().map(|it| it.count).sum();
+    let named = |it: &InstanceClients| {
+        let name = if it.name.is_empty() { "(no name)".into() } else { safe_text(&it.name) };
+        if it.count == 1 { name.into_owned() } else { format!("{name} × {}", it.count) }
+    };
+    let names: Vec<String> = shared.clients.iter().map(named).collect();
+    (total > 0).then(|| format!("{total}: {}", names.join(", ")))
 }
 
 /// What one that lives somewhere else has not is left out.
@@ -202,15 +243,27 @@ mod tests {
     #[test]
     fn instances_for_clients_are_counted_and_told() {
         let mut status = samples::failed_status();
-        let one = |holder, pid, state| InstanceEntry { holder, pid, state };
+        let one = |holder, pid, state| InstanceEntry {
+            holder,
+            pid,
+            state,
+            clients: vec![InstanceClients { name: "editor".to_owned(), count: 2 }],
+            memory_bytes: pid.map(|_| (12 << 20) + 5),
+            cpu_ms: pid.map(|_| 1234),
+        };
         status.instances = vec![one(None, Some(1), ServerState::Running)];
         assert_eq!(instances(&status), None);
+        assert_eq!(clients(&status).unwrap(), "2: editor × 2");
+        assert_eq!(uses(&status).unwrap(), "12 MiB of memory, 1.2s of CPU");
         status.instances = vec![
             one(Some(1), Some(7), ServerState::Running),
             one(Some(4), None, ServerState::Failed),
         ];
         let told = uncoloured(&instances(&status).unwrap());
-        assert_eq!(told, "2: running for client 1, pid 7; failed for client 4");
+        assert_eq!(
+            told,
+            "2: running for client 1 (editor), pid 7, 12 MiB of memory, 1.2s of CPU; failed for client 4 (editor)"
+        );
     }
 
     #[test]

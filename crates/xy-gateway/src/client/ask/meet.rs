@@ -39,7 +39,7 @@ impl Client {
         let Some(server) = self.hub.server(name) else {
             return Verdict::Result(anything(name, version));
         };
-        self.hub.want(&server, &self.me());
+        self.hub.want_to_know(&server, &self.me());
         if let Some(result) = introduced(&server, self, version) {
             return Verdict::Result(result);
         }
@@ -63,7 +63,7 @@ impl Client {
         let Some(server) = self.hub.server(&name) else {
             return Verdict::Result(modern::discovered_from(&anything(&name, era::LATEST)));
         };
-        self.hub.want(&server, &self.me());
+        self.hub.want_to_know(&server, &self.me());
         let unknown = move || modern::discovered_from(&anything(&name, era::LATEST));
         let (when_down, at_last) = (unknown.clone(), unknown);
         let discovered = move |client: &Client| {

@@ -24,6 +24,7 @@ fn left(name: &str, status: StatusReport) -> (Adopted, InstanceEnds) {
 
 fn fleet(folder: &Path, launcher: &FakeLauncher, adopted: Vec<Adopted>) -> Fleet {
     let parts = FleetParts {
+        limits: xy_config::settings::InstanceSettings::default(),
         launcher: Arc::new(launcher.clone()),
         wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
         wishes_file: folder.join("wishes.json"),

@@ -66,7 +66,7 @@ impl ContainerLauncher {
         let (label, (tidied, ends)) = (label(&self.shared, key), Instance::pair());
         let shared = self.shared.clone();
         shared.owned.take(&label);
-        let Instance { mut news, asks, notes, checkups } = life;
+        let Instance { mut news, asks, notes, checkups, rests } = life;
         tokio::spawn(async move {
             if let Some(engine) = find(engine, host.as_deref()).await {
                 shared.engines.saw(&engine.socket);
@@ -79,7 +79,7 @@ impl ContainerLauncher {
             }
             shared.owned.release(&label);
         });
-        Instance { news: tidied.news, asks, notes, checkups }
+        Instance { news: tidied.news, asks, notes, checkups, rests }
     }
 }
 

@@ -27,7 +27,7 @@ use super::start::Begun;
 use super::{create, faults};
 use crate::launch::{Ask, Contained, InstanceEnds, LaunchOrder, News};
 use crate::logs::instance_log;
-use crate::speak::{Before, Checkup, Line, SAID, Said, TOLD, Told, Way};
+use crate::speak::{Before, Checkup, Line, Rest, SAID, Said, TOLD, Told, Way};
 use crate::wait::until;
 
 mod begin;
@@ -65,6 +65,7 @@ enum Turn {
     Noted,
     Said(Said),
     Checkup(Checkup),
+    Rest(Rest),
     SpeakerGone,
     LogTrouble,
     Cut(Box<Carrier>, Cut),
@@ -329,6 +330,7 @@ impl Driver {
                 }
                 Turn::Said(said) => self.hear_said(said).await,
                 Turn::Checkup(checkup) => self.pass_checkup(checkup),
+                Turn::Rest(rest) => self.pass_rest(rest),
                 Turn::SpeakerGone => {
                     self.speech = None;
                     if self.fate.is_some() && self.carrying.is_none() {
@@ -369,6 +371,7 @@ impl Driver {
             ask = self.ends.asks.recv(), if self.is_held => ask.map_or(Turn::Dropped, Turn::Asked),
             Ok(()) = self.ends.notes.changed(), if self.is_held => Turn::Noted,
             Some(checkup) = self.ends.checkups.recv() => Turn::Checkup(checkup),
+            Some(rest) = self.ends.rests.recv() => Turn::Rest(rest),
             said = said_in(&mut self.speech) => said.map_or(Turn::SpeakerGone, Turn::Said),
             cut = ended(&mut self.carrying) => {
                 self.carrying = None;

@@ -16,7 +16,9 @@ use crate::launch::News;
 use crate::launch::shim_link::Heard;
 use crate::lifecycle::Exit;
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Before, Checkup, Line, SAID, Said, TOLD, Told, Way, look_after, plain_why};
+use crate::speak::{
+    Before, Checkup, Line, Rest, SAID, Said, TOLD, Told, Way, let_rest, look_after, plain_why,
+};
 
 /// A server that has closed its stdout has this long to end by itself.
 const MUTE_FOR: Duration = Duration::from_secs(2);
@@ -128,6 +130,7 @@ impl Driver {
             Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
                 self.unfit(why).await;
             }
+            Said::Idle(why) => self.tell(News::Idle(plain_why(&why))).await,
             Said::Probing(is_probed) => self.is_probed = is_probed,
             Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
             Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
@@ -152,6 +155,7 @@ impl Driver {
             | Said::Unfit(_)
             | Said::Unreachable(_)
             | Said::Hopeless(_)
+            | Said::Idle(_)
             | Said::Probing(_)
             | Said::Mute => {}
         }
@@ -177,6 +181,13 @@ impl Driver {
     pub(super) fn pass_checkup(&self, checkup: Checkup) {
         if let Some(speech) = &self.speech {
             look_after(&speech.told, checkup);
+        }
+    }
+
+    /// Has its speaker let it go if nobody uses it, unless it is being ended.
+    pub(super) fn pass_rest(&self, rest: Rest) {
+        if let Some(speech) = self.speech.as_ref().filter(|_| !self.is_ending) {
+            let_rest(&speech.told, rest);
         }
     }
 

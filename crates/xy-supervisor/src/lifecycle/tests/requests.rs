@@ -186,7 +186,7 @@ fn whatever_a_stop_was_for_retirement_takes_its_place() {
 #[test]
 fn a_successor_waits_for_its_predecessor_without_a_limit() {
     let mut play = Play::new(steady());
-    play.life = Life::after_predecessor(Wanted::Up);
+    play.life = Life::after_predecessor(Wanted::Up, false);
     assert_eq!(play.life.state.deadline(), None, "it is not ours to force");
     assert_eq!(play.sees(Event::Exited(Exit::UNSEEN)), Some(Effect::Launch));
 }
@@ -194,7 +194,7 @@ fn a_successor_waits_for_its_predecessor_without_a_limit() {
 #[test]
 fn a_successor_that_is_not_wanted_stays_down() {
     let mut play = Play::new(steady());
-    play.life = Life::after_predecessor(Wanted::Down);
+    play.life = Life::after_predecessor(Wanted::Down, false);
     assert_eq!(play.sees(Event::Exited(Exit::UNSEEN)), None);
     assert_eq!(play.life.state, State::Stopped);
 }

@@ -2,7 +2,7 @@
 
 //! What every event means in every state, as a text whose changes are reviewed.
 
-use xy_config::settings::REMOTE_BACKOFF_MAX;
+use xy_config::settings::{REMOTE_BACKOFF_MAX, Start};
 
 use super::*;
 
@@ -94,6 +94,8 @@ fn events() -> Vec<(&'static str, Event)> {
         ("RestartRequested", Event::RestartRequested),
         ("RepairRequested", Event::RepairRequested("it hangs".into())),
         ("RetireRequested", Event::RetireRequested),
+        ("Woken", Event::Woken),
+        ("Idle", Event::Idle("not used for 10m".into())),
         ("ProcessChanged", Event::ProcessChanged),
         ("RulesChanged", Event::RulesChanged),
         ("LaunchFailed for good", Event::LaunchFailed(permanent_fault())),
@@ -125,6 +127,10 @@ fn shown(state: State, origin: Instant) -> String {
             format!("stopping until {}, {then:?}", at(overdue_at))
         }
         State::Stopping { overdue_at: None, then } => format!("overdue, {then:?}"),
+        State::Asleep { not_before: None } => "asleep".into(),
+        State::Asleep { not_before: Some(not_before) } => {
+            format!("asleep, not before {}", at(not_before))
+        }
         State::Failed => "failed".into(),
         State::Retired => "retired".into(),
     }
@@ -186,6 +192,33 @@ fn remote_rows(origin: Instant) -> Vec<Row> {
         row("stopping, try again", stopping(Some(at(110)), AfterStop::TryAgain), 3),
         row("overdue, try again", stopping(None, AfterStop::TryAgain), 3),
         row("stopping, stay down", stopping(Some(at(110)), AfterStop::StayDown), 3),
+    ]
+}
+
+/// The states in which something of one that sleeps is different.
+fn sleepy_rows(origin: Instant) -> Vec<Row> {
+    let at = |seconds| origin + Duration::from_secs(seconds);
+    let row = |name, state, reason: &Reason| {
+        let (tally, reason) = (some_tally(origin), reason.clone());
+        Row { name, life: Life { state, wanted: Wanted::Up, tally, reason } }
+    };
+    let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
+    let running = |ready| State::Running { launched_at: at(5), ready_at: at(ready) };
+    let asleep = |not_before| State::Asleep { not_before };
+    let stopping = |overdue_at, then| State::Stopping { overdue_at, then };
+    let (idle, crashed) = (Reason::Idle("not used".into()), Reason::Exited(KILLED));
+    vec![
+        row("asleep", asleep(None), &idle),
+        row("asleep after a death", asleep(Some(at(104))), &crashed),
+        row("asleep, delay over", asleep(Some(at(100))), &crashed),
+        row("starting", starting, &Reason::Woken),
+        row("running", running(99), &Reason::Ready),
+        row("running, stable", running(40), &Reason::Ready),
+        row("backoff", State::Backoff { retry_at: at(104) }, &crashed),
+        row("stopping, sleep", stopping(Some(at(110)), AfterStop::Sleep), &idle),
+        row("overdue, sleep", stopping(None, AfterStop::Sleep), &idle),
+        row("stopping, woken", stopping(Some(at(110)), AfterStop::StartAgain), &Reason::Woken),
+        row("never ready", stopping(Some(at(110)), AfterStop::CountFailure), &idle),
     ]
 }
 
@@ -273,6 +306,28 @@ fn the_rows_of_one_that_lives_somewhere_else() {
         !matches!(event, Unfit(_) | Torn | ExitedOnProbe(_) | UnfitOnProbe(_))
     };
     insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_its_own));
+}
+
+#[test]
+fn the_rows_of_one_that_is_lazy() {
+    let rules = rules(|it| it.start = Start::Lazy);
+    let is_said =
+        |_: &Row, event: &Event| !matches!(event, Event::Unreachable(_) | Event::Hopeless(_));
+    insta::assert_snapshot!(table_of(sleepy_rows, &rules, false, is_said));
+}
+
+/// One that is started with the daemon and sleeps when it is idle differs in what a death means;
+/// one that does not sleep at all does not stay asleep.
+#[test]
+fn the_rows_of_one_that_sleeps_and_is_not_lazy() {
+    let is_its_own = |_: &Row, event: &Event| {
+        use Event::{Exited, Idle, ProcessChanged, RulesChanged, Woken};
+        matches!(event, Exited(_) | Idle(_) | ProcessChanged | RulesChanged | Woken)
+    };
+    let sleeps = rules(|it| it.idle_stop = Some(Duration::from_mins(10)));
+    let never = rules(|_| {});
+    let both = [sleeps, never].map(|rules| table_of(sleepy_rows, &rules, false, is_its_own));
+    insta::assert_snapshot!(both.join("\nand without idle-stop:\n"));
 }
 
 #[test]

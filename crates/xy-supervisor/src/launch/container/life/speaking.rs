@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Driver, Due, WRITTEN_WITHIN};
 use crate::launch::{News, millis};
 use crate::lifecycle::note::with_speaker;
-use crate::speak::{Checkup, Said, Told, look_after, plain_why};
+use crate::speak::{Checkup, Rest, Said, Told, let_rest, look_after, plain_why};
 use crate::wait::time_of_day;
 
 /// A server that has closed its stdout has this long to end by itself.
@@ -59,6 +59,7 @@ impl Driver {
             Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
                 self.unfit(why).await;
             }
+            Said::Idle(why) if self.fate.is_none() => self.tell(News::Idle(plain_why(&why))).await,
             Said::Probing(is_probed) => self.is_probed = is_probed,
             Said::Mute if self.fate.is_some() => {}
             Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
@@ -85,6 +86,7 @@ impl Driver {
             | Said::Unfit(_)
             | Said::Unreachable(_)
             | Said::Hopeless(_)
+            | Said::Idle(_)
             | Said::Probing(_)
             | Said::Mute => {}
         }
@@ -94,6 +96,13 @@ impl Driver {
     pub(super) fn pass_checkup(&self, checkup: Checkup) {
         if let Some(speech) = &self.speech {
             look_after(&speech.told, checkup);
+        }
+    }
+
+    /// Has its speaker let it go, if nobody uses it.
+    pub(super) fn pass_rest(&self, rest: Rest) {
+        if let Some(speech) = self.speech.as_ref().filter(|_| !self.is_ending) {
+            let_rest(&speech.told, rest);
         }
     }
 

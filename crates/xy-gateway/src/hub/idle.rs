@@ -1,0 +1,125 @@
+//! Instances that sleep while nobody uses them: who goes, and who is woken.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use xy_supervisor::instance::Holder;
+
+use super::Hub;
+use crate::client::Client;
+use crate::idle::{Idleness, Use, Verdict};
+use crate::server::Server;
+use crate::upstream::Upstream;
+
+impl Hub {
+    /// What an instance is used for.
+    pub(crate) fn use_of(&self, server: &Server, upstream: &Upstream) -> Use {
+        let key = upstream.key();
+        let watched = self.watched(server, key.holder);
+        Use {
+            calls: upstream.calls_of_others(),
+            waiting: server.waiting_for(key.holder),
+            tasks: self.owners.borrow().kept_at(key, Instant::now()),
+            watched: watched.uris.len() + watched.tasks.len(),
+            has_client: match key.holder {
+                Holder::Shared => false,
+                Holder::Client(number) => self.client(number).is_some() || self.is_open(number),
+            },
+            is_new: upstream.introduction().is_none() || upstream.known().is_none(),
+        }
+    }
+
+    /// For how long nobody has used an instance; `None` if somebody does.
+    pub(crate) fn idle_for(&self, server: &Server, upstream: &Upstream) -> Option<Duration> {
+        Idleness::so_far(self.use_of(server, upstream), upstream.called_at(), Instant::now())
+    }
+
+    /// Closes an instance if nobody uses it: whether it goes. Whoever wants it from here on
+    /// waits for its next life.
+    pub(crate) fn rests(&self, server: &Server, upstream: &Upstream) -> bool {
+        let may = server.settings.borrow().rules.may_sleep();
+        let rests = may && !self.use_of(server, upstream).is_any();
+        if rests {
+            upstream.take_no_more();
+        }
+        rests
+    }
+
+    /// Closes an instance if nobody has used it for long enough; else when to look again.
+    pub(crate) fn looks_at_use(
+        &self,
+        server: &Server,
+        upstream: &Upstream,
+        idle: &mut Idleness,
+        idle_stop: Duration,
+    ) -> Verdict {
+        let used = self.use_of(server, upstream);
+        let verdict = idle.look(used, upstream.called_at(), idle_stop, Instant::now());
+        if verdict == Verdict::Rest {
+            upstream.take_no_more();
+        }
+        verdict
+    }
+
+    /// A client wants to know who a server is: one that is known and may sleep is not woken
+    /// for that.
+    pub(crate) fn want_to_know(&self, server: &Rc<Server>, client: &Rc<Client>) {
+        let may_sleep = server.settings.borrow().rules.may_sleep();
+        if !may_sleep || server.shown_to(client).is_none() {
+            self.want(server, client);
+        }
+    }
+
+    /// An instance is wanted: one that lives for a single client, or that sleeps.
+    pub(crate) fn want(&self, server: &Rc<Server>, client: &Rc<Client>) {
+        self.want_for(server, server.holder(client));
+    }
+
+    /// The same, by for whom it lives.
+    pub(crate) fn want_for(&self, server: &Rc<Server>, holder: Holder) {
+        if server.upstream(holder).is_some() {
+            return;
+        }
+        if holder == Holder::Shared {
+            server.is_needed(); // It may be about to sleep, which we do not know yet.
+            if !server.is_away(holder) {
+                return; // It comes by itself.
+            }
+        }
+        self.hold(server, holder);
+    }
+
+    /// Wakes those of a server's instances that sleep though somebody needs them.
+    pub(crate) fn wake_needed(&self, server: &Rc<Server>) {
+        for holder in server.all_away() {
+            let watched = self.watched(server, holder);
+            let is_watched = !watched.uris.is_empty() || !watched.tasks.is_empty();
+            let is_needed = holder == Holder::Shared && server.was_needed();
+            if is_needed || is_watched || server.waiting_for(holder) > 0 {
+                self.hold(server, holder);
+            }
+        }
+    }
+
+    /// Has an instance come, unless that is being done.
+    fn hold(&self, server: &Rc<Server>, holder: Holder) {
+        if !server.begins_to_hold(holder) {
+            return;
+        }
+        let number = match holder {
+            Holder::Shared => 0,
+            Holder::Client(number) => number,
+        };
+        let (server, coming) = (server.clone(), self.control.hold(&server.name, number));
+        tokio::task::spawn_local(async move {
+            let came = coming.await;
+            server.has_held(holder, came.is_ok());
+            if let Err(fault) = came {
+                for waited in server.take_all_waiting(Some(holder)) {
+                    server.give_up(&waited, &fault);
+                }
+            }
+        });
+    }
+}

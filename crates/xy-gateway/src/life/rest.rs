@@ -1,0 +1,45 @@
+//! Lets a server go that nobody has used for long enough.
+
+use std::rc::Rc;
+
+use tokio::time::{Instant, sleep_until};
+use xy_supervisor::speak::{Rest, Said};
+
+use crate::hub::Hub;
+use crate::idle::{Idleness, Verdict};
+use crate::server::Server;
+use crate::upstream::Upstream;
+
+/// Looks whether it is used, for as long as it lives; resolves when it has been let go.
+pub(crate) async fn when_idle(hub: Rc<Hub>, server: Rc<Server>, upstream: Rc<Upstream>) {
+    let mut idle = Idleness::begins(Instant::now());
+    loop {
+        let changed = server.rules_change();
+        let idle_stop = server.settings.borrow().rules.idle_stop;
+        let Some(idle_stop) = idle_stop else {
+            changed.await;
+            idle = Idleness::begins(Instant::now());
+            continue;
+        };
+        match hub.looks_at_use(&server, &upstream, &mut idle, idle_stop) {
+            Verdict::Rest => {
+                let why = format!("not used for {idle_stop:?}");
+                return upstream.say(Said::Idle(why)).await;
+            }
+            Verdict::LookAt(at) => tokio::select! {
+                () = sleep_until(at) => {}
+                () = changed => {}
+            },
+        }
+    }
+}
+
+/// Lets it go at once if nobody uses it.
+pub(crate) async fn if_idle(hub: &Hub, server: &Server, upstream: &Upstream, rest: Rest) {
+    let Rest { why, reply } = rest;
+    let rests = hub.rests(server, upstream);
+    let _ = reply.send(rests); // Whoever asked may have left.
+    if rests {
+        upstream.say(Said::Idle(why)).await;
+    }
+}

@@ -1,0 +1,90 @@
+//! Which instances of a server sleep, and who needs them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use xy_config::settings::ServerSettings;
+use xy_supervisor::instance::Holder;
+
+use super::Server;
+
+/// What is known of that.
+#[derive(Debug, Default)]
+pub(super) struct Sleep {
+    /// Those that have to be woken, as far as we have heard.
+    away: RefCell<HashSet<Holder>>,
+    /// Those that are being made to come.
+    held: RefCell<HashSet<Holder>>,
+    /// Somebody needs the one that all share, which has not come since.
+    is_needed: Cell<bool>,
+    /// The rules it lives by have changed.
+    rules: Notify,
+}
+
+impl Server {
+    /// These of its instances sleep.
+    pub(crate) fn set_away(&self, away: HashSet<Holder>) {
+        *self.sleep.away.borrow_mut() = away;
+    }
+
+    /// Whether an instance sleeps, as far as we have heard.
+    pub(crate) fn is_away(&self, holder: Holder) -> bool {
+        self.sleep.away.borrow().contains(&holder)
+    }
+
+    /// All that do.
+    pub(crate) fn all_away(&self) -> Vec<Holder> {
+        self.sleep.away.borrow().iter().copied().collect()
+    }
+
+    /// Somebody needs the instance that all share.
+    pub(crate) fn is_needed(&self) {
+        self.sleep.is_needed.set(true);
+    }
+
+    /// Whether somebody has, since it was last there.
+    pub(crate) fn was_needed(&self) -> bool {
+        self.sleep.is_needed.get()
+    }
+
+    /// An instance can be asked.
+    pub(crate) fn has_come(&self, holder: Holder) {
+        if holder == Holder::Shared {
+            self.sleep.is_needed.set(false);
+        }
+    }
+
+    /// An instance is to come; whether that is not being done yet.
+    pub(crate) fn begins_to_hold(&self, holder: Holder) -> bool {
+        self.sleep.held.borrow_mut().insert(holder)
+    }
+
+    /// It comes, or nobody waits for it any more.
+    pub(crate) fn has_held(&self, holder: Holder, comes: bool) {
+        self.sleep.held.borrow_mut().remove(&holder);
+        if !comes && holder == Holder::Shared {
+            self.sleep.is_needed.set(false);
+        }
+    }
+
+    /// Resolves when the rules it lives by may have changed since this was asked.
+    pub(crate) fn rules_change(&self) -> impl Future<Output = ()> + use<'_> {
+        let mut changed = Box::pin(self.sleep.rules.notified());
+        changed.as_mut().enable();
+        changed
+    }
+
+    /// It is configured otherwise than before.
+    pub(super) fn rules_may_have_changed(&self, before: &Arc<ServerSettings>) {
+        let rules = self.settings.borrow().rules.clone();
+        if rules == before.rules {
+            return;
+        }
+        for upstream in self.upstreams.borrow().values() {
+            upstream.set_dated(rules.may_sleep());
+        }
+        self.sleep.rules.notify_waiters();
+    }
+}

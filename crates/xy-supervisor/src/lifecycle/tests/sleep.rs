@@ -1,0 +1,205 @@
+//! One that sleeps while nobody uses it: short plays, and random ones.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use xy_config::settings::Start;
+
+use super::*;
+
+/// What surrounds one that sleeps: time, and the one life there may be.
+struct Sleeper {
+    life: Life,
+    rules: Rules,
+    now: Instant,
+    lives: bool,
+    launches: u32,
+}
+
+impl Sleeper {
+    fn new(rules: Rules) -> Self {
+        let life = Life::sleeping(Wanted::Up);
+        Self { life, rules, now: any_instant(), lives: false, launches: 0 }
+    }
+
+    fn lazy(change: impl FnOnce(&mut Rules)) -> Self {
+        Self::new(rules(|it| {
+            it.start = Start::Lazy;
+            it.restart.jitter = false;
+            change(it);
+        }))
+    }
+
+    fn sees(&mut self, event: Event) -> Option<Effect> {
+        if matches!(event, Event::Exited(_)) {
+            self.lives = false;
+        }
+        let moment = Moment { now: self.now, chance: 0, is_remote: false };
+        let (life, effect) = on_event(self.life.clone(), event, &self.rules, moment);
+        self.life = life;
+        if effect == Some(Effect::Launch) {
+            assert!(!self.lives, "nothing is launched beside a living one");
+            assert_eq!(self.life.wanted, Wanted::Up, "nothing is launched that is to be down");
+            self.lives = true;
+            self.launches += 1;
+        }
+        assert_eq!(self.life.state.is_live(), self.lives, "{:?}", self.life);
+        effect
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(deadline) = self.life.state.deadline().filter(|&at| at <= until) {
+            self.now = deadline;
+            self.sees(Event::DeadlineReached);
+        }
+        self.now = until;
+    }
+
+    fn word(&self) -> ServerState {
+        self.life.state.on_wire()
+    }
+
+    fn idle(&mut self) -> Option<Effect> {
+        self.sees(Event::Idle("not used".into()))
+    }
+}
+
+#[test]
+fn it_is_there_from_its_first_use_until_it_is_idle_and_then_again() {
+    let mut lazy = Sleeper::lazy(|_| {});
+    for launches in 1..4 {
+        lazy.wait(Duration::from_hours(1));
+        assert_eq!(lazy.word(), ServerState::Asleep, "nobody uses it");
+        assert_eq!(lazy.sees(Event::Woken), Some(Effect::Launch));
+        assert_eq!(lazy.sees(Event::Woken), None, "one start for all");
+        lazy.sees(Event::Ready);
+        assert_eq!(lazy.word(), ServerState::Running);
+        assert_eq!(lazy.idle(), Some(Effect::Stop));
+        lazy.sees(clean_exit());
+        assert_eq!(lazy.launches, launches);
+    }
+    assert_eq!(lazy.life.tally, Tally::default(), "nothing of that is held against it");
+}
+
+#[test]
+fn whoever_comes_while_it_goes_gets_the_next_life_and_there_is_only_one() {
+    let mut lazy = Sleeper::lazy(|_| {});
+    lazy.sees(Event::Woken);
+    lazy.sees(Event::Ready);
+    lazy.idle();
+    assert_eq!(lazy.sees(Event::Woken), None);
+    assert_eq!(lazy.sees(Event::Woken), None);
+    assert_eq!(lazy.sees(clean_exit()), Some(Effect::Launch));
+    assert_eq!((lazy.word(), lazy.launches), (ServerState::Starting, 2));
+}
+
+#[test]
+fn a_death_does_not_start_it_again_unless_somebody_needs_it_and_then_not_at_once() {
+    let mut lazy = Sleeper::lazy(|_| {});
+    lazy.sees(Event::Woken);
+    lazy.sees(Event::Ready);
+    lazy.sees(crash());
+    lazy.wait(Duration::from_hours(1));
+    assert_eq!((lazy.word(), lazy.launches), (ServerState::Asleep, 1));
+    lazy.sees(Event::Woken);
+    lazy.sees(Event::Ready);
+    lazy.sees(crash());
+    lazy.sees(Event::Woken);
+    assert_eq!(lazy.word(), ServerState::Restarting);
+    lazy.wait(Duration::from_millis(999));
+    assert_eq!(lazy.launches, 2);
+    lazy.wait(Duration::from_millis(1));
+    assert_eq!((lazy.word(), lazy.launches), (ServerState::Starting, 3));
+}
+
+#[test]
+fn one_that_dies_of_every_call_is_given_up() {
+    let mut lazy = Sleeper::lazy(|it| it.restart.max_retries_per_minute = 3);
+    for _ in 0..4 {
+        lazy.sees(Event::Woken);
+        lazy.wait(Duration::from_secs(5));
+        lazy.sees(Event::Ready);
+        lazy.sees(crash());
+    }
+    assert_eq!(lazy.word(), ServerState::Failed);
+    lazy.sees(Event::Woken);
+    assert_eq!(lazy.word(), ServerState::Failed, "a call does not start it");
+    lazy.sees(Event::StartRequested);
+    assert_eq!(lazy.word(), ServerState::Starting, "an operator does");
+}
+
+#[test]
+fn what_an_operator_stopped_is_not_woken() {
+    let mut lazy = Sleeper::lazy(|_| {});
+    lazy.sees(Event::StopRequested);
+    assert_eq!(lazy.word(), ServerState::Stopped);
+    lazy.sees(Event::Woken);
+    assert_eq!((lazy.word(), lazy.launches), (ServerState::Stopped, 0));
+    lazy.sees(Event::StartRequested);
+    lazy.sees(Event::Ready);
+    lazy.idle();
+    lazy.sees(Event::StopRequested);
+    lazy.sees(Event::Woken);
+    lazy.sees(clean_exit());
+    assert_eq!((lazy.word(), lazy.launches), (ServerState::Stopped, 1));
+}
+
+fn any_event() -> impl Strategy<Value = Option<Event>> {
+    select(vec![
+        None,
+        Some(Event::Woken),
+        Some(Event::Idle("not used".into())),
+        Some(Event::Ready),
+        Some(clean_exit()),
+        Some(crash()),
+        Some(Event::StartRequested),
+        Some(Event::StopRequested),
+        Some(Event::RestartRequested),
+        Some(Event::ProcessChanged),
+        Some(Event::RulesChanged),
+        Some(Event::Unhealthy("no answer".into())),
+    ])
+}
+
+proptest! {
+    /// `None` lets a while pass.
+    #[test]
+    fn whatever_happens_it_starts_only_for_a_reason_and_whoever_needs_it_gets_it(
+        history in vec(any_event(), 0..60),
+        is_lazy: bool,
+    ) {
+        let mut rules = rules(|it| it.idle_stop = Some(Duration::from_secs(9)));
+        rules.start = if is_lazy { Start::Lazy } else { Start::Eager };
+        rules.restart.max_attempts = 0;
+        rules.restart.max_retries_per_minute = 0;
+        let mut one = Sleeper::new(rules);
+        for event in history {
+            let (before, launches) = (one.life.clone(), one.launches);
+            match event.clone() {
+                None => one.wait(Duration::from_secs(3)),
+                Some(Event::Exited(_) | Event::Ready | Event::Idle(_)) if !one.lives => {}
+                Some(event) => drop(one.sees(event)),
+            }
+            let by_itself = matches!(event, None | Some(Event::Ready | Event::Idle(_)));
+            if matches!(before.state, State::Asleep { .. }) && by_itself {
+                prop_assert_eq!(one.launches, launches, "who sleeps is left alone");
+            }
+            if matches!(one.life.state, State::Asleep { .. }) {
+                prop_assert_eq!(one.life.wanted, Wanted::Up);
+            }
+        }
+        // Whoever needs it now gets it, unless it is meant to be down.
+        let is_down = one.life.wanted == Wanted::Down
+            || matches!(one.life.state, State::Stopped | State::Failed);
+        one.sees(Event::Woken);
+        if one.life.state.is_live() && !matches!(one.life.state, State::Running { .. }) {
+            one.sees(clean_exit());
+            one.sees(Event::Woken);
+        }
+        one.wait(Duration::from_secs(60));
+        one.sees(Event::Woken);
+        let is_there = one.life.state.is_live() || one.life.state == State::Stopped && !is_lazy;
+        prop_assert!(is_down || is_there, "{:?}", one.life);
+    }
+}

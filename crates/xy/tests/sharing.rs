@@ -1,0 +1,396 @@
+//! Servers that are shared, start when they are first used, and sleep while nobody uses them:
+//! with real processes.
+#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::{ask, changes_in, home, refused, running, signal, status};
+use xy_testkit::{Home, McpSocket, is_alive, marked_processes};
+
+const CLIENTS: usize = 50;
+const SERVERS: usize = 20;
+
+const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
+
+/// Servers of these tests come back at once.
+const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
+     stop { grace \"2s\" }\n";
+
+const LAZY: &str = "start \"lazy\"\n";
+
+/// Long enough for what must not happen to happen, if it does.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+#[track_caller]
+fn serve(home: &Home, name: &str, flags: &[&str], more: &str) {
+    let kdl = format!("{}{TIRELESS}{more}", home.kdl_mcp(flags));
+    home.write_config(&format!("servers/{name}.kdl"), &kdl);
+}
+
+#[track_caller]
+fn client(home: &Home) -> McpSocket {
+    let client = McpSocket::connect(&home.mcp_socket(), HELLO);
+    client.initialize();
+    client
+}
+
+/// The process that answers a client.
+#[track_caller]
+fn who(client: &McpSocket, server: &str) -> u32 {
+    let told = client.call_text(&format!("{server}__who"), json!({}));
+    let told: Value = serde_json::from_str(&told).unwrap();
+    told["pid"].as_u64().unwrap().try_into().unwrap()
+}
+
+/// The servers that live now.
+fn servers_alive(home: &Home) -> Vec<u32> {
+    let all = marked_processes(home.mark()).into_iter();
+    let program = home.program("xy-test-mcp").display().to_string();
+    all.filter(|it| it.state != 'Z' && it.cmdline.starts_with(&program)).map(|it| it.pid).collect()
+}
+
+/// How many lives of a server there were, by what each says first.
+fn lives(home: &Home, name: &str) -> usize {
+    let log = fs::read_to_string(home.log_file(name)).unwrap_or_default();
+    log.lines().filter(|line| line.contains("started ")).count()
+}
+
+#[expect(clippy::disallowed_methods, reason = "what must not happen cannot be waited for")]
+fn linger(time: Duration) {
+    thread::sleep(time);
+}
+
+/// So many clients that come at the same instant, each with what it does first.
+fn crowd<T: Send + 'static>(
+    home: &Home,
+    count: usize,
+    begin: impl Fn(usize, &McpSocket) -> T + Clone + Send + 'static,
+) -> Vec<(McpSocket, T)> {
+    let together = Arc::new(Barrier::new(count));
+    let each = (0..count).map(|number| {
+        let (together, begin, socket) = (together.clone(), begin.clone(), home.mcp_socket());
+        thread::spawn(move || {
+            together.wait();
+            let client = McpSocket::connect(&socket, HELLO);
+            client.initialize();
+            let first = begin(number, &client);
+            (client, first)
+        })
+    });
+    let each: Vec<_> = each.collect();
+    each.into_iter().map(|it| it.join().unwrap()).collect()
+}
+
+#[test]
+fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_have_left() {
+    let home = home();
+    let serve_all = |idle: &str| {
+        for number in 0..SERVERS {
+            let more = format!("{LAZY}idle-stop \"{idle}\"\n");
+            serve(&home, &format!("s{number}"), &[], &more);
+        }
+    };
+    serve_all("1m"); // Nobody knows how long the crowd takes.
+    home.daemon();
+    assert_eq!(servers_alive(&home), [] as [u32; 0], "nobody uses them");
+    let pids_of = |first: usize, client: &McpSocket| -> Vec<(usize, u32)> {
+        assert!(client.tool_names().iter().filter(|it| it.ends_with("__who")).count() <= SERVERS);
+        // Each begins with another one, so that all are wanted at once.
+        let order = (0..SERVERS).map(|it| (it + first) % SERVERS);
+        order.map(|number| (number, who(client, &format!("s{number}")))).collect()
+    };
+    let clients = crowd(&home, CLIENTS, pids_of);
+    let pids: BTreeSet<(usize, u32)> = clients.iter().flat_map(|it| it.1.clone()).collect();
+    assert_eq!(pids.len(), SERVERS, "each server answered every client as one process");
+    let alive: BTreeSet<u32> = servers_alive(&home).into_iter().collect();
+    assert!(alive.is_subset(&pids.iter().map(|it| it.1).collect()), "{alive:?} {pids:?}");
+    for number in 0..SERVERS {
+        let name = format!("s{number}");
+        home.wait_until("its life is in its log", || lives(&home, &name) > 0);
+        assert_eq!(lives(&home, &name), 1, "{name} was started once");
+    }
+    serve_all("1s");
+    ask(&home, "reload", json!({}));
+    drop(clients);
+    home.wait_until("all sleep", || {
+        ask(&home, "list", json!({})).as_array().unwrap().iter().all(|it| it["state"] == "asleep")
+    });
+    assert_eq!(servers_alive(&home), [] as [u32; 0]);
+    home.finish();
+}
+
+#[test]
+fn fifty_clients_of_one_with_isolation_client_have_fifty_processes_and_all_go_with_them() {
+    let home = home();
+    serve(&home, "own", &[], &format!("{LAZY}isolation \"client\"\nidle-stop \"2s\"\n"));
+    serve(&home, "shared", &[], LAZY);
+    home.daemon();
+    let clients = crowd(&home, CLIENTS, |_, client| (who(client, "own"), who(client, "shared")));
+    let own: BTreeSet<u32> = clients.iter().map(|it| it.1.0).collect();
+    let shared: BTreeSet<u32> = clients.iter().map(|it| it.1.1).collect();
+    assert_eq!((own.len(), shared.len()), (CLIENTS, 1));
+    assert_eq!(servers_alive(&home).len(), CLIENTS + 1);
+    assert_eq!(status(&home, "own")["instances"].as_array().unwrap().len(), CLIENTS);
+    // A client that is there keeps its own.
+    linger(Duration::from_secs(3));
+    assert_eq!(who(&clients[0].0, "own"), clients[0].1.0);
+    assert_eq!(servers_alive(&home).len(), CLIENTS + 1);
+    drop(clients);
+    home.wait_until("all that were for one client are gone", || servers_alive(&home).len() == 1);
+    assert!(is_alive(*shared.first().unwrap()), "nothing ends it");
+    home.finish();
+}
+
+#[test]
+fn a_lazy_server_is_listed_from_what_is_remembered_and_starts_when_it_is_called() {
+    let home = home();
+    serve(&home, "lazy", &[], LAZY);
+    let daemon = home.daemon();
+    let asleep = home.wait_for_state("lazy", "asleep");
+    assert_eq!((&asleep["pid"], &asleep["wanted"]), (&Value::Null, &json!("up")));
+    let first = client(&home);
+    // Nothing is known of it yet: it is started once to say what it offers.
+    assert!(first.tool_names().contains(&"lazy__echo".to_owned()));
+    running(&home, "lazy");
+    home.wait_until("its life is in its log", || lives(&home, "lazy") == 1);
+    drop(first);
+    daemon.terminate();
+    home.daemon();
+    let later = client(&home);
+    assert!(later.tool_names().contains(&"lazy__echo".to_owned()));
+    linger(A_WHILE);
+    assert_eq!(status(&home, "lazy")["state"], "asleep", "a list wakes nobody");
+    assert_eq!(home.xy(&["self-test"]).code, 0);
+    linger(A_WHILE);
+    assert_eq!((lives(&home, "lazy"), servers_alive(&home).len()), (1, 0), "nor does a self-test");
+    who(&later, "lazy");
+    home.wait_until("its second life is in its log", || lives(&home, "lazy") == 2);
+    home.finish();
+}
+
+#[test]
+fn operators_start_and_stop_a_lazy_server_as_any_other() {
+    let home = home();
+    serve(&home, "lazy", &[], LAZY);
+    home.daemon();
+    ask(&home, "start", json!({ "name": "lazy" }));
+    let pid = running(&home, "lazy");
+    let one = client(&home);
+    assert_eq!(who(&one, "lazy"), pid);
+    ask(&home, "stop", json!({ "name": "lazy" }));
+    let answer = one.call("lazy__who", json!({}));
+    assert_eq!(answer["error"]["code"], -32005, "{answer}");
+    linger(A_WHILE);
+    assert_eq!(status(&home, "lazy")["state"], "stopped");
+    ask(&home, "restart", json!({ "name": "lazy" }));
+    assert_ne!(who(&one, "lazy"), pid);
+    home.finish();
+}
+
+#[test]
+fn open_calls_and_subscriptions_keep_it_awake() {
+    let home = home();
+    serve(&home, "lazy", &[], &format!("{LAZY}idle-stop \"300ms\"\n"));
+    home.daemon();
+    let one = client(&home);
+    let pid = who(&one, "lazy");
+    let call = one.start_call("lazy__slow_echo", json!({ "message": "x", "ms": 1500 }));
+    one.wait_answer(call);
+    assert_eq!(who(&one, "lazy"), pid, "a call kept it");
+    let resources = one.list("resources/list", "resources");
+    let uri = resources.iter().find_map(|it| it["uri"].as_str()).unwrap().to_owned();
+    let answer = one.request("resources/subscribe", json!({ "uri": uri }));
+    assert!(answer.get("result").is_some(), "{answer}");
+    linger(Duration::from_millis(1500));
+    assert!(is_alive(pid), "a subscription kept it");
+    assert_eq!(status(&home, "lazy")["state"], "running");
+    one.request("resources/unsubscribe", json!({ "uri": uri }));
+    home.wait_for_state("lazy", "asleep");
+    assert!(!is_alive(pid));
+    home.finish();
+}
+
+#[test]
+fn calls_at_the_instant_of_sleeping_are_each_done_once() {
+    let home = home();
+    let record = home.root().join("harness/record");
+    let idle = "idle-stop \"60ms\"\n";
+    let flags = ["--record", record.to_str().unwrap()];
+    serve(&home, "lazy", &flags, &format!("{LAZY}{idle}"));
+    home.daemon();
+    let one = client(&home);
+    one.tool_names();
+    let mut pids = BTreeSet::new();
+    for number in 0..60_u64 {
+        let text = one.call_text("lazy__record", json!({ "number": number }));
+        pids.insert(text.split(' ').nth(1).unwrap().to_owned());
+        // From well before the moment at which it goes to well after, a different one each time.
+        linger(Duration::from_millis(40 + (number * 7) % 45));
+    }
+    assert!(pids.len() > 1, "it slept at times: {pids:?}");
+    assert_eq!(recorded(&record), (0..60).collect::<Vec<u64>>(), "each once, in order");
+    let ends = changes_in(&status(&home, "lazy"));
+    let is_bad = |it: &&support::Change| ["failed", "restarting"].contains(&it.to.as_str());
+    assert!(!ends.iter().any(|it| is_bad(&it)), "{ends:?}");
+    home.finish();
+}
+
+fn recorded(file: &PathBuf) -> Vec<u64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_killed_daemon_leaves_who_is_awake_and_who_sleeps_as_they_were() {
+    let home = home();
+    serve(&home, "awake", &[], &format!("{LAZY}idle-stop \"1m\"\n"));
+    serve(&home, "asleep", &[], LAZY);
+    let daemon = home.daemon();
+    let one = client(&home);
+    let pid = who(&one, "awake");
+    daemon.kill9();
+    one.wait_closed();
+    home.daemon();
+    assert_eq!(running(&home, "awake"), pid, "it goes on");
+    home.wait_for_state("asleep", "asleep");
+    let two = client(&home);
+    assert_eq!(who(&two, "awake"), pid);
+    who(&two, "asleep");
+    // Its rules are still its own.
+    let kdl = format!("{}{TIRELESS}{LAZY}idle-stop \"200ms\"\n", home.kdl_mcp(&[]));
+    home.write_config("servers/awake.kdl", &kdl);
+    ask(&home, "reload", json!({}));
+    home.wait_for_state("awake", "asleep");
+    assert!(!is_alive(pid));
+    home.finish();
+}
+
+#[test]
+fn a_lazy_server_that_is_killed_in_a_call_comes_back_for_who_waits_and_else_sleeps() {
+    let home = home();
+    serve(&home, "lazy", &[], LAZY);
+    home.daemon();
+    let one = client(&home);
+    let pid = who(&one, "lazy");
+    let call = one.start_call("lazy__never", json!({}));
+    home.wait_until("it has the call", || status(&home, "lazy")["state"] == "running");
+    linger(A_WHILE);
+    signal(pid, Signal::KILL);
+    let answer = one.wait_answer(call);
+    assert_eq!(answer["error"]["code"], -32010, "nobody knows whether it was done: {answer}");
+    home.wait_for_state("lazy", "asleep");
+    linger(A_WHILE);
+    assert_eq!(
+        (lives(&home, "lazy"), status(&home, "lazy")["state"].clone()),
+        (1, json!("asleep"))
+    );
+    let next = who(&one, "lazy");
+    assert_ne!(next, pid);
+    // Who dies while nobody uses it is left alone too.
+    signal(next, Signal::KILL);
+    home.wait_for_state("lazy", "asleep");
+    linger(A_WHILE);
+    assert_eq!(lives(&home, "lazy"), 2);
+    home.finish();
+}
+
+#[test]
+fn one_that_cannot_come_up_is_given_up_and_whoever_waits_is_told() {
+    let home = home();
+    let kdl = format!(
+        "{}restart {{ backoff-initial \"10ms\"; max-attempts 2 }}\n{LAZY}",
+        home.kdl_command("xy-test-exit", &["--code", "7"])
+    );
+    home.write_config("servers/broken.kdl", &kdl);
+    home.daemon();
+    let one = client(&home);
+    let answer = one.call("broken__x", json!({}));
+    assert_eq!(answer["error"]["code"], -32005, "{answer}");
+    home.wait_for_state("broken", "failed");
+    refused(&home, "start", json!({ "name": "broken" }));
+    home.finish();
+}
+
+#[test]
+fn over_the_most_who_was_used_least_recently_goes_and_if_nobody_may_the_caller_is_told() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 2 }\n");
+    for name in ["a", "b", "c"] {
+        serve(&home, name, &[], LAZY);
+    }
+    home.daemon();
+    let one = client(&home);
+    for (name, asleep) in [("a", ""), ("b", ""), ("c", "a"), ("a", "b"), ("b", "c")] {
+        who(&one, name);
+        if !asleep.is_empty() {
+            home.wait_for_state(asleep, "asleep");
+        }
+        home.wait_until("no more than two are there", || servers_alive(&home).len() <= 2);
+    }
+    // Now all places are in use.
+    let calls = ["a", "b"].map(|name| one.start_call(&format!("{name}__never"), json!({})));
+    linger(A_WHILE);
+    let answer = one.call("c__who", json!({}));
+    assert_eq!(answer["error"]["code"], -32008, "{answer}");
+    let words = answer["error"].to_string();
+    for word in ["c", "2 instances", "a 1, b 1", "instances { … }"] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    one.cancel(&json!(calls[0]));
+    who(&one, "c");
+    home.finish();
+}
+
+#[test]
+fn over_the_memory_who_was_used_least_recently_goes() {
+    let home = home();
+    let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"1MiB\" }\n";
+    home.write_config("xy.kdl", small);
+    for name in ["a", "b"] {
+        serve(&home, name, &[], LAZY);
+    }
+    home.daemon();
+    let one = client(&home);
+    // At first nothing has been measured.
+    who(&one, "a");
+    who(&one, "b");
+    home.wait_for_state("a", "asleep");
+    home.wait_for_state("b", "asleep");
+    who(&one, "a");
+    home.finish();
+}
+
+#[test]
+fn status_tells_who_uses_an_instance_and_what_that_uses() {
+    let home = home();
+    serve(&home, "one", &[], "");
+    serve(&home, "own", &[], "isolation \"client\"\n");
+    home.daemon();
+    running(&home, "one");
+    let clients = [client(&home), client(&home)];
+    for client in &clients {
+        who(client, "one");
+    }
+    who(&clients[0], "own");
+    let shared = &status(&home, "one")["instances"][0];
+    assert_eq!(shared["clients"][0]["count"], 2, "{shared}");
+    assert!(!shared["clients"][0]["name"].as_str().unwrap().is_empty(), "{shared}");
+    assert!(shared["memory_bytes"].as_u64().unwrap() > 100_000, "{shared}");
+    assert!(shared["cpu_ms"].is_u64(), "{shared}");
+    let own = &status(&home, "own")["instances"];
+    assert_eq!((own.as_array().unwrap().len(), &own[0]["clients"][0]["count"]), (1, &json!(1)));
+    let text = home.xy(&["status", "one"]).stdout;
+    assert!(text.contains("of memory") && text.contains("clients"), "{text}");
+    drop(clients);
+    home.wait_until("nobody uses it", || status(&home, "one")["instances"][0]["clients"].is_null());
+    home.finish();
+}
