@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Loaded, Paths};
 use xy_gateway::Desk;
 use xy_gateway::http::ListenState;
@@ -56,6 +56,8 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// What profiles show, by the files.
+    pub(crate) profiles: watch::Sender<Arc<Profiles>>,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -107,6 +109,7 @@ impl Daemon {
             processes,
             lock: Mutex::default(),
             self_test: Flight::default(),
+            profiles: watch::Sender::new(Arc::default()),
         }
     }
 
@@ -193,6 +196,12 @@ impl Daemon {
         self.fleet.apply(servers, broken).await.map_err(closed)
     }
 
+    /// Shows clients what the profiles say now; which of them are new, gone or others.
+    pub(crate) fn show(&self, profiles: Profiles) -> Vec<String> {
+        let before = self.profiles.send_replace(Arc::new(profiles));
+        changed_profiles(&before, &self.profiles.borrow())
+    }
+
     /// Makes one server what its file says.
     pub(crate) async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, CallError> {
         self.note_graces([&settings]);
@@ -261,6 +270,13 @@ impl Daemon {
         let message = format!("no server named `{}`", quoted(name));
         CallError::new(ErrorKind::ServerNotFound, message).hint(hint)
     }
+}
+
+/// The profiles that are new, gone or others, by name.
+pub(crate) fn changed_profiles(before: &Profiles, now: &Profiles) -> Vec<String> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let is_other = |name: &&&String| before.get(**name) != now.get(**name);
+    names.iter().filter(is_other).map(ToString::to_string).collect()
 }
 
 /// The known name that was probably meant, if one is near enough.

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
-use xy_config::settings::{GatewaySettings, ParkSettings, ServerSettings, Settings};
+use xy_config::settings::{GatewaySettings, ParkSettings, Profiles, ServerSettings, Settings};
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
@@ -155,6 +155,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         "ready"
     );
     daemon.apply(servers, broken.clone()).await?;
+    daemon.show(doors.profiles);
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
@@ -165,6 +166,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
+        profiles: daemon.profiles.subscribe(),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });
@@ -235,6 +237,7 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
 struct Doors {
     gateway: GatewaySettings,
     park: ParkSettings,
+    profiles: Profiles,
 }
 
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
@@ -273,8 +276,8 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    let Settings { gateway, park, .. } = loaded.settings;
-    Ok((servers, loaded.broken, Doors { gateway, park }))
+    let Settings { gateway, park, profiles, .. } = loaded.settings;
+    Ok((servers, loaded.broken, Doors { gateway, park, profiles }))
 }
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be

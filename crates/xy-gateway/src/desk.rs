@@ -25,7 +25,7 @@ use crate::catalog::Kind;
 use crate::client::ask::PATIENCE;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::http::HttpStatus as _;
-use crate::hub::{DEFAULT_PROFILE, Hub};
+use crate::hub::Hub;
 use crate::names::quoted;
 use crate::server::{Server, Standing};
 use crate::upstream::RoundTrip;
@@ -39,6 +39,8 @@ pub(crate) struct Seen {
     pub(crate) spoken: BTreeMap<ServerName, String>,
     /// How many calls wait for each.
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
+    /// What is odd about profiles, and about what clients are shown by them.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What can be asked.
@@ -160,8 +162,7 @@ async fn call(
     within: Option<Duration>,
 ) -> Result<Box<RawValue>, CallError> {
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quoted(name));
-    let view = View::Profile(DEFAULT_PROFILE.to_owned());
-    let visit = Visit::begin(hub, view)?;
+    let visit = Visit::begin(hub, View::All)?;
     let answer = visit.ask("tools/call", Some(&params), within).await?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     match envelope::parse(text.as_bytes()) {
@@ -241,7 +242,7 @@ impl Outlet for OneAnswer {
 impl Visit {
     fn begin(hub: &Rc<Hub>, view: View) -> Result<Self, CallError> {
         let answer = Rc::new(OneAnswer::default());
-        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0 };
+        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0, bound: None };
         let conversation = hub
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;

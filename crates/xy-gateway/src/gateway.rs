@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
-use xy_config::settings::{Isolation, ParkSettings};
+use xy_config::settings::{Isolation, ParkSettings, Profiles};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
@@ -87,6 +87,8 @@ pub struct Parts {
     pub key: String,
     /// The daemon around it.
     pub control: Arc<dyn Control>,
+    /// What profiles show, by the files.
+    pub profiles: watch::Receiver<Arc<Profiles>>,
     /// All servers, as they are.
     pub roster: watch::Receiver<Arc<Roster>>,
     /// What changes of them.
@@ -199,6 +201,11 @@ impl Desk {
         self.seen.borrow().spoken.get(server).cloned()
     }
 
+    /// What is odd about profiles, and about what clients are shown by them.
+    pub fn warnings(&self) -> Vec<String> {
+        self.seen.borrow().warnings.clone()
+    }
+
     /// How many calls wait for a server.
     pub fn parked(&self, server: &ServerName) -> usize {
         let seen = self.seen.borrow();
@@ -268,12 +275,14 @@ async fn run(
         manifests_dir,
         key,
         control,
+        profiles,
         roster,
         changes,
     } = parts;
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
+    hub.set_profiles(&profiles.borrow().clone());
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -282,6 +291,7 @@ async fn run(
     parts.spawn_local(take_lines(hub.clone(), lines));
     parts.spawn_local(answer_questions(hub.clone(), asked));
     parts.spawn_local(watch_servers(hub.clone(), roster, changes));
+    parts.spawn_local(watch_profiles(hub.clone(), profiles));
     let (closing, closed) = oneshot::channel::<()>();
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
@@ -372,6 +382,14 @@ async fn watch_servers(
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
         while changes.try_recv().is_ok() {} // One look is enough for all that has happened.
+    }
+}
+
+/// Keeps what clients are shown as the files say.
+async fn watch_profiles(hub: Rc<Hub>, mut profiles: watch::Receiver<Arc<Profiles>>) {
+    while profiles.changed().await.is_ok() {
+        let now = profiles.borrow_and_update().clone();
+        hub.set_profiles(&now);
     }
 }
 

@@ -9,6 +9,7 @@ mod capabilities;
 mod catalog;
 mod client;
 pub mod control;
+mod crowd;
 mod desk;
 pub mod era;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod gateway;
 mod held;
 pub mod http;
 mod hub;
+mod instructions;
 mod level;
 mod life;
 mod local;
@@ -32,6 +34,7 @@ mod piece;
 #[cfg(test)]
 mod play;
 mod say;
+mod scope;
 mod server;
 mod subscriptions;
 mod tasks;

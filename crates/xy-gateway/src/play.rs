@@ -41,6 +41,7 @@ mod eras;
 mod park;
 mod patience;
 mod round_trip;
+mod scopes;
 mod tasks;
 mod turns;
 
@@ -195,6 +196,7 @@ impl Play {
             may_manage: false,
             stay: Stay::Long,
             who: 0,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = self.hub.open(entry, heard.clone()).unwrap();

@@ -3,7 +3,7 @@
 use hyper::Method;
 
 use crate::front::View;
-use crate::hub::DEFAULT_PROFILE;
+use xy_config::profile::DEFAULT_PROFILE;
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -202,7 +202,7 @@ impl Sessions {
         let room = Room::for_session(&self.room);
         let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
         let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
-        let entry = Entry { view, may_manage, stay: Stay::Long, who };
+        let entry = Entry { view, may_manage, stay: Stay::Long, who, bound: None };
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
             id,

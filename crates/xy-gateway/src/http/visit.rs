@@ -125,7 +125,7 @@ impl Visits {
             counts: Rc::clone(&self.counts),
         };
         let (view, may_manage) = (place.to_view(), guest.may_manage);
-        let entry = Entry { view, may_manage, stay: Stay::Once, who };
+        let entry = Entry { view, may_manage, stay: Stay::Once, who, bound: None };
         let visitor = Rc::new(Visitor {
             who,
             conversation: self.front.open(entry, Rc::new(outlet))?,

@@ -674,6 +674,7 @@ async fn a_call_of_a_modern_client_is_sent_again_too() {
             may_manage: false,
             stay: Stay::Once,
             who: 1,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();
@@ -707,6 +708,7 @@ async fn lists_of_a_server_that_is_seen_alone_are_asked_again() {
             may_manage: false,
             stay: Stay::Long,
             who: 0,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();
