@@ -24,6 +24,7 @@ use crate::files::Lock;
 use crate::limits;
 use crate::self_test::Flight;
 use crate::sockets::Sockets;
+use crate::tokens::Tokens;
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -56,6 +57,8 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// The tokens that were made for clients over HTTP.
+    pub(crate) tokens: Arc<Mutex<Tokens>>,
     /// What profiles show, by the files.
     pub(crate) profiles: watch::Sender<Arc<Profiles>>,
 }
@@ -93,6 +96,7 @@ impl Daemon {
         sockets: Sockets,
         processes: Arc<ProcessLauncher>,
     ) -> Self {
+        let tokens = Arc::new(Mutex::new(Tokens::read(paths.tokens_file.clone())));
         Self {
             fleet,
             journal,
@@ -110,6 +114,7 @@ impl Daemon {
             lock: Mutex::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
+            tokens,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Builds everything, in order; takes it down in reverse.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -163,6 +163,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         local: mcp_listener,
         local_again: mcp_again,
         park: doors.park,
+        tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),

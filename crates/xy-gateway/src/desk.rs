@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use xy_config::settings::Isolation;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
-use xy_protocol::control::quoted as shortened;
+use xy_protocol::control::{Explain, Explained, quoted as shortened};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -62,6 +62,8 @@ pub(crate) enum Question {
     },
     /// Whether one instance answers; `is_other` asks it another question.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
+    /// Whether a profile shows something, and why.
+    Explain { ask: Explain, reply: Reply<Explained> },
     /// The gateway's numbers, as `/metrics` writes them.
     Numbers { reply: Reply<String> },
 }
@@ -100,6 +102,7 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
         Question::RoundTrip { key, is_other, within, reply } => {
             drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
         }
+        Question::Explain { ask, reply } => drop(reply.send(hub.explain(&ask))),
         Question::Numbers { reply } => {
             let mut numbers = String::new();
             hub.metrics(&mut numbers);

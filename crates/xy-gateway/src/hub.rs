@@ -36,6 +36,7 @@ use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
 mod attribution;
+mod explain;
 mod houses;
 mod lists;
 mod lost;

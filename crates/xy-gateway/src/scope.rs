@@ -164,6 +164,12 @@ impl Scope {
         Some((&one.server, &one.tool))
     }
 
+    /// The line that gives a tool's own name to another.
+    pub(crate) fn line_of_name(&self, server: &str, name: &str) -> Option<u32> {
+        let natural = names::outside_within(server, name, self.budget());
+        self.renamed.get(natural.as_str()).map(|place| self.settings.overrides[*place].line)
+    }
+
     /// What is shown otherwise of a tool.
     pub(crate) fn change(&self, server: &str, name: &str) -> Option<&ToolOverride> {
         if self.changed.is_empty() {

@@ -17,12 +17,14 @@ mod diagnostics;
 mod gateway;
 mod self_test;
 mod tail;
+mod tokens;
 
 pub use answers::*;
 pub use diagnostics::*;
 pub use gateway::*;
 pub use self_test::*;
 pub use tail::*;
+pub use tokens::*;
 
 /// How many lines `logs` shows when nobody says.
 pub const DEFAULT_TAIL: u32 = 20;
@@ -63,6 +65,14 @@ pub enum Request {
     Call(Call),
     /// Ask one server anything. Answer: its whole response, under an id of the asker's.
     Raw(RawRequest),
+    /// Make a token for an MCP client. Answer: [`TokenAdded`].
+    TokenAdd(TokenAdd),
+    /// The tokens that were made. Answer: [`TokenList`].
+    TokenList,
+    /// Let nobody in with a token any more. Answer: [`TokenRemoved`].
+    TokenRemove(ByName),
+    /// Whether a profile shows something, and why. Answer: [`Explained`].
+    Explain(Explain),
     /// Look at everything, and repair what is broken. Answer: [`SelfTested`].
     SelfTest(SelfTest),
     /// Everything that helps to find out what is wrong. Answer: [`Diagnostics`].
@@ -80,7 +90,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 23] = [
+pub const METHODS: [&str; 27] = [
     "list",
     "status",
     "start",
@@ -97,6 +107,10 @@ pub const METHODS: [&str; 23] = [
     "tools",
     "call",
     "request",
+    "token_add",
+    "token_list",
+    "token_remove",
+    "explain",
     "self_test",
     "diagnostics",
     "check",
@@ -126,6 +140,10 @@ impl Request {
             "tools" => read_params(params).map(Self::Tools),
             "call" => read_params(params).and_then(Call::checked).map(Self::Call),
             "request" => read_params(params).and_then(RawRequest::checked).map(Self::Raw),
+            "token_add" => read_params(params).map(Self::TokenAdd),
+            "token_list" => no_params(params, Self::TokenList),
+            "token_remove" => read_params(params).map(Self::TokenRemove),
+            "explain" => read_params(params).map(Self::Explain),
             "self_test" => read_params(params).map(Self::SelfTest),
             "diagnostics" => no_params(params, Self::Diagnostics),
             "check" => no_params(params, Self::Check),
@@ -160,6 +178,10 @@ impl Request {
             Self::Tools(_) => "tools",
             Self::Call(_) => "call",
             Self::Raw(_) => "request",
+            Self::TokenAdd(_) => "token_add",
+            Self::TokenList => "token_list",
+            Self::TokenRemove(_) => "token_remove",
+            Self::Explain(_) => "explain",
             Self::SelfTest(_) => "self_test",
             Self::Diagnostics => "diagnostics",
             Self::Check => "check",
@@ -174,6 +196,7 @@ impl Request {
     pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
             Self::List
+            | Self::TokenList
             | Self::Diagnostics
             | Self::Check
             | Self::Version
@@ -181,7 +204,9 @@ impl Request {
             | Self::Shutdown => return None,
             Self::Events(ask) if *ask == Events::default() => return None,
             Self::Events(ask) => to_raw_value(ask),
-            Self::Status(ask) => to_raw_value(ask),
+            Self::Status(ask) | Self::TokenRemove(ask) => to_raw_value(ask),
+            Self::TokenAdd(ask) => to_raw_value(ask),
+            Self::Explain(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
             Self::Reload(ask) => to_raw_value(ask),
             Self::Add(ask) => to_raw_value(ask),

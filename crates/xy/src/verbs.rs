@@ -8,6 +8,7 @@ pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod diagnostics;
 pub(crate) mod events;
+pub(crate) mod explain;
 pub(crate) mod info;
 pub(crate) mod list;
 pub(crate) mod logs;
@@ -21,6 +22,7 @@ pub(crate) mod shutdown;
 pub(crate) mod start;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod token;
 pub(crate) mod tools;
 pub(crate) mod version;
 

@@ -11,7 +11,8 @@ use crate::front::Refusal;
 /// A gateway with the servers `s` and `t`, which offer the same under their own names.
 struct Two {
     play: Play,
-    other: Rc<Upstream>,
+    /// It lives as long as this.
+    _other: Rc<Upstream>,
     sent: Rc<Sent>,
 }
 
@@ -49,7 +50,7 @@ impl Two {
         let other = life(&play.hub, &server, said, sent.clone(), false, &abilities()).await;
         play.hub.learn(&play.server, &play.upstream, Known::new("s", abilities(), lists()));
         play.hub.learn(&server, &other, Known::new("t", abilities(), lists()));
-        Self { play, other, sent }
+        Self { play, _other: other, sent }
     }
 
     /// The profiles are these from now on.
@@ -244,7 +245,7 @@ async fn what_is_hidden_is_answered_like_what_is_not_there() {
 async fn before_a_server_is_known_its_rule_holds_too() {
     here(async {
         let play = Play::begin().await;
-        let two = Two { other: play.upstream.clone(), sent: Rc::default(), play };
+        let two = Two { _other: play.upstream.clone(), sent: Rc::default(), play };
         two.profiles(&[("one", ONLY_S)]);
         let one = two.client("one");
         for name in ["s__push", "s__y"] {
@@ -315,7 +316,6 @@ async fn updates_of_what_is_hidden_are_told_nobody() {
         assert_eq!(updated("file:///a/secret"), 0);
         two.profiles(&[("one", "deny-servers \"s\"")]);
         assert_eq!(updated("file:///a/1"), 0);
-        drop(two.other.key());
     })
     .await;
 }
@@ -359,7 +359,9 @@ async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
         two.profiles(&[("one", ONLY_S), ("other", "servers \"t\"")]);
         let (one, other) = (two.client("one"), two.client("other"));
         for client in [&one, &other] {
-            Kind::ALL.map(|kind| client.names(kind));
+            for kind in Kind::ALL {
+                client.names(kind);
+            }
         }
         two.profiles(&[("one", "servers \"s\"\nmanage #false"), ("other", "servers \"t\"")]);
         later(SECOND).await;
