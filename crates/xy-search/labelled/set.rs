@@ -30,6 +30,8 @@ pub(crate) struct Figures {
     pub(crate) queries: usize,
     /// Of the right tools of a query, the share among its first hits; the mean over queries.
     pub(crate) recall: f64,
+    /// The share of queries with any right tool among their first hits.
+    pub(crate) hits: f64,
     /// One over the place of the first right hit, 0 if it is not among the first 100; the
     /// mean over queries.
     pub(crate) reciprocal_rank: f64,
@@ -93,6 +95,7 @@ impl Set {
         let count = queries.len();
         Figures {
             queries: count,
+            hits: share(count - missed.len(), count),
             recall: recall * share(1, count),
             reciprocal_rank: reciprocal_rank * share(1, count),
             missed,
@@ -120,5 +123,5 @@ fn read_server(file: &Path) -> (String, Vec<Document>) {
 fn read_query(number: usize, line: &str) -> Query {
     let (text, right) = line.split_once(" => ").expect("a query and its tools");
     let right = right.split(", ").map(|it| it.replacen('/', "__", 1)).collect();
-    Query { text: text.to_owned(), right, is_held_out: number % HELD_OUT == 0 }
+    Query { text: text.to_owned(), right, is_held_out: number.is_multiple_of(HELD_OUT) }
 }

@@ -50,6 +50,12 @@ pub(crate) struct Way {
     pub(crate) words: Vec<String>,
 }
 
+impl Way {
+    fn word(word: &str, weight: f32) -> Self {
+        Self { weight, of_phrase: false, words: vec![word.to_owned()] }
+    }
+}
+
 /// As much of a query as is read.
 pub(crate) fn read(query: &str) -> &str {
     query[..query.floor_char_boundary(LONGEST_QUERY)].trim()
@@ -114,7 +120,7 @@ impl<V: Vocabulary> Reader<'_, V> {
     fn wanted(&self, at: usize, itself: bool) -> Wanted {
         let mut ways = Vec::new();
         if itself {
-            ways.push(Way { weight: 1.0, of_phrase: false, words: vec![self.stems[at].clone()] });
+            ways.push(Way::word(&self.stems[at], 1.0));
         }
         if self.tuning.synonym > 0.0 {
             self.add_synonyms(at, &mut ways);
@@ -156,7 +162,7 @@ impl<V: Vocabulary> Reader<'_, V> {
             starts.into_iter().flatten().filter_map(|start| self.plain.get(start..start + 2))
         {
             let joined = stem(&pair.concat(), self.tuning.stemming);
-            ways.push(Way { weight: 1.0, of_phrase: false, words: vec![joined] });
+            ways.push(Way::word(&joined, 1.0));
         }
     }
 
@@ -181,14 +187,10 @@ impl<V: Vocabulary> Reader<'_, V> {
             return;
         }
         let longer = self.known.starting_with(word).filter(|it| self.known.has(it));
-        ways.extend(longer.take(MOST_GUESSES).map(|it| self.guess(it, self.tuning.slip)));
+        ways.extend(longer.take(MOST_GUESSES).map(|it| Way::word(it, self.tuning.slip)));
         if ways.is_empty() && length >= SHORTEST_MISTYPED {
             self.add_near(word, if length >= LONG { 2 } else { 1 }, ways);
         }
-    }
-
-    fn guess(&self, known: &str, weight: f32) -> Way {
-        Way { weight, of_phrase: false, words: vec![known.to_owned()] }
     }
 
     /// Known words that are at most so many slips from an unknown one.
@@ -199,7 +201,7 @@ impl<V: Vocabulary> Reader<'_, V> {
         near.sort_unstable();
         for (slips, known) in near.into_iter().take(MOST_GUESSES) {
             let weight = if slips > 1 { self.tuning.slip / 2.0 } else { self.tuning.slip };
-            ways.push(self.guess(known, weight));
+            ways.push(Way::word(known, weight));
         }
     }
 }

@@ -419,14 +419,14 @@ impl Synonyms {
             };
             let others = phrases(to);
             for phrase in phrases(from) {
-                table.add(phrase, &others);
+                table.add(&phrase, &others);
             }
         }
         table
     }
 
-    fn add(&mut self, phrase: Vec<String>, others: &[Vec<String>]) {
-        let known = self.0.entry(phrase.clone()).or_default();
+    fn add(&mut self, phrase: &[String], others: &[Vec<String>]) {
+        let known = self.0.entry(phrase.to_owned()).or_default();
         for other in others {
             if *other != phrase && !known.contains(other) {
                 known.push(other.clone());
