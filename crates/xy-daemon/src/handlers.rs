@@ -23,6 +23,7 @@ pub(crate) mod reload;
 mod remove;
 mod request;
 mod restart;
+mod search;
 mod self_test;
 mod shutdown;
 mod start;
@@ -58,6 +59,7 @@ impl Service for Handlers {
             Request::TokenList => Answer::of(&token::list(daemon).await?),
             Request::TokenRemove(ask) => Answer::of(&token::remove(daemon, ask).await?),
             Request::Explain(ask) => Answer::of(&explain::handle(daemon, ask).await?),
+            Request::Search(ask) => Answer::of(&search::handle(daemon, ask).await?),
             Request::SelfTest(ask) => Answer::of(&*self_test::handle(daemon, ask).await?),
             Request::Diagnostics => Ok(Answer::Result(diagnostics::handle(daemon).await?)),
             Request::Check => Answer::of(&check::handle(daemon).await?),

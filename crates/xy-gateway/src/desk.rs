@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use xy_config::settings::Isolation;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
-use xy_protocol::control::{Explain, Explained, quoted as shortened};
+use xy_protocol::control::{
+    Explain, Explained, FoundEntry, FoundTools, Search, quoted as shortened,
+};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -25,7 +27,7 @@ use crate::catalog::Kind;
 use crate::client::ask::PATIENCE;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::http::HttpStatus as _;
-use crate::hub::Hub;
+use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
 use crate::names::quoted;
 use crate::server::{Server, Standing};
 use crate::upstream::RoundTrip;
@@ -62,6 +64,8 @@ pub(crate) enum Question {
     },
     /// Whether one instance answers; `is_other` asks it another question.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
+    /// Tools by what they do.
+    Search { ask: Search, reply: Reply<FoundTools> },
     /// Whether a profile shows something, and why.
     Explain { ask: Explain, reply: Reply<Explained> },
     /// The gateway's numbers, as `/metrics` writes them.
@@ -102,6 +106,7 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
         Question::RoundTrip { key, is_other, within, reply } => {
             drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
         }
+        Question::Search { ask, reply } => drop(reply.send(search(&hub, &ask))),
         Question::Explain { ask, reply } => drop(reply.send(hub.explain(&ask))),
         Question::Numbers { reply } => {
             let mut numbers = String::new();
@@ -156,6 +161,18 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
         }
     }
     Ok(all)
+}
+
+/// Tools by what they do, for who may see all of them.
+fn search(hub: &Rc<Hub>, ask: &Search) -> Result<FoundTools, CallError> {
+    let scope = ask.profile.as_deref().and_then(|profile| hub.scope(profile));
+    let (limit, server) = (ask.limit.unwrap_or(DEFAULT_HITS), ask.server.as_deref());
+    let found = hub.find_any(scope.as_ref(), &ask.query, limit, server);
+    let entry = |it: FoundTool| {
+        let FoundTool { name, server, description, score } = it;
+        FoundEntry { name, server, description, score }
+    };
+    Ok(FoundTools { tools: found.into_iter().map(entry).collect() })
 }
 
 async fn call(

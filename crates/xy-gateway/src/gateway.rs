@@ -17,7 +17,7 @@ use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
-use xy_protocol::control::{Explain, Explained};
+use xy_protocol::control::{Explain, Explained, FoundTools, Search};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
@@ -245,6 +245,11 @@ impl Desk {
         within: Duration,
     ) -> Result<RoundTrip, CallError> {
         self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
+    }
+
+    /// Tools by what they do.
+    pub async fn search(&self, ask: Search) -> Result<FoundTools, CallError> {
+        self.ask(|reply| Question::Search { ask, reply }).await
     }
 
     /// Whether a profile shows something, and why.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use xy_config::settings::{ParkSettings, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_search::Index;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::bridge::hold::Parked;
@@ -42,11 +43,13 @@ mod lists;
 mod lost;
 mod parking;
 mod profiles;
+mod search;
 mod status;
 mod tasks;
 mod watching;
 
 pub(crate) use lists::no_resource;
+pub(crate) use search::{DEFAULT_HITS, FoundTool};
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;
@@ -89,6 +92,9 @@ pub(crate) struct Hub {
     pub(crate) control: Arc<dyn Control>,
     /// What profiles show, by name.
     scopes: RefCell<BTreeMap<String, Rc<Scope>>>,
+    /// All tools, to be searched, and what of each server is in it.
+    index: RefCell<Index>,
+    indexed: RefCell<BTreeMap<ServerName, Rc<Known>>>,
     /// The lines of them that are about nothing, as they were told.
     idle_lines: RefCell<BTreeSet<String>>,
     /// Who was shown more than it can take: by which profile, what it calls itself.
@@ -139,6 +145,8 @@ impl Hub {
             manifests,
             control,
             scopes: RefCell::default(),
+            index: RefCell::default(),
+            indexed: RefCell::default(),
             idle_lines: RefCell::default(),
             crowded: RefCell::default(),
         })

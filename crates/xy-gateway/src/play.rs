@@ -38,6 +38,7 @@ use crate::upstream::wire::Wire;
 mod attribution;
 mod ears;
 mod eras;
+mod finding;
 mod park;
 mod patience;
 mod round_trip;

@@ -9,6 +9,7 @@
 //!
 //! What a server offers is judged once, when it has said so ([`crate::catalog::Known::within`]).
 
+use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub(crate) struct Scope {
     renamed: HashMap<Box<str>, usize>,
     /// Tools that are shown otherwise, by their servers' names and their own.
     changed: HashMap<(Box<str>, Box<str>), usize>,
+    /// What it said of all tools when they were last searched.
+    searched: RefCell<xy_search::Scope>,
 }
 
 /// Whether something is shown, and why.
@@ -73,12 +76,17 @@ impl Scope {
         let changed = overrides
             .map(|(place, one)| ((one.server.as_str().into(), one.tool.as_str().into()), place))
             .collect();
-        Self { settings, renamed, changed }
+        Self { settings, renamed, changed, searched: RefCell::default() }
     }
 
     /// What the files say.
     pub(crate) fn settings(&self) -> &Arc<ProfileSettings> {
         &self.settings
+    }
+
+    /// What it said of all tools when they were last searched.
+    pub(crate) fn searched(&self) -> RefMut<'_, xy_search::Scope> {
+        self.searched.borrow_mut()
     }
 
     /// Whether tools are found instead of listed.

@@ -140,12 +140,12 @@ fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
         .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
 }
 
-fn done(value: &Value) -> String {
+pub(crate) fn done(value: &Value) -> String {
     let text = value.to_string();
     json!({ "content": [{ "type": "text", "text": text }], "structuredContent": value }).to_string()
 }
 
-fn failed(fault: &CallError) -> String {
+pub(crate) fn failed(fault: &CallError) -> String {
     let text = for_people(fault);
     json!({ "content": [{ "type": "text", "text": text }], "isError": true }).to_string()
 }
@@ -163,7 +163,7 @@ fn for_people(fault: &CallError) -> String {
 }
 
 /// The schema of an object with these properties.
-fn object(properties: Value, required: &[&str]) -> Value {
+pub(crate) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({ "type": "object", "required": required });
     schema["properties"] = properties;
     schema["additionalProperties"] = false.into();

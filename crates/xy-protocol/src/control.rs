@@ -15,16 +15,16 @@ use crate::error::{CallError, ErrorKind};
 mod answers;
 mod diagnostics;
 mod gateway;
+mod profiles;
 mod self_test;
 mod tail;
-mod tokens;
 
 pub use answers::*;
 pub use diagnostics::*;
 pub use gateway::*;
+pub use profiles::*;
 pub use self_test::*;
 pub use tail::*;
-pub use tokens::*;
 
 /// How many lines `logs` shows when nobody says.
 pub const DEFAULT_TAIL: u32 = 20;
@@ -73,6 +73,8 @@ pub enum Request {
     TokenRemove(ByName),
     /// Whether a profile shows something, and why. Answer: [`Explained`].
     Explain(Explain),
+    /// Find tools by what they do. Answer: [`FoundTools`].
+    Search(Search),
     /// Look at everything, and repair what is broken. Answer: [`SelfTested`].
     SelfTest(SelfTest),
     /// Everything that helps to find out what is wrong. Answer: [`Diagnostics`].
@@ -90,7 +92,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 27] = [
+pub const METHODS: [&str; 28] = [
     "list",
     "status",
     "start",
@@ -111,6 +113,7 @@ pub const METHODS: [&str; 27] = [
     "token_list",
     "token_remove",
     "explain",
+    "search",
     "self_test",
     "diagnostics",
     "check",
@@ -144,6 +147,7 @@ impl Request {
             "token_list" => no_params(params, Self::TokenList),
             "token_remove" => read_params(params).map(Self::TokenRemove),
             "explain" => read_params(params).map(Self::Explain),
+            "search" => read_params(params).map(Self::Search),
             "self_test" => read_params(params).map(Self::SelfTest),
             "diagnostics" => no_params(params, Self::Diagnostics),
             "check" => no_params(params, Self::Check),
@@ -182,6 +186,7 @@ impl Request {
             Self::TokenList => "token_list",
             Self::TokenRemove(_) => "token_remove",
             Self::Explain(_) => "explain",
+            Self::Search(_) => "search",
             Self::SelfTest(_) => "self_test",
             Self::Diagnostics => "diagnostics",
             Self::Check => "check",
@@ -207,6 +212,7 @@ impl Request {
             Self::Status(ask) | Self::TokenRemove(ask) => to_raw_value(ask),
             Self::TokenAdd(ask) => to_raw_value(ask),
             Self::Explain(ask) => to_raw_value(ask),
+            Self::Search(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
             Self::Reload(ask) => to_raw_value(ask),
             Self::Add(ask) => to_raw_value(ask),

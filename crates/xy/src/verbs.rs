@@ -17,6 +17,7 @@ pub(crate) mod remove;
 pub(crate) mod request;
 pub(crate) mod restart;
 pub(crate) mod sample_server;
+pub(crate) mod search;
 pub(crate) mod self_test;
 pub(crate) mod shutdown;
 pub(crate) mod start;

@@ -25,6 +25,7 @@ use crate::say;
 use crate::server::{Past, Server, outcome_unknown};
 use crate::tools;
 
+pub(crate) mod find;
 mod lists;
 mod meet;
 mod scoped;
@@ -164,6 +165,9 @@ impl Client {
             DISCOVER => return Ok(Some(self.discover(request))),
             LISTEN => {
                 self.check_lens()?;
+                if let View::Server(name) = &self.entry.view {
+                    self.check_bound(name)?;
+                }
                 return self.listen(request).map(Some);
             }
             "initialize"
@@ -182,6 +186,9 @@ impl Client {
     }
 
     fn look_at(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if let Some(verdict) = self.look_at_finding(request) {
+            return verdict;
+        }
         if let Some(manner) = &request.manner
             && let Some(verdict) = self.look_at_modern(request, manner)?
         {

@@ -7,6 +7,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 
 use super::Client;
+use super::ask::find;
 use crate::catalog::{Kind, Known, Shown};
 use crate::front::View;
 use crate::names;
@@ -122,10 +123,15 @@ impl Client {
         let mut own = tools::shown(kind, self.entry.may_manage);
         match &*self.lens.borrow() {
             Lens::All => {}
-            Lens::Scope(scope) => own.retain(|it| {
-                let is_listed = !scope.is_search() || scope.is_own_pinned(&it.name);
-                is_listed && scope.decide_own(&it.name).shown
-            }),
+            Lens::Scope(scope) => {
+                own.retain(|it| {
+                    let is_listed = !scope.is_search() || scope.is_own_pinned(&it.name);
+                    is_listed && scope.decide_own(&it.name).shown
+                });
+                if scope.is_search() && kind == Kind::Tools {
+                    own.splice(0..0, find::shown());
+                }
+            }
             Lens::Nothing => own.clear(),
         }
         own

@@ -6,6 +6,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::Hub;
 use crate::catalog::{Kind, Known};
 use crate::client::Lens;
+use crate::client::ask::find;
 use crate::front::View;
 use crate::names;
 use crate::say;
@@ -36,6 +37,9 @@ impl Hub {
         let basis = Explained { profile, name, kind, ..Explained::default() };
         if ask.kind == ItemKind::Tool && tools::is_any_own(|own| own == ask.name) {
             return Ok(own(scope, basis));
+        }
+        if ask.kind == ItemKind::Tool && find::is_one(&ask.name) {
+            return Ok(finding(scope, basis));
         }
         let kind = match ask.kind {
             ItemKind::Tool => Kind::Tools,
@@ -96,6 +100,15 @@ impl Hub {
                 .hint(format!("say whose it is: `xy://<server>/{uri}`"))),
         }
     }
+}
+
+/// Of a tool by which others are found.
+fn finding(scope: Option<&Scope>, basis: Explained) -> Explained {
+    let shown = scope.is_some_and(Scope::is_search);
+    let why = if shown { "tools are found here" } else { "tools are listed here, not found" };
+    let file = scope.map(|it| it.settings().file.clone());
+    let exposed = shown.then(|| basis.name.clone());
+    Explained { known: true, shown, listed: shown, why: why.to_owned(), file, exposed, ..basis }
 }
 
 /// Of a tool of xy's own.

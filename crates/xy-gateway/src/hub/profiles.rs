@@ -49,6 +49,11 @@ impl Hub {
         }
     }
 
+    /// The rule of a profile, if a file says one.
+    pub(crate) fn scope(&self, name: &str) -> Option<Rc<Scope>> {
+        self.scopes.borrow().get(name).cloned()
+    }
+
     /// Whether who is bound to a profile may be shown one server with nothing between.
     pub(crate) fn check_bound(&self, profile: &str, server: &str) -> Result<(), Refusal> {
         let is_whole = match self.lens_of(&View::Profile(profile.to_owned()))? {

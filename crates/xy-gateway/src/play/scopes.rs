@@ -9,8 +9,8 @@ use crate::catalog::{Item, Kind, Known, Lists};
 use crate::front::Refusal;
 
 /// A gateway with the servers `s` and `t`, which offer the same under their own names.
-struct Two {
-    play: Play,
+pub(super) struct Two {
+    pub(super) play: Play,
     /// It lives as long as this.
     _other: Rc<Upstream>,
     sent: Rc<Sent>,
@@ -40,7 +40,7 @@ fn lists() -> Lists {
 }
 
 impl Two {
-    async fn begin() -> Self {
+    pub(super) async fn begin() -> Self {
         let play = Play::of(CallRules::default(), false, &abilities()).await;
         let mut settings = settings(CallRules::default());
         settings.name = ServerName::new("t").unwrap();
@@ -54,7 +54,7 @@ impl Two {
     }
 
     /// The profiles are these from now on.
-    fn profiles(&self, all: &[(&str, &str)]) {
+    pub(super) fn profiles(&self, all: &[(&str, &str)]) {
         let mut profiles = Profiles::new();
         for (name, text) in all {
             let loaded = check_text(&format!("profiles/{name}.kdl"), text);
@@ -76,7 +76,7 @@ impl Two {
         Ok(visitor)
     }
 
-    fn client(&self, profile: &str) -> Visitor {
+    pub(super) fn client(&self, profile: &str) -> Visitor {
         let visitor = self.open(View::Profile(profile.to_owned()), None).unwrap();
         visitor.heard();
         visitor
@@ -91,14 +91,14 @@ impl Two {
 
     /// Nothing was sent to anybody since.
     #[track_caller]
-    fn is_quiet(&self) {
+    pub(super) fn is_quiet(&self) {
         assert_eq!((self.play.sent(), self.sent_to_other()), (vec![], vec![]));
     }
 }
 
 impl Visitor {
     /// The names in a list that it asks for.
-    fn names(&self, kind: Kind) -> Vec<String> {
+    pub(super) fn names(&self, kind: Kind) -> Vec<String> {
         self.ask(&json!("list"), kind.method(), &json!({}));
         let heard = self.heard();
         let items =

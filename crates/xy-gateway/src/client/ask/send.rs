@@ -137,6 +137,7 @@ impl Client {
         // What is shared does not hear what concerns one client alone.
         let concerns_one = method == "notifications/roots/list_changed";
         let servers = match &self.entry.view {
+            View::Server(name) if self.check_bound(name).is_err() => Vec::new(),
             View::Server(name) => self.hub.server(name).into_iter().collect(),
             View::Profile(_) | View::All if concerns_one => self.hub.servers_of(self),
             View::Profile(_) | View::All => Vec::new(),

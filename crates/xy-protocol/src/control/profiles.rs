@@ -1,4 +1,4 @@
-//! Tokens for MCP clients that come in over HTTP, and what profiles show them.
+//! What MCP clients are shown: profiles, the tokens that are bound to them, and search.
 
 use std::fmt;
 
@@ -65,6 +65,43 @@ pub struct TokenEntry {
 pub struct TokenRemoved {
     /// What it was called.
     pub name: String,
+}
+
+/// Tools to find.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// What is to be done, in a few words.
+    pub query: String,
+    /// The most that are answered; 8 if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<usize>,
+    /// Only tools of this server.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server: Option<String>,
+    /// Only what this profile shows, under the names that it gives.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub profile: Option<String>,
+}
+
+/// The answer to `search`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FoundTools {
+    /// Best first.
+    pub tools: Vec<FoundEntry>,
+}
+
+/// One tool in `search`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FoundEntry {
+    /// What it is called outside.
+    pub name: String,
+    /// Whose it is.
+    pub server: String,
+    /// The first words of what is said of it.
+    pub description: String,
+    /// How well it fits; only an order.
+    pub score: f32,
 }
 
 /// Whether a profile shows something, and why.
