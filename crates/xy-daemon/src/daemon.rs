@@ -202,9 +202,13 @@ impl Daemon {
     }
 
     /// Shows clients what the profiles say now; which of them are new, gone or others.
-    pub(crate) fn show(&self, profiles: Profiles) -> Vec<String> {
-        let before = self.profiles.send_replace(Arc::new(profiles));
-        changed_profiles(&before, &self.profiles.borrow())
+    pub(crate) async fn show(&self, profiles: Profiles) -> Result<Vec<String>, CallError> {
+        let profiles = Arc::new(profiles);
+        let before = self.profiles.send_replace(profiles.clone());
+        if let Some(desk) = self.desk.get() {
+            desk.show(profiles.clone()).await?;
+        }
+        Ok(changed_profiles(&before, &profiles))
     }
 
     /// Makes one server what its file says.

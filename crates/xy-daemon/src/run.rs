@@ -155,7 +155,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         "ready"
     );
     daemon.apply(servers, broken.clone()).await?;
-    daemon.show(doors.profiles);
+    daemon.show(doors.profiles).await?;
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
@@ -167,7 +167,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
-        profiles: daemon.profiles.subscribe(),
+        profiles: daemon.profiles.borrow().clone(),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, Profiles};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::{
@@ -64,6 +64,8 @@ pub(crate) enum Question {
     },
     /// Whether one instance answers; `is_other` asks it another question.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
+    /// What profiles show from now on.
+    Show { profiles: Arc<Profiles>, reply: Reply<()> },
     /// Tools by what they do.
     Search { ask: Search, reply: Reply<FoundTools> },
     /// Whether a profile shows something, and why.
@@ -105,6 +107,10 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
         }
         Question::RoundTrip { key, is_other, within, reply } => {
             drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
+        }
+        Question::Show { profiles, reply } => {
+            hub.set_profiles(&profiles);
+            drop(reply.send(Ok(())));
         }
         Question::Search { ask, reply } => drop(reply.send(search(&hub, &ask))),
         Question::Explain { ask, reply } => drop(reply.send(hub.explain(&ask))),

@@ -90,8 +90,8 @@ pub struct Parts {
     pub key: String,
     /// The daemon around it.
     pub control: Arc<dyn Control>,
-    /// What profiles show, by the files.
-    pub profiles: watch::Receiver<Arc<Profiles>>,
+    /// What profiles show at first.
+    pub profiles: Arc<Profiles>,
     /// All servers, as they are.
     pub roster: watch::Receiver<Arc<Roster>>,
     /// What changes of them.
@@ -247,6 +247,11 @@ impl Desk {
         self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
     }
 
+    /// Has profiles show this from now on; answers once they do.
+    pub async fn show(&self, profiles: Arc<Profiles>) -> Result<(), CallError> {
+        self.ask(|reply| Question::Show { profiles, reply }).await
+    }
+
     /// Tools by what they do.
     pub async fn search(&self, ask: Search) -> Result<FoundTools, CallError> {
         self.ask(|reply| Question::Search { ask, reply }).await
@@ -296,7 +301,7 @@ async fn run(
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
-    hub.set_profiles(&profiles.borrow().clone());
+    hub.set_profiles(&profiles);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -305,7 +310,6 @@ async fn run(
     parts.spawn_local(take_lines(hub.clone(), lines));
     parts.spawn_local(answer_questions(hub.clone(), asked));
     parts.spawn_local(watch_servers(hub.clone(), roster, changes));
-    parts.spawn_local(watch_profiles(hub.clone(), profiles));
     let (closing, closed) = oneshot::channel::<()>();
     let http = http.map(|(address, rules)| (address, rules, tokens));
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
@@ -397,14 +401,6 @@ async fn watch_servers(
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
         while changes.try_recv().is_ok() {} // One look is enough for all that has happened.
-    }
-}
-
-/// Keeps what clients are shown as the files say.
-async fn watch_profiles(hub: Rc<Hub>, mut profiles: watch::Receiver<Arc<Profiles>>) {
-    while profiles.changed().await.is_ok() {
-        let now = profiles.borrow_and_update().clone();
-        hub.set_profiles(&now);
     }
 }
 

@@ -86,22 +86,22 @@ pub trait HttpStatus {
 }
 
 /// Lets in whoever has one of the tokens that are there at the time.
-async fn follow_tokens(door: Rc<Door>, mut made: watch::Receiver<Arc<Vec<Token>>>) {
-    loop {
-        let now = made.borrow_and_update().clone();
-        door.let_in(&now);
-        if made.changed().await.is_err() {
-            return;
-        }
+async fn follow_tokens(door: Rc<Door>, mut made: Made) {
+    door.follow(made.clone());
+    while made.changed().await.is_ok() {
+        door.rules(); // It looks itself.
     }
 }
+
+/// Tokens that come and go.
+pub type Made = watch::Receiver<Arc<Vec<Token>>>;
 
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
 /// and ends all sessions. `made` are tokens beside those of the rules. Must run within a [`tokio::task::LocalSet`].
 pub async fn serve(
     listener: TcpListener,
     front: Rc<dyn Front>,
-    (rules, made): (HttpRules, watch::Receiver<Arc<Vec<Token>>>),
+    (rules, made): (HttpRules, Made),
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
 ) {

@@ -29,7 +29,7 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
         return Ok(Reloaded { dry_run: true, problems, profiles, ..answer(plan) });
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
-    let profiles = daemon.show(profiles);
+    let profiles = daemon.show(profiles).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;

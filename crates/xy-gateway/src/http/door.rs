@@ -25,7 +25,7 @@ use super::route::Place;
 use super::session::{Session, Sessions, Way};
 use super::stream::EventStream;
 use super::visit::{Most, Visits};
-use super::{HttpRules, HttpStatus};
+use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::piece;
@@ -42,6 +42,8 @@ pub(super) struct Door {
     rules: RefCell<Rc<HttpRules>>,
     /// The tokens that are always there.
     lasting: Vec<Token>,
+    /// Those that come and go.
+    made: RefCell<Option<Made>>,
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
     visits: Visits,
@@ -65,7 +67,8 @@ impl Door {
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
-        Rc::new(Self { rules, lasting, status, sessions, visits, counts, bodies })
+        let made = RefCell::default();
+        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -90,14 +93,30 @@ impl Door {
         Gauges { visits: self.visits.count(), stored, ..of_sessions }
     }
 
+    /// The rules as they are at this moment: who was told that a token is there, or is not any
+    /// more, may come right away.
     pub(super) fn rules(&self) -> Rc<HttpRules> {
+        let mut made = self.made.borrow_mut();
+        let changed = made.as_mut().filter(|made| made.has_changed().unwrap_or_default());
+        let changed = changed.map(|made| made.borrow_and_update().clone());
+        drop(made);
+        if let Some(now) = changed {
+            self.let_in(&now);
+        }
         self.rules.borrow().clone()
+    }
+
+    /// Tokens come and go as these do.
+    pub(super) fn follow(&self, made: Made) {
+        let now = made.borrow().clone();
+        self.made.replace(Some(made));
+        self.let_in(&now);
     }
 
     /// Who may come in beside those who always may. Whoever came in with a token that is not
     /// there any more is ended at once.
     pub(super) fn let_in(&self, made: &[Token]) {
-        let mut rules = HttpRules::clone(&self.rules());
+        let mut rules = HttpRules::clone(&self.rules.borrow());
         let Auth::Tokens(tokens) = &mut rules.auth else { return };
         *tokens = self.lasting.iter().chain(made).cloned().collect();
         let there: HashSet<u64> = tokens.iter().map(|token| token.id).collect();

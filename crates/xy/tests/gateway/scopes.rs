@@ -39,14 +39,14 @@ server "b" {
 
 /// What each server may hear, whoever guesses what.
 struct May {
-    tools: BTreeSet<&'static str>,
+    is_tool: fn(&str) -> bool,
     prompts: BTreeSet<&'static str>,
     is_uri: fn(&str) -> bool,
 }
 
 fn of_a() -> May {
     May {
-        tools: ["echo", "sum", "who", "bump"].into(),
+        is_tool: |name| ["echo", "sum", "who", "bump"].contains(&name),
         prompts: ["greet"].into(),
         is_uri: |uri| {
             uri == "test://static" || uri.starts_with("test://item/1") || uri == "test://item/{id}"
@@ -55,21 +55,15 @@ fn of_a() -> May {
 }
 
 fn of_b() -> May {
-    let tools = [
-        "bump",
-        "crash_after",
-        "echo",
-        "idempotent",
-        "log",
-        "mutating",
-        "progress",
-        "read_only",
-        "slow_echo",
-        "sum",
-        "touch_list",
-    ];
     May {
-        tools: tools.into(),
+        is_tool: |name| {
+            let hidden =
+                ["who", "env", "never", "garbage", "half_line", "flood", "big", "say", "raw"];
+            !hidden.contains(&name)
+                && !name.contains("crash")
+                && !name.starts_with("ask_")
+                && name != "remove_tool"
+        },
         prompts: ["greet"].into(),
         is_uri: |uri| uri != "test://counter" && !uri.contains(".."),
     }
@@ -129,7 +123,8 @@ fn guess(chance: &mut Chance) -> (&'static str, Value) {
         "test://./counter",
         "other:x",
     ];
-    let mut pick = |all: &[&'static str]| all[chance.below(all.len() as u64) as usize];
+    let mut pick =
+        |all: &[&'static str]| all[usize::try_from(chance.below(all.len() as u64)).unwrap()];
     let server = pick(&SERVERS);
     let (tool, prompt, plain) = (pick(&TOOLS), pick(&PROMPTS), pick(&URIS));
     let name = match pick(&["whole", "whole", "bare"]) {
@@ -194,7 +189,7 @@ fn heard_only(home: &Home, server: &str, may: &May) {
     let calls = heard_of(home, server, "tools/call");
     for call in &calls {
         let name = call["params"]["name"].as_str().unwrap_or_default();
-        assert!(may.tools.contains(name), "{server} was called: {call}");
+        assert!((may.is_tool)(name), "{server} was called: {call}");
     }
     let texts = |method: &str, key: &str| -> Vec<String> {
         let all = heard_of(home, server, method);
@@ -248,7 +243,7 @@ fn whatever_two_clients_guess_they_reach_only_what_their_profiles_show() {
     for query in ["echo", "process", "environment", "crash", "who", "numbers", "a__echo"] {
         for name in found(&two, query) {
             let inside = name.strip_prefix("b__").unwrap_or_else(|| panic!("{name}"));
-            assert!(of_b().tools.contains(inside), "{query}: {name}");
+            assert!((of_b().is_tool)(inside), "{query}: {name}");
         }
     }
     assert!(found(&two, "add numbers").contains(&"b__sum".to_owned()));
@@ -292,7 +287,7 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
     profiles(&home);
     home.write_config("profiles/whole.kdl", "servers \"b\"\nmanage #false");
     ask(&home, "reload", Value::Null);
-    let added = home.xy_json(&["token", "add", "laptop", "--profile", "one", "--json"]);
+    let added = home.xy_json(&["token", "add", "laptop", "--profile", "one"]);
     let laptop = added["token"].as_str().unwrap().to_owned();
     let whole = token(&home, json!({ "name": "whole", "profile": "whole" }));
     let manager = token(&home, json!({ "name": "manager", "manage": true }));
@@ -371,7 +366,7 @@ fn a_person_is_told_which_line_decided() {
     assert!(explain(&["a__plain", "--prompt"]).contains("hidden"));
     assert!(explain(&["xy://a/test://counter", "--resource"]).contains("hidden"));
     assert!(explain(&["test://static", "--resource"]).is_empty(), "two servers have it");
-    let found = home.xy_json(&["search", "--profile", "one", "add", "numbers", "--json"]);
+    let found = home.xy_json(&["search", "--profile", "one", "add", "numbers"]);
     assert_eq!(found["tools"][0]["name"], "who", "{found}");
 }
 
@@ -400,5 +395,5 @@ fn a_line_that_is_about_nothing_is_told_where_people_look() {
     client.initialize_as(json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "cursor-vscode", "version": "1" } }));
     assert!(client.tool_names().len() > 40);
     let told = ask(&home, "info", Value::Null)["warnings"].to_string();
-    assert!(told.contains("cursor-vscode") && told.contains("tools \\\\\\\"search"), "{told}");
+    assert!(told.contains("cursor-vscode") && told.contains("search"), "{told}");
 }
