@@ -15,6 +15,7 @@ mod limits;
 mod park;
 mod probes;
 mod problems;
+mod profile;
 mod program;
 mod read;
 mod remote;
@@ -37,6 +38,7 @@ use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
 use crate::environment::EnvironmentDefaults;
+use crate::profile::ProfileSettings;
 use crate::raw;
 use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
@@ -187,6 +189,16 @@ pub fn check(
     server_files: &[FileText],
     surroundings: &dyn Surroundings,
 ) -> Loaded {
+    check_all(daemon_file, server_files, &[], surroundings)
+}
+
+/// The same, with the files of profiles. One that has a mistake shows nothing.
+pub fn check_all(
+    daemon_file: Option<&FileText>,
+    server_files: &[FileText],
+    profile_files: &[FileText],
+    surroundings: &dyn Surroundings,
+) -> Loaded {
     let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
     let mut checker = Checker {
         surroundings,
@@ -207,17 +219,23 @@ pub fn check(
     for file in server_files {
         checker.server_file(file);
     }
+    for file in profile_files {
+        checker.profile_file(file, server_files);
+    }
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
 
-/// Judges one text alone: `xy.kdl` if that is its name, else a server file.
+/// Judges one text alone: `xy.kdl` if that is its name, a profile if it is in a folder of
+/// that name, else a server file.
 ///
 /// Nothing of the machine is looked at, so no program is found missing.
 pub fn check_text(name: &str, text: &str) -> Loaded {
+    let is_profile = Path::new(name).parent().is_some_and(|it| it.ends_with("profiles"));
     let file =
         FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() };
     match file.path.file_name() {
+        Some(_) if is_profile => check_all(None, &[], std::slice::from_ref(&file), &Anywhere),
         Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &Anywhere),
         _ => check(None, std::slice::from_ref(&file), &Anywhere),
     }
@@ -294,6 +312,31 @@ impl Checker<'_> {
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
+    fn profile_file(&mut self, file: &FileText, server_files: &[FileText]) {
+        let file = SourceFile::new(&file.path, &file.shown, &file.text);
+        let mut problems = Problems::default();
+        let name = profile_name(&file).map_err(|problem| problems.push(problem)).ok();
+        let stem = name.as_deref().unwrap_or_default();
+        let mut profile = ProfileSettings::closed(stem, &file.shown);
+        match raw::parse(&file) {
+            Err(faults) => problems.extend(faults),
+            Ok(nodes) => {
+                let surroundings = self.surroundings;
+                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+                let read = profile::read(&mut reader, &nodes, stem);
+                if !problems.has_errors() {
+                    let names = server_files.iter().filter_map(|it| it.path.file_stem()?.to_str());
+                    problems.extend(profile::check_servers(&file, &read, names));
+                    profile = read;
+                }
+            }
+        }
+        if let Some(name) = name {
+            self.loaded.settings.profiles.insert(name, Arc::new(profile));
+        }
+        self.loaded.problems.extend(problems.finish(&file.shown));
+    }
+
     fn server(
         &mut self,
         name: Option<ServerName>,
@@ -341,6 +384,15 @@ fn server_name(file: &SourceFile) -> Result<ServerName, Problem> {
     ServerName::new(&stem).map_err(|why| {
         Problem::in_file(&file.shown, why.to_string())
             .suggest("rename the file: its name without `.kdl` is the name of the server")
+    })
+}
+
+/// The name of a profile is the stem of its file, and stands in URLs.
+fn profile_name(file: &SourceFile) -> Result<String, Problem> {
+    let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    ServerName::new(&stem).map(|name| name.to_string()).map_err(|why| {
+        Problem::in_file(&file.shown, why.to_string())
+            .suggest("rename the file: its name without `.kdl` is the name of the profile")
     })
 }
 

@@ -7,6 +7,7 @@ pub mod check;
 pub mod environment;
 pub mod load;
 pub mod paths;
+pub mod profile;
 mod raw;
 pub mod report;
 pub mod settings;

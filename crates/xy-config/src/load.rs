@@ -4,29 +4,37 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use xy_protocol::server::ServerName;
 
-use crate::check::{Broken, FileText, Found, KeptLimits, Loaded, Surroundings, check};
+use crate::check::{Broken, FileText, Found, KeptLimits, Loaded, Surroundings, check, check_all};
 use crate::environment::ENVIRONMENT;
 use crate::paths::Paths;
+use crate::profile::ProfileSettings;
 use crate::report::{Kind, Problem};
 
 /// A longer file is not a configuration.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// More servers than this are not wanted on one machine.
 pub const MAX_SERVER_FILES: usize = 1000;
+/// Nor more profiles.
+pub const MAX_PROFILE_FILES: usize = 200;
 
 /// Reads and judges all files, on a machine that keeps these limits.
 pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     let mut problems: Vec<Problem> = Vec::new();
     let daemon_file = daemon_file(paths, &mut problems);
-    let listed = server_files(paths, &mut problems);
-    let read: Vec<FileText> = listed
-        .iter()
-        .filter_map(|path| read_file(paths, path).map_err(|problem| problems.push(problem)).ok())
-        .collect();
-    let mut loaded = check(daemon_file.as_ref(), &read, &Machine { limits });
+    let listed = kdl_files(paths, &paths.servers_dir, MAX_SERVER_FILES, &mut problems);
+    let profiles = kdl_files(paths, &paths.profiles_dir, MAX_PROFILE_FILES, &mut problems);
+    let mut read = |listed: &[PathBuf]| -> Vec<FileText> {
+        let read = listed.iter().map(|path| read_file(paths, path));
+        read.filter_map(|it| it.map_err(|problem| problems.push(problem)).ok()).collect()
+    };
+    let (servers, read_profiles) = (read(&listed), read(&profiles));
+    let machine = Machine { limits };
+    let mut loaded = check_all(daemon_file.as_ref(), &servers, &read_profiles, &machine);
+    close_unread(paths, &profiles, &mut loaded);
     loaded.server_files = listed.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
@@ -43,6 +51,17 @@ pub fn check_new(paths: &Paths, limits: &KeptLimits, file: &FileText) -> Loaded 
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded
+}
+
+/// A profile whose file is there and cannot be read shows nothing.
+fn close_unread(paths: &Paths, profiles: &[PathBuf], loaded: &mut Loaded) {
+    for path in profiles {
+        let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        if ServerName::new(name).is_ok() {
+            let closed = || Arc::new(ProfileSettings::closed(name, &paths.shown(path)));
+            loaded.settings.profiles.entry(name.to_owned()).or_insert_with(closed);
+        }
+    }
 }
 
 /// Whose files are there and of no use.
@@ -68,9 +87,13 @@ fn daemon_file(paths: &Paths, problems: &mut Vec<Problem>) -> Option<FileText> {
     read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
 }
 
-/// The server files, by name.
-fn server_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
-    let folder = &paths.servers_dir;
+/// The files of a folder, by name.
+fn kdl_files(
+    paths: &Paths,
+    folder: &Path,
+    most: usize,
+    problems: &mut Vec<Problem>,
+) -> Vec<PathBuf> {
     let unreadable = |cause: &io::Error| {
         Problem::in_file(&paths.shown(folder), format!("the folder cannot be read: {cause}"))
             .kind(Kind::Unreadable)
@@ -83,7 +106,7 @@ fn server_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).map_err(|cause| problems.push(unreadable(&cause)));
     for entry in entries.into_iter().flatten() {
         match entry {
-            Ok(entry) if is_server_file(&entry.file_name()) => names.push(entry.file_name()),
+            Ok(entry) if is_kdl_file(&entry.file_name()) => names.push(entry.file_name()),
             Ok(_) => {}
             Err(cause) => {
                 problems.push(unreadable(&cause));
@@ -92,17 +115,18 @@ fn server_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         }
     }
     names.sort();
-    if names.len() > MAX_SERVER_FILES {
-        let message = format!("there are {} server files", names.len());
+    if names.len() > most {
+        let what = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let message = format!("there are {} {} files", names.len(), what.trim_end_matches('s'));
         let problem = Problem::in_file(&paths.shown(folder), message);
-        problems.push(problem.suggest(format!("xy reads at most {MAX_SERVER_FILES}")));
-        names.truncate(MAX_SERVER_FILES);
+        problems.push(problem.suggest(format!("xy reads at most {most}")));
+        names.truncate(most);
     }
     names.into_iter().map(|name| folder.join(name)).collect()
 }
 
 /// Ends in `.kdl`, and is not hidden; editors' backups are one or the other.
-fn is_server_file(name: &OsStr) -> bool {
+fn is_kdl_file(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes.ends_with(b".kdl") && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }

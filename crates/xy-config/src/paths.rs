@@ -15,6 +15,8 @@ pub struct Paths {
     pub config_dir: PathBuf,
     /// One file per server.
     pub servers_dir: PathBuf,
+    /// One file per profile.
+    pub profiles_dir: PathBuf,
     /// The daemon's own settings, `xy.kdl`.
     pub daemon_file: PathBuf,
     /// What xy itself writes.
@@ -37,6 +39,8 @@ pub struct Paths {
     pub token_file: PathBuf,
     /// What they have to show if they shall also manage servers.
     pub manage_token_file: PathBuf,
+    /// The tokens that were made for some clients: what tells them, not they themselves.
+    pub tokens_file: PathBuf,
     /// What is signed with that clients carry from one daemon to the next.
     pub state_key_file: PathBuf,
     /// What servers last said of themselves.
@@ -103,6 +107,7 @@ impl Paths {
         let socket_dir = socket_dir.unwrap_or_else(|| state_dir.clone());
         Ok(Self {
             servers_dir: config_dir.join("servers"),
+            profiles_dir: config_dir.join("profiles"),
             daemon_file: config_dir.join("xy.kdl"),
             config_dir,
             logs_dir: state_dir.join("logs"),
@@ -114,6 +119,7 @@ impl Paths {
             daemon_log: state_dir.join("daemon.log"),
             token_file: state_dir.join("token"),
             manage_token_file: state_dir.join("manage-token"),
+            tokens_file: state_dir.join("tokens.json"),
             state_key_file: state_dir.join("state-key"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),

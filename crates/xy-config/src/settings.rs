@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::{ServerName, Transport};
 
+use crate::profile::ProfileSettings;
+
 /// No duration is longer.
 pub const LONGEST: Duration = Duration::from_hours(365 * 24);
 
@@ -21,6 +23,8 @@ pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// All servers, by name.
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
+    /// All profiles, by name.
+    pub profiles: Profiles,
     /// Where MCP clients come in.
     pub gateway: GatewaySettings,
     /// How much may wait for each server, and for how long.
@@ -43,6 +47,9 @@ impl Default for InstanceSettings {
         Self { most: 200, memory: None }
     }
 }
+
+/// What profiles show, by their names.
+pub type Profiles = BTreeMap<String, Arc<ProfileSettings>>;
 
 /// How much may wait for a server that is not there, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -98,6 +98,19 @@ impl At {
         Self { file: Arc::clone(file), span }
     }
 
+    /// Where `text` stands on a line, from 1; else the whole line.
+    pub(crate) fn of_line(file: &Arc<SourceFile>, line: u32, text: &str) -> Self {
+        let index = usize::try_from(line).unwrap_or(1).saturating_sub(1);
+        let start = file.line_starts.get(index).copied().unwrap_or_default();
+        let (_, start, end) = file.line_of(start);
+        let found = file.text[start..end].find(text).filter(|_| !text.is_empty());
+        let span = match found {
+            Some(at) => Span { start: start + at, end: start + at + text.len() },
+            None => Span { start, end },
+        };
+        Self::new(file, span)
+    }
+
     /// The line, from 1.
     pub(crate) fn line(&self) -> u32 {
         number(self.file.line_of(self.file.floor(self.span.start)).0 + 1)

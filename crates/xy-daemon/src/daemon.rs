@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Loaded, Paths};
 use xy_gateway::Desk;
 use xy_gateway::http::ListenState;
@@ -25,6 +25,7 @@ use crate::files::Lock;
 use crate::limits;
 use crate::self_test::Flight;
 use crate::sockets::Sockets;
+use crate::tokens::Tokens;
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -59,6 +60,10 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// The tokens that were made for clients over HTTP.
+    pub(crate) tokens: Arc<Mutex<Tokens>>,
+    /// What profiles show, by the files.
+    pub(crate) profiles: watch::Sender<Arc<Profiles>>,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -94,6 +99,7 @@ impl Daemon {
         sockets: Sockets,
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
+        let tokens = Arc::new(Mutex::new(Tokens::read(paths.tokens_file.clone())));
         Self {
             fleet,
             journal,
@@ -111,6 +117,8 @@ impl Daemon {
             containers,
             lock: Mutex::default(),
             self_test: Flight::default(),
+            profiles: watch::Sender::new(Arc::default()),
+            tokens,
         }
     }
 
@@ -197,6 +205,16 @@ impl Daemon {
         self.fleet.apply(servers, broken).await.map_err(closed)
     }
 
+    /// Shows clients what the profiles say now; which of them are new, gone or others.
+    pub(crate) async fn show(&self, profiles: Profiles) -> Result<Vec<String>, CallError> {
+        let profiles = Arc::new(profiles);
+        let before = self.profiles.send_replace(profiles.clone());
+        if let Some(desk) = self.desk.get() {
+            desk.show(profiles.clone()).await?;
+        }
+        Ok(changed_profiles(&before, &profiles))
+    }
+
     /// Makes one server what its file says.
     pub(crate) async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, CallError> {
         self.note_graces([&settings]);
@@ -265,6 +283,13 @@ impl Daemon {
         let message = format!("no server named `{}`", quoted(name));
         CallError::new(ErrorKind::ServerNotFound, message).hint(hint)
     }
+}
+
+/// The profiles that are new, gone or others, by name.
+pub(crate) fn changed_profiles(before: &Profiles, now: &Profiles) -> Vec<String> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let is_other = |name: &&&String| before.get(**name) != now.get(**name);
+    names.iter().filter(is_other).map(ToString::to_string).collect()
 }
 
 /// The known name that was probably meant, if one is near enough.

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
-use xy_gateway::http::{Auth, HttpRules, Token, random_token, read_or_make_token};
+use xy_gateway::http::{Auth, HttpRules, Secret, Token, random_token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -120,10 +120,13 @@ fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::R
     let auth = match settings.auth {
         xy_config::settings::Auth::None => Auth::None,
         xy_config::settings::Auth::Token => {
-            let token = |secret, may_manage| Token { secret, may_manage, only: None };
+            let token = |id, secret, may_manage| {
+                let secret = Secret::Plain(secret);
+                Token { id, secret, may_manage, profile: None }
+            };
             Auth::Tokens(vec![
-                token(read_or_make_token(&paths.token_file)?, false),
-                token(read_or_make_token(&paths.manage_token_file)?, true),
+                token(1, read_or_make_token(&paths.token_file)?, false),
+                token(2, read_or_make_token(&paths.manage_token_file)?, true),
             ])
         }
     };

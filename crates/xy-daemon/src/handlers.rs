@@ -14,6 +14,7 @@ mod call;
 mod check;
 mod diagnostics;
 mod events;
+mod explain;
 mod handover;
 pub(crate) mod info;
 mod list;
@@ -22,12 +23,14 @@ pub(crate) mod reload;
 mod remove;
 mod request;
 mod restart;
+mod search;
 mod self_test;
 mod shutdown;
 mod start;
 pub(crate) mod status;
 mod stop;
 mod tail;
+mod token;
 mod tools;
 mod version;
 
@@ -52,6 +55,11 @@ impl Service for Handlers {
             Request::Tools(ask) => Answer::of(&tools::handle(daemon, ask).await?),
             Request::Call(ask) => Ok(Answer::Result(call::handle(daemon, ask).await?)),
             Request::Raw(ask) => Ok(Answer::Result(request::handle(daemon, ask).await?)),
+            Request::TokenAdd(ask) => Answer::of(&token::add(daemon, ask).await?),
+            Request::TokenList => Answer::of(&token::list(daemon).await?),
+            Request::TokenRemove(ask) => Answer::of(&token::remove(daemon, ask).await?),
+            Request::Explain(ask) => Answer::of(&explain::handle(daemon, ask).await?),
+            Request::Search(ask) => Answer::of(&search::handle(daemon, ask).await?),
             Request::SelfTest(ask) => Answer::of(&*self_test::handle(daemon, ask).await?),
             Request::Diagnostics => Ok(Answer::Result(diagnostics::handle(daemon).await?)),
             Request::Check => Answer::of(&check::handle(daemon).await?),

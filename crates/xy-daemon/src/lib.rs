@@ -20,6 +20,7 @@ mod server_file;
 mod signs;
 mod sockets;
 mod takeover;
+mod tokens;
 mod view;
 
 pub use logging::LogTo;

@@ -1,6 +1,6 @@
 //! Builds everything, in order; takes it down in reverse.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
 use xy_config::settings::{
-    GatewaySettings, InstanceSettings, ParkSettings, ServerSettings, Settings,
+    GatewaySettings, InstanceSettings, ParkSettings, Profiles, ServerSettings, Settings,
 };
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
@@ -166,6 +166,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         "ready"
     );
     daemon.apply(servers, broken.clone()).await?;
+    daemon.show(doors.profiles).await?;
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
@@ -173,9 +174,11 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         local: mcp_listener,
         local_again: mcp_again,
         park: doors.park,
+        tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
         control: Arc::new(Plane::here(daemon.clone())),
+        profiles: daemon.profiles.borrow().clone(),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });
@@ -259,6 +262,7 @@ struct Doors {
     gateway: GatewaySettings,
     park: ParkSettings,
     instances: InstanceSettings,
+    profiles: Profiles,
 }
 
 /// Reads the files; at start, an error in one is fatal, unless servers are there already:
@@ -297,8 +301,8 @@ fn load(
         settings.source.is_outdated = true;
         servers.insert(one.server().clone(), Arc::new(settings));
     }
-    let Settings { gateway, park, instances, .. } = loaded.settings;
-    Ok((servers, loaded.broken, Doors { gateway, park, instances }))
+    let Settings { gateway, park, instances, profiles, .. } = loaded.settings;
+    Ok((servers, loaded.broken, Doors { gateway, park, instances, profiles }))
 }
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be

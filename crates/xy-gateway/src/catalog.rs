@@ -2,15 +2,20 @@
 //! when all servers stand behind one door. Pure.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use xy_mcp::edit::Edits;
 use xy_mcp::envelope::text_of;
 
 use crate::era::Introduction;
 use crate::names;
+use crate::scope::Scope;
 
 /// A list that is longer affects only its own server: the rest of it is not shown.
 pub(crate) const MOST_ITEMS: usize = 10_000;
@@ -81,6 +86,11 @@ impl Kind {
         }
     }
 
+    /// Whether its items are told apart by URI.
+    pub(crate) fn is_by_uri(self) -> bool {
+        matches!(self, Self::Resources | Self::Templates)
+    }
+
     pub(crate) fn index(self) -> usize {
         match self {
             Self::Tools => 0,
@@ -95,9 +105,9 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
     /// What the server calls it.
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     /// All of it.
-    pub(crate) raw: Box<str>,
+    pub(crate) raw: Arc<str>,
     /// Where in that its name stands.
     at: Range<usize>,
     /// Whether all clients can read it: one that cannot be read spoils a whole list for some.
@@ -119,12 +129,31 @@ impl Item {
     }
 
     /// As it is shown beside those of other servers.
-    fn shown_as(&self, name: &str) -> Box<str> {
+    fn shown_as(&self, name: &str) -> Arc<str> {
         let (before, after) = (&self.raw[..self.at.start], &self.raw[self.at.end..]);
         let mut shown = Vec::with_capacity(self.raw.len() + name.len());
         let text = [before, &names::quoted(name), after].concat();
         xy_mcp::edit::append_on_one_line(&mut shown, text.as_bytes());
         String::from_utf8_lossy(&shown).into()
+    }
+
+    /// The same with another description.
+    fn described_as(&self, name: &str, description: &str) -> Arc<str> {
+        let fields: BTreeMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_str(&self.raw).unwrap_or_default(); // It was read before.
+        let mut edits = Edits::of(self.raw.as_bytes());
+        let (name, description) = (names::quoted(name), names::quoted(description));
+        match fields.get("description") {
+            Some(written) => {
+                edits.replace(&self.raw[self.at.clone()], name);
+                edits.replace(written.get(), description);
+            }
+            None => {
+                let both = format!(r#"{name},"description":{description}"#);
+                edits.replace(&self.raw[self.at.clone()], both);
+            }
+        }
+        String::from_utf8_lossy(&edits.to_vec()).into()
     }
 }
 
@@ -186,18 +215,22 @@ pub(crate) struct Known {
     /// Differs whenever a list does.
     prints: [u64; 4],
     /// From names outside to the place in the list.
-    places: [HashMap<Box<str>, usize>; 2],
+    places: [HashMap<Arc<str>, usize>; 2],
+    /// What profiles show of it, as far as somebody has looked.
+    scoped: RefCell<Vec<(Weak<Scope>, Rc<Self>)>>,
 }
 
 /// An item as it is shown beside those of other servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// What it is called there.
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     /// All of it, on one line.
-    pub(crate) text: Box<str>,
+    pub(crate) text: Arc<str>,
     /// Which of its server's items it is.
     pub(crate) place: usize,
+    /// Whether it stands in lists: else it is only found.
+    pub(crate) is_listed: bool,
 }
 
 impl Known {
@@ -209,20 +242,75 @@ impl Known {
                 let name = kind.outside(server, &item.name);
                 // Of two with one name the first is meant.
                 let is_first = names.insert(name.clone());
-                is_first.then(|| Shown { text: item.shown_as(&name), name: name.into(), place })
+                is_first.then(|| {
+                    let text = item.shown_as(&name);
+                    Shown { text, name: name.into(), place, is_listed: true }
+                })
             });
             shown.collect()
         };
         let shown = Kind::ALL.map(show);
+        let prints = Kind::ALL.map(|kind| print_of(lists.of(kind).iter().map(|item| &*item.raw)));
+        Self::made(introduction, lists, shown, prints)
+    }
+
+    fn made(
+        introduction: Introduction,
+        lists: Lists,
+        shown: [Vec<Shown>; 4],
+        prints: [u64; 4],
+    ) -> Self {
         let places = [Kind::Tools, Kind::Prompts].map(|kind| {
             shown[kind.index()].iter().map(|shown| (shown.name.clone(), shown.place)).collect()
         });
+        Self { introduction, lists, shown, prints, places, scoped: RefCell::default() }
+    }
+
+    /// What a profile shows of it. Each is made once, and then looked up.
+    pub(crate) fn within(&self, server: &str, scope: &Rc<Scope>) -> Rc<Self> {
+        let is_it = |of: &Weak<Scope>| std::ptr::eq(of.as_ptr(), Rc::as_ptr(scope));
+        let mut scoped = self.scoped.borrow_mut();
+        if let Some((_, found)) = scoped.iter().find(|(of, _)| is_it(of)) {
+            return found.clone();
+        }
+        scoped.retain(|(of, _)| of.strong_count() > 0);
+        let made = Rc::new(self.scoped_to(server, scope));
+        scoped.push((Rc::downgrade(scope), made.clone()));
+        made
+    }
+
+    fn scoped_to(&self, server: &str, scope: &Scope) -> Self {
+        let (mut lists, mut all_shown) = (Lists::default(), <[Vec<Shown>; 4]>::default());
+        for kind in Kind::ALL {
+            let before: HashMap<usize, &Shown> =
+                self.shown(kind).iter().map(|shown| (shown.place, shown)).collect();
+            let (mut items, mut shown, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+            for (place, item) in self.lists.of(kind).iter().enumerate() {
+                if !scope.decide(kind, server, &item.name).shown {
+                    continue;
+                }
+                items.push(item.clone());
+                let look = scope.look(kind, server, &item.name).filter(|_| item.is_sound);
+                let Some(look) = look.filter(|look| names.insert(look.name.clone())) else {
+                    continue;
+                };
+                let same = before.get(&place).filter(|it| *it.name == *look.name);
+                let text = match (look.description, same) {
+                    (Some(description), _) => item.described_as(&look.name, description),
+                    (None, Some(same)) => same.text.clone(),
+                    (None, None) => item.shown_as(&look.name),
+                };
+                let (name, is_listed) = (look.name.into(), look.is_listed);
+                shown.push(Shown { name, text, place: items.len() - 1, is_listed });
+            }
+            lists.set(kind, items);
+            all_shown[kind.index()] = shown;
+        }
         let prints = Kind::ALL.map(|kind| {
-            let mut hasher = DefaultHasher::new();
-            lists.of(kind).iter().for_each(|item| item.raw.hash(&mut hasher));
-            hasher.finish()
+            let shown = all_shown[kind.index()].iter();
+            print_of(shown.filter(|it| it.is_listed).map(|it| &*it.text))
         });
-        Self { introduction, lists, shown, prints, places }
+        Self::made(self.introduction.clone(), lists, all_shown, prints)
     }
 
     /// Differs whenever the list does.
@@ -233,6 +321,11 @@ impl Known {
     /// How its items are shown beside those of other servers.
     pub(crate) fn shown(&self, kind: Kind) -> &[Shown] {
         &self.shown[kind.index()]
+    }
+
+    /// Those of them that stand in lists.
+    pub(crate) fn listed(&self, kind: Kind) -> impl Iterator<Item = &Shown> + Clone {
+        self.shown(kind).iter().filter(|shown| shown.is_listed)
     }
 
     /// What the server calls the tool or prompt of this name outside.
@@ -246,6 +339,13 @@ impl Known {
         self.lists.of(Kind::Resources).iter().any(|item| &*item.name == uri)
             || self.lists.of(Kind::Templates).iter().any(|item| names::fits(&item.name, uri))
     }
+}
+
+/// Differs whenever the texts do.
+fn print_of<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    texts.for_each(|text| text.hash(&mut hasher));
+    hasher.finish()
 }
 
 /// What one answer holds of a long list.
@@ -381,7 +481,8 @@ mod tests {
 
     #[test]
     fn a_list_in_which_names_come_again_has_an_end() {
-        let item = |name: &str| Shown { name: name.into(), text: name.into(), place: 0 };
+        let item =
+            |name: &str| Shown { name: name.into(), text: name.into(), place: 0, is_listed: true };
         let items = ["a", "b", "a", "a"].map(item);
         let (mut cursor, mut seen) = (None::<String>, Vec::new());
         for _ in 0..4 {

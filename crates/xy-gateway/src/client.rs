@@ -23,7 +23,6 @@ use crate::hub::Hub;
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
-use crate::names;
 use crate::params::Params;
 use crate::say;
 use crate::server::{Past, Server};
@@ -31,10 +30,12 @@ use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 
 pub(crate) mod ask;
+mod lens;
 mod listen;
 mod parking;
 mod questions;
 
+pub(crate) use lens::Lens;
 use listen::Listens;
 use questions::Questions;
 
@@ -52,6 +53,8 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
+    /// What of all servers it is shown.
+    lens: RefCell<Lens>,
     hub: Rc<Hub>,
     outlet: Rc<dyn Outlet>,
     me: Weak<Self>,
@@ -123,11 +126,17 @@ pub(crate) enum Open {
 }
 
 impl Client {
-    pub(crate) fn new(number: u64, entry: Entry, hub: Rc<Hub>, outlet: Rc<dyn Outlet>) -> Rc<Self> {
+    pub(crate) fn new(
+        number: u64,
+        (entry, lens): (Entry, Lens),
+        hub: Rc<Hub>,
+        outlet: Rc<dyn Outlet>,
+    ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             number,
             house: Cell::new(number),
             entry,
+            lens: RefCell::new(lens),
             hub,
             outlet,
             me: me.clone(),
@@ -520,20 +529,14 @@ impl Conversation for Client {
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {
-        let server = match &self.entry.view {
-            View::Server(name) => Some(name.as_str()),
-            View::Profile(_) => names::inside(tool).map(|(server, _)| server),
+        let found = match &self.entry.view {
+            View::Server(name) => self.hub.server(name).map(|server| (server, tool.to_owned())),
+            View::Profile(_) | View::All => self.resolve(Kind::Tools, tool),
         };
-        let server = server.and_then(|name| self.hub.server(name));
-        let Some(known) = server.and_then(|server| server.known_to(self)) else {
-            return Vec::new();
-        };
-        let inside = match &self.entry.view {
-            View::Server(_) => Some(tool),
-            View::Profile(_) => known.inside(Kind::Tools, tool),
-        };
+        let Some((server, inside)) = found else { return Vec::new() };
+        let Some(known) = server.known_to(self) else { return Vec::new() };
         let mut tools = known.lists.of(Kind::Tools).iter();
-        let tool = tools.find(|item| Some(&*item.name) == inside);
+        let tool = tools.find(|item| *item.name == *inside);
         // By marks that cannot be followed no client may go.
         tool.and_then(|tool| mirror::of_tool(&tool.raw).ok()).unwrap_or_default()
     }

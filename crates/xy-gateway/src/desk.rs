@@ -13,10 +13,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use xy_config::settings::Isolation;
+use xy_config::settings::{Isolation, Profiles};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
-use xy_protocol::control::quoted as shortened;
+use xy_protocol::control::{
+    Explain, Explained, FoundEntry, FoundTools, Search, quoted as shortened,
+};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{InstanceClients, ServerName};
 use xy_supervisor::instance::{Holder, InstanceKey};
@@ -25,7 +27,7 @@ use crate::catalog::Kind;
 use crate::client::ask::PATIENCE;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::http::HttpStatus as _;
-use crate::hub::{DEFAULT_PROFILE, Hub};
+use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
 use crate::names::quoted;
 use crate::params::Params;
 use crate::server::{Server, Standing};
@@ -40,6 +42,8 @@ pub(crate) struct Seen {
     pub(crate) spoken: BTreeMap<ServerName, String>,
     /// How many calls wait for each.
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
+    /// What is odd about profiles, and about what clients are shown by them.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What can be asked.
@@ -63,6 +67,12 @@ pub(crate) enum Question {
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
     /// Who uses which instance of a server.
     Users { server: String, reply: Reply<Users> },
+    /// What profiles show from now on.
+    Show { profiles: Arc<Profiles>, reply: Reply<()> },
+    /// Tools by what they do.
+    Search { ask: Search, reply: Reply<FoundTools> },
+    /// Whether a profile shows something, and why.
+    Explain { ask: Explain, reply: Reply<Explained> },
     /// The gateway's numbers, as `/metrics` writes them.
     Numbers { reply: Reply<String> },
 }
@@ -105,6 +115,12 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
             drop(reply.send(Ok(round_trip(&hub, &key, is_other, within).await)));
         }
         Question::Users { server, reply } => drop(reply.send(Ok(users(&hub, &server)))),
+        Question::Show { profiles, reply } => {
+            hub.set_profiles(&profiles);
+            drop(reply.send(Ok(())));
+        }
+        Question::Search { ask, reply } => drop(reply.send(search(&hub, &ask))),
+        Question::Explain { ask, reply } => drop(reply.send(hub.explain(&ask))),
         Question::Numbers { reply } => {
             let mut numbers = String::new();
             hub.metrics(&mut numbers);
@@ -186,6 +202,18 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
     Ok(all)
 }
 
+/// Tools by what they do, for who may see all of them.
+fn search(hub: &Rc<Hub>, ask: &Search) -> Result<FoundTools, CallError> {
+    let scope = ask.profile.as_deref().and_then(|profile| hub.scope(profile));
+    let (limit, server) = (ask.limit.unwrap_or(DEFAULT_HITS), ask.server.as_deref());
+    let found = hub.find_any(scope.as_ref(), &ask.query, limit, server);
+    let entry = |it: FoundTool| {
+        let FoundTool { name, server, description, score } = it;
+        FoundEntry { name, server, description, score }
+    };
+    Ok(FoundTools { tools: found.into_iter().map(entry).collect() })
+}
+
 async fn call(
     hub: &Rc<Hub>,
     name: &str,
@@ -193,8 +221,7 @@ async fn call(
     within: Option<Duration>,
 ) -> Result<Box<RawValue>, CallError> {
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quoted(name));
-    let view = View::Profile(DEFAULT_PROFILE.to_owned());
-    let visit = Visit::begin(hub, view)?;
+    let visit = Visit::begin(hub, View::All)?;
     let answer = visit.ask("tools/call", Some(&params), within).await?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     match envelope::parse(text.as_bytes()) {
@@ -275,7 +302,7 @@ impl Outlet for OneAnswer {
 impl Visit {
     fn begin(hub: &Rc<Hub>, view: View) -> Result<Self, CallError> {
         let answer = Rc::new(OneAnswer::default());
-        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0 };
+        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0, bound: None };
         let conversation = hub
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;

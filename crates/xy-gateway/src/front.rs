@@ -28,6 +28,8 @@ pub struct Entry {
     /// What tells it from others that the door knows apart, such as the holder of another
     /// token; 0 for everyone on the local door.
     pub who: u64,
+    /// The only profile that its token is for: what that hides it is shown nowhere.
+    pub bound: Option<String>,
 }
 
 /// How long a client stays.
@@ -43,7 +45,9 @@ pub enum Stay {
 /// What a client is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
-    /// What a profile shows of all servers, each name with its server's before it.
+    /// All of all servers, each name with its server's before it, for the operator alone.
+    All,
+    /// What a profile shows of the same.
     Profile(String),
     /// One server, as if there were nothing between.
     Server(String),
@@ -58,6 +62,17 @@ pub enum Refusal {
     /// There is no such profile.
     #[error("there is no profile named `{0}`")]
     NoProfile(String),
+    /// Its token's profile does not show this server, or not all of it.
+    #[error(
+        "this token is for the profile `{profile}`, which does not show all of the server \
+         `{server}`: use `/mcp`"
+    )]
+    Outside {
+        /// The server.
+        server: String,
+        /// The profile.
+        profile: String,
+    },
     /// There are too many already.
     #[error("{0} clients are connected, which is the most there may be")]
     TooMany(usize),

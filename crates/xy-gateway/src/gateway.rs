@@ -16,7 +16,8 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
-use xy_config::settings::{Isolation, ParkSettings};
+use xy_config::settings::{Isolation, ParkSettings, Profiles};
+use xy_protocol::control::{Explain, Explained, FoundTools, Search};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
@@ -28,7 +29,7 @@ use crate::bridge::hold::Parked;
 use crate::control::Control;
 use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
-use crate::http::{self, HttpRules, ListenState, listen_patiently};
+use crate::http::{self, HttpRules, ListenState, Token, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::{ADVICE, Standing};
@@ -79,6 +80,8 @@ pub struct Parts {
     pub local_again: mpsc::Receiver<std::os::unix::net::UnixListener>,
     /// Where clients come in over HTTP, if they may.
     pub http: Option<(SocketAddr, HttpRules)>,
+    /// The tokens that let them in beside those of the rules.
+    pub tokens: watch::Receiver<Arc<Vec<Token>>>,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
     /// Where manifests are kept.
@@ -87,6 +90,8 @@ pub struct Parts {
     pub key: String,
     /// The daemon around it.
     pub control: Arc<dyn Control>,
+    /// What profiles show at first.
+    pub profiles: Arc<Profiles>,
     /// All servers, as they are.
     pub roster: watch::Receiver<Arc<Roster>>,
     /// What changes of them.
@@ -199,6 +204,11 @@ impl Desk {
         self.seen.borrow().spoken.get(server).cloned()
     }
 
+    /// What is odd about profiles, and about what clients are shown by them.
+    pub fn warnings(&self) -> Vec<String> {
+        self.seen.borrow().warnings.clone()
+    }
+
     /// How many calls wait for a server.
     pub fn parked(&self, server: &ServerName) -> usize {
         let seen = self.seen.borrow();
@@ -242,6 +252,21 @@ impl Desk {
         self.ask(|reply| Question::Users { server, reply }).await
     }
 
+    /// Has profiles show this from now on; answers once they do.
+    pub async fn show(&self, profiles: Arc<Profiles>) -> Result<(), CallError> {
+        self.ask(|reply| Question::Show { profiles, reply }).await
+    }
+
+    /// Tools by what they do.
+    pub async fn search(&self, ask: Search) -> Result<FoundTools, CallError> {
+        self.ask(|reply| Question::Search { ask, reply }).await
+    }
+
+    /// Whether a profile shows something, and why.
+    pub async fn explain(&self, ask: Explain) -> Result<Explained, CallError> {
+        self.ask(|reply| Question::Explain { ask, reply }).await
+    }
+
     /// The gateway's numbers, as `/metrics` writes them.
     pub async fn numbers(&self) -> Result<String, CallError> {
         self.ask(|reply| Question::Numbers { reply }).await
@@ -269,16 +294,19 @@ async fn run(
         local,
         local_again,
         http,
+        tokens,
         park,
         manifests_dir,
         key,
         control,
+        profiles,
         roster,
         changes,
     } = parts;
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
+    hub.set_profiles(&profiles);
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -288,6 +316,7 @@ async fn run(
     parts.spawn_local(answer_questions(hub.clone(), asked));
     parts.spawn_local(watch_servers(hub.clone(), roster, changes));
     let (closing, closed) = oneshot::channel::<()>();
+    let http = http.map(|(address, rules)| (address, rules, tokens));
     let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
     let local = tokio::task::spawn_local(local::serve(local, local_again, hub.clone(), leaving));
@@ -330,13 +359,13 @@ async fn answer_questions(hub: Rc<Hub>, mut asked: mpsc::Receiver<Question>) {
 }
 
 async fn serve_http(
-    http: Option<(SocketAddr, HttpRules)>,
+    http: Option<(SocketAddr, HttpRules, watch::Receiver<Arc<Vec<Token>>>)>,
     hub: Rc<Hub>,
     state: watch::Sender<Option<ListenState>>,
     closed: oneshot::Receiver<()>,
 ) {
     // Without an address, dropping the state says that there is nothing to know.
-    let Some((address, rules)) = http else { return };
+    let Some((address, rules, tokens)) = http else { return };
     let mut closed = std::pin::pin!(async {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
@@ -344,7 +373,7 @@ async fn serve_http(
         listener = listen_patiently(address, &state) => listener,
         () = &mut closed => return,
     };
-    http::serve(listener, hub.clone(), rules, hub, closed).await;
+    http::serve(listener, hub.clone(), (rules, tokens), hub, closed).await;
 }
 
 /// Clients of one daemon and of the next must not be taken for each other: instances are

@@ -20,6 +20,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -51,7 +52,7 @@ mod token;
 mod visit;
 
 use door::Door;
-pub use guard::{Auth, Token};
+pub use guard::{Auth, Digest, Secret, Token, digest};
 use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
@@ -84,16 +85,30 @@ pub trait HttpStatus {
     fn metrics(&self, out: &mut String);
 }
 
+/// Lets in whoever has one of the tokens that are there at the time.
+async fn follow_tokens(door: Rc<Door>, mut made: Made) {
+    door.follow(made.clone());
+    while made.changed().await.is_ok() {
+        door.rules(); // It looks itself.
+    }
+}
+
+/// Tokens that come and go.
+pub type Made = watch::Receiver<Arc<Vec<Token>>>;
+
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
-/// and ends all sessions. Must run within a [`tokio::task::LocalSet`].
+/// and ends all sessions. `made` are tokens beside those of the rules. Must run within a [`tokio::task::LocalSet`].
 pub async fn serve(
     listener: TcpListener,
     front: Rc<dyn Front>,
-    rules: HttpRules,
+    (rules, made): (HttpRules, Made),
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_door(listener, &Door::new(front, rules, status), shutdown).await;
+    let door = Door::new(front, rules, status);
+    let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
+    serve_door(listener, &door, shutdown).await;
+    following.abort();
 }
 
 async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Future<Output = ()>) {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use xy_config::settings::{ParkSettings, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_search::Index;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::bridge::hold::Parked;
@@ -30,30 +31,32 @@ use crate::manifest::Manifests;
 use crate::names;
 use crate::owners::Owners;
 use crate::say;
+use crate::scope::Scope;
 use crate::server::{Lot, Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
 mod attribution;
+mod explain;
 mod houses;
 mod idle;
 mod lists;
 mod lost;
 mod parking;
+mod profiles;
+mod search;
 mod status;
 mod tasks;
 mod watching;
 
 pub(crate) use lists::no_resource;
+pub(crate) use search::{DEFAULT_HITS, FoundTool};
 
 /// Clients at the same time, over all doors.
 const MOST_CLIENTS: usize = 2000;
 
 /// How long changes of lists gather before clients are told.
 const TELL_AFTER: Duration = Duration::from_millis(50);
-
-/// The only profile there is yet.
-pub(crate) const DEFAULT_PROFILE: &str = "default";
 
 /// All servers and clients.
 pub(crate) struct Hub {
@@ -86,6 +89,15 @@ pub(crate) struct Hub {
     pub(crate) lot: Rc<Lot>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
+    /// What profiles show, by name.
+    scopes: RefCell<BTreeMap<String, Rc<Scope>>>,
+    /// All tools, to be searched, and what of each server is in it.
+    index: RefCell<Index>,
+    indexed: RefCell<BTreeMap<ServerName, Rc<Known>>>,
+    /// The lines of them that are about nothing, as they were told.
+    idle_lines: RefCell<BTreeSet<String>>,
+    /// Who was shown more than it can take: by which profile, what it calls itself.
+    crowded: RefCell<BTreeMap<(String, String), String>>,
 }
 
 /// What a door knows of a client that stays for one request: its token, and what it says who
@@ -130,6 +142,11 @@ impl Hub {
             lot: Lot::new(park),
             manifests,
             control,
+            scopes: RefCell::default(),
+            index: RefCell::default(),
+            indexed: RefCell::default(),
+            idle_lines: RefCell::default(),
+            crowded: RefCell::default(),
         })
     }
 
@@ -141,6 +158,17 @@ impl Hub {
     /// All servers, in order.
     pub(crate) fn servers(&self) -> Vec<Rc<Server>> {
         self.servers.borrow().values().cloned().collect()
+    }
+
+    /// The server of this name, if a client is shown anything of it.
+    pub(crate) fn server_for(&self, client: &Client, name: &str) -> Option<Rc<Server>> {
+        self.server(name).filter(|_| client.sees_server(name))
+    }
+
+    /// All servers that a client is shown anything of, in order.
+    pub(crate) fn servers_of(&self, client: &Client) -> Vec<Rc<Server>> {
+        let servers = self.servers.borrow();
+        servers.values().filter(|it| client.sees_server(it.name.as_str())).cloned().collect()
     }
 
     /// The client of this number.
@@ -168,9 +196,15 @@ impl Hub {
         let servers = self.servers();
         let asking: BTreeSet<ServerName> =
             servers.iter().filter(|it| it.asks()).map(|it| it.name.clone()).collect();
+        self.tell_seen(|seen| &mut seen.asking, asking);
+    }
+
+    /// Lets something be known, if it is not yet.
+    fn tell_seen<T: PartialEq>(&self, part: impl Fn(&mut Seen) -> &mut T, now: T) {
         self.seen.send_if_modified(|seen| {
-            let is_new = seen.asking != asking;
-            seen.asking = asking;
+            let part = part(seen);
+            let is_new = *part != now;
+            *part = now;
             is_new
         });
     }
@@ -183,11 +217,7 @@ impl Hub {
         };
         let spoken: BTreeMap<ServerName, String> =
             self.servers().iter().filter_map(version).collect();
-        self.seen.send_if_modified(|seen| {
-            let is_new = seen.spoken != spoken;
-            seen.spoken = spoken;
-            is_new
-        });
+        self.tell_seen(|seen| &mut seen.spoken, spoken);
     }
 
     /// The server with these settings, with what is remembered of it if it is new here.
@@ -262,6 +292,7 @@ impl Hub {
             for client in hub.clients() {
                 hub.tell_changes(&client);
             }
+            hub.look_over_profiles();
         });
     }
 
@@ -318,12 +349,15 @@ impl Hub {
         let mut hasher = DefaultHasher::new();
         for (name, server) in self.servers.borrow().iter() {
             let is_seen = match &client.entry().view {
-                View::Profile(_) => true,
+                View::Profile(_) | View::All => true,
                 View::Server(only) => only == name.as_str(),
             };
             if let Some(known) = server.shown_to(client).filter(|_| is_seen) {
                 (name, known.print(kind)).hash(&mut hasher);
             }
+        }
+        if client.scope().is_some() {
+            client.own_tools(kind).iter().for_each(|own| own.name.hash(&mut hasher));
         }
         hasher.finish()
     }
@@ -480,17 +514,21 @@ impl Front for Hub {
             View::Server(name) if self.server(name).is_none() => {
                 return Err(Refusal::NoServer(name.clone()));
             }
-            View::Profile(name) if name != DEFAULT_PROFILE => {
-                return Err(Refusal::NoProfile(name.clone()));
+            View::Server(name) => {
+                let bound = entry.bound.iter();
+                bound.into_iter().try_for_each(|profile| self.check_bound(profile, name))?;
             }
-            _ => {}
+            View::Profile(_) | View::All => {}
         }
+        let lens = self.lens_of(&entry.view)?;
+        let who = profiles::who_at(entry.who, &entry.view);
+        let entry = Entry { who, ..entry };
         let count = self.clients.borrow().len();
         if count >= MOST_CLIENTS {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();
-        let client = Client::new(number, entry, self.me(), outlet);
+        let client = Client::new(number, (entry, lens), self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

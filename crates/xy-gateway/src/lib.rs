@@ -9,6 +9,7 @@ mod capabilities;
 mod catalog;
 mod client;
 pub mod control;
+mod crowd;
 mod desk;
 pub mod era;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod held;
 pub mod http;
 mod hub;
 mod idle;
+mod instructions;
 mod level;
 mod life;
 mod local;
@@ -33,6 +35,7 @@ mod piece;
 #[cfg(test)]
 mod play;
 mod say;
+mod scope;
 mod server;
 mod subscriptions;
 mod tasks;

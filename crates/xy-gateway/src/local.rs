@@ -288,7 +288,7 @@ fn welcome(
         door::View::Profile(name) => View::Profile(name),
         door::View::Server(name) => View::Server(name),
     };
-    let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0 };
+    let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0, bound: None };
     front.open(entry, outlet).map_err(|refusal| refused(refusal.to_string(), Some("see `xy list`")))
 }
 

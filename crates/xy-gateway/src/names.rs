@@ -11,7 +11,7 @@ pub(crate) const SEPARATOR: &str = "__";
 
 /// The longest name outside: clients put words of their own before it, and some allow 60
 /// characters in all.
-pub(crate) const LONGEST: usize = 50;
+pub(crate) const LONGEST: usize = xy_config::profile::NAME_BUDGET;
 
 /// What resources of a server are found under.
 const SCHEME: &str = "xy://";
@@ -24,12 +24,18 @@ const DIGITS: usize = 8;
 /// What some model's interface would refuse is replaced, and the whole is kept short; a
 /// name that had to be changed ends in digits that only it has.
 pub(crate) fn outside(server: &str, name: &str) -> String {
+    outside_within(server, name, LONGEST)
+}
+
+/// The same in at most `longest` characters, of which a server's name takes up to 32 and what
+/// tells names apart 11.
+pub(crate) fn outside_within(server: &str, name: &str, longest: usize) -> String {
     let plain: String = name.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
     let whole = format!("{server}{SEPARATOR}{plain}");
-    if plain == name && whole.len() <= LONGEST && !name.is_empty() {
+    if plain == name && whole.len() <= longest && !name.is_empty() {
         return whole;
     }
-    let kept = LONGEST - DIGITS - 1;
+    let kept = longest.saturating_sub(DIGITS + 1).max(server.len() + SEPARATOR.len());
     let head = whole.get(..kept).unwrap_or(&whole); // All of it is ASCII.
     format!("{head}_{:0DIGITS$x}", digest(server, name))
 }

@@ -38,10 +38,12 @@ use crate::upstream::wire::Wire;
 mod attribution;
 mod ears;
 mod eras;
+mod finding;
 mod idle;
 mod park;
 mod patience;
 mod round_trip;
+mod scopes;
 mod tasks;
 mod turns;
 
@@ -204,6 +206,7 @@ impl Play {
             may_manage: false,
             stay: Stay::Long,
             who: 0,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = self.hub.open(entry, heard.clone()).unwrap();

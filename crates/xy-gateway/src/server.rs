@@ -154,10 +154,11 @@ impl Server {
         self.known.borrow().clone().filter(|_| self.is_shown())
     }
 
-    /// What is known of it to one client: its own instance knows best.
+    /// What is known of it to one client, as far as that is shown it: its own instance knows
+    /// best.
     pub(crate) fn known_to(&self, client: &Client) -> Option<Rc<Known>> {
         let living = self.upstreams.borrow().get(&self.holder(client)).and_then(|it| it.known());
-        living.or_else(|| self.known.borrow().clone())
+        client.sees(&self.name, living.or_else(|| self.known.borrow().clone())?)
     }
 
     /// The same, if it is to be shown.

@@ -103,7 +103,12 @@ pub(crate) fn is_own(name: &str) -> bool {
     Own::named(name).is_some()
 }
 
-/// The tools of xy's own that a client is shown.
+/// Whether any tool of xy's own has a name like this.
+pub(crate) fn is_any_own(fits: impl Fn(&str) -> bool) -> bool {
+    Own::ALL.into_iter().any(|own| fits(own.name()))
+}
+
+/// The tools of xy's own that a client is shown who may manage servers, or not.
 pub(crate) fn shown(kind: Kind, may_manage: bool) -> Vec<Shown> {
     static ALL: LazyLock<Vec<Shown>> = LazyLock::new(|| Own::ALL.map(as_shown).into());
     if kind == Kind::Tools && may_manage { ALL.clone() } else { Vec::new() }
@@ -122,7 +127,12 @@ pub(crate) async fn call(hub: &Rc<Hub>, name: &str, arguments: &str) -> Result<S
 fn as_shown(own: Own) -> Shown {
     let mut definition = own.definition();
     definition["name"] = own.name().into();
-    Shown { name: own.name().into(), text: definition.to_string().into(), place: 0 }
+    Shown {
+        name: own.name().into(),
+        text: definition.to_string().into(),
+        place: 0,
+        is_listed: true,
+    }
 }
 
 fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
@@ -130,12 +140,12 @@ fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
         .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
 }
 
-fn done(value: &Value) -> String {
+pub(crate) fn done(value: &Value) -> String {
     let text = value.to_string();
     json!({ "content": [{ "type": "text", "text": text }], "structuredContent": value }).to_string()
 }
 
-fn failed(fault: &CallError) -> String {
+pub(crate) fn failed(fault: &CallError) -> String {
     let text = for_people(fault);
     json!({ "content": [{ "type": "text", "text": text }], "isError": true }).to_string()
 }
@@ -153,7 +163,7 @@ fn for_people(fault: &CallError) -> String {
 }
 
 /// The schema of an object with these properties.
-fn object(properties: Value, required: &[&str]) -> Value {
+pub(crate) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({ "type": "object", "required": required });
     schema["properties"] = properties;
     schema["additionalProperties"] = false.into();

@@ -15,12 +15,14 @@ use crate::error::{CallError, ErrorKind};
 mod answers;
 mod diagnostics;
 mod gateway;
+mod profiles;
 mod self_test;
 mod tail;
 
 pub use answers::*;
 pub use diagnostics::*;
 pub use gateway::*;
+pub use profiles::*;
 pub use self_test::*;
 pub use tail::*;
 
@@ -63,6 +65,16 @@ pub enum Request {
     Call(Call),
     /// Ask one server anything. Answer: its whole response, under an id of the asker's.
     Raw(RawRequest),
+    /// Make a token for an MCP client. Answer: [`TokenAdded`].
+    TokenAdd(TokenAdd),
+    /// The tokens that were made. Answer: [`TokenList`].
+    TokenList,
+    /// Let nobody in with a token any more. Answer: [`TokenRemoved`].
+    TokenRemove(ByName),
+    /// Whether a profile shows something, and why. Answer: [`Explained`].
+    Explain(Explain),
+    /// Find tools by what they do. Answer: [`FoundTools`].
+    Search(Search),
     /// Look at everything, and repair what is broken. Answer: [`SelfTested`].
     SelfTest(SelfTest),
     /// Everything that helps to find out what is wrong. Answer: [`Diagnostics`].
@@ -80,7 +92,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 23] = [
+pub const METHODS: [&str; 28] = [
     "list",
     "status",
     "start",
@@ -97,6 +109,11 @@ pub const METHODS: [&str; 23] = [
     "tools",
     "call",
     "request",
+    "token_add",
+    "token_list",
+    "token_remove",
+    "explain",
+    "search",
     "self_test",
     "diagnostics",
     "check",
@@ -126,6 +143,11 @@ impl Request {
             "tools" => read_params(params).map(Self::Tools),
             "call" => read_params(params).and_then(Call::checked).map(Self::Call),
             "request" => read_params(params).and_then(RawRequest::checked).map(Self::Raw),
+            "token_add" => read_params(params).map(Self::TokenAdd),
+            "token_list" => no_params(params, Self::TokenList),
+            "token_remove" => read_params(params).map(Self::TokenRemove),
+            "explain" => read_params(params).map(Self::Explain),
+            "search" => read_params(params).map(Self::Search),
             "self_test" => read_params(params).map(Self::SelfTest),
             "diagnostics" => no_params(params, Self::Diagnostics),
             "check" => no_params(params, Self::Check),
@@ -160,6 +182,11 @@ impl Request {
             Self::Tools(_) => "tools",
             Self::Call(_) => "call",
             Self::Raw(_) => "request",
+            Self::TokenAdd(_) => "token_add",
+            Self::TokenList => "token_list",
+            Self::TokenRemove(_) => "token_remove",
+            Self::Explain(_) => "explain",
+            Self::Search(_) => "search",
             Self::SelfTest(_) => "self_test",
             Self::Diagnostics => "diagnostics",
             Self::Check => "check",
@@ -174,6 +201,7 @@ impl Request {
     pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
             Self::List
+            | Self::TokenList
             | Self::Diagnostics
             | Self::Check
             | Self::Version
@@ -181,7 +209,10 @@ impl Request {
             | Self::Shutdown => return None,
             Self::Events(ask) if *ask == Events::default() => return None,
             Self::Events(ask) => to_raw_value(ask),
-            Self::Status(ask) => to_raw_value(ask),
+            Self::Status(ask) | Self::TokenRemove(ask) => to_raw_value(ask),
+            Self::TokenAdd(ask) => to_raw_value(ask),
+            Self::Explain(ask) => to_raw_value(ask),
+            Self::Search(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
             Self::Reload(ask) => to_raw_value(ask),
             Self::Add(ask) => to_raw_value(ask),

@@ -21,7 +21,7 @@ pub mod speak;
 mod task;
 mod vigil;
 mod wait;
-mod whole_file;
+pub mod whole_file;
 pub mod wishes;
 
 pub use added::AddedServers;

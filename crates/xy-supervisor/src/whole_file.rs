@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::plain_file::open_file;
 
 /// Reads a file, of a larger one only so much.
-pub(crate) fn read_bounded(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+pub fn read_bounded(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     let opened = open_file(file)?;
     let mut text = Vec::new();
     opened.take(most).read_to_end(&mut text)?;
@@ -17,7 +17,7 @@ pub(crate) fn read_bounded(file: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Renames a damaged file; answers what there is to tell of it.
-pub(crate) fn put_aside(file: &Path, problem: &str) -> String {
+pub fn put_aside(file: &Path, problem: &str) -> String {
     let names = std::iter::once("damaged".to_owned()).chain((2..).map(|n| format!("damaged-{n}")));
     let mut candidates = names.map(|ending| sibling(file, &ending));
     let aside = candidates.find(|path| !path.exists()).expect("numbers do not run out");
@@ -36,7 +36,7 @@ fn sibling(file: &Path, ending: &str) -> PathBuf {
 }
 
 /// Writes a file, whole or not at all, for nobody else to read.
-pub(crate) fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
+pub fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = sibling(file, "new");
     let written = (|| {
         if let Err(error) = fs::remove_file(&temporary)

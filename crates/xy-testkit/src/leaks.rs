@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 14] = [
+const KEPT: [&str; 15] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -22,6 +22,7 @@ const KEPT: [&str; 14] = [
     "state/xy/events.jsonl",
     "state/xy/events.jsonl.1",
     "state/xy/token",
+    "state/xy/tokens.json",
     // Where the sockets are, of a daemon that was killed.
     "state/xy/xy.sock",
     "state/xy/xy-mcp.sock",

@@ -45,6 +45,8 @@ mod park;
 mod remote;
 #[path = "gateway/resume.rs"]
 mod resume;
+#[path = "gateway/scopes.rs"]
+mod scopes;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;

@@ -78,14 +78,18 @@ impl Reader<'_> {
                 found.push(node);
                 continue;
             }
-            let message = format!("{} is given twice", quote(&node.name));
-            let problem = self.error(node.name_span, message).label("given again here");
-            self.report(problem.related(&self.at(first), "first given here"));
+            self.given_twice(node, first);
         }
         found
     }
 
-    fn unknown(&mut self, node: &RawNode, words: &[Word], inside: Option<&str>) {
+    pub(super) fn given_twice(&mut self, node: &RawNode, first: Span) {
+        let message = format!("{} is given twice", quote(&node.name));
+        let problem = self.error(node.name_span, message).label("given again here");
+        self.report(problem.related(&self.at(first), "first given here"));
+    }
+
+    pub(super) fn unknown(&mut self, node: &RawNode, words: &[Word], inside: Option<&str>) {
         let within = inside.map_or(String::new(), |block| format!(" in `{block}`"));
         let message = format!("unknown field {}{within}", quote(&node.name));
         let known = words.iter().map(|word| word.name);

@@ -152,3 +152,23 @@ fn a_program_is_looked_for_on_the_real_disk() {
     fs::remove_file(&program).unwrap();
     assert!(home.told().contains("does not exist"), "{}", home.told());
 }
+
+#[test]
+fn profiles_are_read_beside_servers_and_one_that_cannot_be_read_shows_nothing() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    let folder = &home.paths.profiles_dir;
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("work.kdl"), "servers \"a\"").unwrap();
+    fs::write(folder.join("default.kdl"), [0xff]).unwrap();
+    fs::write(folder.join("work.kdl~"), "nonsense {").unwrap();
+    let loaded = load(&home.paths, &KeptLimits::any());
+    let profiles = &loaded.settings.profiles;
+    assert_eq!(profiles.keys().collect::<Vec<_>>(), ["default", "work"]);
+    assert_eq!(profiles["work"].servers.len(), 1);
+    let closed = crate::profile::ProfileSettings::closed("default", "profiles/default.kdl");
+    assert_eq!(*profiles["default"], closed);
+    assert!(!loaded.is_valid());
+    assert_eq!(loaded.broken, Broken::default(), "no server is the worse for it");
+    assert_eq!(loaded.server_files, 1);
+}

@@ -1,5 +1,6 @@
 //! `reload`: read the files again, change only what must change.
 
+use xy_config::Settings;
 use xy_protocol::control::{Reload, Reloaded, Select};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::Wanted;
@@ -10,7 +11,7 @@ use xy_supervisor::reload::{Plan, diff};
 
 use super::asks::{self, came_up};
 use crate::check::{problems_of, refusal, refusal_of};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, changed_profiles};
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
     if let Some(name) = &ask.name {
@@ -21,16 +22,18 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
         return Err(refusal(&loaded, "nothing was reloaded"));
     }
     let problems = problems_of(&loaded);
-    let servers = loaded.settings.servers;
+    let Settings { servers, profiles, .. } = loaded.settings;
     if ask.dry_run {
         let plan = diff(&daemon.fleet.settings(), &servers);
-        return Ok(Reloaded { dry_run: true, problems, ..answer(plan) });
+        let profiles = changed_profiles(&daemon.profiles.borrow(), &profiles);
+        return Ok(Reloaded { dry_run: true, problems, profiles, ..answer(plan) });
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
+    let profiles = daemon.show(profiles).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
-    Ok(Reloaded { problems, ..answer(applied.plan) })
+    Ok(Reloaded { problems, profiles, ..answer(applied.plan) })
 }
 
 /// Reads the file of one server again, if it has one, and begins a new life of it, whether

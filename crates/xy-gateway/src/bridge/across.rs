@@ -56,6 +56,7 @@ fn can_want_input(method: &str) -> bool {
 /// What a state for a request is bound to.
 pub(crate) fn bond(entry: &Entry, method: &str, params: Option<&str>) -> Bond {
     let view = match &entry.view {
+        View::All => "all".to_owned(),
         View::Profile(name) => format!("p/{name}"),
         View::Server(name) => format!("s/{name}"),
     };

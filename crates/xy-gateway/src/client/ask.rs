@@ -25,8 +25,10 @@ use crate::say;
 use crate::server::{Past, Server, outcome_unknown};
 use crate::tools;
 
+pub(crate) mod find;
 mod lists;
 mod meet;
+mod scoped;
 mod send;
 
 use meet::said;
@@ -156,7 +158,13 @@ impl Client {
     ) -> Result<Option<Verdict>, CallError> {
         match request.method {
             DISCOVER => return Ok(Some(self.discover(request))),
-            LISTEN => return self.listen(request).map(Some),
+            LISTEN => {
+                self.check_lens()?;
+                if let View::Server(name) = &self.entry.view {
+                    self.check_bound(name)?;
+                }
+                return self.listen(request).map(Some);
+            }
             "initialize"
             | "ping"
             | "logging/setLevel"
@@ -167,13 +175,15 @@ impl Client {
         if let Some(level) = manner.level {
             self.hub.wants_level(level);
         }
-        match request.params.state() {
-            Some(state) => self.take_up(request, state),
-            None => Ok(None),
-        }
+        let Some(state) = request.params.state() else { return Ok(None) };
+        // What waits for its client may be hidden from it by now.
+        if self.is_still_shown(request) { self.take_up(request, state) } else { Ok(None) }
     }
 
     fn look_at(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if let Some(verdict) = self.look_at_finding(request) {
+            return verdict;
+        }
         if let Some(manner) = &request.manner
             && let Some(verdict) = self.look_at_modern(request, manner)?
         {
@@ -187,12 +197,13 @@ impl Client {
         }
         match &self.entry.view {
             View::Server(name) => self.look_at_plain(request, &name.clone()),
-            View::Profile(_) => self.look_at_shared(request),
+            View::Profile(_) | View::All => self.look_at_shared(request),
         }
     }
 
     /// For one server, with nothing between.
     fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Verdict, CallError> {
+        self.check_bound(name)?;
         let server = self.hub.server(name).ok_or_else(|| gone(name))?;
         if let Some(kind) = Kind::listed_by(request.method) {
             self.shows(kind, self.hub.shown_plainly(kind, self, &server));
@@ -227,6 +238,7 @@ impl Client {
         if let Some(kind) = Kind::listed_by(request.method) {
             return self.list(request, kind);
         }
+        self.check_lens()?;
         match request.method {
             "tools/call" => self.by_name(request, Kind::Tools, request.params.name()),
             "prompts/get" => self.by_name(request, Kind::Prompts, request.params.name()),
@@ -278,25 +290,21 @@ impl Client {
     ) -> Result<Verdict, CallError> {
         let outside =
             written.and_then(text_of).ok_or_else(|| say::invalid("`name` is not a text"))?;
-        let Some((server, rest)) = names::inside(&outside) else {
-            if kind == Kind::Tools && tools::is_own(&outside) {
-                return self.own_tool(request, &outside);
-            }
-            return Err(self.hub.unknown(kind, &outside));
-        };
-        let server = self.hub.server(server).ok_or_else(|| self.hub.unknown(kind, &outside))?;
-        let inside = match server.known_to(self) {
-            Some(known) => known.inside(kind, &outside).map(str::to_owned),
-            None => Some(rest.to_owned()), // It says itself whether it has that.
-        };
-        let inside = inside.ok_or_else(|| self.hub.unknown(kind, &outside))?;
+        if kind == Kind::Tools && self.may_call_own(&outside) {
+            return self.own_tool(request, &outside);
+        }
+        let (server, inside) =
+            self.resolve(kind, &outside).ok_or_else(|| self.hub.unknown(self, kind, &outside))?;
         self.send_on(request, &server, written.map(|written| (written, quoted(&inside))))
     }
 
     fn by_uri(&self, request: &Request<'_>, written: Option<&str>) -> Result<Verdict, CallError> {
         let uri = written.and_then(text_of).ok_or_else(|| say::invalid("`uri` is not a text"))?;
         if let Some((server, inside)) = names::uri_inside(&uri) {
-            let server = self.hub.server(server).ok_or_else(|| no_resource(&uri))?;
+            let server = self.hub.server_for(self, server).ok_or_else(|| no_resource(&uri))?;
+            if !self.may_see(Kind::Resources, &server.name, inside) {
+                return Err(no_resource(&uri));
+            }
             return self.pass(
                 request,
                 &server,

@@ -191,7 +191,11 @@ impl Client {
             return watched(self.hub.server(name)?, uri, false);
         }
         match names::uri_inside(uri) {
-            Some((server, inside)) => watched(self.hub.server(server)?, inside, true),
+            Some((server, inside)) => {
+                let server = self.hub.server_for(self, server)?;
+                let is_shown = self.may_see(Kind::Resources, &server.name, inside);
+                watched(server, inside, true).filter(|_| is_shown)
+            }
             None => watched(self.hub.owner_of(self, uri).ok()?, uri, false),
         }
     }

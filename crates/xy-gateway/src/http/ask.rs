@@ -67,7 +67,10 @@ pub(super) fn read<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>,
     match route {
         Route::Health => Ok(Ask::Health),
         Route::Ready => Ok(Ask::Ready),
-        Route::Metrics => guard::identify(&head.headers, &rules.auth).map(|_| Ask::Metrics),
+        Route::Metrics => {
+            // They name all servers.
+            guard::identify(&head.headers, &rules.auth)?.is_free().map(|()| Ask::Metrics)
+        }
         Route::Mcp(place) => read_mcp(head, place, rules),
         Route::Older(place) => read_older(head, place, rules),
         Route::Messages => read_message(head, rules),
@@ -80,7 +83,7 @@ fn read_mcp<'h>(
     rules: &'h HttpRules,
 ) -> Result<Ask<'h>, Refused> {
     let guest = guard::identify(&head.headers, &rules.auth)?;
-    guest.may_see(place)?;
+    let place = guest.led_to(place)?;
     let is_visit = head.method == Method::POST && heads::is_modern(&head.headers);
     if !is_visit {
         // Without sessions there is nothing to listen to, and nothing to end.
@@ -120,7 +123,7 @@ fn read_older<'h>(
     rules: &'h HttpRules,
 ) -> Result<Ask<'h>, Refused> {
     let guest = guard::identify(&head.headers, &rules.auth)?;
-    guest.may_see(place)?;
+    let place = guest.led_to(place)?;
     check_version(&head.headers)?;
     if !accepts(&head.headers).events {
         return Err(Refused::AcceptEvents);
@@ -207,12 +210,13 @@ mod tests {
     use hyper::Request;
 
     use super::*;
-    use crate::http::{Auth, Token};
+    use crate::http::{Auth, Secret, Token};
 
     const ID: &str = "0123456789abcdef0123456789abcdef";
 
     fn rules() -> HttpRules {
-        let token = Token { secret: "s".to_owned(), may_manage: true, only: None };
+        let secret = Secret::Plain("s".to_owned());
+        let token = Token { id: 1, secret, may_manage: true, profile: None };
         HttpRules {
             auth: Auth::Tokens(vec![token]),
             sessions_max: 1,

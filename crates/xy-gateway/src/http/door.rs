@@ -1,6 +1,7 @@
 //! What is done about each request: the decisions are elsewhere, here they are carried out.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -14,7 +15,7 @@ use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
 use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
-use super::guard::{self, Guest};
+use super::guard::{self, Auth, Guest, Token};
 use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
 use super::mailbox::First;
@@ -24,7 +25,7 @@ use super::route::Place;
 use super::session::{Session, Sessions, Way};
 use super::stream::EventStream;
 use super::visit::{Most, Visits};
-use super::{HttpRules, HttpStatus};
+use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::piece;
@@ -38,7 +39,11 @@ const BODY_RESERVE_MAX: usize = 256 * 1024;
 
 /// What all connections share.
 pub(super) struct Door {
-    rules: HttpRules,
+    rules: RefCell<Rc<HttpRules>>,
+    /// The tokens that are always there.
+    lasting: Vec<Token>,
+    /// Those that come and go.
+    made: RefCell<Option<Made>>,
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
     visits: Visits,
@@ -57,7 +62,13 @@ impl Door {
         let most = Most { in_all: VISITS_MAX, by_one: VISITS_BY_ONE_MAX };
         let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), most);
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
-        Rc::new(Self { rules, status, sessions, visits, counts, bodies: Rc::default() })
+        let lasting = match &rules.auth {
+            Auth::None => Vec::new(),
+            Auth::Tokens(tokens) => tokens.clone(),
+        };
+        let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
+        let made = RefCell::default();
+        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -82,8 +93,36 @@ impl Door {
         Gauges { visits: self.visits.count(), stored, ..of_sessions }
     }
 
-    pub(super) fn rules(&self) -> &HttpRules {
-        &self.rules
+    /// The rules as they are at this moment: who was told that a token is there, or is not any
+    /// more, may come right away.
+    pub(super) fn rules(&self) -> Rc<HttpRules> {
+        let mut made = self.made.borrow_mut();
+        let changed = made.as_mut().filter(|made| made.has_changed().unwrap_or_default());
+        let changed = changed.map(|made| made.borrow_and_update().clone());
+        drop(made);
+        if let Some(now) = changed {
+            self.let_in(&now);
+        }
+        self.rules.borrow().clone()
+    }
+
+    /// Tokens come and go as these do.
+    pub(super) fn follow(&self, made: Made) {
+        let now = made.borrow().clone();
+        self.made.replace(Some(made));
+        self.let_in(&now);
+    }
+
+    /// Who may come in beside those who always may. Whoever came in with a token that is not
+    /// there any more is ended at once.
+    pub(super) fn let_in(&self, made: &[Token]) {
+        let mut rules = HttpRules::clone(&self.rules.borrow());
+        let Auth::Tokens(tokens) = &mut rules.auth else { return };
+        *tokens = self.lasting.iter().chain(made).cloned().collect();
+        let there: HashSet<u64> = tokens.iter().map(|token| token.id).collect();
+        self.rules.replace(Rc::new(rules));
+        self.sessions.end_without(|who| there.contains(&who));
+        self.visits.end_without(|who| there.contains(&who));
     }
 
     /// Answers one request.
@@ -121,7 +160,8 @@ impl Door {
         body: &mut Option<Incoming>,
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
-        match ask::read(head, &self.rules)? {
+        let rules = self.rules();
+        match ask::read(head, &rules)? {
             Ask::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
             Ask::Ready => Ok(self.ready()),
             Ask::Metrics => Ok(self.metrics()),
@@ -173,7 +213,8 @@ impl Door {
 
     async fn collect(&self, body: &mut Option<Incoming>, pulse: &Pulse) -> Result<Bytes, Refused> {
         let held = Held::of(&self.bodies, BODIES_MAX);
-        collect(body, self.rules.body_max_bytes, pulse, held).await
+        let most = self.rules().body_max_bytes;
+        collect(body, most, pulse, held).await
     }
 
     fn ready(&self) -> Reply {
@@ -228,7 +269,7 @@ impl Door {
 
     /// Only calls take room: a client must always be able to cancel one, or to answer.
     fn check_room(&self, session: &Session, message: &[u8]) -> Result<(), Refused> {
-        let max = self.rules.streams_per_session_max;
+        let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max
             && matches!(envelope::parse(message), Ok(Message::Request { .. }))
         {
@@ -269,7 +310,7 @@ impl Door {
     }
 
     fn listen(&self, session: &Rc<Session>) -> Result<Reply, Refused> {
-        let max = self.rules.streams_per_session_max;
+        let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max {
             return Err(Refused::TooManyStreams(max));
         }
@@ -279,7 +320,7 @@ impl Door {
     /// Goes on with a stream. That there is nothing more to hear is a status by which clients
     /// of event streams know not to come back.
     fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
-        let lease = Sessions::take_up(session, after, self.rules.streams_per_session_max)?;
+        let lease = Sessions::take_up(session, after, self.rules().streams_per_session_max)?;
         Ok(match lease {
             Some(lease) => reply::events(EventStream::new(lease)),
             None => reply::nothing(StatusCode::NO_CONTENT),

@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
+use xy_config::profile::DEFAULT_PROFILE;
 
 use super::refused::Refused;
 use super::route::Place;
-use crate::front::View;
 
 /// Who may come in.
 #[derive(Debug, Clone)]
@@ -25,22 +25,45 @@ pub enum Auth {
 }
 
 /// What lets a client in.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Token {
+    /// Tells it from all others that there are and were, also in the next daemon.
+    pub id: u64,
     /// What the client has to show.
-    pub secret: String,
+    pub secret: Secret,
     /// Whether it may manage servers.
     pub may_manage: bool,
-    /// The only view it opens; `None` for all.
-    pub only: Option<View>,
+    /// The only profile it opens; `None` for all.
+    pub profile: Option<String>,
+}
+
+/// What a client has to show.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// This.
+    Plain(String),
+    /// What has this digest.
+    Digest(Digest),
+}
+
+/// What a secret is known by where the secret itself is not kept: its SHA-256.
+pub type Digest = [u8; 32];
+
+/// The digest of a secret.
+pub fn digest(secret: &[u8]) -> Digest {
+    let digest = ring::digest::digest(&ring::digest::SHA256, secret);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    bytes
 }
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { secret: _, may_manage, only } = self;
+        let Self { id, secret: _, may_manage, profile } = self;
         f.debug_struct("Token")
+            .field("id", id)
             .field("may_manage", may_manage)
-            .field("only", only)
+            .field("profile", profile)
             .finish_non_exhaustive()
     }
 }
@@ -51,27 +74,43 @@ pub(super) struct Guest<'r> {
     /// Which token it was: a session belongs to the token that began it.
     pub(super) who: Who,
     pub(super) may_manage: bool,
-    only: Option<&'r View>,
+    /// The only profile that its token is for.
+    pub(super) profile: Option<&'r str>,
 }
 
-/// The place of a token among the tokens; 0 if there are none.
+/// Which token somebody has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Who(usize);
+pub(super) struct Who(u64);
 
 impl Who {
+    /// Where there are no tokens.
+    const ANYBODY: Self = Self(1);
+
     /// A number that is nobody else's, and not that of the local door.
     pub(super) fn number(self) -> u64 {
-        self.0 as u64 + 1
+        self.0
     }
 }
 
-impl Guest<'_> {
-    /// Whether it may see what is at `place`.
-    pub(super) fn may_see(&self, place: Place<'_>) -> Result<(), Refused> {
-        match self.only {
-            Some(view) if !place.is(view) => Err(Refused::OtherView),
-            _ => Ok(()),
+impl<'r> Guest<'r> {
+    /// Where it is led by a path to `place`, if it may go there. What of a single server it may
+    /// be shown is not known here.
+    pub(super) fn led_to<'p>(&self, place: Place<'p>) -> Result<Place<'p>, Refused>
+    where
+        'r: 'p,
+    {
+        match (place, self.profile) {
+            (Place::Bare, profile) => Ok(Place::Profile(profile.unwrap_or(DEFAULT_PROFILE))),
+            (Place::Profile(name), Some(only)) if name != only => {
+                Err(Refused::OtherView(only.to_owned()))
+            }
+            (place, _) => Ok(place),
         }
+    }
+
+    /// Whether it may see what is of all servers.
+    pub(super) fn is_free(&self) -> Result<(), Refused> {
+        self.profile.map_or(Ok(()), |only| Err(Refused::OtherView(only.to_owned())))
     }
 }
 
@@ -103,21 +142,29 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<Option<&HeaderValue>, 
 /// Finds out by its token who it is.
 pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<'r>, Refused> {
     let tokens = match auth {
-        Auth::None => return Ok(Guest { who: Who(0), may_manage: false, only: None }),
+        Auth::None => {
+            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None });
+        }
         Auth::Tokens(tokens) => tokens,
     };
     // Of two nobody knows which is meant, and somebody on the way may have judged by the other.
     let shown = only_one(headers, &AUTHORIZATION).ok().flatten().ok_or(Refused::NoToken)?;
     let shown = bearer(shown.as_bytes()).ok_or(Refused::NoToken)?;
+    let is_digested = tokens.iter().any(|token| matches!(token.secret, Secret::Digest(_)));
+    let shown_digest = is_digested.then(|| digest(shown));
     let mut found = None;
     // All are compared, so that the time says nothing about which one was nearly right.
-    for (place, token) in tokens.iter().enumerate() {
-        if same(shown, token.secret.as_bytes()) && !token.secret.is_empty() {
-            found = Some((Who(place), token));
+    for token in tokens {
+        let is_it = match &token.secret {
+            Secret::Plain(secret) => same(shown, secret.as_bytes()) && !secret.is_empty(),
+            Secret::Digest(digest) => shown_digest.is_some_and(|shown| same(&shown, digest)),
+        };
+        if is_it {
+            found = Some(token);
         }
     }
-    let (who, token) = found.ok_or(Refused::WrongToken)?;
-    Ok(Guest { who, may_manage: token.may_manage, only: token.only.as_ref() })
+    let Token { id, may_manage, profile, .. } = found.ok_or(Refused::WrongToken)?;
+    Ok(Guest { who: Who(*id), may_manage: *may_manage, profile: profile.as_deref() })
 }
 
 /// The only value of a header; more than one, or one that is not ASCII, is an error.
@@ -238,21 +285,27 @@ mod tests {
         assert!(check_origin(&head("/mcp", &[]).headers).unwrap().is_none());
     }
 
-    fn token(secret: &str, may_manage: bool, only: Option<View>) -> Token {
-        Token { secret: secret.to_owned(), may_manage, only }
+    fn token(id: u64, secret: &str, may_manage: bool) -> Token {
+        Token { id, secret: Secret::Plain(secret.to_owned()), may_manage, profile: None }
+    }
+
+    /// The same, of which only the digest is kept.
+    fn digested(id: u64, secret: &str, profile: Option<&str>) -> Token {
+        let secret = Secret::Digest(digest(secret.as_bytes()));
+        Token { id, secret, may_manage: false, profile: profile.map(str::to_owned) }
     }
 
     #[test]
     fn a_token_says_who_somebody_is() {
-        let only = View::Server("git".to_owned());
         let auth = Auth::Tokens(vec![
-            token("alpha", true, None),
-            token("beta", false, Some(only)),
-            token("", true, None),
+            token(1, "alpha", true),
+            digested(7, "beta", Some("work")),
+            token(3, "", true),
         ]);
         for (shown, expected) in [
-            (Some("Bearer alpha"), Ok((0, true))),
-            (Some("bearer  beta "), Ok((1, false))),
+            (Some("Bearer alpha"), Ok((1, true))),
+            (Some("bearer  beta "), Ok((7, false))),
+            (Some("Bearer betb"), Err(Refused::WrongToken)),
             (Some("Bearer alphA"), Err(Refused::WrongToken)),
             (Some("Bearer alpha2"), Err(Refused::WrongToken)),
             (Some("Bearer "), Err(Refused::WrongToken)),
@@ -269,7 +322,7 @@ mod tests {
 
     #[test]
     fn of_two_tokens_neither_counts() {
-        let auth = Auth::Tokens(vec![token("alpha", true, None)]);
+        let auth = Auth::Tokens(vec![token(1, "alpha", true)]);
         let twice = [("authorization", "Bearer alpha"), ("authorization", "Bearer alpha")];
         assert_eq!(identify(&head("/", &twice).headers, &auth).err(), Some(Refused::NoToken));
     }
@@ -278,21 +331,25 @@ mod tests {
     fn without_tokens_everyone_comes_in_and_nobody_manages() {
         let guest = identify(&HeaderMap::new(), &Auth::None).unwrap();
         assert!(!guest.may_manage);
-        assert!(guest.may_see(Place::Server("any")).is_ok());
+        assert!(guest.led_to(Place::Server("any")).is_ok() && guest.is_free().is_ok());
+        assert_eq!(guest.led_to(Place::Bare), Ok(Place::Profile("default")));
     }
 
     #[test]
-    fn a_token_for_one_view_opens_no_other() {
-        let only = View::Server("git".to_owned());
-        let auth = Auth::Tokens(vec![token("beta", false, Some(only))]);
+    fn a_token_for_one_profile_opens_no_other() {
+        let auth = Auth::Tokens(vec![digested(5, "beta", Some("work"))]);
         let head = head("/", &[("authorization", "Bearer beta")]);
         let guest = identify(&head.headers, &auth).unwrap();
-        assert!(guest.may_see(Place::Server("git")).is_ok());
-        assert_eq!(guest.may_see(Place::Profile("git")), Err(Refused::OtherView));
+        assert_eq!(guest.led_to(Place::Bare), Ok(Place::Profile("work")));
+        assert_eq!(guest.led_to(Place::Profile("work")), Ok(Place::Profile("work")));
+        assert_eq!(guest.led_to(Place::Server("git")), Ok(Place::Server("git")));
+        let other = Err(Refused::OtherView("work".to_owned()));
+        assert_eq!(guest.led_to(Place::Profile("default")), other);
+        assert!(guest.is_free().is_err());
     }
 
     #[test]
     fn a_secret_is_never_shown() {
-        assert!(!format!("{:?}", token("alpha", true, None)).contains("alpha"));
+        assert!(!format!("{:?}", token(1, "alpha", true)).contains("alpha"));
     }
 }

@@ -30,8 +30,8 @@ pub(super) enum Refused {
     NoToken,
     #[error("this is not the token: `xy info --token` prints it")]
     WrongToken,
-    #[error("this token is for another path")]
-    OtherView,
+    #[error("this token is for the profile `{0}` only: use `/mcp` or `/mcp/p/{0}`")]
+    OtherView(String),
     #[error("the body must be JSON: send `Content-Type: application/json`")]
     ContentType,
     #[error(
@@ -100,7 +100,9 @@ impl Refused {
             | R::SessionEnded
             | R::Front(Refusal::NoServer(_) | Refusal::NoProfile(_)) => StatusCode::NOT_FOUND,
             R::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            R::Host(_) | R::Origin(_) | R::OtherView => StatusCode::FORBIDDEN,
+            R::Host(_) | R::Origin(_) | R::OtherView(_) | R::Front(Refusal::Outside { .. }) => {
+                StatusCode::FORBIDDEN
+            }
             R::NoToken | R::WrongToken => StatusCode::UNAUTHORIZED,
             R::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             R::Accept | R::AcceptEvents => StatusCode::NOT_ACCEPTABLE,
@@ -129,7 +131,7 @@ impl Refused {
             Self::Origin(_) => "origin",
             Self::NoToken => "no-token",
             Self::WrongToken => "wrong-token",
-            Self::OtherView => "other-view",
+            Self::OtherView(_) | Self::Front(Refusal::Outside { .. }) => "other-view",
             Self::ContentType => "content-type",
             Self::Accept | Self::AcceptEvents => "accept",
             Self::BodyTooLarge { .. } => "body-too-large",

@@ -3,7 +3,7 @@
 use hyper::Method;
 
 use crate::front::View;
-use crate::hub::DEFAULT_PROFILE;
+use xy_config::profile::DEFAULT_PROFILE;
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(super) enum Route<'p> {
 /// A [`View`] that is borrowed from the path, so that no call has to copy its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place<'p> {
+    /// What a client's token is for, or else the default profile.
+    Bare,
     Profile(&'p str),
     Server(&'p str),
 }
@@ -32,6 +34,7 @@ pub(super) enum Place<'p> {
 impl Place<'_> {
     pub(super) fn is(self, view: &View) -> bool {
         match (self, view) {
+            (Self::Bare, View::Profile(other)) => other == DEFAULT_PROFILE,
             (Self::Profile(name), View::Profile(other))
             | (Self::Server(name), View::Server(other)) => name == other,
             _ => false,
@@ -40,6 +43,7 @@ impl Place<'_> {
 
     pub(super) fn to_view(self) -> View {
         match self {
+            Self::Bare => View::Profile(DEFAULT_PROFILE.to_owned()),
             Self::Profile(name) => View::Profile(name.to_owned()),
             Self::Server(name) => View::Server(name.to_owned()),
         }
@@ -50,8 +54,8 @@ impl Place<'_> {
 pub(super) fn route(path: &str) -> Option<Route<'_>> {
     let path = path.strip_suffix('/').unwrap_or(path);
     match path {
-        "/mcp" => return Some(Route::Mcp(Place::Profile(DEFAULT_PROFILE))),
-        "/sse" => return Some(Route::Older(Place::Profile(DEFAULT_PROFILE))),
+        "/mcp" => return Some(Route::Mcp(Place::Bare)),
+        "/sse" => return Some(Route::Older(Place::Bare)),
         "/messages" => return Some(Route::Messages),
         "/healthz" => return Some(Route::Health),
         "/readyz" => return Some(Route::Ready),
@@ -70,7 +74,7 @@ fn place(path: &str) -> Option<Place<'_>> {
         ("s", name) => Place::Server(name),
         _ => return None,
     };
-    let (Place::Profile(name) | Place::Server(name)) = place;
+    let (Place::Profile(name) | Place::Server(name)) = place else { return None };
     (!name.is_empty() && !name.contains('/')).then_some(place)
 }
 
@@ -107,13 +111,14 @@ mod tests {
         let profile = |name| Some(Route::Mcp(Place::Profile(name)));
         let server = |name| Some(Route::Mcp(Place::Server(name)));
         for (path, expected) in [
-            ("/mcp", profile("default")),
-            ("/mcp/", profile("default")),
+            ("/mcp", Some(Route::Mcp(Place::Bare))),
+            ("/mcp/", Some(Route::Mcp(Place::Bare))),
+            ("/mcp/p/default", profile("default")),
             ("/mcp/p/work", profile("work")),
             ("/mcp/p/work/", profile("work")),
             ("/mcp/s/git", server("git")),
             ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has that name, and none is found.
-            ("/sse", Some(Route::Older(Place::Profile("default")))),
+            ("/sse", Some(Route::Older(Place::Bare))),
             ("/sse/p/work", Some(Route::Older(Place::Profile("work")))),
             ("/sse/s/git/", Some(Route::Older(Place::Server("git")))),
             ("/sse/git", None),

@@ -202,7 +202,13 @@ impl Sessions {
         let room = Room::for_session(&self.room);
         let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
         let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
-        let entry = Entry { view, may_manage, stay: Stay::Long, who };
+        let entry = Entry {
+            view,
+            may_manage,
+            stay: Stay::Long,
+            who,
+            bound: guest.profile.map(str::to_owned),
+        };
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
             id,
@@ -246,6 +252,14 @@ impl Sessions {
     pub(super) fn end(&self, session: &Session) {
         self.by_id.borrow_mut().remove(&session.id);
         session.end();
+    }
+
+    /// Ends those whose tokens are not there any more.
+    pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
+        let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+        for session in all.iter().filter(|it| !is_there(it.who.number())) {
+            self.end(session);
+        }
     }
 
     /// Ends what has been idle for too long, and says when to look again.

@@ -15,6 +15,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use tokio::sync::Notify;
+use xy_protocol::error::{CallError, ErrorKind};
 
 use super::counts::{Counts, Stored};
 use super::guard::Guest;
@@ -125,7 +126,13 @@ impl Visits {
             counts: Rc::clone(&self.counts),
         };
         let (view, may_manage) = (place.to_view(), guest.may_manage);
-        let entry = Entry { view, may_manage, stay: Stay::Once, who };
+        let entry = Entry {
+            view,
+            may_manage,
+            stay: Stay::Once,
+            who,
+            bound: guest.profile.map(str::to_owned),
+        };
         let visitor = Rc::new(Visitor {
             who,
             conversation: self.front.open(entry, Rc::new(outlet))?,
@@ -176,6 +183,16 @@ impl Visits {
                 let _ = visitor.mailbox.put_answer(&last_word(&visitor.id));
                 visitor.end();
             }
+        }
+    }
+
+    /// Ends those whose tokens are not there any more.
+    pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
+        for visitor in self.all().iter().filter(|it| !is_there(it.who)) {
+            let gone = CallError::new(ErrorKind::NotAllowed, "the token has been removed");
+            // It may have been answered already.
+            let _ = visitor.mailbox.put_answer(&say::fault(&visitor.id, &gone));
+            visitor.end();
         }
     }
 

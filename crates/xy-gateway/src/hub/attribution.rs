@@ -15,6 +15,7 @@ use super::Hub;
 use crate::bridge::Bond;
 use crate::bridge::hold::Hold;
 use crate::capabilities::{Capabilities, Wants};
+use crate::catalog::Kind;
 use crate::client::Client;
 use crate::front::{StreamNo, To};
 use crate::level::Level;
@@ -206,6 +207,9 @@ impl Hub {
         let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
         for watcher in watchers {
             let Some(client) = self.client(watcher.client) else { continue };
+            if !client.may_see(Kind::Resources, &server.name, &uri) {
+                continue; // It was shown when it was watched, or is below what was.
+            }
             let mut edits = Edits::of(line);
             if watcher.by_outside_name {
                 let outside = names::uri_outside(by.server.as_str(), &uri);

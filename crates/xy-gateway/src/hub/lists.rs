@@ -8,16 +8,13 @@ use super::Hub;
 use crate::catalog::{self, Kind, Known};
 use crate::client::{Client, Shown};
 use crate::era;
+use crate::instructions;
 use crate::names;
 use crate::say;
 use crate::server::{Server, Standing};
-use crate::tools;
 
 /// One answer to a list is at most about this long: some clients read lines of 8 MiB.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-
-/// What clients show to their models of how to use servers; more is cut off by some.
-const INSTRUCTIONS_BYTES: usize = 2000;
 
 /// An unknown name is compared with so many known ones: everybody waits meanwhile.
 const MOST_COMPARED: usize = 1000;
@@ -28,7 +25,8 @@ impl Hub {
     pub(crate) fn is_known(&self, client: &Client) -> bool {
         let is_missed = |server: &Rc<Server>| server.is_shown() && !server.was_waited_for.get();
         let servers = self.servers.borrow();
-        servers.values().all(|server| server.known_to(client).is_some() || !is_missed(server))
+        let mut seen = servers.values().filter(|it| client.sees_server(it.name.as_str()));
+        seen.all(|server| server.known_to(client).is_some() || !is_missed(server))
     }
 
     /// Somebody has waited for what is not known yet, in vain. Nobody else does: whoever
@@ -48,11 +46,14 @@ impl Hub {
         after: Option<&str>,
     ) -> Result<String, CallError> {
         client.shows(kind, Shown::Print(self.print(kind, client)));
-        let own = tools::shown(kind, client.entry().may_manage);
+        let own = client.own_tools(kind);
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> =
             servers.values().filter_map(|server| server.shown_to(client)).collect();
-        let all = own.iter().chain(known.iter().flat_map(|known| known.shown(kind)));
+        let all = own.iter().chain(known.iter().flat_map(|known| known.listed(kind)));
+        if kind == Kind::Tools && after.is_none() {
+            self.look_at_crowd(client, all.clone().count());
+        }
         let cut = catalog::cut(all, after, PAGE_BYTES)
             .ok_or_else(|| say::invalid("there is no such `cursor` any more: begin again"))?;
         let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
@@ -62,44 +63,55 @@ impl Hub {
     }
 
     /// How xy introduces itself to a client.
-    pub(crate) fn introduction(&self, version: &str) -> String {
+    pub(crate) fn introduction(&self, client: &Client, version: &str) -> String {
         let ours = env!("CARGO_PKG_VERSION");
-        let instructions = names::quoted(&self.instructions());
-        let tasks = self.task_capabilities().filter(|_| version == era::LATEST);
+        let instructions = names::quoted(&self.instructions(client));
+        let tasks = self.task_capabilities(client).filter(|_| version == era::LATEST);
         let tasks = tasks.map(|tasks| format!(r#","tasks":{tasks}"#)).unwrap_or_default();
         format!(
             r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}{tasks}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
         )
     }
 
-    /// What servers say of how to use them, as far as there is room.
-    fn instructions(&self) -> String {
-        let mut all = String::from(
-            "Tools and prompts of several servers: each name begins with its server's name and `__`.",
-        );
-        for server in self.servers() {
-            let Some(known) = server.shown() else { continue };
-            let Some(theirs) = known.introduction.instructions.as_deref() else { continue };
-            let more = format!("\n\n{}: {}", server.name, theirs.trim());
-            if !theirs.trim().is_empty() && all.len() + more.len() <= INSTRUCTIONS_BYTES {
-                all.push_str(&more);
-            }
+    /// What servers say of how to use them, as far as there is room. Those that the profile
+    /// names come first, in the order in which it does, and then all others by name.
+    fn instructions(&self, client: &Client) -> String {
+        let scope = client.scope();
+        let is_search = scope.as_ref().is_some_and(|scope| scope.is_search());
+        let first = if is_search {
+            "Tools of several servers: find them with `search_tools`, read how one is used with \
+             `describe_tool`, and use it with `call_tool`. Each name begins with its server's \
+             name and `__`."
+        } else {
+            "Tools and prompts of several servers: each name begins with its server's name and `__`."
+        };
+        let mut servers = self.servers_of(client);
+        if let Some(scope) = scope {
+            servers.sort_by_key(|server| scope.rank(server.name.as_str())); // Else as they were.
         }
-        all
+        let said: Vec<(String, String)> = servers
+            .iter()
+            .filter_map(|server| {
+                let words = server.shown()?.introduction.instructions.clone()?;
+                Some((server.name.to_string(), words))
+            })
+            .collect();
+        instructions::combined(first, &said)
     }
 
     /// There is no tool or prompt of this name.
-    pub(crate) fn unknown(&self, kind: Kind, name: &str) -> CallError {
+    pub(crate) fn unknown(&self, client: &Client, kind: Kind, name: &str) -> CallError {
         let what = if kind == Kind::Tools { "tool" } else { "prompt" };
         let shown = xy_protocol::control::quoted(name);
         let fault = say::invalid(format!("Unknown {what}: {shown}"));
-        let known: Vec<Rc<Known>> = self.servers().iter().filter_map(|it| it.shown()).collect();
+        let known: Vec<Rc<Known>> =
+            self.servers().iter().filter_map(|it| it.shown_to(client)).collect();
         let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
         let names = names.take(MOST_COMPARED);
         if let Some(nearest) = names::nearest(name, names) {
             return fault.hint(format!("did you mean `{nearest}`?"));
         }
-        match names::inside(name).and_then(|(server, _)| self.server(server)) {
+        match names::inside(name).and_then(|(server, _)| self.server_for(client, server)) {
             Some(server) => match &*server.standing.borrow() {
                 Standing::Down(why) => {
                     fault.cause(format!("`{}` is not running: {why}", server.name))
@@ -114,6 +126,7 @@ impl Hub {
     pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Server>, CallError> {
         let has = |server: &Rc<Server>| {
             server.shown_to(client).is_some_and(|known| known.has_resource(uri))
+                && client.may_see(Kind::Resources, &server.name, uri)
         };
         let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
         match (owners.pop(), owners.is_empty()) {

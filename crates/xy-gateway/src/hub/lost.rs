@@ -79,9 +79,12 @@ impl Loss<'_> {
     fn facts(&self, lost: &Lost, has_successor: bool) -> Facts {
         let written = lost.written.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
+        // What it is called depends on what its client is shown.
+        let server = &self.by.key().server;
+        let known = self.known.clone().and_then(|known| lost.client.sees(server, known));
         Facts {
             stage: lost.stage,
-            sort: fate::sort(written, &lost.follow, view, self.known.as_deref()),
+            sort: fate::sort(written, &lost.follow, view, known.as_deref()),
             is_wanted: lost.client.waits_for(&lost.id),
             has_asked: lost.has_asked,
             was_written: lost.past.was_written,

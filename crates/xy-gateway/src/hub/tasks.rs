@@ -39,10 +39,10 @@ impl Hub {
     ) -> Result<Rc<Server>, CallError> {
         let found = self.owners.borrow().find(client.number(), id);
         match found {
-            Found::At(InstanceKey { server, .. }) => {
+            Found::At(InstanceKey { server, .. }) if client.sees_server(server.as_str()) => {
                 self.server(server.as_str()).ok_or_else(|| no_task(id).cause("its server is gone"))
             }
-            Found::Nowhere => Err(no_task(id)),
+            Found::At(_) | Found::Nowhere => Err(no_task(id)),
             Found::Lost(why) => Err(lost(id, &why)),
             Found::Several => Err(several()),
         }
@@ -56,14 +56,14 @@ impl Hub {
         id: &str,
     ) -> Result<Rc<Server>, CallError> {
         match self.find_modern_task(client, id) {
-            Found::At(InstanceKey { server, .. }) => {
+            Found::At(InstanceKey { server, .. }) if client.sees_server(server.as_str()) => {
                 self.server(server.as_str()).ok_or_else(|| no_task(id).cause("its server is gone"))
             }
-            Found::Nowhere if !self.offers_tasks() => Err(CallError::new(
+            Found::Nowhere if !self.offers_tasks(client) => Err(CallError::new(
                 ErrorKind::MethodNotFound,
                 "there are no tasks here: no server has them",
             )),
-            Found::Nowhere => Err(no_task(id)),
+            Found::At(_) | Found::Nowhere => Err(no_task(id)),
             Found::Lost(why) => Err(lost(id, &why)),
             Found::Several => Err(several()),
         }
@@ -72,7 +72,8 @@ impl Hub {
     /// Where such a task is, of the instances that this client may ask.
     fn find_modern_task(&self, client: &Client, id: &str) -> Found {
         let is_theirs = |at: &InstanceKey| {
-            self.server(at.server.as_str()).is_none_or(|it| it.holder(client) == at.holder)
+            client.sees_server(at.server.as_str())
+                && self.server(at.server.as_str()).is_none_or(|it| it.holder(client) == at.holder)
         };
         self.owners.borrow().find_for(owner(client), id, is_theirs)
     }
@@ -87,7 +88,7 @@ impl Hub {
                 let holder = server.holder(client);
                 Some(InstanceKey { server: server.name.clone(), holder })
             }
-            View::Profile(_) => match self.find_modern_task(client, id) {
+            View::Profile(_) | View::All => match self.find_modern_task(client, id) {
                 Found::At(at) => self.is_followed(client, &at, id).then_some(at),
                 _ => None,
             },
@@ -160,16 +161,17 @@ impl Hub {
     }
 
     /// Whether any server that is shown has tasks as modern clients know them.
-    pub(crate) fn offers_tasks(&self) -> bool {
-        let servers = self.servers();
+    pub(crate) fn offers_tasks(&self, client: &Client) -> bool {
+        let servers = self.servers_of(client);
         let mut all = servers.iter().filter(|server| server.is_shown()).filter_map(said_by);
         all.any(|(result, era)| era == Era::Modern && modern::offers_tasks(&result))
     }
 
     /// How xy introduces itself to a modern client.
-    pub(crate) fn discovery(&self) -> String {
-        let discovered = modern::discovered_from(&self.introduction(crate::era::LATEST));
-        if self.offers_tasks() { modern::with_tasks(&discovered) } else { discovered }
+    pub(crate) fn discovery(&self, client: &Client) -> String {
+        let introduction = self.introduction(client, crate::era::LATEST);
+        let discovered = modern::discovered_from(&introduction);
+        if self.offers_tasks(client) { modern::with_tasks(&discovered) } else { discovered }
     }
 
     /// Whether a client may ask this server about a task.
@@ -208,7 +210,8 @@ impl Hub {
         let all = self.owners.borrow().all_of(client.number());
         let mut asked = Vec::new();
         for (key, id) in all {
-            let upstream = self.server(key.server.as_str()).and_then(|it| it.upstream(key.holder));
+            let upstream = self.server_for(client, key.server.as_str());
+            let upstream = upstream.and_then(|it| it.upstream(key.holder));
             let params = format!(r#"{{"taskId":{}}}"#, quoted(&id));
             let question = upstream.and_then(|it| it.ask("tasks/get", Some(&params)).ok());
             asked.extend(question.map(|question| (key, id, question)));
@@ -230,8 +233,8 @@ impl Hub {
     }
 
     /// What servers can do with tasks, all of them together; `None` if none can.
-    pub(super) fn task_capabilities(&self) -> Option<Value> {
-        let servers = self.servers().into_iter().filter(|server| server.is_shown());
+    pub(super) fn task_capabilities(&self, client: &Client) -> Option<Value> {
+        let servers = self.servers_of(client).into_iter().filter(|server| server.is_shown());
         let all = servers.filter_map(|server| {
             // Those of a modern one are another thing.
             let (result, _) = said_by(&server).filter(|(_, era)| *era == Era::Legacy)?;

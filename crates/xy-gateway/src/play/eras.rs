@@ -29,7 +29,7 @@ impl Play {
     /// A request of a modern client of this token, which is another client to everybody.
     fn once(&self, who: u64, id: u64, method: &str, params: &Value) -> Visitor {
         let view = View::Profile("default".to_owned());
-        let entry = Entry { view, may_manage: false, stay: Stay::Once, who };
+        let entry = Entry { view, may_manage: false, stay: Stay::Once, who, bound: None };
         let heard = Rc::new(Heard::default());
         let conversation = self.hub.open(entry, heard.clone()).unwrap();
         let visitor = Visitor { conversation, heard };
@@ -43,7 +43,7 @@ impl Play {
         let own = ServerSettings { isolation: Isolation::Client, ..settings(CallRules::default()) };
         play.server.configure(Arc::new(own));
         let view = View::Profile("default".to_owned());
-        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0 };
+        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0, bound: None };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();
         let holder = Holder::Client(play.hub.clients()[0].number());

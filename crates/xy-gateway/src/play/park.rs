@@ -782,6 +782,7 @@ async fn a_call_of_a_modern_client_is_sent_again_too() {
             may_manage: false,
             stay: Stay::Once,
             who: 1,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();
@@ -815,6 +816,7 @@ async fn lists_of_a_server_that_is_seen_alone_are_asked_again() {
             may_manage: false,
             stay: Stay::Long,
             who: 0,
+            bound: None,
         };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();

@@ -173,7 +173,7 @@ pub(crate) fn sort(text: &[u8], follow: &Follow, view: &View, known: Option<&Kno
 fn sort_of_tool(name: &str, view: &View, known: &Known) -> Sort {
     let inside = match view {
         View::Server(_) => Some(name),
-        View::Profile(_) => known.inside(catalog::Kind::Tools, name),
+        View::Profile(_) | View::All => known.inside(catalog::Kind::Tools, name),
     };
     let tools = known.lists.of(catalog::Kind::Tools).iter();
     let mut sorts = tools.filter(|it| Some(&*it.name) == inside).map(|it| hinted(&it.raw));

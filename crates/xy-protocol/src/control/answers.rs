@@ -75,6 +75,9 @@ pub struct Reloaded {
     pub restarted: Vec<ServerName>,
     /// Of `changed`: only rules have changed, and the living instance follows them.
     pub updated: Vec<ServerName>,
+    /// Profiles that are new, gone, or say something else.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub profiles: Vec<String>,
     /// Whether nothing was done.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
@@ -284,6 +287,9 @@ pub struct Info {
     /// Why events are not kept there, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_problem: Option<String>,
+    /// What is odd about profiles, and about what clients are shown by them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
     /// How many servers it knows.

@@ -20,11 +20,12 @@ pub(crate) fn info(info: &Info) -> String {
         ("config", info.config_dir.clone()),
         ("state", info.state_dir.clone()),
     ];
-    let problem = info.journal_problem.clone().map(|problem| ("warning", problem));
+    let problems = info.journal_problem.iter().chain(&info.warnings);
+    let problems: Vec<_> = problems.map(|problem| ("warning", problem.clone())).collect();
     let line = |(label, value): &(&str, String)| {
         format!("{}  {}\n", paint(DIM, format_args!("{label:<10}")), safe_text(value))
     };
-    facts.iter().chain(&problem).map(line).collect()
+    facts.iter().chain(&problems).map(line).collect()
 }
 
 /// This program's version and the daemon's.
@@ -61,6 +62,7 @@ mod tests {
             config_dir: "/home/a/.config/xy".into(),
             state_dir: "/home/a/.local/state/xy".into(),
             journal_problem: None,
+            warnings: Vec::new(),
             uptime_secs: 725,
             servers: 3,
             running: 2,

@@ -75,6 +75,9 @@ pub(crate) fn reloaded(done: &Reloaded) -> String {
             text += &format!("{} {name:<width$}  {}\n", paint(style, mark), paint(DIM, what));
         }
     }
+    for name in &done.profiles {
+        text += &format!("{} profile {name}\n", paint(YELLOW, "~"));
+    }
     text += &format!("{} unchanged\n", done.unchanged.len());
     if done.dry_run {
         text += "nothing was done: this is what `xy reload` would do\n";
@@ -162,6 +165,7 @@ mod tests {
             unchanged: vec![name("a"), name("b")],
             restarted: vec![name("moved")],
             updated: vec![name("tuned")],
+            profiles: vec!["work".to_owned()],
             dry_run: true,
             problems: Vec::new(),
         };

@@ -40,11 +40,12 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     output.print(&render::list::render(&servers, width))
 }
 
-/// Says why nobody can come in over HTTP, if so. Whatever else may be wrong, the list is what
+/// Says why nobody can come in over HTTP, if so, and what is odd about profiles. Whatever else may be wrong, the list is what
 /// was asked for.
 fn warn_of_gateway(link: &mut Link, output: &mut Output) {
     let info = link.ask_promptly(&Request::Info).and_then(|result| read::<Info>(&result));
-    if let Some(problem) = info.ok().and_then(|info| info.gateway_problem) {
-        output.tell(&render::error::warning(&problem));
+    let Ok(info) = info else { return };
+    for problem in info.gateway_problem.iter().chain(&info.warnings) {
+        output.tell(&render::error::warning(problem));
     }
 }

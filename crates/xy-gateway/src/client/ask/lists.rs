@@ -19,7 +19,7 @@ impl Client {
             }
             None => None,
         };
-        for server in self.hub.servers() {
+        for server in self.hub.servers_of(self) {
             if server.known_to(self).is_none() {
                 self.hub.want(&server, &self.me());
             }

@@ -25,7 +25,7 @@ impl Client {
         *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
         self.hub.tune();
         match &self.entry.view {
-            View::Profile(_) => Verdict::Result(self.hub.introduction(version)),
+            View::Profile(_) | View::All => Verdict::Result(self.hub.introduction(self, version)),
             View::Server(name) => self.greet_for(&name.clone(), version, request),
         }
     }
@@ -57,7 +57,7 @@ impl Client {
     /// Who is there, for a client that says everything by itself.
     pub(super) fn discover(&self, request: &Request<'_>) -> Verdict {
         let View::Server(name) = &self.entry.view else {
-            return Verdict::Result(self.hub.discovery());
+            return Verdict::Result(self.hub.discovery(self));
         };
         let name = name.clone();
         let Some(server) = self.hub.server(&name) else {

@@ -27,7 +27,7 @@ impl Client {
         follow: &Follow,
     ) -> Option<(&'t str, String)> {
         let manner = request.manner.as_ref()?;
-        let is_one_door = matches!(self.entry.view, View::Profile(_));
+        let is_one_door = !matches!(self.entry.view, View::Server(_));
         if !is_one_door || *follow != Follow::Nothing || !manner.has_tasks() {
             return None;
         }
@@ -46,7 +46,7 @@ impl Client {
             return Follow::Task;
         }
         // To one server alone its tasks are its own affair.
-        let is_one_door = matches!(self.entry.view, View::Profile(_));
+        let is_one_door = !matches!(self.entry.view, View::Server(_));
         if !is_one_door || request.method != "tools/call" || !manner.has_tasks() {
             return Follow::Nothing;
         }
@@ -137,9 +137,10 @@ impl Client {
         // What is shared does not hear what concerns one client alone.
         let concerns_one = method == "notifications/roots/list_changed";
         let servers = match &self.entry.view {
+            View::Server(name) if self.check_bound(name).is_err() => Vec::new(),
             View::Server(name) => self.hub.server(name).into_iter().collect(),
-            View::Profile(_) if concerns_one => self.hub.servers(),
-            View::Profile(_) => Vec::new(),
+            View::Profile(_) | View::All if concerns_one => self.hub.servers_of(self),
+            View::Profile(_) | View::All => Vec::new(),
         };
         for server in servers {
             let holder = server.holder(self);

@@ -216,3 +216,36 @@ async fn a_page_of_this_machine_may_ask_and_read() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_token_that_is_removed_ends_what_was_begun_with_it_and_nothing_else() {
+    let auth = Auth::Tokens(vec![token("alpha", true)]);
+    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+        let with = |request: Request, token: &str| {
+            request.with("authorization", &format!("Bearer {token}"))
+        };
+        let mut client = world.client().await;
+        let begin = Request::post("/mcp", INITIALIZE);
+        assert_eq!(client.ask(&with(begin, "made")).await.status, 401);
+        world.door.let_in(&[token("made", false)]);
+        let begun = client.ask(&with(Request::post("/mcp", INITIALIZE), "made")).await;
+        let made = begun.header("mcp-session-id").unwrap().to_owned();
+        let begun = client.ask(&with(Request::post("/mcp", INITIALIZE), "alpha")).await;
+        let alpha = begun.header("mcp-session-id").unwrap().to_owned();
+        let (mut waiting, mut visiting) = (world.client().await, world.client().await);
+        waiting.send(with(Request::call(&made, 1, "wait", "[]"), "made").text().as_bytes()).await;
+        visiting.send(with(Request::visit(2, "wait", "{}"), "made").text().as_bytes()).await;
+        world.wait_for_gauges((2, 1)).await;
+        world.wait_for_visits(1).await;
+        world.door.let_in(&[]);
+        assert_eq!(waiting.answer().await.status, 404);
+        let told = visiting.answer().await;
+        assert!(told.message().contains("the token has been removed"), "{told:?}");
+        let call =
+            |session: &str, token: &str| with(Request::call(session, 3, "echo", "[]"), token);
+        assert_eq!(client.ask(&call(&made, "made")).await.status, 401);
+        assert_eq!(client.ask(&call(&alpha, "alpha")).await.status, 200);
+        assert_eq!(world.gauges().0, 1);
+    })
+    .await;
+}

@@ -74,8 +74,7 @@ async fn each_request_is_a_conversation_of_its_own_and_no_session() {
 
 #[tokio::test]
 async fn a_token_says_who_visits_and_what_it_may_see() {
-    let only = Some(View::Server("git".to_owned()));
-    let beta = Token { only, ..token("beta", false) };
+    let beta = Token { profile: Some("work".to_owned()), ..token("beta", false) };
     let auth = Auth::Tokens(vec![token("alpha", true), beta]);
     at_the_door(HttpRules { auth, ..rules() }, async |world| {
         let with = |path: &str, token: &str| {
@@ -88,9 +87,15 @@ async fn a_token_says_who_visits_and_what_it_may_see() {
         let beta = world.front.newest();
         assert_ne!(alpha.entry.who, beta.entry.who);
         assert_eq!((alpha.entry.may_manage, beta.entry.may_manage), (true, false));
-        assert_eq!(ask(world, &with("/mcp", "beta")).await.status, 403);
+        assert_eq!(beta.entry.bound.as_deref(), Some("work"), "the gateway knows more of servers");
+        assert_eq!(ask(world, &with("/mcp", "beta")).await.status, 200);
+        assert_eq!(world.front.newest().entry.view, View::Profile("work".to_owned()));
+        assert_eq!(ask(world, &with("/mcp/p/work", "beta")).await.status, 200);
+        let refused = ask(world, &with("/mcp/p/default", "beta")).await;
+        assert_eq!(refused.status, 403);
+        assert!(refused.message().contains("the profile `work` only"));
         assert_eq!(ask(world, &with("/mcp", "gamma")).await.status, 401);
-        assert_eq!(world.front.conversations().len(), 2);
+        assert_eq!(world.front.conversations().len(), 4);
     })
     .await;
 }

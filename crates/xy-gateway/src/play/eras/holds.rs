@@ -11,7 +11,7 @@ impl Play {
     /// Somebody whose calls are parked, in this house.
     fn of_house(&self, house: u64) -> Rc<Client> {
         let view = View::Profile("default".to_owned());
-        let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1 };
+        let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
         self.hub.open(entry, Rc::new(Heard::default())).unwrap();
         let client = self.hub.clients().into_iter().max_by_key(|it| it.number()).unwrap();
         client.joins(house);

@@ -138,7 +138,7 @@ async fn the_local_door_is_one_and_whoever_comes_back_to_it_finds_its_tasks() {
         let play = Play::tasking().await;
         let local = || {
             let view = View::Profile("default".to_owned());
-            let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0 };
+            let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0, bound: None };
             let heard = Rc::new(Heard::default());
             let conversation = play.hub.open(entry, heard.clone()).unwrap();
             Visitor { conversation, heard }
@@ -271,7 +271,7 @@ async fn across_the_eras_nobody_hears_of_tasks() {
         client.ask(&json!(2), "tasks/get", &json!({ "taskId": "a" }));
         assert!(client.error().contains("Task not found"));
         assert!(play.sent().is_empty());
-        let hello = play.hub.introduction("2025-11-25");
+        let hello = play.hub.introduction(&play.hub.clients()[0], "2025-11-25");
         let hello: Value = serde_json::from_str(&hello).unwrap();
         assert!(hello["capabilities"]["tasks"].is_null());
     })
@@ -434,7 +434,7 @@ async fn at_the_door_of_one_server_its_tasks_are_its_own_affair() {
         play.listened_to().await;
         let plain = |id: u64, method: &str, params: &Value| {
             let view = View::Server("s".to_owned());
-            let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1 };
+            let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
             let heard = Rc::new(Heard::default());
             let conversation = play.hub.open(entry, heard.clone()).unwrap();
             let visitor = Visitor { conversation, heard };

@@ -9,7 +9,7 @@ struct Local(Visitor);
 impl Local {
     fn at(play: &Play) -> Self {
         let view = View::Profile("default".to_owned());
-        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0 };
+        let entry = Entry { view, may_manage: false, stay: Stay::Long, who: 0, bound: None };
         let heard = Rc::new(Heard::default());
         let conversation = play.hub.open(entry, heard.clone()).unwrap();
         Self(Visitor { conversation, heard })

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use xy_mcp::envelope::{self, Message, text_of};
@@ -23,7 +24,7 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 #[derive(Default)]
 pub(super) struct Heads(RefCell<Option<(Rc<Known>, Tools)>>);
 
-type Tools = HashMap<Box<str>, Rc<[Mirror]>>;
+type Tools = HashMap<Arc<str>, Rc<[Mirror]>>;
 
 impl Heads {
     /// Those of one tool, as far as its server has said.

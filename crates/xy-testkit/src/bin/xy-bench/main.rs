@@ -1,11 +1,12 @@
 //! Measures the real thing: log throughput, `list`, memory, restarts, adoption; and with
-//! `gateway` the cost of calls. Prints figures, asserts none.
+//! `gateway` the cost of calls, with `search` how tools are found. Prints figures, asserts none.
 //!
 //! Everything is a ratio within one run on one machine, or stands beside the budget
 //! that it is held against. What was measured is also checked: a run that lost or
 //! tore a line is no measurement.
 
 mod gateway;
+mod search;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             head();
             gateway::measure(Path::new(xy));
         }
+        ["search"] => search::measure(),
         [xy] if xy != "gateway" => {
             head();
             let xy = Path::new(xy);
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
             deaths(xy);
         }
         _ => {
-            say("usage: xy-bench [gateway] <path of a release build of xy>");
+            say("usage: xy-bench [gateway] <path of a release build of xy>, or xy-bench search");
             return ExitCode::from(64);
         }
     }

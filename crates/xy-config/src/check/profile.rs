@@ -1,0 +1,445 @@
+//! The files of profiles: what each shows, and what is odd about it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xy_protocol::server::ServerName;
+
+use super::read::{Reader, Spanned};
+use super::words::{Word, nearest, word};
+use crate::profile::{
+    Filter, LEAST_NAME_BUDGET, MOST_NAME_BUDGET, NAME_BUDGET, OWN_TOOLS, Pattern, ProfileSettings,
+    ServerBlock, ToolMode, ToolOverride,
+};
+use crate::raw::RawNode;
+use crate::report::{Problem, quote};
+use crate::source::{At, SourceFile};
+
+const PROFILE_WORDS: [Word; 10] = [
+    word("servers", r#"servers "git" "files*""#),
+    word("deny-servers", r#"deny-servers "old-*""#),
+    word("allow", r#"allow "git__*""#),
+    word("deny", r#"deny "*__delete_*""#),
+    word("server", r#"server "git" { tools { deny "push" } }"#),
+    word("tool", r#"tool "git__status" { description "What has changed" }"#),
+    word("tools", r#"tools "search""#),
+    word("pin", r#"pin "git__status""#),
+    word("name-budget", "name-budget 60"),
+    word("manage", "manage #false"),
+];
+const SERVER_WORDS: [Word; 3] = [
+    word("tools", r#"tools { allow "read_*" }"#),
+    word("prompts", r#"prompts { deny "*" }"#),
+    word("resources", r#"resources { allow "file:///srv/*" }"#),
+];
+const FILTER_WORDS: [Word; 2] = [word("allow", r#"allow "read_*""#), word("deny", r#"deny "*""#)];
+const TOOL_WORDS: [Word; 2] =
+    [word("name", r#"name "status""#), word("description", r#"description "What has changed""#)];
+const MODES: [(&str, ToolMode); 2] = [("all", ToolMode::All), ("search", ToolMode::Search)];
+
+/// Nodes that may be there several times.
+const REPEATED: [&str; 7] = ["servers", "deny-servers", "allow", "deny", "server", "tool", "pin"];
+
+/// A longer pattern is no name.
+const LONGEST_PATTERN: usize = 512;
+
+/// What clients read of a tool; some cut off more.
+const LONGEST_DESCRIPTION: usize = 16 * 1024;
+
+/// Patterns of one profile: each name is compared with all of them.
+const MOST_PATTERNS: usize = 2000;
+
+/// Reads one profile. What is wrong goes to the reader's problems.
+pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> ProfileSettings {
+    let file = reader.file.shown.clone();
+    let mut profile = ProfileSettings { name: name.to_owned(), file, ..ProfileSettings::default() };
+    let mut names: BTreeMap<String, At> = BTreeMap::new();
+    let mut renamed = Vec::new();
+    for (node, word) in reader.known_often(nodes, &PROFILE_WORDS, &REPEATED, None) {
+        match word.name {
+            "servers" => profile.servers.extend(reader.patterns(node, word)),
+            "deny-servers" => profile.deny_servers.extend(reader.patterns(node, word)),
+            "allow" => profile.tools.allow.extend(reader.patterns(node, word)),
+            "deny" => profile.tools.deny.extend(reader.patterns(node, word)),
+            "pin" => profile.pins.extend(reader.patterns(node, word)),
+            "server" => profile.blocks.extend(server_block(reader, node, word)),
+            "tool" => renamed.extend(tool(reader, node, word, &mut names)),
+            "tools" => {
+                let mode = reader.choice(node, word, "way to show tools", &MODES);
+                profile.mode = mode.map_or(profile.mode, |mode| mode.value);
+            }
+            "manage" => {
+                let may = reader.flag(node, word);
+                profile.hides_managing = may.is_some_and(|may| !may.value);
+            }
+            _ => {
+                let budget = reader.count(node, word, LEAST_NAME_BUDGET..=MOST_NAME_BUDGET);
+                profile.name_budget = budget.and_then(|it| usize::try_from(it.value).ok());
+            }
+        }
+    }
+    let budget = profile.name_budget.unwrap_or(NAME_BUDGET);
+    for (one, at) in &renamed {
+        let too_long = one.name.as_ref().filter(|name| name.len() > budget);
+        if let (Some(name), Some(at)) = (too_long, at) {
+            let message = format!("{} is longer than {budget} characters", quote(name));
+            reader.report(Problem::error(at, message).suggest(
+                "some clients refuse longer names; `name-budget` says how long they may be",
+            ));
+        }
+    }
+    profile.overrides = renamed.into_iter().map(|(one, _)| one).collect();
+    check_count(reader, &profile);
+    profile
+}
+
+/// Says which lines are about servers that nobody has.
+pub(super) fn check_servers<'s>(
+    file: &Arc<SourceFile>,
+    profile: &ProfileSettings,
+    known: impl Iterator<Item = &'s str> + Clone,
+) -> Vec<Problem> {
+    let mut odd = Vec::new();
+    let mut check = |pattern: &Pattern, server: &str| {
+        let server = Pattern { text: server.to_owned(), line: pattern.line };
+        if known.clone().any(|name| server.matches(name)) {
+            return;
+        }
+        let message = format!("no server is named {}", quote(&server.text));
+        let meant = nearest(&server.text, known.clone()).map(|it| format!("did you mean `{it}`?"));
+        let at = At::of_line(file, pattern.line, &pattern.text);
+        odd.push(Problem::warning(&at, message).suggest_some(meant));
+    };
+    for pattern in profile.servers.iter().chain(&profile.deny_servers) {
+        check(pattern, &pattern.text);
+    }
+    for block in &profile.blocks {
+        check(&block.server, &block.server.text);
+    }
+    for one in &profile.overrides {
+        let pattern = Pattern { text: format!("{}__{}", one.server, one.tool), line: one.line };
+        check(&pattern, &one.server);
+    }
+    let tools = profile.tools.allow.iter().chain(&profile.tools.deny).chain(&profile.pins);
+    for pattern in tools {
+        // One without a server may be of xy's own tools, or of several servers.
+        if let Some((server, _)) = pattern.text.split_once("__").filter(|(it, _)| !it.contains('*'))
+        {
+            check(pattern, server);
+        }
+    }
+    odd
+}
+
+fn server_block(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<ServerBlock> {
+    let (server, children) = reader.named_block(node, word)?;
+    let server = reader.pattern(server)?;
+    let mut block = ServerBlock {
+        server,
+        tools: Filter::default(),
+        prompts: Filter::default(),
+        resources: Filter::default(),
+    };
+    for (node, word) in reader.known(children, &SERVER_WORDS, Some("server")) {
+        let filter = match word.name {
+            "tools" => &mut block.tools,
+            "prompts" => &mut block.prompts,
+            _ => &mut block.resources,
+        };
+        let Some(children) = reader.block(node, word) else { continue };
+        for (node, inner) in
+            reader.known_often(children, &FILTER_WORDS, &["allow", "deny"], Some(word.name))
+        {
+            let patterns = reader.patterns(node, inner);
+            let side = if inner.name == "allow" { &mut filter.allow } else { &mut filter.deny };
+            side.extend(patterns);
+        }
+    }
+    Some(block)
+}
+
+/// What one `tool` block says, and where its name stands.
+fn tool(
+    reader: &mut Reader<'_>,
+    node: &RawNode,
+    word: Word,
+    names: &mut BTreeMap<String, At>,
+) -> Option<(ToolOverride, Option<At>)> {
+    let (whole, children) = reader.named_block(node, word)?;
+    let halves = whole.value.split_once("__").filter(|(server, tool)| {
+        ServerName::new(server).is_ok() && !tool.is_empty() && !tool.contains('*')
+    });
+    let Some((server, tool)) = halves else {
+        let message = format!("{} names no tool of a server", quote(&whole.value));
+        reader.report(
+            Problem::error(&whole.at, message)
+                .suggest("write the server's name, `__` and what the server calls the tool"),
+        );
+        return None;
+    };
+    let (server, tool, line) = (server.to_owned(), tool.to_owned(), whole.at.line());
+    claim(reader, names, format!("tool {}", whole.value), &whole.at, "is changed twice");
+    let mut one = ToolOverride { server, tool, line, name: None, description: None };
+    let mut name_at = None;
+    for (node, word) in reader.known(children, &TOOL_WORDS, Some("tool")) {
+        let Some(text) = reader.filled_text(node, word) else { continue };
+        if word.name == "description" {
+            if text.value.len() > LONGEST_DESCRIPTION {
+                let message = format!("`description` is longer than {LONGEST_DESCRIPTION} bytes");
+                reader.report(Problem::error(&text.at, message));
+            }
+            one.description = Some(text.value);
+        } else if check_name(reader, &text) {
+            claim(reader, names, text.value.clone(), &text.at, "is given to two tools");
+            name_at = Some(text.at);
+            one.name = Some(text.value);
+        }
+    }
+    Some((one, name_at))
+}
+
+/// The first has the name; every later one conflicts with it.
+fn claim(
+    reader: &mut Reader<'_>,
+    names: &mut BTreeMap<String, At>,
+    name: String,
+    at: &At,
+    fault: &str,
+) {
+    if let Some(first) = names.get(&name) {
+        let problem = Problem::error(at, format!("{} {fault}", quote(&name)));
+        reader.report(problem.label("again here").related(first, "first here"));
+        return;
+    }
+    names.insert(name, at.clone());
+}
+
+/// Whether a name can be shown to every client.
+fn check_name(reader: &mut Reader<'_>, name: &Spanned<String>) -> bool {
+    if OWN_TOOLS.contains(&name.value.as_str()) {
+        let message = format!("{} is a tool of xy's own", quote(&name.value));
+        reader.report(Problem::error(&name.at, message).suggest("choose another name"));
+        return false;
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let Some(odd) = name.value.chars().find(|&c| !is_plain(c)) else { return true };
+    let message = format!("{} is no name for a tool: it has {odd:?} in it", quote(&name.value));
+    let problem = Problem::error(&name.at, message);
+    reader.report(problem.suggest("it has letters, digits, `_` and `-`; many clients refuse more"));
+    false
+}
+
+fn check_count(reader: &mut Reader<'_>, profile: &ProfileSettings) {
+    let filters = profile.blocks.iter().flat_map(|it| [&it.tools, &it.prompts, &it.resources]);
+    let in_blocks: usize = filters.map(|it| it.allow.len() + it.deny.len()).sum();
+    let count = in_blocks
+        + [&profile.servers, &profile.deny_servers, &profile.pins]
+            .map(Vec::len)
+            .iter()
+            .sum::<usize>()
+        + profile.tools.allow.len()
+        + profile.tools.deny.len()
+        + profile.blocks.len()
+        + profile.overrides.len();
+    if count > MOST_PATTERNS {
+        let message = format!("the profile has {count} patterns");
+        let problem = Problem::in_file(&reader.file.shown, message);
+        reader.report(problem.suggest(format!("there may be {MOST_PATTERNS}: use `*`")));
+    }
+}
+
+impl Reader<'_> {
+    /// Like [`Reader::known`], where some nodes may be there several times.
+    fn known_often<'n>(
+        &mut self,
+        nodes: &'n [RawNode],
+        words: &[Word],
+        often: &[&str],
+        inside: Option<&str>,
+    ) -> Vec<(&'n RawNode, Word)> {
+        let mut found = Vec::new();
+        for (place, node) in nodes.iter().enumerate() {
+            let Some(word) = words.iter().find(|word| word.name == node.name) else {
+                self.unknown(node, words, inside);
+                continue;
+            };
+            let is_once = !often.contains(&word.name);
+            match nodes[..place].iter().find(|it| is_once && it.name == node.name) {
+                Some(first) => self.given_twice(node, first.name_span),
+                None => found.push((node, *word)),
+            }
+        }
+        found
+    }
+
+    /// The patterns of a node that has nothing else, at least one.
+    fn patterns(&mut self, node: &RawNode, word: Word) -> Vec<Pattern> {
+        let values = self.values(node);
+        if node.args.is_empty() {
+            let message = format!("{} needs a name", quote(&node.name));
+            let example = format!("for example `{}`", word.example);
+            self.report(self.error(node.name_span, message).suggest(example));
+        }
+        let texts: Vec<_> =
+            values.into_iter().filter_map(|value| self.as_text(value, word.name)).collect();
+        texts.into_iter().filter_map(|text| self.pattern(text)).collect()
+    }
+
+    fn pattern(&mut self, text: Spanned<String>) -> Option<Pattern> {
+        let problem = if text.value.is_empty() {
+            Problem::error(&text.at, "an empty name stands for nothing").suggest("`*` is all")
+        } else if text.value.len() > LONGEST_PATTERN {
+            Problem::error(&text.at, format!("a name is at most {LONGEST_PATTERN} bytes long"))
+        } else {
+            return Some(Pattern { line: text.at.line(), text: text.value });
+        };
+        self.report(problem);
+        None
+    }
+
+    /// The one text and the children of a node that has nothing else.
+    fn named_block<'n>(
+        &mut self,
+        node: &'n RawNode,
+        word: Word,
+    ) -> Option<(Spanned<String>, &'n [RawNode])> {
+        let example = || format!("for example `{}`", word.example);
+        let Some(children) = node.children.as_deref() else {
+            let message = format!("`{}` needs a name and a block", word.name);
+            self.report(self.error(node.name_span, message).suggest(example()));
+            return None;
+        };
+        let [name] = node.args.as_slice() else {
+            let message = format!("`{}` takes one name, not {}", word.name, node.args.len());
+            self.report(self.error(node.name_span, message).suggest(example()));
+            return None;
+        };
+        Some((self.as_text(name, word.name)?, children))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::{Anywhere, FileText, Loaded, check_all};
+    use super::*;
+
+    fn file(name: &str, text: &str) -> FileText {
+        FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() }
+    }
+
+    fn check(text: &str) -> Loaded {
+        let servers =
+            ["git", "files"].map(|name| file(&format!("servers/{name}.kdl"), "command \"sh\""));
+        check_all(None, &servers, &[file("profiles/work.kdl", text)], &Anywhere)
+    }
+
+    /// Where and what, of all that is wrong or odd.
+    fn told(text: &str) -> Vec<String> {
+        let told = check(text).problems.into_iter().map(|it| {
+            let line = it.place.as_ref().map_or(0, |place| place.line);
+            let how = if it.is_error() { "error" } else { "warning" };
+            format!("{line} {how}: {} | {}", it.message, it.suggestion.unwrap_or_default())
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn a_full_file_is_read_to_the_last_line() {
+        let text = r#"
+servers "git" "file*"
+deny-servers "old-*"
+allow "git__*"
+allow "files__read_*"
+deny "*__delete_*"
+server "git" {
+    tools { allow "status" "log*"; deny "push" }
+    prompts { deny "*" }
+    resources { allow "file:///srv/*"; allow "a:*" }
+}
+tool "git__status" { name "st"; description "What has changed" }
+tools "search"
+pin "git__status"
+name-budget 60
+manage #false
+"#;
+        let loaded = check(text);
+        let odd: Vec<String> = told(text);
+        assert_eq!(odd, ["3 warning: no server is named `old-*` | "]);
+        let profile = &loaded.settings.profiles["work"];
+        let lines = |all: &[Pattern]| -> Vec<(u32, String)> {
+            all.iter().map(|it| (it.line, it.text.clone())).collect()
+        };
+        assert_eq!(lines(&profile.servers), [(2, "git".to_owned()), (2, "file*".to_owned())]);
+        assert_eq!(lines(&profile.tools.allow).len(), 2);
+        assert_eq!(lines(&profile.blocks[0].tools.deny), [(8, "push".to_owned())]);
+        assert_eq!(lines(&profile.blocks[0].resources.allow).len(), 2);
+        let one = &profile.overrides[0];
+        assert_eq!((one.server.as_str(), one.tool.as_str(), one.line), ("git", "status", 12));
+        assert_eq!(one.name.as_deref(), Some("st"));
+        assert_eq!((profile.mode, profile.name_budget), (ToolMode::Search, Some(60)));
+        assert!(profile.hides_managing);
+        assert_eq!((profile.name.as_str(), profile.file.as_str()), ("work", "profiles/work.kdl"));
+    }
+
+    #[test]
+    fn every_problem_is_told_at_once_with_its_line() {
+        let text = r#"severs "git"
+servers
+servers 7
+server "git"
+server { tools { allow "x" } }
+server "git" { tool "x" }
+server "git" { tools "x" }
+tool "git" { name "x" }
+tool "git__a" { name "with space" }
+tool "git__b" { name "same" }
+tool "git__c" { name "same" }
+tool "git__c" { description "again" }
+tools "some"
+name-budget 10
+tools "all"
+allow ""
+manage "no"
+tool "git__e" { name "call_tool" }
+tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" }
+"#;
+        let told = told(text);
+        let lines: Vec<&str> = told.iter().map(|it| it.split(' ').next().unwrap()).collect();
+        let expected = [
+            "1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13", "14", "15", "16", "17",
+            "18", "19",
+        ];
+        assert_eq!(lines, expected, "{told:#?}");
+        assert!(told[0].contains("did you mean `servers`?"), "{}", told[0]);
+        assert!(told.iter().all(|it| it.contains("error")), "{told:#?}");
+    }
+
+    #[test]
+    fn what_is_of_no_server_is_odd_but_no_error() {
+        let told = told(
+            "servers \"gti\" \"*\"\nallow \"flies__read\" \"add_server\" \"*__x\"\npin \"git__x\"",
+        );
+        assert_eq!(
+            told,
+            [
+                "1 warning: no server is named `gti` | did you mean `git`?",
+                "2 warning: no server is named `flies` | did you mean `files`?",
+            ]
+        );
+        assert!(check("servers \"gti\"").is_valid());
+    }
+
+    #[test]
+    fn a_profile_with_a_mistake_shows_nothing() {
+        for text in ["severs \"git\"", "servers \"git", "}"] {
+            let loaded = check(text);
+            assert!(!loaded.is_valid());
+            let closed = ProfileSettings::closed("work", "profiles/work.kdl");
+            assert_eq!(*loaded.settings.profiles["work"], closed, "{text}");
+        }
+        let odd = check_all(None, &[], &[file("profiles/a b.kdl", "")], &Anywhere);
+        assert!(!odd.is_valid() && odd.settings.profiles.is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! What profiles show: which there are, and who lives by them.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use xy_config::profile::DEFAULT_PROFILE;
+use xy_config::settings::Profiles;
+
+use super::Hub;
+use crate::catalog::{Kind, Known};
+use crate::client::{Client, Lens};
+use crate::crowd;
+use crate::front::{Refusal, View};
+use crate::scope::Scope;
+use crate::server::Server;
+
+/// What is told of profiles and of clients, at most, each.
+const MOST_WARNINGS: usize = 50;
+
+/// So many names are compared with patterns when lines are looked for that are about nothing:
+/// everybody waits meanwhile.
+const MOST_COMPARED: usize = 500_000;
+
+/// Who somebody is, at what it is shown: what it has begun at one profile it does not find at
+/// another, which may hide that.
+pub(super) fn who_at(who: u64, view: &View) -> u64 {
+    match view {
+        View::Profile(name) if name != DEFAULT_PROFILE => {
+            let bytes = who.to_be_bytes().into_iter().chain(name.bytes());
+            bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+        }
+        View::Profile(_) | View::All | View::Server(_) => who,
+    }
+}
+
+impl Hub {
+    /// What a client with this view is shown.
+    pub(super) fn lens_of(&self, view: &View) -> Result<Lens, Refusal> {
+        match view {
+            View::All | View::Server(_) => Ok(Lens::All),
+            View::Profile(name) => match self.scopes.borrow().get(name) {
+                Some(scope) => Ok(Lens::Scope(scope.clone())),
+                None if name == DEFAULT_PROFILE => Ok(Lens::All),
+                None => Err(Refusal::NoProfile(name.clone())),
+            },
+        }
+    }
+
+    /// The rule of a profile, if a file says one.
+    pub(crate) fn scope(&self, name: &str) -> Option<Rc<Scope>> {
+        self.scopes.borrow().get(name).cloned()
+    }
+
+    /// Whether who is bound to a profile may be shown one server with nothing between.
+    pub(crate) fn check_bound(&self, profile: &str, server: &str) -> Result<(), Refusal> {
+        let is_whole = match self.lens_of(&View::Profile(profile.to_owned()))? {
+            Lens::All => true,
+            Lens::Scope(scope) => scope.shows_whole(server),
+            Lens::Nothing => false,
+        };
+        let outside = || Refusal::Outside { server: server.into(), profile: profile.into() };
+        is_whole.then_some(()).ok_or_else(outside)
+    }
+
+    /// The files say this of profiles now. Those who live by one that has changed are told
+    /// what has changed for them.
+    pub(crate) fn set_profiles(&self, profiles: &Profiles) {
+        let mut scopes = self.scopes.borrow_mut();
+        scopes.retain(|name, scope| profiles.get(name).is_some_and(|it| it == scope.settings()));
+        for (name, settings) in profiles {
+            let made = || Rc::new(Scope::new(settings.clone()));
+            scopes.entry(name.clone()).or_insert_with(made);
+        }
+        drop(scopes);
+        self.crowded.borrow_mut().clear();
+        for client in self.clients() {
+            client.look_through(self.lens_of(&client.entry().view).unwrap_or(Lens::Nothing));
+        }
+        self.lists_changed();
+        self.tell_news();
+    }
+
+    /// A client is shown so many tools, which may be more than it can take.
+    pub(super) fn look_at_crowd(&self, client: &Client, count: usize) {
+        let Some(name) = client.called() else { return };
+        let Some(most) = crowd::most_tools(&name).filter(|most| count > *most) else { return };
+        let profile = match &client.entry().view {
+            View::Profile(profile) => profile.as_str(),
+            View::All | View::Server(_) => return,
+        };
+        let key = (profile.to_owned(), name.clone());
+        let mut crowded = self.crowded.borrow_mut();
+        if crowded.contains_key(&key) || crowded.len() >= MOST_WARNINGS {
+            return;
+        }
+        let warning = crowd::warning(&name, profile, count, most);
+        tracing::warn!("{warning}");
+        crowded.insert(key, warning);
+        drop(crowded);
+        self.tell_warnings();
+    }
+
+    /// Looks for lines of profiles that are about nothing, once all servers are known. Each is
+    /// told once.
+    pub(super) fn look_over_profiles(&self) {
+        let servers = self.servers();
+        let is_unknown = |it: &Rc<Server>| it.is_shown() && it.known.borrow().is_none();
+        if self.scopes.borrow().is_empty() || servers.iter().any(is_unknown) {
+            return;
+        }
+        let names: Vec<&str> = servers.iter().map(|it| it.name.as_str()).collect();
+        let known: Vec<(&str, Rc<Known>)> = servers
+            .iter()
+            .filter_map(|it| Some((it.name.as_str(), it.known.borrow().clone()?)))
+            .collect();
+        let left = Cell::new(MOST_COMPARED);
+        let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {
+            let mut items = known.iter().flat_map(|(server, known)| {
+                known.lists.of(kind).iter().map(move |item| (*server, &*item.name))
+            });
+            items.any(|(server, name)| {
+                left.set(left.get().saturating_sub(1));
+                left.get() == 0 || fits(server, name)
+            })
+        };
+        let mut idle = BTreeSet::new();
+        for scope in self.scopes.borrow().values() {
+            let file = &scope.settings().file;
+            let lines = scope.idle_lines(&names, &has).into_iter();
+            idle.extend(lines.map(|(line, why)| format!("{file}:{line} is about nothing: {why}")));
+        }
+        while idle.len() > MOST_WARNINGS {
+            idle.pop_last();
+        }
+        let before = self.idle_lines.replace(idle.clone());
+        for line in idle.difference(&before) {
+            tracing::warn!("{line}");
+        }
+        self.tell_warnings();
+    }
+
+    fn tell_warnings(&self) {
+        let idle = self.idle_lines.borrow();
+        let all: Vec<String> = idle.iter().chain(self.crowded.borrow().values()).cloned().collect();
+        self.tell_seen(|seen| &mut seen.warnings, all);
+    }
+}

@@ -1,0 +1,441 @@
+//! Two clients of two profiles at the same servers: each sees, calls and hears what its
+//! profile shows, and is told nothing of the rest.
+
+use xy_config::check_text;
+use xy_config::settings::Profiles;
+
+use super::*;
+use crate::catalog::{Item, Kind, Known, Lists};
+use crate::front::Refusal;
+
+/// A gateway with the servers `s` and `t`, which offer the same under their own names.
+pub(super) struct Two {
+    pub(super) play: Play,
+    /// It lives as long as this.
+    _other: Rc<Upstream>,
+    sent: Rc<Sent>,
+}
+
+fn abilities() -> Introduction {
+    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}},"serverInfo":{"name":"old"},"instructions":"how to use me"}"#;
+    Introduction::read(said).unwrap()
+}
+
+fn lists() -> Lists {
+    let mut lists = Lists::default();
+    let read = |kind, all: &[Value]| -> Vec<Item> {
+        all.iter().map(|it| Item::read(kind, &it.to_string()).unwrap()).collect()
+    };
+    let tool = |name| json!({ "name": name, "inputSchema": {}, "description": "as written" });
+    lists.set(Kind::Tools, read(Kind::Tools, &["x", "y", "push"].map(tool)));
+    let prompt = |name| json!({ "name": name });
+    lists.set(Kind::Prompts, read(Kind::Prompts, &["ask", "tell"].map(prompt)));
+    let resource = |uri| json!({ "uri": uri, "name": uri });
+    let uris = ["file:///a/1", "file:///b/2"].map(resource);
+    lists.set(Kind::Resources, read(Kind::Resources, &uris));
+    let template = json!({ "uriTemplate": "file:///a/{name}", "name": "a" });
+    let hidden = json!({ "uriTemplate": "file:///b/{name}", "name": "b" });
+    lists.set(Kind::Templates, read(Kind::Templates, &[template, hidden]));
+    lists
+}
+
+impl Two {
+    pub(super) async fn begin() -> Self {
+        let play = Play::of(CallRules::default(), false, &abilities()).await;
+        let mut settings = settings(CallRules::default());
+        settings.name = ServerName::new("t").unwrap();
+        let server = play.hub.server_of(&Arc::new(settings));
+        let (said, _) = mpsc::channel(64);
+        let sent = Rc::new(Sent::default());
+        let other = life(&play.hub, &server, said, sent.clone(), false, &abilities()).await;
+        play.hub.learn(&play.server, &play.upstream, Known::new("s", abilities(), lists()));
+        play.hub.learn(&server, &other, Known::new("t", abilities(), lists()));
+        Self { play, _other: other, sent }
+    }
+
+    /// The profiles are these from now on.
+    pub(super) fn profiles(&self, all: &[(&str, &str)]) {
+        let mut profiles = Profiles::new();
+        for (name, text) in all {
+            let loaded = check_text(&format!("profiles/{name}.kdl"), text);
+            let errors: Vec<_> = loaded.problems.iter().filter(|it| it.is_error()).collect();
+            assert!(errors.is_empty(), "{errors:?}");
+            profiles.extend(loaded.settings.profiles);
+        }
+        self.play.hub.set_profiles(&profiles);
+    }
+
+    fn open(&self, view: View, bound: Option<&str>) -> Result<Visitor, Refusal> {
+        let bound = bound.map(str::to_owned);
+        let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 7, bound };
+        let heard = Rc::new(Heard::default());
+        let conversation = self.play.hub.open(entry, heard.clone())?;
+        let visitor = Visitor { conversation, heard };
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+        visitor.ask(&json!("hello"), "initialize", &params);
+        Ok(visitor)
+    }
+
+    pub(super) fn client(&self, profile: &str) -> Visitor {
+        let visitor = self.open(View::Profile(profile.to_owned()), None).unwrap();
+        visitor.heard();
+        visitor
+    }
+
+    /// What the other server has been sent since.
+    fn sent_to_other(&self) -> Vec<Value> {
+        let lines = self.sent.messages.take();
+        self.sent.written.set(self.sent.written.get() + lines.len());
+        lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    /// Nothing was sent to anybody since.
+    #[track_caller]
+    pub(super) fn is_quiet(&self) {
+        assert_eq!((self.play.sent(), self.sent_to_other()), (vec![], vec![]));
+    }
+}
+
+impl Visitor {
+    /// The names in a list that it asks for.
+    pub(super) fn names(&self, kind: Kind) -> Vec<String> {
+        self.ask(&json!("list"), kind.method(), &json!({}));
+        let heard = self.heard();
+        let items =
+            heard[0]["result"][kind.key()].as_array().unwrap_or_else(|| panic!("{heard:?}"));
+        let key = match kind {
+            Kind::Tools | Kind::Prompts => "name",
+            Kind::Resources => "uri",
+            Kind::Templates => "uriTemplate",
+        };
+        items.iter().map(|it| text(&it[key])).collect()
+    }
+
+    /// The error that a request gets, all of it.
+    fn refusal(&self, method: &str, params: &Value) -> Value {
+        self.ask(&json!("refused"), method, params);
+        let heard = self.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert!(heard[0]["error"].is_object(), "{method} {params}: {heard:?}");
+        heard[0]["error"].clone()
+    }
+
+    fn changed(&self) -> Vec<String> {
+        self.heard().iter().map(|it| text(&it["method"])).collect()
+    }
+}
+
+const ONLY_S: &str = r#"
+servers "s"
+manage #false
+server "s" {
+    tools { deny "push" }
+    prompts { allow "ask" }
+    resources { allow "file:///a/*" }
+}
+tool "s__y" { name "why"; description "why it is" }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn each_is_shown_what_its_profile_shows() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", ONLY_S), ("other", "servers \"t\"\nmanage #false")]);
+        let (one, other) = (two.client("one"), two.client("other"));
+        assert_eq!(one.names(Kind::Tools), ["s__x", "why"]);
+        assert_eq!(one.names(Kind::Prompts), ["s__ask"]);
+        assert_eq!(one.names(Kind::Resources), ["xy://s/file:///a/1"]);
+        assert_eq!(one.names(Kind::Templates), ["xy://s/file:///a/{name}"]);
+        assert_eq!(other.names(Kind::Tools), ["t__x", "t__y", "t__push"]);
+        let everybody = two.client("default");
+        let tools = everybody.names(Kind::Tools);
+        assert!(tools.contains(&"s__push".to_owned()) && tools.contains(&"add_server".to_owned()));
+        one.ask(&json!(1), "tools/list", &json!({}));
+        let why = one.heard()[0]["result"]["tools"][1].clone();
+        let expected = json!({ "name": "why", "inputSchema": {}, "description": "why it is" });
+        assert_eq!(why, expected);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_shown_is_called_by_the_name_it_has_there() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", ONLY_S)]);
+        let one = two.client("one");
+        one.ask(&json!(1), "tools/call", &json!({ "name": "why", "arguments": { "a": 1.50 } }));
+        let sent = two.play.sent();
+        assert_eq!(sent[0]["params"], json!({ "name": "y", "arguments": { "a": 1.50 } }));
+        let ref_to =
+            |uri: &str| json!({ "ref": { "type": "ref/resource", "uri": uri }, "argument": {} });
+        for (method, params) in [
+            ("prompts/get", json!({ "name": "s__ask" })),
+            ("resources/read", json!({ "uri": "file:///a/1" })),
+            ("resources/read", json!({ "uri": "xy://s/file:///a/7" })),
+            ("resources/subscribe", json!({ "uri": "xy://s/file:///a/1" })),
+            ("completion/complete", ref_to("file:///a/{name}")),
+            ("completion/complete", ref_to("xy://s/file:///a/{name}")),
+        ] {
+            one.ask(&json!(method), method, &params);
+            assert_eq!(two.play.sent().len(), 1, "{method} {params}");
+            assert_eq!(one.heard(), Vec::<Value>::new(), "{method} {params}");
+            one.cancel(method);
+            two.play.sent();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_hidden_is_answered_like_what_is_not_there() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", ONLY_S)]);
+        let one = two.client("one");
+        let by_name = |name: &str| json!({ "name": name });
+        let by_uri = |uri: &str| json!({ "uri": uri });
+        let prompt =
+            |name: &str| json!({ "ref": { "type": "ref/prompt", "name": name }, "argument": {} });
+        let template =
+            |uri: &str| json!({ "ref": { "type": "ref/resource", "uri": uri }, "argument": {} });
+        let names = ["s__push", "s__y", "t__x", "t__push", "add_server", "list_servers", "push"];
+        for name in names {
+            for (method, params, nobody) in [
+                ("tools/call", by_name(name), by_name("n__n")),
+                ("prompts/get", by_name(name), by_name("n__n")),
+                ("completion/complete", prompt(name), prompt("n__n")),
+            ] {
+                let hidden = one.refusal(method, &params).to_string().replace(name, "n__n");
+                assert_eq!(hidden, one.refusal(method, &nobody).to_string(), "{method} {name}");
+            }
+        }
+        let uris = [
+            "file:///b/2",
+            "xy://s/file:///b/2",
+            "xy://t/file:///a/1",
+            "xy://t/x",
+            "xy://s/file:///a/../b/2",
+        ];
+        for uri in uris {
+            for method in ["resources/read", "resources/subscribe", "resources/unsubscribe"] {
+                let hidden = one.refusal(method, &by_uri(uri)).to_string().replace(uri, "n:n");
+                assert_eq!(
+                    hidden,
+                    one.refusal(method, &by_uri("n:n")).to_string(),
+                    "{method} {uri}"
+                );
+            }
+            let hidden = one.refusal("completion/complete", &template(uri)).to_string();
+            let nobody = one.refusal("completion/complete", &template("n:n")).to_string();
+            assert_eq!(hidden.replace(uri, "n:n"), nobody, "{uri}");
+        }
+        two.is_quiet();
+        let near = one.refusal("tools/call", &by_name("t__pus"));
+        assert!(!near.to_string().contains("push"), "{near}");
+        let near = one.refusal("tools/call", &by_name("s__xx"));
+        assert!(near.to_string().contains("s__x"), "{near}");
+        let cursor = one.refusal("tools/list", &json!({ "cursor": "1:s__push" }));
+        assert_eq!(cursor, one.refusal("tools/list", &json!({ "cursor": "1:s__nope" })));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_a_server_is_known_its_rule_holds_too() {
+    here(async {
+        let play = Play::begin().await;
+        let two = Two { _other: play.upstream.clone(), sent: Rc::default(), play };
+        two.profiles(&[("one", ONLY_S)]);
+        let one = two.client("one");
+        for name in ["s__push", "s__y"] {
+            one.refusal("tools/call", &json!({ "name": name }));
+        }
+        one.refusal("prompts/get", &json!({ "name": "s__tell" }));
+        two.is_quiet();
+        for (name, inside) in [("s__x", "x"), ("why", "y")] {
+            one.ask(&json!(name), "tools/call", &json!({ "name": name }));
+            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_only_to_whom_it_is_shown() {
+    here(async {
+        let two = Two::begin().await;
+        let other = "servers \"t\"\nserver \"t\" { resources { deny \"file:///b/*\" } }";
+        two.profiles(&[("one", ONLY_S), ("other", other)]);
+        let (one, other) = (two.client("one"), two.client("other"));
+        later(SECOND).await;
+        for client in [&one, &other] {
+            client.names(Kind::Tools);
+            client.names(Kind::Resources);
+        }
+        // `push` of `s` is another now, which neither is shown.
+        let mut changed = lists();
+        let mut tools = changed.of(Kind::Tools).to_vec();
+        let push = json!({ "name": "push", "inputSchema": {}, "description": "other" }).to_string();
+        tools[2] = Item::read(Kind::Tools, &push).unwrap();
+        changed.set(Kind::Tools, tools.clone());
+        let learn = |lists| {
+            let known = Known::new("s", abilities(), lists);
+            two.play.hub.learn(&two.play.server, &two.play.upstream, known);
+        };
+        learn(changed.clone());
+        later(SECOND).await;
+        assert_eq!((one.changed(), other.changed()), (vec![], vec![]));
+        tools.remove(0);
+        changed.set(Kind::Tools, tools);
+        learn(changed);
+        later(SECOND).await;
+        assert_eq!(one.changed(), ["notifications/tools/list_changed"]);
+        assert_eq!(other.changed(), Vec::<String>::new());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_of_what_is_hidden_are_told_nobody() {
+    here(async {
+        let two = Two::begin().await;
+        let rule = r#"server "s" { resources { allow "file:///a" "file:///a/*"; deny "file:///a/secret" } }"#;
+        two.profiles(&[("one", rule)]);
+        let one = two.client("one");
+        one.ask(&json!(1), "resources/subscribe", &json!({ "uri": "xy://s/file:///a" }));
+        let ours = two.play.sent()[0]["id"].clone();
+        two.play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": {} }));
+        one.heard();
+        let updated = |uri: &str| {
+            let params = json!({ "uri": uri });
+            two.play.say(&json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params }));
+            one.heard().len()
+        };
+        assert_eq!(updated("file:///a/1"), 1);
+        assert_eq!(updated("file:///a/secret"), 0);
+        two.profiles(&[("one", "deny-servers \"s\"")]);
+        assert_eq!(updated("file:///a/1"), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn modern_clients_listen_to_what_they_are_shown() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", ONLY_S)]);
+        let view = View::Profile("one".to_owned());
+        let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
+        let heard = Rc::new(Heard::default());
+        let conversation = two.play.hub.open(entry, heard.clone()).unwrap();
+        let one = Visitor { conversation, heard };
+        let uris =
+            ["xy://s/file:///a/1", "xy://s/file:///b/2", "xy://t/file:///a/1", "file:///b/2"];
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let params = json!({ "notifications": { "resourceSubscriptions": uris }, "_meta": meta });
+        one.ask(&json!("l"), "subscriptions/listen", &params);
+        later(Duration::ZERO).await;
+        let sent = two.play.sent();
+        let asked: Vec<String> = sent.iter().map(|it| text(&it["params"]["uri"])).collect();
+        assert_eq!(asked, ["file:///a/1"]);
+        assert_eq!(two.sent_to_other(), Vec::<Value>::new());
+        two.play.say(&json!({ "jsonrpc": "2.0", "id": sent[0]["id"], "result": {} }));
+        later(Duration::ZERO).await;
+        let told = one.heard();
+        let accepted = &told[0]["params"]["notifications"]["resourceSubscriptions"];
+        assert_eq!(*accepted, json!(["xy://s/file:///a/1"]), "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", ONLY_S), ("other", "servers \"t\"")]);
+        let (one, other) = (two.client("one"), two.client("other"));
+        for client in [&one, &other] {
+            for kind in Kind::ALL {
+                client.names(kind);
+            }
+        }
+        two.profiles(&[("one", "servers \"s\"\nmanage #false"), ("other", "servers \"t\"")]);
+        later(SECOND).await;
+        assert_eq!(
+            one.changed(),
+            [
+                "notifications/tools/list_changed",
+                "notifications/prompts/list_changed",
+                "notifications/resources/list_changed"
+            ]
+        );
+        assert_eq!(other.changed(), Vec::<String>::new());
+        assert_eq!(one.names(Kind::Tools), ["s__x", "s__y", "s__push"]);
+        // Only the order of words differs: nobody is told.
+        two.profiles(&[("one", "manage #false\nservers \"s\""), ("other", "servers \"t\"")]);
+        later(SECOND).await;
+        assert_eq!(one.changed(), Vec::<String>::new());
+
+        two.profiles(&[("other", "servers \"t\"")]);
+        later(SECOND).await;
+        assert_eq!(one.changed()[0], "notifications/tools/list_changed");
+        for kind in Kind::ALL {
+            assert_eq!(one.names(kind), Vec::<String>::new());
+        }
+        let refused = one.refusal("tools/call", &json!({ "name": "s__x" }));
+        assert!(
+            refused["message"].as_str().unwrap().contains("no profile named `one`"),
+            "{refused}"
+        );
+        let gone = two.open(View::Profile("one".to_owned()), None).err();
+        assert_eq!(gone, Some(Refusal::NoProfile("one".to_owned())));
+        two.is_quiet();
+        two.profiles(&[("one", ONLY_S)]);
+        later(SECOND).await;
+        assert_eq!(one.changed()[0], "notifications/tools/list_changed");
+        assert_eq!(one.names(Kind::Tools), ["s__x", "why"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_profile_may_have_a_file_too() {
+    here(async {
+        let two = Two::begin().await;
+        let anybody = two.client("default");
+        assert!(anybody.names(Kind::Tools).contains(&"t__x".to_owned()));
+        two.profiles(&[("default", "servers \"s\"\nmanage #false")]);
+        assert_eq!(anybody.names(Kind::Tools), ["s__x", "s__y", "s__push"]);
+        two.profiles(&[]);
+        assert!(anybody.names(Kind::Tools).contains(&"t__x".to_owned()));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_bound_to_a_profile_sees_only_whole_servers_alone() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("one", "servers \"s\"")]);
+        let server = |name: &str| View::Server(name.to_owned());
+        let outside = |name: &str| {
+            Some(Refusal::Outside { server: name.to_owned(), profile: "one".to_owned() })
+        };
+        assert_eq!(two.open(server("t"), Some("one")).err(), outside("t"));
+        let alone = two.open(server("s"), Some("one")).unwrap();
+        alone.heard();
+        alone.ask(&json!(1), "tools/call", &json!({ "name": "push" }));
+        assert_eq!(two.play.sent().len(), 1);
+        two.profiles(&[("one", "servers \"s\"\ndeny \"s__push\"")]);
+        let refused = alone.refusal("tools/call", &json!({ "name": "push" }));
+        assert!(refused["message"].as_str().unwrap().contains("does not show all"), "{refused}");
+        alone.refusal("tools/list", &json!({}));
+        assert_eq!(two.open(server("s"), Some("one")).err(), outside("s"));
+        two.is_quiet();
+    })
+    .await;
+}

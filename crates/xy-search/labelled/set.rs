@@ -1,0 +1,127 @@
+//! The labelled set: tools as servers define them, and queries in users' words with the
+//! tools that would be right. Read by the test of quality and by the benchmark.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use xy_search::{Document, Index, Tuning};
+
+/// Every third query is held out: nothing was tuned to it.
+const HELD_OUT: usize = 3;
+
+/// How many hits count.
+pub(crate) const WITHIN: usize = 5;
+
+/// One query with the tools that would be right.
+pub(crate) struct Query {
+    pub(crate) text: String,
+    pub(crate) right: Vec<String>,
+    pub(crate) is_held_out: bool,
+}
+
+pub(crate) struct Set {
+    pub(crate) servers: Vec<(String, Vec<Document>)>,
+    pub(crate) queries: Vec<Query>,
+}
+
+/// How well queries were answered.
+pub(crate) struct Figures {
+    pub(crate) queries: usize,
+    /// Of the right tools of a query, the share among its first hits; the mean over queries.
+    pub(crate) recall: f64,
+    /// The share of queries with any right tool among their first hits.
+    pub(crate) hits: f64,
+    /// One over the place of the first right hit, 0 if it is not among the first 100; the
+    /// mean over queries.
+    pub(crate) reciprocal_rank: f64,
+    /// Queries without any right tool among the first hits, with the best that it got.
+    pub(crate) missed: Vec<String>,
+}
+
+/// The name that a tool has behind the door.
+pub(crate) fn exposed(server: &str, tool: &str) -> String {
+    format!("{server}__{tool}")
+}
+
+impl Set {
+    /// Reads the set.
+    pub(crate) fn read() -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xy-search/labelled");
+        let mut files: Vec<_> = fs::read_dir(folder.join("servers"))
+            .expect("the labelled set is there")
+            .map(|it| it.expect("a folder of ours").path())
+            .collect();
+        files.sort();
+        let queries =
+            fs::read_to_string(folder.join("queries.txt")).expect("the queries are there");
+        let lines = queries.lines().filter(|line| !line.starts_with('#')).enumerate();
+        Self {
+            servers: files.iter().map(|file| read_server(file)).collect(),
+            queries: lines.map(|(number, line)| read_query(number, line)).collect(),
+        }
+    }
+
+    /// An index of all tools.
+    pub(crate) fn index(&self, tuning: Tuning) -> Index {
+        let mut index = Index::new(tuning);
+        for (server, documents) in &self.servers {
+            index.replace_server(server, documents);
+        }
+        index
+    }
+
+    /// Asks the queries of one part, and counts.
+    pub(crate) fn measure(&self, index: &Index, part: impl Fn(&Query) -> bool) -> Figures {
+        let queries: Vec<&Query> = self.queries.iter().filter(|it| part(it)).collect();
+        let (mut recall, mut reciprocal_rank, mut missed) = (0.0, 0.0, Vec::new());
+        for query in &queries {
+            let names: Vec<&str> =
+                index.search(&query.text, 100, |_, _| true).iter().map(|it| it.name).collect();
+            let is_right = |name: &&&str| query.right.iter().any(|it| it == **name);
+            let found = names.iter().take(WITHIN).filter(is_right).count();
+            let most = query.right.len().min(WITHIN);
+            recall += share(found, most);
+            let place = names.iter().position(|name| is_right(&name));
+            reciprocal_rank += place.map_or(0.0, |place| share(1, place + 1));
+            if found == 0 {
+                let best = &names[..names.len().min(3)];
+                missed.push(format!(
+                    "{:?} wants {:?}, place {place:?}, got {best:?}",
+                    query.text, query.right
+                ));
+            }
+        }
+        let count = queries.len();
+        Figures {
+            queries: count,
+            hits: share(count - missed.len(), count),
+            recall: recall * share(1, count),
+            reciprocal_rank: reciprocal_rank * share(1, count),
+            missed,
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "there are few queries")]
+fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole as f64
+}
+
+fn read_server(file: &Path) -> (String, Vec<Document>) {
+    let server = file.file_stem().and_then(|it| it.to_str()).expect("a name of ours").to_owned();
+    let text = fs::read_to_string(file).expect("a file of ours");
+    let tools: Vec<Value> = serde_json::from_str(&text).expect("a list of definitions");
+    let document = |tool: &Value| {
+        let name = exposed(&server, tool["name"].as_str().expect("it has a name"));
+        Document::of(&server, &name, &tool.to_string())
+    };
+    let documents = tools.iter().map(document).collect();
+    (server, documents)
+}
+
+fn read_query(number: usize, line: &str) -> Query {
+    let (text, right) = line.split_once(" => ").expect("a query and its tools");
+    let right = right.split(", ").map(|it| it.replacen('/', "__", 1)).collect();
+    Query { text: text.to_owned(), right, is_held_out: number.is_multiple_of(HELD_OUT) }
+}

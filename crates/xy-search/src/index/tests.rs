@@ -1,0 +1,256 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn document(server: &str, tool: &str, description: &str) -> Document {
+    let definition = serde_json::json!({"name": tool, "description": description});
+    Document::of(server, &format!("{server}__{tool}"), &definition.to_string())
+}
+
+/// An index of tools as `server/tool: description`.
+fn index_of(tools: &[&str]) -> Index {
+    let mut servers: BTreeMap<&str, Vec<Document>> = BTreeMap::new();
+    for tool in tools {
+        let (place, description) = tool.split_once(": ").unwrap();
+        let (server, tool) = place.split_once('/').unwrap();
+        servers.entry(server).or_default().push(document(server, tool, description));
+    }
+    let mut index = Index::default();
+    for (server, documents) in servers {
+        assert_eq!(index.replace_server(server, &documents), 0);
+    }
+    index
+}
+
+fn names(index: &Index, query: &str) -> Vec<String> {
+    index.search(query, 10, |_, _| true).iter().map(|it| it.name.to_owned()).collect()
+}
+
+const FEW: [&str; 6] = [
+    "files/read_file: Reads a file from the disk",
+    "files/deleteFile: Deletes a file",
+    "mail/send_email: Sends an email to somebody",
+    "mail/listEmails: Lists the emails of a folder",
+    "web/browser_select_option: Selects an option in a dropdown",
+    "web/PromQL: Asks Prometheus",
+];
+
+#[test]
+fn a_tool_is_found_by_its_words_in_any_form() {
+    let index = index_of(&FEW);
+    let table = [
+        ("delete a file", "files__deleteFile"),
+        ("deleting files", "files__deleteFile"),
+        ("remove file", "files__deleteFile"),
+        ("DELETE FILE", "files__deleteFile"),
+        ("mail someone", "mail__send_email"),
+        ("show mails", "mail__listEmails"),
+        ("drop-down", "web__browser_select_option"),
+        ("drop down", "web__browser_select_option"),
+        ("promql", "web__PromQL"),
+        ("promethus", "web__PromQL"),
+        ("brows", "web__browser_select_option"),
+    ];
+    for (query, expected) in table {
+        assert_eq!(names(&index, query).first().map(String::as_str), Some(expected), "{query}");
+    }
+}
+
+#[test]
+fn who_is_asked_for_by_name_stands_first() {
+    let tools = ["a/list: Something", "b/list_list_list: List list list, a list of lists"];
+    let index = index_of(&tools);
+    assert_eq!(names(&index, "list")[0], "a__list");
+    assert_eq!(names(&index, " a__LIST ")[0], "a__list");
+    assert_eq!(names(&index, "b__list_list_list")[0], "b__list_list_list");
+}
+
+#[test]
+fn nothing_is_found_where_nothing_fits() {
+    let index = index_of(&FEW);
+    for query in ["", "  ", "?!", "zebra", "\u{0}", "🦀", "天気"] {
+        assert!(names(&index, query).is_empty(), "{query:?}");
+    }
+    assert!(names(&Index::default(), "file").is_empty());
+    assert!(index.search("file", 0, |_, _| true).is_empty());
+}
+
+#[test]
+fn of_two_that_fit_alike_the_first_by_name_stands_first() {
+    let index = index_of(&["b/same: x", "a/same: x", "c/same: x"]);
+    assert_eq!(names(&index, "same x"), ["a__same", "b__same", "c__same"]);
+}
+
+#[test]
+fn what_goes_is_found_no_more() {
+    let mut index = index_of(&FEW);
+    assert_eq!((index.len(), index.is_empty()), (6, false));
+    index.remove_server("files");
+    index.remove_server("nobody");
+    assert_eq!(index.len(), 4);
+    assert!(names(&index, "disk").is_empty());
+    index.replace_server("mail", &[document("mail", "archive", "Archives")]);
+    assert_eq!(index.len(), 3);
+    assert!(names(&index, "send").is_empty());
+    assert_eq!(names(&index, "archive"), ["mail__archive"]);
+    index.replace_server("mail", &[]);
+    index.remove_server("web");
+    assert!(index.is_empty() && index.words.is_empty());
+}
+
+#[test]
+fn a_scope_is_asked_again_only_after_a_change() {
+    let mut index = index_of(&FEW);
+    let asked = std::cell::Cell::new(0);
+    let accepts = |server: &str, _: &str| {
+        asked.set(asked.get() + 1);
+        server != "files"
+    };
+    let mut scope = Scope::default();
+    assert!(index.search_within(&mut scope, "disk", 5, accepts).is_empty());
+    assert!(index.search_within(&mut scope, "file", 5, accepts).is_empty());
+    assert_eq!(asked.get(), 6);
+    index.replace_server("disk", &[document("disk", "spin", "Spins a disk")]);
+    assert_eq!(index.search_within(&mut scope, "disk", 5, accepts)[0].name, "disk__spin");
+    assert_eq!(asked.get(), 13);
+}
+
+#[test]
+fn there_is_a_bound_to_everything() {
+    let many: Vec<Document> = (0..MOST_TOOLS_OF_A_SERVER + 7)
+        .map(|it| document("many", &format!("tool{it}"), "Does the same"))
+        .collect();
+    let mut index = Index::default();
+    assert_eq!(index.replace_server("many", &many), 7);
+    assert_eq!(index.len(), MOST_TOOLS_OF_A_SERVER);
+    assert_eq!(index.search("same", usize::MAX, |_, _| true).len(), MOST_HITS);
+    let long = "same ".repeat(100_000);
+    assert_eq!(index.search(&long, 3, |_, _| true).len(), 3);
+    let words: Vec<String> = (0..100_000).map(|it| format!("w{it}x")).collect();
+    assert!(index.search(&words.join(" "), 3, |_, _| true).is_empty());
+    assert_eq!(index.replace_server("twice", &[many[0].clone(), many[0].clone()]), 0);
+    assert_eq!(index.len(), MOST_TOOLS_OF_A_SERVER + 1);
+}
+
+/// Words that meet in documents and queries, among them such that are near each other.
+const WORDS: [&str; 14] = [
+    "file",
+    "files",
+    "filer",
+    "delete",
+    "remove",
+    "mail",
+    "email",
+    "send",
+    "drop",
+    "down",
+    "dropdown",
+    "getUserName",
+    "news",
+    "größe",
+];
+
+fn text() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(&WORDS[..]), 0..6).prop_map(|it| it.join(" "))
+}
+
+/// What servers have, one state after the other: whose, and which tools.
+fn changes() -> impl Strategy<Value = Vec<(usize, Vec<(usize, String)>)>> {
+    let tools = prop::collection::vec((0_usize..6, text()), 0..5);
+    prop::collection::vec((0_usize..4, tools), 1..8)
+}
+
+fn documents(server: &str, tools: &[(usize, String)]) -> Vec<Document> {
+    tools.iter().map(|(tool, about)| document(server, &format!("tool{tool}"), about)).collect()
+}
+
+/// What a search finds, as values that can be compared exactly.
+fn found(
+    index: &Index,
+    query: &str,
+    accepts: impl Fn(&str, &str) -> bool,
+) -> Vec<(String, String, u32)> {
+    let hits = index.search(query, MOST_HITS, accepts);
+    hits.iter().map(|it| (it.server.to_owned(), it.name.to_owned(), it.score.to_bits())).collect()
+}
+
+proptest! {
+    #[test]
+    fn changes_leave_the_same_as_building_anew(changes in changes(), query in text()) {
+        let mut index = Index::default();
+        let mut last: BTreeMap<String, Vec<Document>> = BTreeMap::new();
+        for (server, tools) in &changes {
+            let server = format!("server{server}");
+            let documents = documents(&server, tools);
+            index.replace_server(&server, &documents);
+            last.insert(server, documents);
+        }
+        let mut anew = Index::default();
+        for (server, documents) in last.iter().rev() {
+            anew.replace_server(server, documents);
+        }
+        prop_assert_eq!(index.len(), anew.len());
+        prop_assert_eq!(found(&index, &query, |_, _| true), found(&anew, &query, |_, _| true));
+        let words = |index: &Index| -> Vec<Box<str>> { index.words.keys().cloned().collect() };
+        prop_assert_eq!(words(&index), words(&anew));
+    }
+
+    /// Not even a score tells that there is something else.
+    #[test]
+    fn what_is_hidden_changes_nothing(
+        changes in changes(), query in text(), hidden in prop::collection::vec((0_usize..4, 0_usize..6), 0..9)
+    ) {
+        let shows = |server: &str, name: &str| {
+            !hidden.iter().any(|(s, t)| server == format!("server{s}") && name == format!("server{s}__tool{t}"))
+        };
+        let (mut all, mut seen) = (Index::default(), Index::default());
+        for (server, tools) in &changes {
+            let server = format!("server{server}");
+            let documents = documents(&server, tools);
+            all.replace_server(&server, &documents);
+            let shown: Vec<Document> =
+                documents.into_iter().filter(|it| shows(&server, &it.name)).collect();
+            seen.replace_server(&server, &shown);
+        }
+        let hits = found(&all, &query, shows);
+        prop_assert!(hits.iter().all(|(server, name, _)| shows(server, name)));
+        prop_assert_eq!(hits, found(&seen, &query, |_, _| true));
+    }
+
+    #[test]
+    fn garbage_is_only_not_found(definition in ".*", name in ".*", query in ".*", limit: usize) {
+        let mut index = index_of(&FEW);
+        index.replace_server("odd", &[Document::of("odd", &name, &definition)]);
+        let hits = index.search(&query, limit, |_, _| true);
+        prop_assert!(hits.len() <= limit.min(MOST_HITS));
+        prop_assert!(hits.iter().all(|it| it.score.is_finite() && it.score > 0.0));
+        prop_assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
+    }
+
+    #[test]
+    fn odd_definitions_do_no_harm(json in json()) {
+        let document = Document::of("s", "s__t", &json);
+        let mut index = Index::default();
+        index.replace_server("s", &[document]);
+        prop_assert_eq!(index.len(), 1);
+    }
+}
+
+/// Definitions with the right words in the wrong places.
+fn json() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("-1e3".to_owned()),
+        ".{0,8}".prop_map(|it| serde_json::Value::String(it).to_string()),
+    ];
+    leaf.prop_recursive(8, 64, 6, |inner| {
+        let words = ["name", "description", "inputSchema", "properties", "items", "anyOf", "enum"];
+        let field = (prop::sample::select(words.to_vec()), inner.clone())
+            .prop_map(|(name, value)| format!("\"{name}\":{value}"));
+        prop_oneof![
+            prop::collection::vec(inner, 0..5).prop_map(|it| format!("[{}]", it.join(","))),
+            prop::collection::vec(field, 0..6).prop_map(|it| format!("{{{}}}", it.join(","))),
+        ]
+    })
+}

@@ -1,0 +1,53 @@
+//! How well the labelled queries are answered.
+
+#[path = "../labelled/set.rs"]
+mod set;
+
+use set::{Figures, Query, Set, WITHIN, exposed};
+use xy_search::{Document, Tuning};
+
+/// Asserts how well the queries of a part are answered. What was missed is told in numbers
+/// only: whoever reads which of those held out were missed may tune to them.
+fn expect(part: impl Fn(&Query) -> bool, least_recall: f64, least_rank: f64) {
+    let set = Set::read();
+    let found = set.measure(&set.index(Tuning::default()), part);
+    let Figures { queries, recall, hits, reciprocal_rank, missed } = found;
+    assert!(
+        recall >= least_recall && reciprocal_rank >= least_rank,
+        "{queries} queries: recall@{WITHIN} {recall:.3}, MRR {reciprocal_rank:.3}, hit {hits:.3}, \
+         {} without any right tool",
+        missed.len()
+    );
+}
+
+#[test]
+fn the_set_is_large_enough_to_mean_something() {
+    let set = Set::read();
+    let tools: usize = set.servers.iter().map(|(_, tools)| tools.len()).sum();
+    assert!(tools >= 300 && set.servers.len() >= 30 && set.queries.len() >= 150);
+    for right in set.queries.iter().flat_map(|query| &query.right) {
+        let is_there = |(_, tools): &(_, Vec<Document>)| tools.iter().any(|it| it.name == *right);
+        assert!(set.servers.iter().any(is_there), "{right} is a tool of the set");
+    }
+}
+
+#[test]
+fn what_users_ask_for_is_among_the_first_five() {
+    expect(|_| true, 0.95, 0.8);
+}
+
+/// Nothing was tuned to these: what strangers ask for is found about as well.
+#[test]
+fn queries_that_were_held_out_are_answered_nearly_as_well() {
+    expect(|it| it.is_held_out, 0.9, 0.8);
+}
+
+#[test]
+fn every_tool_is_found_first_by_its_name() {
+    let set = Set::read();
+    let index = set.index(Tuning::default());
+    for tool in set.servers.iter().flat_map(|(_, tools)| tools) {
+        let name = exposed(&tool.server, &tool.own_name);
+        assert_eq!(index.search(&name, 1, |_, _| true)[0].name, name);
+    }
+}

@@ -1,0 +1,118 @@
+//! `xy explain`: whether a profile shows something, and which line decided.
+
+use xy_protocol::control::{Explain, Explained, ItemKind, Request};
+
+use crate::cli::Json;
+use crate::failure::Failure;
+use crate::link::{Link, read};
+use crate::output::Output;
+use crate::render::safe_text;
+
+/// Say whether a profile shows a tool, a prompt or a resource, and which line decided
+///
+/// A tool or a prompt is named as `server__name`, or as clients of the profile call it; a
+/// resource by its URI, or as `xy://server/uri`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  xy explain work git__push\n  \
+    xy explain work --resource file:///etc/hosts")]
+pub(crate) struct Args {
+    /// The profile; `default` is that of clients that name none
+    profile: String,
+    /// The tool
+    name: String,
+    /// It is a prompt
+    #[arg(long, conflicts_with = "resource")]
+    prompt: bool,
+    /// It is a resource, or a template of some
+    #[arg(long)]
+    resource: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let kind = match (args.prompt, args.resource) {
+        (true, _) => ItemKind::Prompt,
+        (_, true) => ItemKind::Resource,
+        _ => ItemKind::Tool,
+    };
+    let (profile, name) = (args.profile.clone(), args.name.clone());
+    let ask = Request::Explain(Explain { profile, name, kind });
+    let result = Link::open()?.ask_promptly(&ask)?;
+    if args.json.json {
+        return output.json(&result);
+    }
+    output.print(&told(&read(&result)?))
+}
+
+fn told(it: &Explained) -> String {
+    let what = match it.kind {
+        ItemKind::Tool => "tool",
+        ItemKind::Prompt => "prompt",
+        ItemKind::Resource => "resource",
+    };
+    let (name, profile) = (safe_text(&it.name), safe_text(&it.profile));
+    let verdict = match (it.shown, it.listed) {
+        (true, true) => "shown",
+        (true, false) => "shown, but found by `search_tools` instead of listed",
+        (false, _) => "hidden",
+    };
+    let mut text = format!("{what} {name} in profile {profile}: {verdict}\n");
+    let mut say = |label: &str, words: &str| text += &format!("  {label}: {}\n", safe_text(words));
+    say("because", &it.why);
+    match (&it.file, it.line) {
+        (Some(file), Some(line)) => say("at", &format!("{file}:{line}")),
+        (Some(file), None) => say("in", file),
+        _ => {}
+    }
+    if let Some(exposed) = it.exposed.as_ref().filter(|exposed| **exposed != it.name) {
+        say("called", exposed);
+    }
+    if let Some(description) = &it.description {
+        say("described as", description);
+    }
+    if !it.known {
+        say("note", "no server is known to have it now");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_says_why_and_where() {
+        let hidden = Explained {
+            profile: "work".into(),
+            name: "git__push".into(),
+            why: "`deny` names it".into(),
+            file: Some("profiles/work.kdl".into()),
+            line: Some(3),
+            known: true,
+            ..Explained::default()
+        };
+        insta::assert_snapshot!(told(&hidden), @r"
+        tool git__push in profile work: hidden
+          because: `deny` names it
+          at: profiles/work.kdl:3
+        ");
+        let shown = Explained {
+            shown: true,
+            exposed: Some("push".into()),
+            description: Some("Careful".into()),
+            known: false,
+            line: None,
+            why: "nothing hides it".into(),
+            ..hidden
+        };
+        insta::assert_snapshot!(told(&shown), @r"
+        tool git__push in profile work: shown, but found by `search_tools` instead of listed
+          because: nothing hides it
+          in: profiles/work.kdl
+          called: push
+          described as: Careful
+          note: no server is known to have it now
+        ");
+    }
+}
