@@ -195,6 +195,10 @@ impl One {
     async fn look(&self) -> Found {
         loop {
             let now = self.instance.now();
+            if now.life.state == State::Retired {
+                let note = "it was removed while it was looked at".to_owned();
+                return Found::Well(Outcome::ok(None, Some(note)));
+            }
             let reason = now.life.reason.to_string();
             let facts = Facts {
                 state: now.state(),

@@ -332,9 +332,9 @@ async fn no_more_wait_for_all_servers_together_than_may() {
         assert_eq!((play.server.waiting(), other.waiting()), (1, 1));
         for again in ["3", "4"] {
             if again == "3" {
-                client.call_tool("x", again)
+                client.call_tool("x", again);
             } else {
-                call_other(again)
+                call_other(again);
             }
             let words = client.error();
             for part in ["for all servers together", "`total-calls`", "is 2", "xy.kdl"] {

@@ -29,17 +29,18 @@ impl SmallDisk {
     pub(crate) fn remount(&self, how: &str) {
         let mut mount = Command::new("mount");
         mount.arg("-o").arg(format!("remount,{how}")).arg(&self.folder);
-        assert!(mount.status().unwrap().success());
+        assert!(mount.status().expect("it can be mounted again").success());
     }
 
     /// Leaves no byte free.
     pub(crate) fn fill(&self) {
         let filled = fs::write(&self.filler, vec![0; 1024 * 1024]);
-        assert_eq!(filled.unwrap_err().kind(), ErrorKind::StorageFull);
+        let full = filled.expect_err("it is too small for that");
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
     }
 
     pub(crate) fn make_room(&self) {
-        fs::remove_file(&self.filler).unwrap();
+        fs::remove_file(&self.filler).expect("it was filled");
     }
 }
 
