@@ -45,7 +45,9 @@ fn a_state_folder_that_vanished_is_made_again_and_nobody_is_killed() {
     home.mcp_server("one", &["--only-tools"]);
     let daemon = home.daemon();
     let one = running(&home, "one");
-    fs::remove_dir_all(home.root().join("state/xy")).unwrap();
+    // Whoever has just been heard of is being written down there.
+    let folder = home.root().join("state/xy");
+    home.wait_until("it is gone", || fs::remove_dir_all(&folder).is_ok());
 
     let tested = tested(&home);
 
