@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, McpHttp};
 
 use crate::stage::{Engine, client, inside};
-use crate::support::{home, running, running_after, signal};
+use crate::support::{home, running, running_after, signal, status};
 
 crate::with_each_engine!(
     what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows,
@@ -118,7 +118,8 @@ fn a_call_for_one_that_is_just_being_started_again_waits(engine: &Engine) {
     client.tool_names();
     engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
     home.wait_until("it is gone", || {
-        crate::support::status(&home, "one")["state"] != "running" || !done(&home).is_empty()
+        let now = status(&home, "one");
+        now["state"] != "running" || now["restart_count"] != 0
     });
     let answer = client.call("one__record", json!({ "number": 1 }));
     assert!(text(&answer).starts_with("1 "), "{answer}");
