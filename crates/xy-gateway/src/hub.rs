@@ -40,6 +40,7 @@ mod idle;
 mod lists;
 mod lost;
 mod parking;
+mod sharing;
 mod status;
 mod tasks;
 mod watching;
@@ -248,6 +249,9 @@ impl Hub {
             }
         };
         server.known.replace(Some(for_all.clone()));
+        for other in self.servers().iter().filter(|it| it.owner().as_ref() == Some(&server.name)) {
+            other.known_by(&for_all);
+        }
         self.lists_changed();
         self.tell_news();
         for_all

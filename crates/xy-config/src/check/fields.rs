@@ -46,7 +46,8 @@ pub(super) const SERVER_WORDS: [Word; 19] = [
 const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"#);
 
 /// Fields that say what one server is, so no default can.
-const OWN_FIELDS: [&str; 6] = ["command", "args", "port", "container", "url", "headers"];
+const OWN_FIELDS: [&str; 7] =
+    ["command", "args", "port", "container", "url", "headers", "share-key"];
 
 /// Whose fields are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub(super) struct Fields {
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
+    pub(super) share_key: Option<Spanned<String>>,
     pub(super) start: Option<Spanned<Start>>,
     pub(super) idle_stop: Option<Spanned<Duration>>,
     pub(super) url: Option<Spanned<String>>,
@@ -132,6 +134,7 @@ impl Fields {
             "isolation" => {
                 self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
             }
+            "share-key" => self.share_key = reader.filled_text(node, word),
             "start" => self.start = reader.choice(node, word, "start", &STARTS),
             "idle-stop" => self.idle_stop = reader.duration(node, word, NO_REST),
             _ => later::server_field(reader, node, word),

@@ -26,12 +26,7 @@ const NO_CONTAINERS: &str = "only servers with a `command` or a `url` can be use
 
 /// Fields of a server file of which some or all values have to wait.
 pub(super) fn server_field(reader: &mut Reader<'_>, node: &RawNode, word: Word) {
-    match word.name {
-        "share-key" => refuse(reader, node, word, "leave it out", |reader| {
-            reader.filled_text(node, word);
-        }),
-        _ => refuse(reader, node, word, NO_CONTAINERS, |reader| container(reader, node, word)),
-    }
+    refuse(reader, node, word, NO_CONTAINERS, |reader| container(reader, node, word));
 }
 
 /// Reads a field; if it is right, refuses it.

@@ -11,7 +11,7 @@ use xy_supervisor::lifecycle::Reason;
 pub(crate) fn of(roster: &Roster, most: usize) -> Vec<RestartRecord> {
     let mut all: Vec<RestartRecord> = Vec::new();
     for (name, member) in roster {
-        for instance in member.instances.values() {
+        for instance in member.own_instances() {
             let now = instance.now();
             all.extend(now.transitions.iter().filter(|it| is_restart(it)).map(|it| {
                 RestartRecord {

@@ -78,6 +78,7 @@ impl Hub {
 
     /// The same, by for whom it lives.
     pub(crate) fn want_for(&self, server: &Rc<Server>, holder: Holder) {
+        let server = &self.home_of(server);
         if server.upstream(holder).is_some() {
             return;
         }
