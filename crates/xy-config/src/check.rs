@@ -10,7 +10,6 @@ mod environment;
 mod fields;
 mod gateway;
 mod instances;
-mod later;
 mod limits;
 mod park;
 mod probes;
@@ -42,7 +41,7 @@ use crate::profile::ProfileSettings;
 use crate::raw;
 use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
-use crate::source::SourceFile;
+use crate::source::{At, SourceFile};
 
 const DAEMON_WORDS: [Word; 5] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
@@ -206,6 +205,7 @@ pub fn check_all(
         defaults: Fields::default(),
         orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
+        shared: HashMap::new(),
         loaded: Loaded {
             server_files: server_files.len(),
             problems,
@@ -253,6 +253,8 @@ struct Checker<'a> {
     orphan_timeout: Duration,
     /// Who has which port, in the order of files.
     ports: HashMap<u16, Spanned<u16>>,
+    /// Who was the first with which key, in the order of files.
+    shared: HashMap<String, (At, Arc<ServerSettings>)>,
     loaded: Loaded,
 }
 
@@ -348,6 +350,7 @@ impl Checker<'_> {
             problems.extend(self.claim_port(port));
         }
         let command_line = fields.kinds.first().map_or(1, |(_, at)| at.line());
+        let share_key = fields.share_key.clone();
         let fields = fields.or(&self.defaults);
         let (surroundings, environment) = (self.surroundings, &self.environment);
         let mut joining = Joining { file, fields, problems, surroundings, environment };
@@ -359,8 +362,34 @@ impl Checker<'_> {
         };
         let source =
             Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
-        let server = ServerSettings { name: name.clone(), source, kind, rules, isolation };
-        self.loaded.settings.servers.insert(name, Arc::new(server));
+        let key = share_key.as_ref().map(|it| it.value.clone());
+        let server =
+            ServerSettings { name: name.clone(), source, kind, rules, isolation, share_key: key };
+        let server = Arc::new(server);
+        if let Some(problem) = share_key.and_then(|key| self.claim_key(key, &server)) {
+            return problems.push(problem);
+        }
+        self.loaded.settings.servers.insert(name, server);
+    }
+
+    /// The first file says what the process is; every later one with the same key has to say
+    /// the same.
+    fn claim_key(&mut self, key: Spanned<String>, server: &Arc<ServerSettings>) -> Option<Problem> {
+        let Some((at, first)) = self.shared.get(&key.value) else {
+            self.shared.insert(key.value, (key.at, server.clone()));
+            return None;
+        };
+        let what = if first.kind != server.kind {
+            "are not the same process"
+        } else if first.isolation != server.isolation {
+            "do not have the same `isolation`"
+        } else {
+            return None;
+        };
+        let (one, other) = (&at.file.shown, &key.at.file.shown);
+        let message = format!("`{other}` has the `share-key` of `{one}`, but they {what}");
+        let problem = Problem::error(&key.at, message);
+        Some(problem.label("give it another key, or none").related(at, "the first with this key"))
     }
 
     /// The first file has the port; every later one conflicts with it.

@@ -43,8 +43,6 @@ pub enum Kind {
     Syntax,
     /// A field, a value or a name breaks a rule.
     Invalid,
-    /// It is right, but this version cannot do it.
-    Unavailable,
     /// Two servers have the same port.
     PortConflict,
     /// It works, but looks like a mistake: a warning.

@@ -133,6 +133,9 @@ pub struct ServerSettings {
     /// by a version that knew only shared ones is shared.
     #[serde(default)]
     pub isolation: Isolation,
+    /// Servers with the same key are one process under several names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_key: Option<String>,
 }
 
 /// What a server is. Stored under its name, beside the other settings: older versions knew

@@ -23,6 +23,7 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
     let snapshots: Vec<Snapshot> = member.instances.values().map(InstanceHandle::now).collect();
     let now = tokio::time::Instant::now().into_std();
     match snapshots.iter().max_by_key(|snapshot| telling(snapshot.state())) {
+        _ if member.is_hidden() => unborn(member),
         Some(snapshot) => entry_of(member, snapshot, now),
         None => unborn(member),
     }
@@ -57,7 +58,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         uptime_secs,
         restart_count: life.tally.restart_count,
         last_exit: snapshot.last_exit.map(last_exit),
-        wanted: life.wanted,
+        wanted: if member.settings.share_key.is_some() { member.wanted } else { life.wanted },
         health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(snapshot.progress.clone().unwrap_or_else(|| life.reason.to_string())),
@@ -83,6 +84,7 @@ fn unborn(member: &Member) -> ServerEntry {
         health: Health::Unknown,
         transport: settings.transport(),
         restarts_total: 0,
+        shares: member.owner.clone(),
         reason: Some(match member.wanted {
             Wanted::Up => "no client uses it now".to_owned(),
             Wanted::Down => Reason::StopDone.to_string(),

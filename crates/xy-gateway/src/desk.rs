@@ -133,6 +133,7 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
 /// them apart.
 fn users(hub: &Rc<Hub>, server: &str) -> Users {
     let Some(server) = hub.server(server) else { return Users::new() };
+    let server = hub.home_of(&server);
     let name_of = |number: u64| -> Option<String> {
         let info = match hub.client(number) {
             Some(client) => client.greeted().and_then(|it| it.info),
@@ -242,6 +243,10 @@ async fn request(
     if let Standing::Down(why) = &*server.standing.borrow() {
         return Err(server.down(why));
     }
+    if server.is_hidden() {
+        return Err(server.down("it was stopped"));
+    }
+    let server = hub.home_of(&server);
     let is_alone = server.settings.borrow().isolation == Isolation::Client;
     if is_alone || server.is_away(Holder::Shared) {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;

@@ -413,6 +413,7 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     for member in roster.values() {
         let server = hub.server_of(&member.settings);
         server.configure(member.settings.clone());
+        hub.shares(&server, member);
         hub.stand(&server, standing(member));
         server.set_down(down_for_clients(member));
         server.set_away(away(member));

@@ -45,6 +45,7 @@ mod lost;
 mod parking;
 mod profiles;
 mod search;
+mod sharing;
 mod status;
 mod tasks;
 mod watching;
@@ -274,6 +275,9 @@ impl Hub {
             }
         };
         server.known.replace(Some(for_all.clone()));
+        for other in self.servers().iter().filter(|it| it.owner().as_ref() == Some(&server.name)) {
+            other.known_by(&for_all);
+        }
         self.lists_changed();
         self.tell_news();
         for_all

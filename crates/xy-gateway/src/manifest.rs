@@ -207,6 +207,7 @@ mod tests {
             }),
             rules: Rules::default(),
             isolation: Isolation::Shared,
+            share_key: None,
         }
     }
 

@@ -242,7 +242,7 @@ pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     };
     let rules = Rules { calls, ..Rules::default() };
     let kind = ServerKind::Process(process);
-    ServerSettings { name, source, kind, rules, isolation: Isolation::Shared }
+    ServerSettings { name, source, kind, rules, isolation: Isolation::Shared, share_key: None }
 }
 
 async fn life(

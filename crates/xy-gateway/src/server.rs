@@ -68,6 +68,10 @@ pub(crate) struct Server {
     /// The instances for one client each that are not there, and why.
     down: RefCell<HashMap<Holder, String>>,
     sleep: sleep::Sleep,
+    /// The server whose instances answer for it, if it is another.
+    owner: RefCell<Option<ServerName>>,
+    /// Its name is down, though its process may live for others.
+    is_hidden: Cell<bool>,
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
     waiting_bytes: Cell<u64>,
@@ -126,6 +130,8 @@ impl Server {
             upstreams: RefCell::default(),
             down: RefCell::default(),
             sleep: sleep::Sleep::default(),
+            owner: RefCell::default(),
+            is_hidden: Cell::new(false),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
             not_before: Cell::new(None),
@@ -146,7 +152,23 @@ impl Server {
 
     /// Whether its items are shown.
     pub(crate) fn is_shown(&self) -> bool {
-        *self.standing.borrow() == Standing::Up
+        *self.standing.borrow() == Standing::Up && !self.is_hidden.get()
+    }
+
+    /// Whether its name is down by itself.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.is_hidden.get()
+    }
+
+    /// The server whose instances answer for it, if it is another.
+    pub(crate) fn owner(&self) -> Option<ServerName> {
+        self.owner.borrow().clone()
+    }
+
+    /// Whose instances answer for it, and whether its name is down; whether that is news.
+    pub(crate) fn shares(&self, owner: Option<ServerName>, is_hidden: bool) -> bool {
+        let was = (self.owner.replace(owner), self.is_hidden.replace(is_hidden));
+        was != (self.owner(), is_hidden)
     }
 
     /// What is known of it to everybody, if it is to be shown.

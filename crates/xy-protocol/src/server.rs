@@ -348,6 +348,9 @@ pub struct ServerEntry {
     pub transport: Transport,
     /// Restarts since the daemon first knew it.
     pub restarts_total: u64,
+    /// The server whose process it shares, if it is another's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub shares: Option<ServerName>,
     /// Why it is in this state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,

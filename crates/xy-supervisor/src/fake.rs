@@ -51,6 +51,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
         }),
         rules: steady(),
         isolation: Isolation::Shared,
+        share_key: None,
     }
 }
 

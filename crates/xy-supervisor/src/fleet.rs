@@ -33,6 +33,7 @@ mod errors;
 mod holding;
 mod owner;
 mod room;
+mod sharing;
 
 pub use errors::{AddError, EstablishError, HoldError};
 pub use room::NoRoom;
@@ -60,8 +61,22 @@ pub struct Member {
     pub settings: Arc<ServerSettings>,
     /// What operators want of it, also while it has no instance.
     pub wanted: Wanted,
+    /// The server whose instances these are, if it is another with the same `share-key`.
+    pub owner: Option<ServerName>,
     /// Its instances, by whom they live for.
     pub instances: BTreeMap<Holder, InstanceHandle>,
+}
+
+impl Member {
+    /// The instances that are its own, and not another's that it shares.
+    pub fn own_instances(&self) -> impl Iterator<Item = &InstanceHandle> {
+        self.instances.values().filter(|it| it.key().server == self.settings.name)
+    }
+
+    /// Whether its name is down, though its process may live for others that share it.
+    pub fn is_hidden(&self) -> bool {
+        self.settings.share_key.is_some() && self.wanted == Wanted::Down
+    }
 }
 
 /// All servers, as they are now.
@@ -81,6 +96,8 @@ pub enum Ask {
 /// A server that was asked something.
 #[derive(Debug, Clone)]
 pub struct Asked {
+    /// Its name, which is not that of its instance if it shares another's.
+    pub name: ServerName,
     /// Its state before.
     pub before: ServerState,
     /// To wait on.

@@ -49,7 +49,9 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
 
 /// Whether its instances cannot go on: they are other processes, or live for somebody else.
 fn is_another(before: &ServerSettings, now: &ServerSettings) -> bool {
-    before.kind != now.kind || before.isolation != now.isolation
+    before.kind != now.kind
+        || before.isolation != now.isolation
+        || before.share_key != now.share_key
 }
 
 /// Whether its file could not be used for a while, or there was none.

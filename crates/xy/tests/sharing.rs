@@ -394,3 +394,66 @@ fn status_tells_who_uses_an_instance_and_what_that_uses() {
     home.wait_until("nobody uses it", || status(&home, "one")["instances"][0]["clients"].is_null());
     home.finish();
 }
+
+#[test]
+fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
+    let home = home();
+    for name in ["a", "b"] {
+        serve(&home, name, &[], "share-key \"k\"\n");
+    }
+    let daemon = home.daemon();
+    let pid = running(&home, "a");
+    assert_eq!(running(&home, "b"), pid);
+    assert_eq!((servers_alive(&home).len(), &status(&home, "b")["shares"]), (1, &json!("a")));
+    let one = client(&home);
+    home.wait_until("both are known", || {
+        let names = one.tool_names();
+        ["a__who", "b__who"].iter().all(|name| names.iter().any(|it| it == name))
+    });
+    assert_eq!((who(&one, "a"), who(&one, "b")), (pid, pid));
+    assert_eq!(one.call_text("b__echo", json!({ "message": "x" })), "x");
+    support::says(&home, "b", &format!("started {pid}"));
+    ask(&home, "stop", json!({ "name": "a" }));
+    home.wait_until("only one is shown", || {
+        let names = one.tool_names();
+        !names.contains(&"a__who".to_owned()) && names.contains(&"b__who".to_owned())
+    });
+    let answer = one.call("a__who", json!({}));
+    assert!(answer.get("error").is_some(), "{answer}");
+    assert_eq!((who(&one, "b"), status(&home, "a")["state"].clone()), (pid, json!("stopped")));
+    // Who is stopped stays so, also for the next daemon, and the process goes on.
+    daemon.kill9();
+    one.wait_closed();
+    home.daemon();
+    home.wait_for_state("a", "stopped");
+    let one = client(&home);
+    who(&one, "b");
+    ask(&home, "stop", json!({ "name": "b" }));
+    home.wait_until("nothing is left", || servers_alive(&home).is_empty());
+    ask(&home, "start", json!({ "name": "b" }));
+    who(&one, "b");
+    assert_eq!(
+        (servers_alive(&home).len(), status(&home, "a")["state"].clone()),
+        (1, json!("stopped"))
+    );
+    assert_eq!(home.xy(&["self-test"]).code, 0);
+    home.finish();
+}
+
+#[test]
+fn lazy_servers_with_one_key_start_once_by_whichever_name() {
+    let home = home();
+    for name in ["a", "b"] {
+        serve(&home, name, &[], &format!("{LAZY}idle-stop \"500ms\"\nshare-key \"k\"\n"));
+    }
+    home.daemon();
+    let clients =
+        crowd(&home, 10, |number, client| who(client, if number % 2 == 0 { "a" } else { "b" }));
+    let pids: BTreeSet<u32> = clients.iter().map(|it| it.1).collect();
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    for name in ["b", "a"] {
+        home.wait_for_state(name, "asleep");
+        who(&clients[0].0, name);
+    }
+    home.finish();
+}

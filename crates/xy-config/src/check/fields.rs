@@ -16,7 +16,7 @@ use super::program;
 use super::read::{Reader, Spanned};
 use super::values::Zero;
 use super::words::{Word, word};
-use super::{environment, later, remote};
+use super::{environment, remote};
 use crate::raw::RawNode;
 use crate::settings::{Isolation, Start};
 use crate::source::At;
@@ -47,7 +47,8 @@ pub(super) const SERVER_WORDS: [Word; 19] = [
 const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"#);
 
 /// Fields that say what one server is, so no default can.
-const OWN_FIELDS: [&str; 6] = ["command", "args", "port", "container", "url", "headers"];
+const OWN_FIELDS: [&str; 7] =
+    ["command", "args", "port", "container", "url", "headers", "share-key"];
 
 /// Whose fields are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,7 @@ pub(super) struct Fields {
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
+    pub(super) share_key: Option<Spanned<String>>,
     pub(super) start: Option<Spanned<Start>>,
     pub(super) idle_stop: Option<Spanned<Duration>>,
     pub(super) url: Option<Spanned<String>>,
@@ -135,9 +137,10 @@ impl Fields {
             "isolation" => {
                 self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
             }
+            "share-key" => self.share_key = reader.filled_text(node, word),
             "start" => self.start = reader.choice(node, word, "start", &STARTS),
             "idle-stop" => self.idle_stop = reader.duration(node, word, NO_REST),
-            _ => later::server_field(reader, node, word),
+            _ => {}
         }
     }
 

@@ -9,7 +9,7 @@ use super::Surroundings;
 use super::problems::Problems;
 use super::words::{Word, listed, nearest};
 use crate::raw::{RawNode, RawProp, RawValue};
-use crate::report::{Kind, Problem, quote};
+use crate::report::{Problem, quote};
 use crate::source::{At, SourceFile, Span};
 
 /// A value and where it was written.
@@ -43,12 +43,6 @@ impl Reader<'_> {
 
     pub(super) fn report(&mut self, problem: Problem) {
         self.problems.push(problem);
-    }
-
-    /// Reports a value that is right but of no use yet.
-    pub(super) fn unavailable(&mut self, span: Span, what: &str, instead: &str) {
-        let problem = self.error(span, format!("{what} is not available in this version"));
-        self.report(problem.kind(Kind::Unavailable).suggest(instead));
     }
 
     /// The nodes whose names are known, each once; the others are reported.

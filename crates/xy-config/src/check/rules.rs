@@ -21,7 +21,7 @@ use crate::settings::{
 use crate::source::{At, SourceFile};
 
 /// What makes no sense for a server that lives somewhere else, and what to do instead.
-const NOT_ELSEWHERE: [(&str, &str); 7] = [
+const NOT_ELSEWHERE: [(&str, &str); 8] = [
     ("args", "remove it: nothing is started here"),
     ("port", "write the port in the `url`"),
     ("path", "write the path in the `url`"),
@@ -29,6 +29,7 @@ const NOT_ELSEWHERE: [(&str, &str); 7] = [
     ("working-dir", "remove it: nothing is started here"),
     ("limits", "remove it: nothing of it runs here that could be limited"),
     ("stop", "remove it: nothing here can end it"),
+    ("share-key", "remove it: there is no process here that could be shared"),
 ];
 
 /// A server while its fields are being joined.

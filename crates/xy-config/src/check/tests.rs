@@ -102,6 +102,7 @@ ready { probe "process"; within "20s" }
 calls { idle "5m"; within "1h" }
 health { probe "off"; interval "30s"; timeout "5s"; failures 3 }
 isolation "client"
+share-key "x"
 start "lazy"
 idle-stop "10m"
 limits { nofile 4096; memory "1GiB"; pids 200 }
@@ -256,18 +257,6 @@ fn a_full_file_is_read_to_the_last_field() {
 #[test]
 fn every_problem_of_a_file_is_told_at_once() {
     insta::assert_snapshot!(told(&[("awful.kdl", AWFUL)]));
-}
-
-#[test]
-fn what_is_not_available_is_refused_plainly() {
-    let server = r#"
-share-key "x"
-command "npx"
-"#;
-    let loaded = check_files(&[("later.kdl", server)]);
-    assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::Unavailable));
-    assert!(!loaded.is_valid());
-    insta::assert_snapshot!(rendered(&loaded));
 }
 
 #[test]
@@ -878,4 +867,21 @@ fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
     let files: Vec<&str> = loaded.problems.iter().map(|problem| problem.file.as_str()).collect();
     assert_eq!(files[..2], ["environment", "environment"]);
     assert!(files.contains(&"a.kdl") && !loaded.is_valid());
+}
+
+#[test]
+fn one_key_is_one_process() {
+    let same = "command \"npx\"\nargs \"x\"\nshare-key \"k\"\n";
+    let loaded = check_files(&[("a.kdl", same), ("b.kdl", same)]);
+    assert_eq!(loaded.settings.servers.len(), 2);
+    let other = "command \"npx\"\nargs \"y\"\nshare-key \"k\"\n";
+    let alone = "command \"npx\"\nargs \"x\"\nshare-key \"k\"\nisolation \"client\"\n";
+    let elsewhere = "url \"https://example.com/mcp\"\nshare-key \"e\"\n";
+    insta::assert_snapshot!(told(&[
+        ("a.kdl", same),
+        ("b.kdl", other),
+        ("c.kdl", alone),
+        ("d.kdl", elsewhere),
+        ("xy.kdl", "defaults { share-key \"x\" }\n"),
+    ]));
 }

@@ -46,8 +46,7 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
     for asked in outcome.asked {
         let instance: InstanceHandle = asked.instance;
         let after = if select.wait { instance.settled().await } else { instance.now() };
-        let name = instance.key().server.clone();
-        settled.push(Settled { name, before: asked.before, after });
+        settled.push(Settled { name: asked.name, before: asked.before, after });
     }
     if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
         daemon.check_not_handed_over()?;

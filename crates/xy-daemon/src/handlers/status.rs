@@ -41,7 +41,8 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let member = daemon.find(&ask.name)?;
     // What one says that lives somewhere else is kept in memory only.
     let has_file = member.settings.remote().is_none();
-    let log_file = log_file(&daemon.paths.logs_dir, &member.settings.name);
+    let writer = member.owner.as_ref().unwrap_or(&member.settings.name);
+    let log_file = log_file(&daemon.paths.logs_dir, writer);
     let log_file = has_file.then(|| log_file.display().to_string());
     let mut status = view::status(&member, log_file);
     daemon.advise(&mut status.entry);

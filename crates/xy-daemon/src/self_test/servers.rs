@@ -54,7 +54,7 @@ pub(super) async fn test(
         if member.instances.is_empty() {
             all.push((unborn(member), None));
         }
-        for instance in member.instances.values() {
+        for instance in member.own_instances() {
             let one = One { daemon: daemon.clone(), instance: instance.clone() };
             let turns = turns.clone();
             tests.spawn(async move {

@@ -219,6 +219,10 @@ impl Client {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
+        if server.is_hidden() {
+            return Err(server.down("it was stopped"));
+        }
+        let server = self.hub.home_of(&server);
         // What a modern client knows of a task is all that it takes to ask about it; an older
         // server's tasks are another thing.
         if request.manner.is_some() && request.method.starts_with("tasks/") {
@@ -295,6 +299,10 @@ impl Client {
         }
         let (server, inside) =
             self.resolve(kind, &outside).ok_or_else(|| self.hub.unknown(self, kind, &outside))?;
+        if server.is_hidden() {
+            return Err(server.down("it was stopped"));
+        }
+        let server = self.hub.home_of(&server);
         self.send_on(request, &server, written.map(|written| (written, quoted(&inside))))
     }
 
@@ -325,6 +333,10 @@ impl Client {
         uri: Option<&str>,
         renamed: Option<(&str, String)>,
     ) -> Result<Verdict, CallError> {
+        if server.is_hidden() {
+            return Err(server.down("it was stopped"));
+        }
+        let server = &self.hub.home_of(server);
         if let ("resources/unsubscribe", Some(uri)) = (request.method, uri) {
             self.subscribed.borrow_mut().remove(&(server.name.clone(), uri.to_owned()));
         }

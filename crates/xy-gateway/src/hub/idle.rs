@@ -78,6 +78,7 @@ impl Hub {
 
     /// The same, by for whom it lives.
     pub(crate) fn want_for(&self, server: &Rc<Server>, holder: Holder) {
+        let server = &self.home_of(server);
         if server.upstream(holder).is_some() {
             return;
         }
@@ -111,10 +112,14 @@ impl Hub {
             Holder::Shared => 0,
             Holder::Client(number) => number,
         };
-        let (server, coming) = (server.clone(), self.control.hold(&server.name, number));
+        let coming = self.control.hold(&server.name, number);
+        let (hub, server, looks) = (self.me(), server.clone(), server.looks());
         tokio::task::spawn_local(async move {
             let came = coming.await;
             server.has_held(holder, came.is_ok());
+            if came.is_ok() && server.looks() != looks {
+                hub.wake_needed(&server); // It may have come and gone meanwhile.
+            }
             if let Err(fault) = came {
                 for waited in server.take_all_waiting(Some(holder)) {
                     server.give_up(&waited, &fault);

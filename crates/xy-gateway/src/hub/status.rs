@@ -21,6 +21,7 @@ impl HttpStatus for Hub {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Server>| {
             let is_shared = server.settings.borrow().isolation == Isolation::Shared;
+            let server = self.home_of(server);
             let is_away = || server.is_away(Holder::Shared);
             !is_shared || server.upstream(Holder::Shared).is_some() || is_away()
         };
@@ -61,7 +62,8 @@ impl HttpStatus for Hub {
         );
         let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
-                usize::from(!it.all_upstreams().is_empty())
+                let home = it.owner().and_then(|owner| self.server(owner.as_str()));
+                usize::from(!home.as_deref().unwrap_or(it).all_upstreams().is_empty())
             }),
             ("xy_server_tools", "Tools of a server.", &|it| {
                 it.shown().map_or(0, |known| known.lists.of(Kind::Tools).len())

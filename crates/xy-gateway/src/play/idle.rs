@@ -24,6 +24,8 @@ struct Holds {
     asked: Mutex<usize>,
     /// Why nobody comes.
     refuses: Mutex<Option<CallError>>,
+    /// When it is said who comes; at once, if nobody has it.
+    says: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl Holds {
@@ -42,7 +44,13 @@ impl Control for Holds {
         assert_eq!((server.as_str(), client), ("s", 0));
         *self.asked.lock().unwrap() += 1;
         let refused = self.refuses.lock().unwrap().clone();
-        Box::pin(async { refused.map_or(Ok(()), Err) })
+        let says = self.says.lock().unwrap().take();
+        Box::pin(async {
+            if let Some(says) = says {
+                let _ = says.await; // Said or dropped: either way it is time.
+            }
+            refused.map_or(Ok(()), Err)
+        })
     }
 
     fn release(&self, _: &ServerName, _: u64) -> Later<()> {
@@ -304,6 +312,31 @@ async fn whoever_waits_for_one_that_nobody_can_bring_is_told_why() {
         assert_eq!(client.error(), "all places are taken");
         one.is_away(true);
         assert_eq!(one.holds.asked(), 1, "nobody needs it any more");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_comes_and_goes_while_it_is_waited_for_is_woken_again() {
+    here(async {
+        let one = Sleepy::begin().await;
+        let client = one.play.client(&json!({}));
+        one.is_over();
+        one.is_away(true);
+        let (say, says) = oneshot::channel();
+        *one.holds.says.lock().unwrap() = Some(says);
+        client.call("c");
+        later(Duration::ZERO).await;
+        assert_eq!(one.holds.asked(), 1);
+        // It starts and dies, and we see that before we hear what came of the wake.
+        one.is_away(false);
+        one.is_away(true);
+        assert_eq!(one.holds.asked(), 0, "it is being woken, as far as we know");
+        say.send(()).unwrap();
+        later(Duration::ZERO).await;
+        assert_eq!(one.holds.asked(), 1);
+        later(SECOND).await;
+        assert_eq!((one.holds.asked(), client.heard().len()), (0, 0), "it waits");
     })
     .await;
 }

@@ -15,6 +15,8 @@ use super::Server;
 pub(super) struct Sleep {
     /// Those that have to be woken, as far as we have heard.
     away: RefCell<HashSet<Holder>>,
+    /// How often that was looked at.
+    looks: Cell<u64>,
     /// Those that are being made to come.
     held: RefCell<HashSet<Holder>>,
     /// Somebody needs the one that all share, which has not come since.
@@ -27,6 +29,12 @@ impl Server {
     /// These of its instances sleep.
     pub(crate) fn set_away(&self, away: HashSet<Holder>) {
         *self.sleep.away.borrow_mut() = away;
+        self.sleep.looks.set(self.sleep.looks.get() + 1);
+    }
+
+    /// How often it was looked at which of its instances sleep.
+    pub(crate) fn looks(&self) -> u64 {
+        self.sleep.looks.get()
     }
 
     /// Whether an instance sleeps, as far as we have heard.

@@ -48,7 +48,7 @@ impl Owner {
         }
         let mut roster = Roster::clone(&self.published.borrow());
         self.member(&mut roster, &note.settings).instances.insert(key.holder, handle);
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
     }
 
     /// Replaces whoever waited for the end of this one, with what its file says by now.

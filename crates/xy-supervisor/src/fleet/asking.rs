@@ -1,13 +1,13 @@
 //! What operators ask of servers, and the wishes that this leaves.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use xy_config::Broken;
 use xy_protocol::server::ServerName;
 
 use super::owner::Owner;
 use super::{Ask, AskOutcome, Asked, Member, Roster, Unheld};
+use crate::instance::InstanceKey;
 use crate::lifecycle::Event;
 use crate::wishes::Wishes;
 
@@ -25,8 +25,17 @@ impl Owner {
         if let Err(problem) = self.remember(ask, &known, &roster).await {
             outcome.warnings.push(problem);
         }
+        let mut asked: BTreeSet<&InstanceKey> = BTreeSet::new();
+        let mut to_ask = Vec::new();
         for (name, member) in known.iter().filter_map(|name| roster.get_key_value(name.as_str())) {
-            if member.instances.is_empty() {
+            // What one name is asked that shares its process with others is done once, and what
+            // others still want stays.
+            let is_kept = ask == Ask::Stop && self.is_wanted_by_others(&roster, name);
+            let instances =
+                member.instances.values().filter(|it| !is_kept && asked.insert(it.key()));
+            let before = to_ask.len();
+            to_ask.extend(instances.map(|instance| (name, instance)));
+            if to_ask.len() == before {
                 let unheld = Unheld { name: name.clone(), wanted_before: member.wanted };
                 outcome.unheld.push(unheld);
             }
@@ -36,10 +45,14 @@ impl Owner {
             Ask::Stop => Event::StopRequested,
             Ask::Restart => Event::RestartRequested,
         };
-        for instance in known.iter().flat_map(|name| roster[name.as_str()].instances.values()) {
+        for (name, instance) in to_ask {
             let before = instance.now().state();
             if instance.request(event.clone()).await.is_ok() {
-                outcome.asked.push(Asked { before, instance: instance.clone() });
+                outcome.asked.push(Asked {
+                    name: name.clone(),
+                    before,
+                    instance: instance.clone(),
+                });
             }
         }
         outcome
@@ -114,6 +127,6 @@ impl Owner {
         for (name, member) in &mut roster {
             member.wanted = self.wanted(name);
         }
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
     }
 }

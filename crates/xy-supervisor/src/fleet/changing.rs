@@ -38,7 +38,8 @@ impl Owner {
         for settings in plan.updated.iter().filter_map(|name| servers.get(name)) {
             coming.extend(reconfigure(&mut roster, settings, &Event::RulesChanged).await);
         }
-        self.published.send_replace(Arc::new(roster));
+        coming.extend(self.regroup(&mut roster).await);
+        self.publish(roster);
         self.leave_to_files(&servers).await;
         self.forget_wishes_but(broken).await;
         Applied { plan, leaving, coming }
@@ -67,7 +68,7 @@ impl Owner {
             }
         }
         let instance = self.join(&mut roster, settings);
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
         Ok(instance)
     }
 
@@ -85,7 +86,7 @@ impl Owner {
             return self.keep_added(added).await.map_err(EstablishError::NotKept);
         }
         reconfigure(&mut roster, settings, &Event::RulesChanged).await;
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
         Ok(())
     }
 
@@ -95,7 +96,8 @@ impl Owner {
             return None;
         }
         let leaving = self.leave(&mut roster, name).await;
-        self.published.send_replace(Arc::new(roster));
+        self.regroup(&mut roster).await;
+        self.publish(roster);
         let mut warnings = Vec::new();
         let mut added = self.added.clone();
         if added.servers.remove(name).is_some() {
@@ -112,7 +114,7 @@ impl Owner {
         let Some(member) = roster.remove(name) else {
             return Vec::new();
         };
-        let instances: Vec<_> = member.instances.into_values().collect();
+        let instances: Vec<_> = member.own_instances().cloned().collect();
         self.retire(instances.clone()).await;
         instances
     }
@@ -152,6 +154,7 @@ impl Owner {
 /// Whether the same clients share its instances as before.
 fn is_held_alike(member: &Member, settings: &ServerSettings) -> bool {
     member.settings.isolation == settings.isolation
+        && member.settings.share_key == settings.share_key
 }
 
 fn is_wanted(instance: &InstanceHandle) -> bool {
@@ -169,7 +172,7 @@ async fn reconfigure(
     };
     member.settings = settings.clone();
     let mut coming = Vec::new();
-    for instance in member.instances.values() {
+    for instance in member.own_instances() {
         let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
         if is_wanted(instance) {
             coming.push(instance.clone());

@@ -1,7 +1,5 @@
 //! Instances that live for one client.
 
-use std::sync::Arc;
-
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::Wanted;
 
@@ -11,10 +9,16 @@ use crate::instance::{Holder, InstanceHandle, InstanceKey};
 use crate::lifecycle::Event;
 
 impl Owner {
-    pub(super) async fn hold(&mut self, key: InstanceKey) -> Result<InstanceHandle, HoldError> {
+    pub(super) async fn hold(&mut self, mut key: InstanceKey) -> Result<InstanceHandle, HoldError> {
         let mut roster = Roster::clone(&self.published.borrow());
+        let asked = roster.get(&key.server).ok_or(HoldError::Unknown)?;
+        if let Some(owner) = &asked.owner {
+            key.server = owner.clone();
+        }
         let member = roster.get(&key.server).ok_or(HoldError::Unknown)?;
-        if member.wanted == Wanted::Down {
+        let is_wanted =
+            member.wanted == Wanted::Up || self.is_wanted_by_others(&roster, &key.server);
+        if !is_wanted {
             return Err(HoldError::Stopped);
         }
         let settings = member.settings.clone();
@@ -41,7 +45,7 @@ impl Owner {
         }
         self.check_room(&roster, &settings)?;
         let handle = self.bear(&mut roster, &InstanceKey { holder, ..key }, &settings);
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
         Ok(handle)
     }
 
@@ -56,11 +60,11 @@ impl Owner {
 
     pub(super) async fn release(&mut self, key: &InstanceKey) {
         let mut roster = Roster::clone(&self.published.borrow());
-        let member = roster.get_mut(&key.server);
+        let member = roster.get_mut(&key.server).filter(|member| member.owner.is_none());
         let Some(instance) = member.and_then(|member| member.instances.remove(&key.holder)) else {
             return; // Its server was removed, or all clients share it.
         };
-        self.published.send_replace(Arc::new(roster));
+        self.publish(roster);
         self.retire([instance]).await;
     }
 }

@@ -9,6 +9,7 @@ use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::room::Usage;
+use super::sharing;
 use super::{Command, FleetParts, Member, Roster};
 use crate::added::AddedServers;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
@@ -115,6 +116,10 @@ impl Owner {
         roster: &mut Roster,
         settings: &Arc<ServerSettings>,
     ) -> Option<InstanceHandle> {
+        if let Some(owner) = sharing::owner_for(roster, settings) {
+            self.member(roster, settings).owner = Some(owner);
+            return None;
+        }
         if settings.isolation == Isolation::Client {
             self.member(roster, settings);
             return None;
@@ -132,6 +137,7 @@ impl Owner {
         let member = roster.entry(settings.name.clone()).or_insert_with(|| Member {
             settings: settings.clone(),
             wanted,
+            owner: None,
             instances: BTreeMap::new(),
         });
         member.settings = settings.clone();

@@ -124,7 +124,7 @@ fn has_place(instance: &InstanceHandle) -> bool {
 }
 
 fn places(roster: &Roster) -> impl Iterator<Item = &InstanceHandle> {
-    roster.values().flat_map(|member| member.instances.values()).filter(|it| has_place(it))
+    roster.values().flat_map(super::Member::own_instances).filter(|it| has_place(it))
 }
 
 /// Whether one more may come.

@@ -16,6 +16,8 @@ use crate::logs;
 mod added;
 mod adopted;
 mod clients;
+mod sharing;
+mod sleeping;
 
 /// More than any play here takes.
 const AGES: Duration = Duration::from_hours(1);
@@ -105,9 +107,13 @@ impl Harbour {
 }
 
 fn fleet_in(folder: &Path, launcher: &FakeLauncher) -> Fleet {
+    fleet_with(folder, launcher, InstanceSettings::default())
+}
+
+fn fleet_with(folder: &Path, launcher: &FakeLauncher, limits: InstanceSettings) -> Fleet {
     Fleet::spawn(
         FleetParts {
-            limits: xy_config::settings::InstanceSettings::default(),
+            limits,
             launcher: Arc::new(launcher.clone()),
             wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
             wishes_file: folder.join("wishes.json"),

@@ -47,6 +47,7 @@ pub(crate) fn script(script: &str) -> ServerSettings {
     };
     ServerSettings {
         isolation: Isolation::Shared,
+        share_key: None,
         name: ServerName::new(NAME).unwrap(),
         source: Source {
             file: PathBuf::from("one.kdl"),

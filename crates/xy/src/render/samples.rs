@@ -18,6 +18,7 @@ pub(crate) fn name(name: &str) -> ServerName {
 
 pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
     ServerEntry {
+        shares: None,
         name: name(called),
         state,
         pid: None,

@@ -41,6 +41,8 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     let server = &status.entry;
     let mut facts = vec![("state", paint(style_of(server.state), server.state))];
     let mut say = |label, value: Option<String>| facts.extend(value.map(|value| (label, value)));
+    let shares = server.shares.as_ref();
+    say("shares", shares.map(|owner| format!("the process of `{owner}`")));
     say("reason", server.reason.as_deref().map(|reason| safe_text(reason).into_owned()));
     say("health", health(server.health).map(str::to_owned));
     say("pid", server.pid.map(|pid| pid.to_string()));
