@@ -10,6 +10,7 @@ mod fields;
 mod gateway;
 mod later;
 mod limits;
+mod mcp_json;
 mod park;
 mod probes;
 mod problems;
@@ -184,6 +185,18 @@ pub fn check(
     server_files: &[FileText],
     surroundings: &dyn Surroundings,
 ) -> Loaded {
+    check_with(daemon_file, server_files, &[], surroundings)
+}
+
+/// Judges the daemon's own file, all server files, and files of MCP clients beside them. Of
+/// two with one name, a server file counts before a client's, and an earlier file before a
+/// later one.
+pub fn check_with(
+    daemon_file: Option<&FileText>,
+    server_files: &[FileText],
+    mcp_files: &[FileText],
+    surroundings: &dyn Surroundings,
+) -> Loaded {
     let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
     let mut checker = Checker {
         surroundings,
@@ -191,8 +204,11 @@ pub fn check(
         defaults: Fields::default(),
         orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
+        files: HashMap::new(),
+        broken: BTreeSet::new(),
+        every_is_broken: false,
         loaded: Loaded {
-            server_files: server_files.len(),
+            server_files: server_files.len() + mcp_files.len(),
             problems,
             environment,
             ..Loaded::default()
@@ -204,18 +220,26 @@ pub fn check(
     for file in server_files {
         checker.server_file(file);
     }
+    for file in mcp_files {
+        checker.mcp_file(file);
+    }
+    checker.loaded.broken =
+        if checker.every_is_broken { Broken::Every } else { Broken::These(checker.broken) };
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
 
-/// Judges one text alone: `xy.kdl` if that is its name, else a server file.
+/// Judges one text alone: `xy.kdl` if that is its name, a client's if it ends in `.json`,
+/// else a server file.
 ///
 /// Nothing of the machine is looked at, so no program is found missing.
 pub fn check_text(name: &str, text: &str) -> Loaded {
     let file =
         FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() };
+    let is_json = file.path.extension().is_some_and(|it| it == "json");
     match file.path.file_name() {
         Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &Anywhere),
+        _ if is_json => check_with(None, &[], &[file], &Anywhere),
         _ => check(None, std::slice::from_ref(&file), &Anywhere),
     }
 }
@@ -232,6 +256,12 @@ struct Checker<'a> {
     orphan_timeout: Duration,
     /// Who has which port, in the order of files.
     ports: HashMap<u16, Spanned<u16>>,
+    /// Which file configures whom, whether or not it has mistakes.
+    files: HashMap<ServerName, String>,
+    /// Who has mistakes in the file of a client.
+    broken: BTreeSet<ServerName>,
+    /// Whether a client's file cannot be read: whose servers it has is not known.
+    every_is_broken: bool,
     loaded: Loaded,
 }
 
@@ -275,6 +305,7 @@ impl Checker<'_> {
         let file = SourceFile::new(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
         let name = server_name(&file).map_err(|problem| problems.push(problem)).ok();
+        self.files.extend(name.clone().map(|name| (name, file.shown.clone())));
         match raw::parse(&file) {
             Err(faults) => problems.extend(faults),
             Ok(nodes) => {

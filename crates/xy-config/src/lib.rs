@@ -14,7 +14,7 @@ mod source;
 pub mod write;
 
 pub use check::{
-    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text,
+    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text, check_with,
 };
 pub use environment::EnvironmentDefaults;
 pub use load::{check_new, load};

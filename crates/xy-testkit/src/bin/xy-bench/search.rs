@@ -45,7 +45,9 @@ fn quality(set: &Set) {
     tell("held out", |it| it.is_held_out);
     say("budget: recall@5 >= 0.95, MRR >= 0.80, over all queries");
     say("not among the first five, of those tuned to:");
-    missed.iter().for_each(|line| say(&format!("  {line}")));
+    for line in missed {
+        say(&format!("  {line}"));
+    }
 }
 
 /// What was tried, one on top of the other, and what each is worth at the end.
