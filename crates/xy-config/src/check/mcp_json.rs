@@ -22,7 +22,7 @@ use crate::source::{At, SourceFile, Span};
 const LISTS: [&str; 2] = ["mcpServers", "servers"];
 
 /// What is understood of a server.
-const WORDS: [&str; 10] = [
+const WORDS: [&str; 11] = [
     "command",
     "args",
     "env",
@@ -33,6 +33,7 @@ const WORDS: [&str; 10] = [
     "type",
     "transport",
     "disabled",
+    "enabled",
 ];
 
 /// What transports are called, and what xy calls them.
@@ -208,14 +209,7 @@ impl Translation<'_> {
         if !self.is_disabled && !members.iter().any(is_said) {
             let message = format!("nothing says what server {} is", quote(&server.name));
             let problem = Problem::error(&At::new(self.file, server.name_span), message);
-            let meant =
-                members.iter().find_map(|it| Some((it, nearest(&it.name, ["command", "url"])?)));
-            self.problems.push(match meant {
-                Some((it, meant)) => problem
-                    .suggest(format!("did you mean `{meant}`?"))
-                    .related(&At::new(self.file, it.name_span), "this is not known"),
-                None => problem.suggest("give it a `command` or a `url`"),
-            });
+            self.problems.push(problem.suggest("give it a `command` or a `url`"));
         }
     }
 
@@ -229,8 +223,8 @@ impl Translation<'_> {
             "env" => self.block(member, "env", true),
             "headers" => self.block(member, "headers", false),
             "type" | "transport" => self.transport(member),
-            "disabled" => match member.value.value {
-                Json::Flag(flag) => self.is_disabled = flag,
+            "disabled" | "enabled" => match member.value.value {
+                Json::Flag(flag) => self.is_disabled = flag == (member.name == "disabled"),
                 _ => self.wrong(&member.name, &member.value, "true or false"),
             },
             "envFile" => {
@@ -286,7 +280,11 @@ impl Translation<'_> {
         for item in items {
             match &item.value {
                 Json::Text(it) => args.push(text(it, item.span)),
-                _ => self.wrong("an argument", item, "text in quotes"),
+                _ => {
+                    let message =
+                        format!("an argument must be text in quotes, not {}", item.kind());
+                    self.problems.push(Problem::error(&At::new(self.file, item.span), message));
+                }
             }
         }
         self.push(&member.name, member.name_span, args);
@@ -377,3 +375,6 @@ fn node(
     let name = name.to_owned();
     RawNode { name, name_span, annotation: None, args, props: Vec::new(), children }
 }
+
+#[cfg(test)]
+mod tests;
