@@ -15,6 +15,7 @@ fn write_client(home: &Home, names: &[&str]) -> PathBuf {
     let one = |name: &&str| ((*name).to_owned(), json!({"command": program, "env": {"N": 1}}));
     let servers: serde_json::Map<String, Value> = names.iter().map(one).collect();
     let file = home.root().join("mcp.json");
+    home.expect_left("mcp.json");
     fs::write(&file, json!({ "mcpServers": servers }).to_string()).unwrap();
     // They speak no MCP.
     home.write_config("xy.kdl", "defaults { ready { probe \"process\" } }\n");
@@ -88,7 +89,7 @@ fn check_reads_a_clients_file_without_a_daemon() {
     let home = home();
     let file = write_client(&home, &["a", "b"]);
     let file = file.to_str().unwrap();
-    let report = home.xy_json(&["check", "--mcp-json", file, "--json"]);
+    let report = home.xy_json(&["check", "--mcp-json", file]);
     assert_eq!(
         (&report["valid"], &report["servers"], &report["files"]),
         (&json!(true), &json!(2), &json!(1))

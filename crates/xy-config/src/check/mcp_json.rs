@@ -3,6 +3,7 @@
 //! They belong to somebody else, so what only that one understands is passed over. What is
 //! understood becomes the same nodes that a server file has, and is judged by the same rules.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
@@ -127,6 +128,7 @@ fn listed<'j>(
         let problem = problem.warn().suggest("they stand in `mcpServers`, or in `servers`");
         problems.push(problem);
     }
+    let mut first_places: HashMap<&str, Span> = HashMap::new();
     let mut servers: Vec<&JsonMember> = Vec::new();
     for list in lists {
         let Json::Object(members) = &list.value.value else {
@@ -135,13 +137,14 @@ fn listed<'j>(
             continue;
         };
         for member in members {
-            if let Some(first) = servers.iter().find(|it| it.name == member.name) {
-                let message = format!("server {} is given twice", quote(&member.name));
-                let problem = Problem::error(&at(member.name_span), message);
-                problems.push(problem.related(&at(first.name_span), "first given here"));
-            } else {
+            let first = *first_places.entry(&member.name).or_insert(member.name_span);
+            if first == member.name_span {
                 servers.push(member);
+                continue;
             }
+            let message = format!("server {} is given twice", quote(&member.name));
+            let problem = Problem::error(&at(member.name_span), message);
+            problems.push(problem.related(&at(first), "first given here"));
         }
     }
     servers
@@ -278,13 +281,11 @@ impl Translation<'_> {
         };
         let mut args = Vec::new();
         for item in items {
-            match &item.value {
-                Json::Text(it) => args.push(text(it, item.span)),
-                _ => {
-                    let message =
-                        format!("an argument must be text in quotes, not {}", item.kind());
-                    self.problems.push(Problem::error(&At::new(self.file, item.span), message));
-                }
+            if let Json::Text(it) = &item.value {
+                args.push(text(it, item.span));
+            } else {
+                let message = format!("an argument must be text in quotes, not {}", item.kind());
+                self.problems.push(Problem::error(&At::new(self.file, item.span), message));
             }
         }
         self.push(&member.name, member.name_span, args);
