@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::document::Document;
-use crate::query::{self, Vocabulary, Wanted, Way};
+use crate::query::{self, Letters, Vocabulary, Wanted, Way};
 use crate::stem::stem;
 use crate::synonyms::Synonyms;
 use crate::tuning::Tuning;
@@ -26,7 +26,7 @@ pub struct Index {
     tools: Vec<Option<Tool>>,
     free: Vec<u32>,
     servers: BTreeMap<Arc<str>, Vec<u32>>,
-    words: BTreeMap<Box<str>, Vec<Posting>>,
+    words: BTreeMap<Box<str>, Word>,
     /// Changes with every change, so that a scope knows whether it still fits.
     version: u64,
 }
@@ -36,6 +36,14 @@ struct Tool {
     server: Arc<str>,
     name: Box<str>,
     own_name: Box<str>,
+}
+
+/// A word of some tools.
+#[derive(Debug)]
+struct Word {
+    /// Kept here so that a look over all words does not have to go to each.
+    letters: Letters,
+    postings: Vec<Posting>,
 }
 
 /// A tool that has a word, and what that is worth before it is known how rare the word is.
@@ -123,9 +131,9 @@ impl Index {
             self.tools[*place as usize] = None;
         }
         let tools = &self.tools;
-        self.words.retain(|_, postings| {
-            postings.retain(|it| tools[it.tool as usize].is_some());
-            !postings.is_empty()
+        self.words.retain(|_, word| {
+            word.postings.retain(|it| tools[it.tool as usize].is_some());
+            !word.postings.is_empty()
         });
         self.free.extend(places);
         self.version += 1;
@@ -146,7 +154,10 @@ impl Index {
         };
         for (word, count) in self.counted(document) {
             let worth = count * (self.tuning.saturation + 1.0) / (self.tuning.saturation + count);
-            self.words.entry(word.into()).or_default().push(Posting { tool: place, worth });
+            let letters = Letters::of(&word);
+            let known = self.words.entry(word.into());
+            let known = known.or_insert_with(|| Word { letters, postings: Vec::new() });
+            known.postings.push(Posting { tool: place, worth });
         }
         place
     }
@@ -276,11 +287,17 @@ impl Vocabulary for Seen<'_> {
         let words = self.index.words.range::<str, _>(from).map(|(word, _)| &**word);
         words.take_while(move |word| word.starts_with(start))
     }
+
+    fn with_letters_like(&self, letters: Letters, most: usize) -> impl Iterator<Item = &str> {
+        let is_like = move |word: &Word| word.letters.are_like(letters, most);
+        let words = self.index.words.iter().filter(move |(_, it)| is_like(it));
+        words.map(|(word, _)| &**word)
+    }
 }
 
 impl Seen<'_> {
     fn postings(&self, word: &str) -> impl Iterator<Item = Posting> {
-        let all = self.index.words.get(word).map_or(&[][..], Vec::as_slice);
+        let all = self.index.words.get(word).map_or(&[][..], |it| &it.postings);
         all.iter().copied().filter(|it| self.scope.shows[it.tool as usize])
     }
 
