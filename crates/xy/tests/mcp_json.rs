@@ -16,7 +16,7 @@ fn write_client(home: &Home, names: &[&str]) -> PathBuf {
     let servers: serde_json::Map<String, Value> = names.iter().map(one).collect();
     let file = home.root().join("mcp.json");
     home.expect_left("mcp.json");
-    fs::write(&file, json!({ "mcpServers": servers }).to_string()).unwrap();
+    fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("a folder of ours");
     // They speak no MCP.
     home.write_config("xy.kdl", "defaults { ready { probe \"process\" } }\n");
     file
@@ -24,8 +24,8 @@ fn write_client(home: &Home, names: &[&str]) -> PathBuf {
 
 fn named(home: &Home) -> Vec<String> {
     let listed = ask(home, "list", Value::Null);
-    let name = |it: &Value| it["name"].as_str().unwrap().to_owned();
-    listed.as_array().unwrap().iter().map(name).collect()
+    let name = |it: &Value| it["name"].as_str().unwrap_or_default().to_owned();
+    listed.as_array().into_iter().flatten().map(name).collect()
 }
 
 #[test]
