@@ -11,6 +11,7 @@ mod fields;
 mod gateway;
 mod instances;
 mod limits;
+mod mcp_json;
 mod park;
 mod probes;
 mod problems;
@@ -188,14 +189,25 @@ pub fn check(
     server_files: &[FileText],
     surroundings: &dyn Surroundings,
 ) -> Loaded {
-    check_all(daemon_file, server_files, &[], surroundings)
+    check_all(daemon_file, Texts { servers: server_files, ..Texts::default() }, surroundings)
 }
 
-/// The same, with the files of profiles. One that has a mistake shows nothing.
+/// The texts of all files but the daemon's own.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Texts<'a> {
+    /// Server files.
+    pub servers: &'a [FileText],
+    /// Files of MCP clients.
+    pub clients: &'a [FileText],
+    /// Files of profiles.
+    pub profiles: &'a [FileText],
+}
+
+/// Judges all files. Of two servers with one name, a server file counts before a client's, and
+/// an earlier file before a later one. A profile that has a mistake shows nothing.
 pub fn check_all(
     daemon_file: Option<&FileText>,
-    server_files: &[FileText],
-    profile_files: &[FileText],
+    texts: Texts<'_>,
     surroundings: &dyn Surroundings,
 ) -> Loaded {
     let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
@@ -206,8 +218,11 @@ pub fn check_all(
         orphan_timeout: ORPHAN_TIMEOUT,
         ports: HashMap::new(),
         shared: HashMap::new(),
+        files: HashMap::new(),
+        broken: BTreeSet::new(),
+        every_is_broken: false,
         loaded: Loaded {
-            server_files: server_files.len(),
+            server_files: texts.servers.len() + texts.clients.len(),
             problems,
             environment,
             ..Loaded::default()
@@ -216,27 +231,40 @@ pub fn check_all(
     if let Some(file) = daemon_file {
         checker.daemon_file(file);
     }
-    for file in server_files {
+    for file in texts.servers {
         checker.server_file(file);
     }
-    for file in profile_files {
-        checker.profile_file(file, server_files);
+    for file in texts.clients {
+        checker.mcp_file(file);
     }
+    for file in texts.profiles {
+        checker.profile_file(file, texts.servers);
+    }
+    checker.loaded.broken =
+        if checker.every_is_broken { Broken::Every } else { Broken::These(checker.broken) };
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
 
 /// Judges one text alone: `xy.kdl` if that is its name, a profile if it is in a folder of
-/// that name, else a server file.
+/// that name, a client's if it ends in `.json`, else a server file.
 ///
 /// Nothing of the machine is looked at, so no program is found missing.
 pub fn check_text(name: &str, text: &str) -> Loaded {
     let is_profile = Path::new(name).parent().is_some_and(|it| it.ends_with("profiles"));
     let file =
         FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() };
+    let is_json = file.path.extension().is_some_and(|it| it == "json");
     match file.path.file_name() {
-        Some(_) if is_profile => check_all(None, &[], std::slice::from_ref(&file), &Anywhere),
+        Some(_) if is_profile => {
+            let profiles = std::slice::from_ref(&file);
+            check_all(None, Texts { profiles, ..Texts::default() }, &Anywhere)
+        }
         Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &Anywhere),
+        _ if is_json => {
+            let clients = std::slice::from_ref(&file);
+            check_all(None, Texts { clients, ..Texts::default() }, &Anywhere)
+        }
         _ => check(None, std::slice::from_ref(&file), &Anywhere),
     }
 }
@@ -255,6 +283,12 @@ struct Checker<'a> {
     ports: HashMap<u16, Spanned<u16>>,
     /// Who was the first with which key, in the order of files.
     shared: HashMap<String, (At, Arc<ServerSettings>)>,
+    /// Which file configures whom, whether or not it has mistakes.
+    files: HashMap<ServerName, String>,
+    /// Who has mistakes in the file of a client.
+    broken: BTreeSet<ServerName>,
+    /// Whether a client's file cannot be read: whose servers it has is not known.
+    every_is_broken: bool,
     loaded: Loaded,
 }
 
@@ -302,6 +336,7 @@ impl Checker<'_> {
         let file = SourceFile::new(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
         let name = server_name(&file).map_err(|problem| problems.push(problem)).ok();
+        self.files.extend(name.clone().map(|name| (name, file.shown.clone())));
         match raw::parse(&file) {
             Err(faults) => problems.extend(faults),
             Ok(nodes) => {

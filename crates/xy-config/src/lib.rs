@@ -15,7 +15,8 @@ mod source;
 pub mod write;
 
 pub use check::{
-    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, check, check_text,
+    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
+    check_text,
 };
 pub use environment::EnvironmentDefaults;
 pub use load::{check_new, load};

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use xy_protocol::server::ServerName;
 
-use crate::check::{Broken, FileText, Found, KeptLimits, Loaded, Surroundings, check, check_all};
+use crate::check::{
+    Broken, FileText, Found, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
+};
 use crate::environment::ENVIRONMENT;
 use crate::paths::Paths;
 use crate::profile::ProfileSettings;
@@ -16,6 +18,8 @@ use crate::report::{Kind, Problem};
 
 /// A longer file is not a configuration.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// A longer file of an MCP client is not one. Some keep much else beside their servers.
+pub const MAX_MCP_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// More servers than this are not wanted on one machine.
 pub const MAX_SERVER_FILES: usize = 1000;
 /// Nor more profiles.
@@ -32,10 +36,11 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
         read.filter_map(|it| it.map_err(|problem| problems.push(problem)).ok()).collect()
     };
     let (servers, read_profiles) = (read(&listed), read(&profiles));
-    let machine = Machine { limits };
-    let mut loaded = check_all(daemon_file.as_ref(), &servers, &read_profiles, &machine);
+    let clients = mcp_files(paths, &mut problems);
+    let texts = Texts { servers: &servers, clients: &clients, profiles: &read_profiles };
+    let mut loaded = check_all(daemon_file.as_ref(), texts, &Machine { limits });
     close_unread(paths, &profiles, &mut loaded);
-    loaded.server_files = listed.len();
+    loaded.server_files = listed.len() + paths.mcp_json.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded.broken = broken(paths, &listed, &loaded);
@@ -64,6 +69,25 @@ fn close_unread(paths: &Paths, profiles: &[PathBuf], loaded: &mut Loaded) {
     }
 }
 
+/// The files of MCP clients, each once. One that is not there is an error: somebody named it.
+fn mcp_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<FileText> {
+    let mut read = Vec::new();
+    for (number, path) in paths.mcp_json.iter().enumerate() {
+        if paths.mcp_json[..number].contains(path) {
+            continue;
+        }
+        let file = if exists(path) {
+            read_bounded(paths, path, MAX_MCP_FILE_BYTES)
+        } else {
+            let problem = Problem::in_file(&paths.shown(path), "there is no such file");
+            let advice = "correct the path after `--mcp-json`, or leave it out";
+            Err(problem.kind(Kind::Unreadable).suggest(advice))
+        };
+        read.extend(file.map_err(|problem| problems.push(problem)));
+    }
+    read
+}
+
 /// Whose files are there and of no use.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
@@ -75,8 +99,21 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
     }
+    // Nor is it known who stands in a client's file that is not there, or cannot be read.
+    let is_lost = |path: &PathBuf| {
+        let shown = paths.shown(path);
+        loaded.problems.iter().any(|it| it.kind == Kind::Unreadable && it.file == shown)
+    };
+    if paths.mcp_json.iter().any(is_lost) {
+        return Broken::Every;
+    }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
-    Broken::These(names.filter(|name| !loaded.settings.servers.contains_key(name)).collect())
+    let of_clients = match &loaded.broken {
+        Broken::These(names) => names.clone(),
+        Broken::Every => return Broken::Every,
+    };
+    let is_not_used = |name: &ServerName| !loaded.settings.servers.contains_key(name);
+    Broken::These(names.filter(is_not_used).chain(of_clients).collect())
 }
 
 /// The daemon's own file, if there is one.
@@ -140,6 +177,10 @@ fn exists(path: &Path) -> bool {
 }
 
 fn read_file(paths: &Paths, path: &Path) -> Result<FileText, Problem> {
+    read_bounded(paths, path, MAX_FILE_BYTES)
+}
+
+fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Problem> {
     let shown = paths.shown(path);
     let unreadable = |message: String, advice: &str| {
         Problem::in_file(&shown, message).kind(Kind::Unreadable).suggest(advice)
@@ -160,9 +201,9 @@ fn read_file(paths: &Paths, path: &Path) -> Result<FileText, Problem> {
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(system)?;
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(system)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        let message = "the file is larger than 1 MiB".to_owned();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(system)?;
+    if bytes.len() as u64 > most {
+        let message = format!("the file is larger than {} MiB", most >> 20);
         return Err(unreadable(message, "a server needs a few lines only; is it the right file?"));
     }
     let text = String::from_utf8(bytes).map_err(|cause| {

@@ -19,6 +19,8 @@ pub struct Paths {
     pub profiles_dir: PathBuf,
     /// The daemon's own settings, `xy.kdl`.
     pub daemon_file: PathBuf,
+    /// Files of MCP clients whose servers are read in place. Nobody has any unless they say so.
+    pub mcp_json: Vec<PathBuf>,
     /// What xy itself writes.
     pub state_dir: PathBuf,
     /// The output of servers.
@@ -110,6 +112,7 @@ impl Paths {
             profiles_dir: config_dir.join("profiles"),
             daemon_file: config_dir.join("xy.kdl"),
             config_dir,
+            mcp_json: Vec::new(),
             logs_dir: state_dir.join("logs"),
             shims_dir: state_dir.join("shims"),
             control_socket: socket_dir.join("xy.sock"),
@@ -127,6 +130,12 @@ impl Paths {
             state_dir,
             socket_variable,
         })
+    }
+
+    /// The same with these files of MCP clients.
+    #[must_use]
+    pub fn with_mcp_json(self, mcp_json: Vec<PathBuf>) -> Self {
+        Self { mcp_json, ..self }
     }
 
     /// Whether the system can bind the sockets at their paths.

@@ -1,8 +1,9 @@
 //! A file as it was written, spans kept.
 //!
-//! Knows KDL, not xy: what the nodes mean is for `check` to say. A text that is
-//! not KDL ends here, with every fault that was found in it.
+//! Knows KDL, and in `json.rs` JSON, but not xy: what the nodes mean is for `check` to say. A
+//! text that is neither ends here, with every fault that was found in it.
 
+pub(crate) mod json;
 mod shape;
 
 use std::sync::Arc;

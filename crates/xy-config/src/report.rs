@@ -39,7 +39,7 @@ pub struct Problem {
 pub enum Kind {
     /// A file or folder could not be read.
     Unreadable,
-    /// A text is not KDL.
+    /// A text is not KDL, or not JSON.
     Syntax,
     /// A field, a value or a name breaks a rule.
     Invalid,
@@ -101,7 +101,7 @@ impl Problem {
     }
 
     pub(crate) fn warning(at: &At, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, kind: Kind::Odd, ..Self::error(at, message) }
+        Self::error(at, message).warn()
     }
 
     /// An error about a whole file or folder.
@@ -116,6 +116,11 @@ impl Problem {
             suggestion: None,
             related: None,
         }
+    }
+
+    /// The same as a warning.
+    pub(crate) fn warn(self) -> Self {
+        Self { severity: Severity::Warning, kind: Kind::Odd, ..self }
     }
 
     pub(crate) fn kind(self, kind: Kind) -> Self {

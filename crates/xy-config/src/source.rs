@@ -4,6 +4,7 @@
 //! somebody is going to read it.
 
 mod hidden;
+mod hidden_json;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ pub(crate) struct SourceFile {
 
 impl SourceFile {
     pub(crate) fn new(path: &Path, shown: &str, text: &str) -> Arc<Self> {
+        Self::with_hidden(path, shown, text, hidden::hidden(text))
+    }
+
+    /// A text that is JSON and not KDL.
+    pub(crate) fn json(path: &Path, shown: &str, text: &str) -> Arc<Self> {
+        Self::with_hidden(path, shown, text, hidden_json::hidden(text))
+    }
+
+    fn with_hidden(path: &Path, shown: &str, text: &str, hidden: Vec<Range<usize>>) -> Arc<Self> {
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Arc::new(Self {
@@ -44,7 +54,7 @@ impl SourceFile {
             shown: shown.to_owned(),
             text: text.to_owned(),
             line_starts,
-            hidden: hidden::hidden(text),
+            hidden,
         })
     }
 

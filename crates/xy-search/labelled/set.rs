@@ -85,11 +85,9 @@ impl Set {
             let place = names.iter().position(|name| is_right(&name));
             reciprocal_rank += place.map_or(0.0, |place| share(1, place + 1));
             if found == 0 {
-                let best = &names[..names.len().min(3)];
-                missed.push(format!(
-                    "{:?} wants {:?}, place {place:?}, got {best:?}",
-                    query.text, query.right
-                ));
+                let place = place.map_or("nowhere".to_owned(), |it| format!("at place {}", it + 1));
+                let (right, best) = (query.right.join(" or "), names.first().unwrap_or(&"nothing"));
+                missed.push(format!("{:?}: {right} stands {place}, first is {best}", query.text));
             }
         }
         let count = queries.len();

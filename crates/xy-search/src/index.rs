@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::document::Document;
-use crate::query::{self, Vocabulary, Wanted, Way};
+use crate::query::{self, Letters, Vocabulary, Wanted, Way};
 use crate::stem::stem;
 use crate::synonyms::Synonyms;
 use crate::tuning::Tuning;
@@ -26,7 +26,7 @@ pub struct Index {
     tools: Vec<Option<Tool>>,
     free: Vec<u32>,
     servers: BTreeMap<Arc<str>, Vec<u32>>,
-    words: BTreeMap<Box<str>, Vec<Posting>>,
+    words: BTreeMap<Box<str>, Word>,
     /// Changes with every change, so that a scope knows whether it still fits.
     version: u64,
 }
@@ -36,6 +36,14 @@ struct Tool {
     server: Arc<str>,
     name: Box<str>,
     own_name: Box<str>,
+}
+
+/// A word of some tools.
+#[derive(Debug)]
+struct Word {
+    /// Kept here so that a look over all words does not have to go to each.
+    letters: Letters,
+    postings: Vec<Posting>,
 }
 
 /// A tool that has a word, and what that is worth before it is known how rare the word is.
@@ -123,9 +131,9 @@ impl Index {
             self.tools[*place as usize] = None;
         }
         let tools = &self.tools;
-        self.words.retain(|_, postings| {
-            postings.retain(|it| tools[it.tool as usize].is_some());
-            !postings.is_empty()
+        self.words.retain(|_, word| {
+            word.postings.retain(|it| tools[it.tool as usize].is_some());
+            !word.postings.is_empty()
         });
         self.free.extend(places);
         self.version += 1;
@@ -146,7 +154,10 @@ impl Index {
         };
         for (word, count) in self.counted(document) {
             let worth = count * (self.tuning.saturation + 1.0) / (self.tuning.saturation + count);
-            self.words.entry(word.into()).or_default().push(Posting { tool: place, worth });
+            let letters = Letters::of(&word);
+            let known = self.words.entry(word.into());
+            let known = known.or_insert_with(|| Word { letters, postings: Vec::new() });
+            known.postings.push(Posting { tool: place, worth });
         }
         place
     }
@@ -203,14 +214,16 @@ impl Index {
         }
         let seen = Seen { index: self, scope };
         let wanted = query::wanted(query, &self.tuning, self.synonyms, &seen);
-        let scores = seen.scores(&wanted);
-        let asked = query::read(query);
-        let mut hits: Vec<Hit<'_>> =
-            scores.into_iter().filter_map(|(place, score)| self.hit(place, score, asked)).collect();
-        hits.sort_unstable_by(|a, b| {
+        let mut found = seen.scores(&wanted);
+        self.raise_exact(query::read(query), &mut found);
+        let limit = limit.min(MOST_HITS);
+        let order = |a: &Hit<'_>, b: &Hit<'_>| {
             b.score.total_cmp(&a.score).then_with(|| (a.name, a.server).cmp(&(b.name, b.server)))
-        });
-        hits.truncate(limit.min(MOST_HITS));
+        };
+        let mut hits: Vec<Hit<'_>> =
+            best_of(found, limit).into_iter().filter_map(|it| self.hit(it)).collect();
+        hits.sort_unstable_by(order);
+        hits.truncate(limit);
         hits
     }
 
@@ -221,12 +234,41 @@ impl Index {
         Scope { version: Some(self.version), shows, count }
     }
 
-    fn hit(&self, place: u32, score: f32, asked: &str) -> Option<Hit<'_>> {
+    /// Who is asked for by name stands first.
+    fn raise_exact(&self, asked: &str, found: &mut [Found]) {
+        if asked.contains(char::is_whitespace) {
+            return; // No name behind the door has a space in it.
+        }
+        for (place, score) in found {
+            let tool = self.tools[*place as usize].as_ref();
+            let is_named = |it: &Tool| {
+                it.name.eq_ignore_ascii_case(asked) || it.own_name.eq_ignore_ascii_case(asked)
+            };
+            *score += if tool.is_some_and(is_named) { EXACT } else { 0.0 };
+        }
+    }
+
+    fn hit(&self, (place, score): Found) -> Option<Hit<'_>> {
         let tool = self.tools[place as usize].as_ref()?;
-        let is_asked = [&tool.name, &tool.own_name].iter().any(|it| it.eq_ignore_ascii_case(asked));
-        let score = if is_asked { score + EXACT } else { score };
         Some(Hit { server: &tool.server, name: &tool.name, score })
     }
+}
+
+/// A tool by its place, and what it is worth.
+type Found = (u32, f32);
+
+/// Those that are among the first `limit` whatever the names of those that are worth the
+/// same: all of these are kept.
+fn best_of(mut found: Vec<Found>, limit: usize) -> Vec<Found> {
+    if limit == 0 {
+        return Vec::new();
+    }
+    if found.len() > limit {
+        let (_, nth, _) = found.select_nth_unstable_by(limit - 1, |a, b| b.1.total_cmp(&a.1));
+        let least = nth.1;
+        found.retain(|(_, score)| *score >= least);
+    }
+    found
 }
 
 /// An index, as far as an asker may see it.
@@ -245,16 +287,22 @@ impl Vocabulary for Seen<'_> {
         let words = self.index.words.range::<str, _>(from).map(|(word, _)| &**word);
         words.take_while(move |word| word.starts_with(start))
     }
+
+    fn with_letters_like(&self, letters: Letters, most: usize) -> impl Iterator<Item = &str> {
+        let is_like = move |word: &Word| word.letters.are_like(letters, most);
+        let words = self.index.words.iter().filter(move |(_, it)| is_like(it));
+        words.map(|(word, _)| &**word)
+    }
 }
 
 impl Seen<'_> {
     fn postings(&self, word: &str) -> impl Iterator<Item = Posting> {
-        let all = self.index.words.get(word).map_or(&[][..], Vec::as_slice);
+        let all = self.index.words.get(word).map_or(&[][..], |it| &it.postings);
         all.iter().copied().filter(|it| self.scope.shows[it.tool as usize])
     }
 
     /// What each tool that has anything of what is wanted is worth.
-    fn scores(&self, wanted: &[Wanted]) -> Vec<(u32, f32)> {
+    fn scores(&self, wanted: &[Wanted]) -> Vec<Found> {
         let mut scores = vec![0.0; self.index.tools.len()];
         let mut best = Best::new(self.index.tools.len());
         for wanted in wanted {
@@ -274,16 +322,26 @@ impl Seen<'_> {
             self.postings(word).for_each(|it| best.offer(it.tool, way.weight * it.worth));
             return;
         }
-        let mut sums: BTreeMap<u32, (usize, f32)> = BTreeMap::new();
-        for word in &way.words {
-            for posting in self.postings(word) {
-                let sum = sums.entry(posting.tool).or_default();
-                *sum = (sum.0 + 1, sum.1 + posting.worth);
+        // Only who has the first words is looked at for the next.
+        let mut sums: Vec<Found> = Vec::new();
+        for (number, word) in way.words.iter().enumerate() {
+            if number == 0 {
+                sums.extend(self.postings(word).map(|it| (it.tool, it.worth)));
+                sums.sort_unstable_by_key(|(place, _)| *place);
+                continue;
             }
+            let mut both = Vec::new();
+            for posting in self.postings(word) {
+                if let Ok(at) = sums.binary_search_by_key(&posting.tool, |(place, _)| *place) {
+                    both.push((posting.tool, sums[at].1 + posting.worth));
+                }
+            }
+            both.sort_unstable_by_key(|(place, _)| *place);
+            sums = both;
         }
-        let count = way.words.len();
-        for (place, (_, sum)) in sums.into_iter().filter(|(_, (found, _))| *found == count) {
-            best.offer(place, way.weight * sum / count_as_f32(count));
+        let count = count_as_f32(way.words.len());
+        for (place, sum) in sums {
+            best.offer(place, way.weight * sum / count);
         }
     }
 

@@ -33,6 +33,30 @@ pub(crate) trait Vocabulary {
     fn has(&self, word: &str) -> bool;
     /// All words that start like this, in their order, also those that nobody may see.
     fn starting_with<'v>(&'v self, start: &'v str) -> impl Iterator<Item = &'v str>;
+    /// All words whose letters allow that they are at most so many slips away from these,
+    /// in their order, also those that nobody may see.
+    fn with_letters_like(&self, letters: Letters, most: usize) -> impl Iterator<Item = &str>;
+}
+
+/// Which letters a word has, and how many: a quick look at two words before the slow one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Letters {
+    set: u32,
+    count: usize,
+}
+
+impl Letters {
+    pub(crate) fn of(word: &str) -> Self {
+        let set = word.chars().fold(0, |set, it| set | 1 << (u32::from(it) % 32));
+        Self { set, count: word.chars().count() }
+    }
+
+    /// Whether one word may become the other by so many slips: each takes a letter away at
+    /// most, and brings another.
+    pub(crate) fn are_like(self, other: Self, most: usize) -> bool {
+        let apart = (self.set ^ other.set).count_ones() as usize;
+        self.count.abs_diff(other.count) <= most && apart <= 2 * most
+    }
 }
 
 /// One thing that is looked for. A document has it if it has all words of one of the ways.
@@ -195,8 +219,9 @@ impl<V: Vocabulary> Reader<'_, V> {
 
     /// Known words that are at most so many slips from an unknown one.
     fn add_near(&self, word: &str, most: usize, ways: &mut Vec<Way>) {
-        let near = |known| Some((slips(word, known, most)?, known));
-        let mut near: Vec<(usize, &str)> = self.known.starting_with("").filter_map(near).collect();
+        let near = self.known.with_letters_like(Letters::of(word), most);
+        let near = near.map(|known| (strsim::osa_distance(word, known), known));
+        let mut near: Vec<(usize, &str)> = near.filter(|(slips, _)| *slips <= most).collect();
         near.retain(|(_, known)| self.known.has(known));
         near.sort_unstable();
         for (slips, known) in near.into_iter().take(MOST_GUESSES) {
@@ -204,23 +229,4 @@ impl<V: Vocabulary> Reader<'_, V> {
             ways.push(Way::word(known, weight));
         }
     }
-}
-
-/// How many slips are between two words, if at most so many.
-fn slips(word: &str, known: &str, most: usize) -> Option<usize> {
-    if word.len().abs_diff(known.len()) > 4 * most {
-        return None; // A letter has four bytes at most.
-    }
-    let is_plain = word.is_ascii() && known.is_ascii();
-    let is_far = word.len().abs_diff(known.len()) > most || letters_apart(word, known) > 2 * most;
-    if is_plain && is_far {
-        return None;
-    }
-    Some(strsim::osa_distance(word, known)).filter(|it| *it <= most)
-}
-
-/// How many different letters only one of the two has: a quick look before the slow one.
-fn letters_apart(one: &str, other: &str) -> usize {
-    let letters = |word: &str| word.bytes().fold(0_u32, |set, it| set | 1 << (it % 32));
-    (letters(one) ^ letters(other)).count_ones() as usize
 }

@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and what the process ends with.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as UsageKind;
@@ -63,6 +64,22 @@ pub(crate) struct Json {
     /// Print JSON, exactly as the daemon answers; an error is {"error": …} on stdout
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Files of MCP clients, in `daemon` and `check`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct McpJson {
+    /// Also read the servers of an MCP client's file (`mcpServers` or `servers`); may be repeated
+    #[arg(long, value_name = "FILE")]
+    mcp_json: Vec<PathBuf>,
+}
+
+impl McpJson {
+    /// The files, wherever the process will be.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        self.mcp_json.iter().map(absolute).collect()
+    }
 }
 
 /// Which servers, in `start`, `stop` and `restart`.

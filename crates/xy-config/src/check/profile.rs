@@ -322,7 +322,7 @@ impl Reader<'_> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{Anywhere, FileText, Loaded, check_all};
+    use super::super::{Anywhere, FileText, Loaded, Texts, check_all};
     use super::*;
 
     fn file(name: &str, text: &str) -> FileText {
@@ -332,7 +332,8 @@ mod tests {
     fn check(text: &str) -> Loaded {
         let servers =
             ["git", "files"].map(|name| file(&format!("servers/{name}.kdl"), "command \"sh\""));
-        check_all(None, &servers, &[file("profiles/work.kdl", text)], &Anywhere)
+        let profiles = &[file("profiles/work.kdl", text)];
+        check_all(None, Texts { servers: &servers, profiles, ..Texts::default() }, &Anywhere)
     }
 
     /// Where and what, of all that is wrong or odd.
@@ -439,7 +440,10 @@ tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
             let closed = ProfileSettings::closed("work", "profiles/work.kdl");
             assert_eq!(*loaded.settings.profiles["work"], closed, "{text}");
         }
-        let odd = check_all(None, &[], &[file("profiles/a b.kdl", "")], &Anywhere);
+        let odd = {
+            let profiles = &[file("profiles/a b.kdl", "")];
+            check_all(None, Texts { profiles, ..Texts::default() }, &Anywhere)
+        };
         assert!(!odd.is_valid() && odd.settings.profiles.is_empty());
     }
 }

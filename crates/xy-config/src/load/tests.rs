@@ -172,3 +172,60 @@ fn profiles_are_read_beside_servers_and_one_that_cannot_be_read_shows_nothing() 
     assert_eq!(loaded.broken, Broken::default(), "no server is the worse for it");
     assert_eq!(loaded.server_files, 1);
 }
+
+/// A home with a file of an MCP client beside it.
+fn with_client(text: &str) -> (Home, PathBuf) {
+    let mut home = Home::new();
+    let file = home.root.path().join("mcp.json");
+    fs::write(&file, text).unwrap();
+    home.paths = home.paths.clone().with_mcp_json(vec![file.clone()]);
+    (home, file)
+}
+
+const CLIENT: &str = "{\"mcpServers\": {\"there\": {\"command\": \"sh\"}}}";
+
+#[test]
+fn servers_of_a_clients_file_stand_beside_those_of_server_files() {
+    let (home, file) = with_client(CLIENT);
+    home.server("here.kdl", GOOD);
+    assert_eq!((home.told().as_str(), home.names()), ("", vec!["here".into(), "there".into()]));
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert_eq!(loaded.server_files, 2);
+    assert_eq!(loaded.settings.servers["there"].source.file, file);
+    assert_eq!(loaded.broken, Broken::default());
+
+    fs::write(&file, CLIENT.replace("there", "moved")).unwrap();
+    assert_eq!(home.names(), ["here", "moved"]);
+}
+
+#[test]
+fn a_clients_file_that_cannot_be_read_is_an_error_that_names_it() {
+    let (home, file) = with_client(CLIENT);
+    let told = || (home.told(), load(&home.paths, &KeptLimits::any()));
+    fs::remove_file(&file).unwrap();
+    assert!(told().0.contains("there is no such file"), "{}", told().0);
+    assert_eq!(told().1.broken, Broken::Every, "whose servers it had is not known");
+
+    fs::create_dir(&file).unwrap();
+    assert!(told().0.contains("this is a folder"), "{}", told().0);
+    fs::remove_dir(&file).unwrap();
+
+    fs::write(&file, [b'{', 0xff]).unwrap();
+    assert!(told().0.contains("line 1 is not UTF-8"), "{}", told().0);
+
+    fs::File::create(&file).unwrap().set_len(MAX_MCP_FILE_BYTES + 1).unwrap();
+    assert!(told().0.contains("the file is larger than 16 MiB"), "{}", told().0);
+    assert!(!told().1.is_valid());
+
+    // Some clients keep much else in theirs.
+    let much = format!("{{\"history\": \"{}\", {}", "x".repeat(3 << 20), &CLIENT[1..]);
+    fs::write(&file, much).unwrap();
+    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+}
+
+#[test]
+fn a_clients_file_that_is_named_twice_is_read_once() {
+    let (mut home, file) = with_client(CLIENT);
+    home.paths = home.paths.clone().with_mcp_json(vec![file.clone(), file]);
+    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+}

@@ -47,7 +47,7 @@ pub(super) fn of_home(paths: &Paths) -> Vec<FileState> {
         &paths.manage_token_file,
         &paths.state_key_file,
     ];
-    all.into_iter().map(|path| state_of(path)).collect()
+    all.into_iter().chain(&paths.mcp_json).map(|path| state_of(path)).collect()
 }
 
 /// The log of a server, and the older ones that there are.

@@ -50,9 +50,15 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         let settings = loaded.settings.servers.get(name).filter(|_| !is_broken).cloned();
         let Some(settings) = settings else {
             return Err(refusal_of(&loaded, &asked, &shown).unwrap_or_else(|| {
+                let is_in_list = daemon.paths.mcp_json.contains(&member.settings.source.file);
+                let cause = if is_in_list {
+                    format!("`{shown}` does not have it any more")
+                } else {
+                    format!("there is no file `{shown}` any more")
+                };
                 CallError::new(ErrorKind::ConfigInvalid, asked)
-                    .cause(format!("there is no file `{shown}` any more"))
-                    .hint("`xy reload` removes servers whose files are gone")
+                    .cause(cause)
+                    .hint("`xy reload` removes servers that no file configures")
             }));
         };
         problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));

@@ -31,6 +31,11 @@ fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallEr
     let name = &member.settings.name;
     let file = &member.settings.source.file;
     let message = format!("server `{name}` was not removed");
+    if daemon.paths.mcp_json.contains(file) {
+        let cause = format!("it stands in `{}`, which xy does not change", file.display());
+        let hint = "remove it there, or set its `disabled` to true, and `xy reload`";
+        return Err(CallError::new(ErrorKind::NotAllowed, message).cause(cause).hint(hint));
+    }
     if !may {
         let cause = format!("its file `{}` would bring it back", daemon.paths.shown(file));
         let hint = "delete the file and `xy reload`, or let `xy remove --persist` do both";

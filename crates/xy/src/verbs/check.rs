@@ -3,7 +3,7 @@
 use serde_json::value::to_raw_value;
 use xy_config::Paths;
 
-use crate::cli::Json;
+use crate::cli::{Json, McpJson};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render::{error, info};
@@ -14,14 +14,19 @@ use crate::render::{error, info};
 /// it is at. Needs no daemon, changes nothing, and exits with 3 if a daemon would not
 /// accept the files.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  xy check && xy reload")]
+#[command(
+    after_help = "Example:\n  xy check && xy reload\n  xy check --mcp-json ~/.cursor/mcp.json"
+)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    mcp_json: McpJson,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let report = xy_daemon::check::report(&Paths::from_env()?);
+    let paths = Paths::from_env()?.with_mcp_json(args.mcp_json.files());
+    let report = xy_daemon::check::report(&paths);
     if args.json.json {
         let json = to_raw_value(&report)
             .map_err(|cause| Failure::internal("the report could not be written", cause))?;

@@ -1,7 +1,9 @@
 //! `xy daemon`: run the daemon, here or in the background.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use xy_daemon::{LogTo, Options};
 use xy_protocol::control::Info;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::cli::Json;
+use crate::cli::{Json, McpJson};
 use crate::clock::Deadline;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::readable;
@@ -27,7 +29,8 @@ const MAX_LAST_WORDS: usize = 64 * 1024;
 /// it logs to the state folder and outlives the terminal. Starts every configured server.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace"
+    after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace\n  \
+        xy daemon --mcp-json ~/.cursor/mcp.json"
 )]
 pub(crate) struct Args {
     /// Run in the background; return once the daemon answers
@@ -36,6 +39,8 @@ pub(crate) struct Args {
     /// Take over from the daemon that runs, without stopping its servers
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    mcp_json: McpJson,
     /// This is the process in the background.
     #[arg(long, hide = true, conflicts_with = "detach")]
     detached: bool,
@@ -44,7 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let paths = Paths::from_env()?;
+    let paths = Paths::from_env()?.with_mcp_json(args.mcp_json.files());
     if args.detach {
         return detach(&paths, args, output);
     }
@@ -76,7 +81,7 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
         return Err(already_there(&other).into());
     }
     let not_started = |cause| Failure::internal("the daemon did not start", cause);
-    let mut child = spawn(args.replace).map_err(not_started)?;
+    let mut child = spawn(args.replace, &paths.mcp_json).map_err(not_started)?;
     let mut last_words = LastWords::of(&mut child);
     let spinner = output.spinner("starting the daemon");
     let came = until_it_answers(&mut child, &paths.control_socket, |moment| {
@@ -96,10 +101,12 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
     }
 }
 
-fn spawn(replace: bool) -> std::io::Result<Child> {
+fn spawn(replace: bool, mcp_json: &[PathBuf]) -> std::io::Result<Child> {
+    let files = mcp_json.iter().flat_map(|file| [OsStr::new("--mcp-json"), file.as_os_str()]);
     this_program()?
         .args(["daemon", "--detached"])
         .args(replace.then_some("--replace"))
+        .args(files)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

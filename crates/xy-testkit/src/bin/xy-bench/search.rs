@@ -14,7 +14,8 @@ use super::{median, now, row, say};
 const TOOLS: usize = 10_000;
 const BUILDS: usize = 5;
 const UPDATES: usize = 50;
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 21;
+const SLOWEST: usize = 3;
 
 /// A share of the words of a made-up tool is another word of the set.
 const VARIED: u64 = 4;
@@ -45,7 +46,9 @@ fn quality(set: &Set) {
     tell("held out", |it| it.is_held_out);
     say("budget: recall@5 >= 0.95, MRR >= 0.80, over all queries");
     say("not among the first five, of those tuned to:");
-    missed.iter().for_each(|line| say(&format!("  {line}")));
+    for line in missed {
+        say(&format!("  {line}"));
+    }
 }
 
 /// What was tried, one on top of the other, and what each is worth at the end.
@@ -146,17 +149,25 @@ fn speed(set: &Set) {
     row("one server's tools are replaced", &micros(median(times)), None, "");
 
     let mut scope = Scope::default();
-    let mut times = Vec::new();
-    for query in (0..ROUNDS).flat_map(|_| &set.queries) {
+    let mut once = |query: &Query| {
         let began = now();
         let found = index.search_within(&mut scope, &query.text, 10, |_, _| true).len();
-        times.push(began.elapsed());
+        let took = began.elapsed();
         assert!(found > 0, "{} finds something", query.text);
-    }
+        took
+    };
+    // The median of each, so that what else the machine does is not a property of a query.
+    let mut times: Vec<(Duration, &str)> = set
+        .queries
+        .iter()
+        .map(|query| (median((0..ROUNDS).map(|_| once(query)).collect()), query.text.as_str()))
+        .collect();
     times.sort();
-    row("a query, p50", &micros(times[times.len() / 2]), None, "");
-    row("a query, p99", &micros(times[times.len() * 99 / 100]), None, "<= 1 ms");
-    row("a query, the slowest", &micros(times[times.len() - 1]), None, "");
+    row("a query, p50", &micros(times[times.len() / 2].0), None, "");
+    row("a query, p99", &micros(times[times.len() * 99 / 100].0), None, "<= 1 ms");
+    for (time, query) in times.iter().rev().take(SLOWEST) {
+        row(&format!("slowest: {query}"), &micros(*time), None, "");
+    }
 }
 
 fn micros(time: Duration) -> String {

@@ -1,0 +1,104 @@
+//! Servers that stand in the file of an MCP client, read in place.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use support::{ask, home, refused, running, status};
+use xy_testkit::{Home, is_alive};
+
+/// Writes the file of a client with these servers, each a program that only lives.
+fn write_client(home: &Home, names: &[&str]) -> PathBuf {
+    let program = home.program("xy-test-sleep-server");
+    let one = |name: &&str| ((*name).to_owned(), json!({"command": program, "env": {"N": 1}}));
+    let servers: serde_json::Map<String, Value> = names.iter().map(one).collect();
+    let file = home.root().join("mcp.json");
+    home.expect_left("mcp.json");
+    fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("a folder of ours");
+    // They speak no MCP.
+    home.write_config("xy.kdl", "defaults { ready { probe \"process\" } }\n");
+    file
+}
+
+fn named(home: &Home) -> Vec<String> {
+    let listed = ask(home, "list", Value::Null);
+    let name = |it: &Value| it["name"].as_str().unwrap_or_default().to_owned();
+    listed.as_array().into_iter().flatten().map(name).collect()
+}
+
+#[test]
+fn servers_of_a_clients_file_live_beside_those_of_server_files_and_follow_it() {
+    let home = home();
+    home.server("here", &support::sleeper(&home));
+    let file = write_client(&home, &["kept", "gone"]);
+    home.daemon_with(&["--mcp-json", file.to_str().unwrap()]);
+    let (here, kept, gone) =
+        (running(&home, "here"), running(&home, "kept"), running(&home, "gone"));
+    assert_eq!(status(&home, "kept")["config_file"], file.to_str().unwrap());
+
+    write_client(&home, &["kept", "new"]);
+    let reloaded = ask(&home, "reload", Value::Null);
+    assert_eq!((&reloaded["added"], &reloaded["removed"]), (&json!(["new"]), &json!(["gone"])));
+    assert_eq!((running(&home, "here"), running(&home, "kept")), (here, kept));
+    running(&home, "new");
+    assert!(!is_alive(gone));
+
+    // A file that is half written changes nothing.
+    fs::write(&file, "{\"mcpServers\": {").unwrap();
+    let error = refused(&home, "reload", Value::Null);
+    assert!(error.to_string().contains("this is not JSON"), "{error}");
+    fs::remove_file(&file).unwrap();
+    let error = refused(&home, "reload", Value::Null);
+    assert!(error.to_string().contains("there is no such file"), "{error}");
+    assert_eq!(named(&home), ["here", "kept", "new"]);
+    assert_eq!(running(&home, "kept"), kept);
+    home.finish();
+}
+
+#[test]
+fn a_clients_file_is_never_changed_or_deleted() {
+    let home = home();
+    let file = write_client(&home, &["theirs"]);
+    let before = fs::read(&file).unwrap();
+    home.daemon_with(&["--mcp-json", file.to_str().unwrap()]);
+    let pid = running(&home, "theirs");
+    for persist in [true, false] {
+        let error = refused(&home, "remove", json!({"name": "theirs", "persist": persist}));
+        assert!(error.to_string().contains("which xy does not change"), "{error}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(running(&home, "theirs"), pid);
+    home.finish();
+}
+
+#[test]
+fn a_detached_daemon_finds_a_file_that_was_named_from_another_folder() {
+    let home = home();
+    write_client(&home, &["theirs"]);
+    let mut command = home.command(&["daemon", "--detach", "--mcp-json", "mcp.json"]);
+    assert!(command.current_dir(home.root()).output().unwrap().status.success());
+    running(&home, "theirs");
+    assert!(home.xy(&["shutdown"]).code == 0);
+    home.finish();
+}
+
+#[test]
+fn check_reads_a_clients_file_without_a_daemon() {
+    let home = home();
+    let file = write_client(&home, &["a", "b"]);
+    let file = file.to_str().unwrap();
+    let report = home.xy_json(&["check", "--mcp-json", file]);
+    assert_eq!(
+        (&report["valid"], &report["servers"], &report["files"]),
+        (&json!(true), &json!(2), &json!(1))
+    );
+
+    fs::write(file, "{\n \"mcpServers\": {\"a\": {\"command\": 5}, \"b\": {}}\n}").unwrap();
+    let told = home.xy(&["check", "--mcp-json", file]);
+    assert_eq!(told.code, 3);
+    assert!(told.stdout.contains("`command` must be text, not a number"), "{}", told.stdout);
+    assert!(told.stdout.contains("nothing says what server `b` is"), "{}", told.stdout);
+    home.finish();
+}
