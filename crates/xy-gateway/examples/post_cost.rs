@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use xy_gateway::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To};
-use xy_gateway::http::{Auth, HttpRules, HttpStatus, Token, serve};
+use xy_gateway::http::{Auth, HttpRules, HttpStatus, Secret, Token, serve};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const ANSWER: &[u8] =
@@ -84,7 +84,8 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
         let addr = |listener: &TcpListener| listener.local_addr().expect("it is bound");
         addrs.send((addr(&bare), addr(&door))).expect("somebody waits");
         tokio::task::spawn_local(answer_bare(bare));
-        let token = Token { secret: TOKEN.to_owned(), may_manage: false, only: None };
+        let secret = Secret::Plain(TOKEN.to_owned());
+        let token = Token { id: 1, secret, may_manage: false, profile: None };
         let rules = HttpRules {
             auth: Auth::Tokens(vec![token]),
             sessions_max: 8,
@@ -93,7 +94,9 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
             idle: Duration::from_secs(600),
             allowed_hosts: Vec::new(),
         };
-        serve(door, Rc::new(AtOnce), rules, Rc::new(AtOnce), std::future::pending()).await;
+        let (_, made) = tokio::sync::watch::channel(std::sync::Arc::default());
+        let pending = std::future::pending();
+        serve(door, Rc::new(AtOnce), (rules, made), Rc::new(AtOnce), pending).await;
     };
     LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
 }
