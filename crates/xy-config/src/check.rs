@@ -362,8 +362,9 @@ impl Checker<'_> {
                 let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
                 let read = profile::read(&mut reader, &nodes, stem);
                 if !problems.has_errors() {
-                    let names = server_files.iter().filter_map(|it| it.path.file_stem()?.to_str());
-                    problems.extend(profile::check_servers(&file, &read, names));
+                    let stems = server_files.iter().filter_map(|it| it.path.file_stem()?.to_str());
+                    let names: Vec<&str> = stems.collect();
+                    problems.extend(profile::check_servers(&file, &read, &names));
                     profile = read;
                 }
             }

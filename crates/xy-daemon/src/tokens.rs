@@ -104,13 +104,15 @@ impl Tokens {
         }
         let random = || http::random_token().map_err(|cause| failed(not_made(), &cause));
         let (token, id) = (random()?, random()?);
+        #[expect(clippy::disallowed_methods, reason = "for people to read")]
+        let made_at = Timestamp::from(SystemTime::now());
         let stored = Stored {
             name: ask.name.clone(),
             id: u64::from_str_radix(&id[..16], 16).unwrap_or_default().max(FIRST_ID),
             sha256: hex(&http::digest(token.as_bytes())),
             profile: ask.profile.clone(),
             manage: ask.manage,
-            made_at: Timestamp::from(SystemTime::now()),
+            made_at,
         };
         let mut all = self.all.clone();
         all.push(stored);

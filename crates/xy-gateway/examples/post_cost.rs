@@ -8,12 +8,11 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use xy_gateway::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To};
@@ -87,7 +86,6 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
         tokio::task::spawn_local(answer_bare(bare));
         let secret = Secret::Plain(TOKEN.to_owned());
         let token = Token { id: 1, secret, may_manage: false, profile: None };
-        let (_tokens, tokens) = watch::channel(Arc::default());
         let rules = HttpRules {
             auth: Auth::Tokens(vec![token]),
             sessions_max: 8,
@@ -96,8 +94,9 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
             idle: Duration::from_secs(600),
             allowed_hosts: Vec::new(),
         };
-        serve(door, Rc::new(AtOnce), (rules, tokens), Rc::new(AtOnce), std::future::pending())
-            .await;
+        let (_, made) = tokio::sync::watch::channel(std::sync::Arc::default());
+        let pending = std::future::pending();
+        serve(door, Rc::new(AtOnce), (rules, made), Rc::new(AtOnce), pending).await;
     };
     LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
 }

@@ -143,15 +143,12 @@ impl Item {
             serde_json::from_str(&self.raw).unwrap_or_default(); // It was read before.
         let mut edits = Edits::of(self.raw.as_bytes());
         let (name, description) = (names::quoted(name), names::quoted(description));
-        match fields.get("description") {
-            Some(written) => {
-                edits.replace(&self.raw[self.at.clone()], name);
-                edits.replace(written.get(), description);
-            }
-            None => {
-                let both = format!(r#"{name},"description":{description}"#);
-                edits.replace(&self.raw[self.at.clone()], both);
-            }
+        let here = &self.raw[self.at.clone()];
+        if let Some(written) = fields.get("description") {
+            edits.replace(here, name);
+            edits.replace(written.get(), description);
+        } else {
+            edits.replace(here, format!(r#"{name},"description":{description}"#));
         }
         String::from_utf8_lossy(&edits.to_vec()).into()
     }

@@ -119,7 +119,7 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
             hub.set_profiles(&profiles);
             drop(reply.send(Ok(())));
         }
-        Question::Search { ask, reply } => drop(reply.send(search(&hub, &ask))),
+        Question::Search { ask, reply } => drop(reply.send(Ok(search(&hub, &ask)))),
         Question::Explain { ask, reply } => drop(reply.send(hub.explain(&ask))),
         Question::Numbers { reply } => {
             let mut numbers = String::new();
@@ -204,7 +204,7 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
 }
 
 /// Tools by what they do, for who may see all of them.
-fn search(hub: &Rc<Hub>, ask: &Search) -> Result<FoundTools, CallError> {
+fn search(hub: &Rc<Hub>, ask: &Search) -> FoundTools {
     let scope = ask.profile.as_deref().and_then(|profile| hub.scope(profile));
     let (limit, server) = (ask.limit.unwrap_or(DEFAULT_HITS), ask.server.as_deref());
     let found = hub.find_any(scope.as_ref(), &ask.query, limit, server);
@@ -212,7 +212,7 @@ fn search(hub: &Rc<Hub>, ask: &Search) -> Result<FoundTools, CallError> {
         let FoundTool { name, server, description, score } = it;
         FoundEntry { name, server, description, score }
     };
-    Ok(FoundTools { tools: found.into_iter().map(entry).collect() })
+    FoundTools { tools: found.into_iter().map(entry).collect() }
 }
 
 async fn call(

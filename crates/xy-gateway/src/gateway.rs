@@ -29,7 +29,7 @@ use crate::bridge::hold::Parked;
 use crate::control::Control;
 use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
-use crate::http::{self, HttpRules, ListenState, Token, listen_patiently};
+use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
 use crate::server::{ADVICE, Standing};
@@ -81,7 +81,7 @@ pub struct Parts {
     /// Where clients come in over HTTP, if they may.
     pub http: Option<(SocketAddr, HttpRules)>,
     /// The tokens that let them in beside those of the rules.
-    pub tokens: watch::Receiver<Arc<Vec<Token>>>,
+    pub tokens: Made,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
     /// Where manifests are kept.
@@ -359,7 +359,7 @@ async fn answer_questions(hub: Rc<Hub>, mut asked: mpsc::Receiver<Question>) {
 }
 
 async fn serve_http(
-    http: Option<(SocketAddr, HttpRules, watch::Receiver<Arc<Vec<Token>>>)>,
+    http: Option<(SocketAddr, HttpRules, Made)>,
     hub: Rc<Hub>,
     state: watch::Sender<Option<ListenState>>,
     closed: oneshot::Receiver<()>,

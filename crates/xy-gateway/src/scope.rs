@@ -66,6 +66,9 @@ pub(crate) struct Look<'s> {
     pub(crate) is_listed: bool,
 }
 
+/// Whether any server has an item of a kind of which a server's name and its own fit.
+pub(crate) type Has<'h> = dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool + 'h;
+
 impl Scope {
     pub(crate) fn new(settings: Arc<ProfileSettings>) -> Self {
         let overrides = settings.overrides.iter().enumerate();
@@ -205,11 +208,7 @@ impl Scope {
 
     /// The lines that are about nothing there is. `has` says whether any server has an item
     /// of a kind that fits.
-    pub(crate) fn idle_lines(
-        &self,
-        servers: &[&str],
-        has: &dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool,
-    ) -> Vec<(u32, String)> {
+    pub(crate) fn idle_lines(&self, servers: &[&str], has: &Has<'_>) -> Vec<(u32, String)> {
         let mut idle = Vec::new();
         let settings = &*self.settings;
         for pattern in settings.servers.iter().chain(&settings.deny_servers) {
@@ -233,43 +232,10 @@ impl Scope {
             }
         }
         for block in &settings.blocks {
-            self.idle_in_block(block, servers, has, &mut idle);
+            idle_in_block(block, servers, has, &mut idle);
         }
         idle.sort();
         idle
-    }
-
-    fn idle_in_block(
-        &self,
-        block: &ServerBlock,
-        servers: &[&str],
-        has: &dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool,
-        idle: &mut Vec<(u32, String)>,
-    ) {
-        if !servers.iter().any(|it| block.server.matches(it)) {
-            let problem = format!("no server is named `{}`", block.server.text);
-            return idle.push((block.server.line, problem));
-        }
-        let kinds: [(&[Kind], &str); 3] = [
-            (&[Kind::Tools], "tool"),
-            (&[Kind::Prompts], "prompt"),
-            (&[Kind::Resources, Kind::Templates], "resource"),
-        ];
-        for (kinds, what) in kinds {
-            let filter = filter_of(block, kinds[0]);
-            for pattern in filter.allow.iter().chain(&filter.deny) {
-                let fits = |server: &str, name: &str| {
-                    block.server.matches(server) && pattern.matches(name)
-                };
-                // What a template makes is not known.
-                let is_there = kinds.iter().any(|kind| has(*kind, &fits));
-                if !is_there && (what != "resource" || pattern.is_plain()) {
-                    let problem =
-                        format!("no {what} of `{}` is named `{}`", block.server.text, pattern.text);
-                    idle.push((pattern.line, problem));
-                }
-            }
-        }
     }
 
     fn is_pinned(&self, shown: &str, server: &str, name: &str) -> bool {
@@ -279,6 +245,38 @@ impl Scope {
 
     fn blocks_of<'s>(&'s self, server: &'s str) -> impl Iterator<Item = &'s ServerBlock> {
         self.settings.blocks.iter().filter(move |it| it.server.matches(server))
+    }
+}
+
+/// Adds the lines of a block that are about nothing there is.
+fn idle_in_block(
+    block: &ServerBlock,
+    servers: &[&str],
+    has: &Has<'_>,
+    idle: &mut Vec<(u32, String)>,
+) {
+    if !servers.iter().any(|it| block.server.matches(it)) {
+        let problem = format!("no server is named `{}`", block.server.text);
+        return idle.push((block.server.line, problem));
+    }
+    let kinds: [(&[Kind], &str); 3] = [
+        (&[Kind::Tools], "tool"),
+        (&[Kind::Prompts], "prompt"),
+        (&[Kind::Resources, Kind::Templates], "resource"),
+    ];
+    for (kinds, what) in kinds {
+        let filter = filter_of(block, kinds[0]);
+        for pattern in filter.allow.iter().chain(&filter.deny) {
+            let fits =
+                |server: &str, name: &str| block.server.matches(server) && pattern.matches(name);
+            // What a template makes is not known.
+            let is_there = kinds.iter().any(|kind| has(*kind, &fits));
+            if !is_there && (what != "resource" || pattern.is_plain()) {
+                let problem =
+                    format!("no {what} of `{}` is named `{}`", block.server.text, pattern.text);
+                idle.push((pattern.line, problem));
+            }
+        }
     }
 }
 

@@ -199,6 +199,10 @@ mod tests {
         assert_eq!(names(Kind::Tools, true), all);
         assert!(names(Kind::Tools, false).is_empty() && names(Kind::Prompts, true).is_empty());
         assert!(all.iter().all(|name| is_own(name)));
+        // No profile gives their names to others.
+        let mut reserved: Vec<&str> = xy_config::profile::OWN_TOOLS.to_vec();
+        reserved.retain(|name| !crate::client::ask::find::is_one(name));
+        assert_eq!(reserved, all);
         assert!(!is_own("a__add_server") && !is_own(""));
     }
 

@@ -94,19 +94,20 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
 }
 
 /// Says which lines are about servers that nobody has.
-pub(super) fn check_servers<'s>(
+pub(super) fn check_servers(
     file: &Arc<SourceFile>,
     profile: &ProfileSettings,
-    known: impl Iterator<Item = &'s str> + Clone,
+    known: &[&str],
 ) -> Vec<Problem> {
     let mut odd = Vec::new();
     let mut check = |pattern: &Pattern, server: &str| {
         let server = Pattern { text: server.to_owned(), line: pattern.line };
-        if known.clone().any(|name| server.matches(name)) {
+        if known.iter().any(|name| server.matches(name)) {
             return;
         }
         let message = format!("no server is named {}", quote(&server.text));
-        let meant = nearest(&server.text, known.clone()).map(|it| format!("did you mean `{it}`?"));
+        let meant =
+            nearest(&server.text, known.iter().copied()).map(|it| format!("did you mean `{it}`?"));
         let at = At::of_line(file, pattern.line, &pattern.text);
         odd.push(Problem::warning(&at, message).suggest_some(meant));
     };

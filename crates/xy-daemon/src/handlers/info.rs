@@ -20,7 +20,7 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
         config_dir: daemon.paths.config_dir.display().to_string(),
         state_dir: daemon.paths.state_dir.display().to_string(),
         journal_problem: daemon.journal.problem(),
-        warnings: daemon.desk().map(|desk| desk.warnings()).unwrap_or_default(),
+        warnings: daemon.desk().map(xy_gateway::Desk::warnings).unwrap_or_default(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),
         servers: roster.len(),
         running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),

@@ -149,9 +149,10 @@ fn explained(scope: Option<&Scope>, kind: Kind, meant: Meant, basis: Explained) 
     let decision = scope.decide(kind, &server, &item);
     let look = scope.look(kind, &server, &item);
     let is_taken = decision.shown && look.is_none();
-    let (why, line) = match is_taken {
-        true => ("another tool has its name here", scope.line_of_name(&server, &item)),
-        false => (decision.why, decision.line),
+    let (why, line) = if is_taken {
+        ("another tool has its name here", scope.line_of_name(&server, &item))
+    } else {
+        (decision.why, decision.line)
     };
     let look = look.filter(|_| decision.shown);
     Explained {

@@ -225,12 +225,12 @@ async fn a_token_that_is_removed_ends_what_was_begun_with_it_and_nothing_else() 
             request.with("authorization", &format!("Bearer {token}"))
         };
         let mut client = world.client().await;
-        let begin = Request::post("/mcp", INITIALIZE);
-        assert_eq!(client.ask(&with(begin, "made")).await.status, 401);
+        let hello = || Request::post("/mcp", INITIALIZE);
+        assert_eq!(client.ask(&with(hello(), "made")).await.status, 401);
         world.door.let_in(&[token("made", false)]);
-        let begun = client.ask(&with(Request::post("/mcp", INITIALIZE), "made")).await;
+        let begun = client.ask(&with(hello(), "made")).await;
         let made = begun.header("mcp-session-id").unwrap().to_owned();
-        let begun = client.ask(&with(Request::post("/mcp", INITIALIZE), "alpha")).await;
+        let begun = client.ask(&with(hello(), "alpha")).await;
         let alpha = begun.header("mcp-session-id").unwrap().to_owned();
         let (mut waiting, mut visiting) = (world.client().await, world.client().await);
         waiting.send(with(Request::call(&made, 1, "wait", "[]"), "made").text().as_bytes()).await;
