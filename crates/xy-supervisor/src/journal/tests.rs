@@ -171,6 +171,11 @@ async fn no_file_grows_beyond_its_bound_and_the_newest_are_kept() {
     for number in 0..1600 {
         stage.tell("a", Reason::Unfit(format!("{number} {long}")));
         heard(&mut following).await;
+        if number % 50 == 49 {
+            // A slow disk costs entries, which is not what this is about.
+            let last = || file::read(&stage.file()).0.last().map(|it| it.seq);
+            until_so(|| last() == Some(number + 1)).await;
+        }
     }
     keeper.end().await;
     for file in [stage.file(), file::older(&stage.file())] {
