@@ -106,8 +106,8 @@ fn clients(status: &ServerStatus) -> Option<String> {
         let name = if it.name.is_empty() { "(no name)".into() } else { safe_text(&it.name) };
         if it.count == 1 { name.into_owned() } else { format!("{name} × {}", it.count) }
     };
-    let names: Vec<String> = shared.clients.iter().map(named).collect();
-    (total > 0).then(|| format!("{total}: {}", names.join(", ")))
+    let all: Vec<String> = shared.clients.iter().map(named).collect();
+    (total > 0).then(|| format!("{total}: {}", all.join(", ")))
 }
 
 /// What one that lives somewhere else has not is left out.
