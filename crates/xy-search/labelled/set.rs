@@ -23,6 +23,8 @@ pub(crate) struct Query {
 pub(crate) struct Set {
     pub(crate) servers: Vec<(String, Vec<Document>)>,
     pub(crate) queries: Vec<Query>,
+    /// Queries that were written after everything was frozen.
+    pub(crate) fresh: Vec<Query>,
 }
 
 /// How well queries were answered.
@@ -53,12 +55,10 @@ impl Set {
             .map(|it| it.expect("a folder of ours").path())
             .collect();
         files.sort();
-        let queries =
-            fs::read_to_string(folder.join("queries.txt")).expect("the queries are there");
-        let lines = queries.lines().filter(|line| !line.starts_with('#')).enumerate();
         Self {
             servers: files.iter().map(|file| read_server(file)).collect(),
-            queries: lines.map(|(number, line)| read_query(number, line)).collect(),
+            queries: read_queries(&folder.join("queries.txt")),
+            fresh: read_queries(&folder.join("fresh.txt")),
         }
     }
 
@@ -73,31 +73,39 @@ impl Set {
 
     /// Asks the queries of one part, and counts.
     pub(crate) fn measure(&self, index: &Index, part: impl Fn(&Query) -> bool) -> Figures {
-        let queries: Vec<&Query> = self.queries.iter().filter(|it| part(it)).collect();
-        let (mut recall, mut reciprocal_rank, mut missed) = (0.0, 0.0, Vec::new());
-        for query in &queries {
-            let names: Vec<&str> =
-                index.search(&query.text, 100, |_, _| true).iter().map(|it| it.name).collect();
-            let is_right = |name: &&&str| query.right.iter().any(|it| it == **name);
-            let found = names.iter().take(WITHIN).filter(is_right).count();
-            let most = query.right.len().min(WITHIN);
-            recall += share(found, most);
-            let place = names.iter().position(|name| is_right(&name));
-            reciprocal_rank += place.map_or(0.0, |place| share(1, place + 1));
-            if found == 0 {
-                let place = place.map_or("nowhere".to_owned(), |it| format!("at place {}", it + 1));
-                let (right, best) = (query.right.join(" or "), names.first().unwrap_or(&"nothing"));
-                missed.push(format!("{:?}: {right} stands {place}, first is {best}", query.text));
-            }
+        measure(index, &self.queries.iter().filter(|it| part(it)).collect::<Vec<_>>())
+    }
+
+    /// Asks the queries that were written last, and counts.
+    pub(crate) fn measure_fresh(&self, index: &Index) -> Figures {
+        measure(index, &self.fresh.iter().collect::<Vec<_>>())
+    }
+}
+
+fn measure(index: &Index, queries: &[&Query]) -> Figures {
+    let (mut recall, mut reciprocal_rank, mut missed) = (0.0, 0.0, Vec::new());
+    for query in queries {
+        let names: Vec<&str> =
+            index.search(&query.text, 100, |_, _| true).iter().map(|it| it.name).collect();
+        let is_right = |name: &&&str| query.right.iter().any(|it| it == **name);
+        let found = names.iter().take(WITHIN).filter(is_right).count();
+        let most = query.right.len().min(WITHIN);
+        recall += share(found, most);
+        let place = names.iter().position(|name| is_right(&name));
+        reciprocal_rank += place.map_or(0.0, |place| share(1, place + 1));
+        if found == 0 {
+            let place = place.map_or("nowhere".to_owned(), |it| format!("at place {}", it + 1));
+            let (right, best) = (query.right.join(" or "), names.first().unwrap_or(&"nothing"));
+            missed.push(format!("{:?}: {right} stands {place}, first is {best}", query.text));
         }
-        let count = queries.len();
-        Figures {
-            queries: count,
-            hits: share(count - missed.len(), count),
-            recall: recall * share(1, count),
-            reciprocal_rank: reciprocal_rank * share(1, count),
-            missed,
-        }
+    }
+    let count = queries.len();
+    Figures {
+        queries: count,
+        hits: share(count - missed.len(), count),
+        recall: recall * share(1, count),
+        reciprocal_rank: reciprocal_rank * share(1, count),
+        missed,
     }
 }
 
@@ -116,6 +124,12 @@ fn read_server(file: &Path) -> (String, Vec<Document>) {
     };
     let documents = tools.iter().map(document).collect();
     (server, documents)
+}
+
+fn read_queries(file: &Path) -> Vec<Query> {
+    let text = fs::read_to_string(file).expect("the queries are there");
+    let lines = text.lines().filter(|line| !line.starts_with('#')).enumerate();
+    lines.map(|(number, line)| read_query(number, line)).collect()
 }
 
 fn read_query(number: usize, line: &str) -> Query {
