@@ -104,16 +104,7 @@ pub(crate) fn not_started() -> CallError {
 }
 
 async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
-    paths.check_socket().map_err(|cause| not_started().cause(cause))?;
-    files::make_folders(&paths).map_err(|error| no_files(&error))?;
-    check_not_inside(&paths)?;
-    check_switched_on()?;
-    if replace {
-        takeover::ask(&paths).await?;
-    }
-    let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
-    let lock = Lock::take_within(wait, &paths.lock_file).await;
-    let _lock = lock.map_err(|error| no_files(&error))?;
+    let _lock = take_place(&paths, replace).await?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
     let _signs = Signs::put(&paths);
@@ -223,6 +214,19 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
     }
     daemon.ending.send_replace(Ending::HandedOver);
     Ok(Ending::HandedOver)
+}
+
+/// Has everything ready that a daemon needs before it is one, and is the only one.
+async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
+    paths.check_socket().map_err(|cause| not_started().cause(cause))?;
+    files::make_folders(paths).map_err(|error| no_files(&error))?;
+    check_not_inside(paths)?;
+    check_switched_on()?;
+    if replace {
+        takeover::ask(paths).await?;
+    }
+    let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
+    Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))
 }
 
 /// A daemon below one of its own servers would end itself with that server.
