@@ -58,7 +58,9 @@ fn told(it: &Explained) -> String {
         (false, _) => "hidden",
     };
     let mut text = format!("{what} {name} in profile {profile}: {verdict}\n");
-    let mut say = |label: &str, words: &str| text += &format!("  {label}: {}\n", safe_text(words));
+    let mut say = |label: &str, words: &str| {
+        text.extend(["  ", label, ": ", &*safe_text(words), "\n"]);
+    };
     say("because", &it.why);
     match (&it.file, it.line) {
         (Some(file), Some(line)) => say("at", &format!("{file}:{line}")),
