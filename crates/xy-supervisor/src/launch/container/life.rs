@@ -342,7 +342,7 @@ impl Driver {
                     self.tell(News::LogTrouble(problem)).await;
                 }
                 Turn::Cut(carrier, cut) => {
-                    if self.on_cut(carrier, &cut) {
+                    if self.on_cut(carrier, &cut).await {
                         break;
                     }
                 }
@@ -462,13 +462,14 @@ impl Driver {
     }
 
     /// The stream is cut, or the container has ended. `true` once nothing more is waited for.
-    fn on_cut(&mut self, carrier: Box<Carrier>, cut: &Cut) -> bool {
+    async fn on_cut(&mut self, carrier: Box<Carrier>, cut: &Cut) -> bool {
+        self.carrier = Some(carrier);
         if self.fate.is_some() {
-            drop(carrier); // Whoever speaks with it sees that there is no more.
+            // Whoever speaks with it sees that there is no more.
+            self.hear_the_rest().await;
             self.dues.retain(|(_, it)| *it != Due::Rest);
             return self.end_line();
         }
-        self.carrier = Some(carrier);
         self.was_doubtful |= cut.is_doubtful;
         let is_short = self.carried_since.elapsed() < LEAST_STREAM;
         self.short_streams = if is_short { self.short_streams + 1 } else { 0 };

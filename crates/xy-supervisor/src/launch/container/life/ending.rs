@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::super::engine::is_gone;
 use super::super::fate::Fate;
-use super::super::{create, faults};
+use super::super::{create, faults, missed};
 use super::{Driver, Due, WRITTEN_WITHIN};
 use crate::launch::News;
 use crate::lifecycle::Exit;
@@ -51,11 +51,35 @@ impl Driver {
             Fate::Lost(why) => self.unfit(why.clone()).await,
         }
         self.fate = Some(fate);
-        self.carrier = None;
         if self.carrying.is_some() {
             self.wait_for(REST_WITHIN, Due::Rest); // The rest of its output is on its way.
-        } else if self.end_line() {
+            return;
+        }
+        self.hear_the_rest().await;
+        if self.end_line() {
             self.wait_for(Duration::ZERO, Due::LastWords);
+        }
+    }
+
+    /// Its stream is over, and so is it. Podman may hang up before all that was said has come;
+    /// what it has kept is whole.
+    pub(super) async fn hear_the_rest(&mut self) {
+        let Some(mut carrier) = self.carrier.take() else { return };
+        if !self.engine.closes_stdin || !matches!(self.fate, Some(Fate::Ended(_))) {
+            return;
+        }
+        let (engine, id, place) = (self.engine.clone(), self.id.clone(), carrier.counter.heard());
+        let rest = async {
+            let missed = missed::read(&engine, &id, place).await.map_err(|why| why.to_string())?;
+            carrier.make_good(missed).await;
+            Ok::<_, String>(())
+        };
+        match timeout(REST_WITHIN, rest).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => {
+                tracing::warn!(server = %self.order.key, why, "its last words may be missing");
+            }
+            Err(_) => tracing::warn!(server = %self.order.key, "its last words may be missing"),
         }
     }
 
