@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use xy_search::{Document, Index, Tuning};
 
-/// Every third query is held out: nothing was tuned to it.
+/// Every third query is held out: no miss among these was looked at.
 const HELD_OUT: usize = 3;
 
 /// How many hits count.

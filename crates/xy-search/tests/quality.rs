@@ -36,7 +36,7 @@ fn what_users_ask_for_is_among_the_first_five() {
     expect(|_| true, 0.95, 0.8);
 }
 
-/// Nothing was tuned to these: what strangers ask for is found about as well.
+/// No miss among these was looked at; but see `docs/design/search.md`.
 #[test]
 fn queries_that_were_held_out_are_answered_nearly_as_well() {
     expect(|it| it.is_held_out, 0.9, 0.8);
