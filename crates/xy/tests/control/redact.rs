@@ -13,6 +13,8 @@ pub(crate) fn redact(home: &Home, text: &str) -> String {
     let keys = [
         "\"pid\":",
         "\"uptime_secs\":",
+        "\"memory_bytes\":",
+        "\"cpu_ms\":",
         "\"in_ms\":",
         "\"subscription_id\":",
         "has no stream ",
