@@ -525,6 +525,24 @@ mod tests {
                 timeout_ms: None,
                 id: Some(JsonText::read("\"x\"").unwrap()),
             }),
+            Request::TokenAdd(TokenAdd {
+                name: "a".into(),
+                profile: Some("p".into()),
+                manage: true,
+            }),
+            Request::TokenList,
+            Request::TokenRemove(ByName { name: "a".into() }),
+            Request::Explain(Explain {
+                profile: "p".into(),
+                name: "a__b".into(),
+                kind: ItemKind::Prompt,
+            }),
+            Request::Search(Search {
+                query: "read a file".into(),
+                limit: Some(3),
+                server: Some("a".into()),
+                profile: None,
+            }),
             Request::SelfTest(SelfTest { repair: false }),
             Request::Diagnostics,
             Request::Check,
@@ -557,6 +575,11 @@ mod tests {
         tools {"server":"a"}
         call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
         request {"server":"a","method":"ping","params":[],"id":"x"}
+        token_add {"name":"a","profile":"p","manage":true}
+        token_list 
+        token_remove {"name":"a"}
+        explain {"profile":"p","name":"a__b","kind":"prompt"}
+        search {"query":"read a file","limit":3,"server":"a"}
         self_test {"repair":false}
         diagnostics 
         check 
