@@ -59,7 +59,8 @@ impl Tokens {
     pub(crate) fn read(file: PathBuf) -> Self {
         let all = match read_bounded(&file, MAX_FILE) {
             Ok(text) => parse(&text).unwrap_or_else(|problem| {
-                tracing::warn!("{}", put_aside(&file, &problem));
+                let told = put_aside(&file, &problem); // Also where nobody logs.
+                tracing::warn!("{told}");
                 Vec::new()
             }),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
