@@ -575,6 +575,11 @@ mod tests {
         tools {"server":"a"}
         call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
         request {"server":"a","method":"ping","params":[],"id":"x"}
+        token_add {"name":"a","profile":"p","manage":true}
+        token_list 
+        token_remove {"name":"a"}
+        explain {"profile":"p","name":"a__b","kind":"prompt"}
+        search {"query":"q","limit":3,"server":"a"}
         self_test {"repair":false}
         diagnostics 
         check 
