@@ -72,7 +72,9 @@ fn plain(home: &Home, text: &str) -> String {
             _ if is_hour(word) => "[hour]",
             _ => word,
         });
-        squeezed(&words.collect::<Vec<_>>().join(" ")) + "\n"
+        let line = squeezed(&words.collect::<Vec<_>>().join(" "));
+        // How much a server uses is up to the machine, and whether that is told.
+        if line.trim_start().starts_with("uses ") { String::new() } else { line + "\n" }
     });
     lines.collect()
 }

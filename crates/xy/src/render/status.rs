@@ -79,12 +79,16 @@ fn instances(status: &ServerStatus) -> Option<String> {
 
 /// Memory and the processors' time, as far as they are known.
 fn used(instance: &InstanceEntry) -> Option<String> {
-    let memory =
-        instance.memory_bytes.map(|bytes| format!("{} of memory", Size(bytes >> 20 << 20)));
-    let cpu =
-        instance.cpu_ms.map(|ms| format!("{:.1}s of CPU", Duration::from_millis(ms).as_secs_f64()));
-    let all: Vec<String> = memory.into_iter().chain(cpu).collect();
+    let memory = instance.memory_bytes.map(|bytes| format!("{} of memory", rounded(bytes)));
+    let time = |ms| format!("{:.1}s of CPU", Duration::from_millis(ms).as_secs_f64());
+    let all: Vec<String> = memory.into_iter().chain(instance.cpu_ms.map(time)).collect();
     (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// To the megabyte, or to less if it is less: nobody wants to know more.
+fn rounded(bytes: u64) -> Size {
+    let unit = if bytes >= 1 << 20 { 20 } else { 10 };
+    Size(bytes >> unit << unit)
 }
 
 /// What all instances use together.
@@ -257,6 +261,7 @@ mod tests {
         assert_eq!(instances(&status), None);
         assert_eq!(clients(&status).unwrap(), "2: editor × 2");
         assert_eq!(uses(&status).unwrap(), "12 MiB of memory, 1.2s of CPU");
+        assert_eq!(rounded(399_360).to_string(), "390 KiB");
         status.instances = vec![
             one(Some(1), Some(7), ServerState::Running),
             one(Some(4), None, ServerState::Failed),
