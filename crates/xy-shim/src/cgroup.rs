@@ -68,10 +68,13 @@ pub fn kept() -> KeptLimits {
 
 /// The group of another process, in cgroup2.
 #[cfg(target_os = "linux")]
-pub(crate) fn unified_of(pid: u32) -> Option<std::path::PathBuf> {
+pub(crate) fn group_of(pid: u32) -> Option<std::path::PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    places::find(&mounts, &own).unified
+    let group = places::find(&mounts, &own).unified?;
+    // One that has just been started is where its shim is, with who knows whom.
+    group.file_name()?.to_str().and_then(Name::parse)?;
+    Some(group)
 }
 
 /// Kills whatever is left in the groups of shims that are dead, and removes those groups;

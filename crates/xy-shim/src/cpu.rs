@@ -48,7 +48,7 @@ mod linux {
     const MOST: usize = 10_000;
 
     pub(super) fn used(leader: u32, has_group: bool) -> Option<Duration> {
-        let by_group = || fs::read_to_string(cgroup::unified_of(leader)?.join("cpu.stat")).ok();
+        let by_group = || fs::read_to_string(cgroup::group_of(leader)?.join("cpu.stat")).ok();
         match has_group.then(by_group).flatten() {
             Some(stat) => in_group(&stat),
             None => below_shim(leader),

@@ -32,7 +32,7 @@ mod linux {
 
     pub(super) fn used(leader: u32, has_group: bool) -> Option<u64> {
         let by_group = || {
-            let group = cgroup::unified_of(leader)?;
+            let group = cgroup::group_of(leader)?;
             let current = fs::read_to_string(group.join("memory.current")).ok()?;
             in_group(&current, &fs::read_to_string(group.join("memory.stat")).ok()?)
         };
