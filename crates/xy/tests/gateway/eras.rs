@@ -282,6 +282,7 @@ fn one_whose_first_answer_cannot_be_read_is_asked_the_older_way_once() {
             "{how}: {now}"
         );
         assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"], "{how}");
+        remembered(&home, LEGACY); // Or the next life would be asked anew.
         restart(&home);
         assert_eq!(
             heard_of(&home, "s", "server/discover").len(),
