@@ -525,11 +525,7 @@ mod tests {
                 timeout_ms: None,
                 id: Some(JsonText::read("\"x\"").unwrap()),
             }),
-            Request::TokenAdd(TokenAdd {
-                name: "a".into(),
-                profile: Some("p".into()),
-                manage: true,
-            }),
+            Request::TokenAdd(TokenAdd { name: "a".into(), profile: None, manage: true }),
             Request::TokenList,
             Request::TokenRemove(ByName { name: "a".into() }),
             Request::Explain(Explain {
@@ -575,7 +571,7 @@ mod tests {
         tools {"server":"a"}
         call {"name":"a__b","arguments":{"n":1.50},"timeout_ms":5}
         request {"server":"a","method":"ping","params":[],"id":"x"}
-        token_add {"name":"a","profile":"p","manage":true}
+        token_add {"name":"a","manage":true}
         token_list 
         token_remove {"name":"a"}
         explain {"profile":"p","name":"a__b","kind":"prompt"}
