@@ -230,6 +230,20 @@ const deeds = {
     return typeof what === "string" ? { slow: what } : { error: what };
   },
 
+  /** Finds a tool instead of reading a list, reads what it takes, and calls it. */
+  async find() {
+    const listed = (await client.listTools()).tools.map((it) => it.name);
+    const query = { query: "add two numbers", limit: 3 };
+    const search = await client.callTool({ name: "search_tools", arguments: query });
+    const found = search.structuredContent.tools.map((it) => it.name);
+    const describe = { name: "describe_tool", arguments: { name: found[0] } };
+    const described = await client.callTool(describe);
+    const takes = Object.keys(described.structuredContent.tool.inputSchema.properties).sort();
+    const called = await call("call_tool", { name: found[0], arguments: { a: 2, b: 40 } });
+    const unknown = { name: "everything__get-summ", arguments: {} };
+    return { listed, found, takes, called, missing: await call("call_tool", unknown) };
+  },
+
   async changes() {
     return { changed };
   },

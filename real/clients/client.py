@@ -213,6 +213,24 @@ class Client:
         except McpError as problem:
             return {"error": problem.error.model_dump(exclude_none=True)}
 
+    async def find(self, _ask):
+        """Finds a tool instead of reading a list, reads what it takes, and calls it."""
+        listed = [tool.name for tool in (await self.session.list_tools()).tools]
+        query = {"query": "add two numbers", "limit": 3}
+        found = await self.session.call_tool("search_tools", query)
+        names = [tool["name"] for tool in found.structuredContent["tools"]]
+        described = await self.session.call_tool("describe_tool", {"name": names[0]})
+        takes = described.structuredContent["tool"]["inputSchema"]["properties"]
+        called = {"name": names[0], "arguments": {"a": 2, "b": 40}}
+        missing = {"name": "everything__get-summ", "arguments": {}}
+        return {
+            "listed": listed,
+            "found": names,
+            "takes": sorted(takes),
+            "called": await self.call("call_tool", called),
+            "missing": await self.call("call_tool", missing),
+        }
+
     async def changes(self, _ask):
         return {"changed": self.changed}
 

@@ -76,6 +76,8 @@ pub enum Broken {
     Every,
     /// These.
     These(BTreeSet<ServerName>),
+    /// All but these: a file of which it is not known who stands in it cannot be read.
+    AllBut(BTreeSet<ServerName>),
 }
 
 impl Default for Broken {
@@ -90,6 +92,7 @@ impl Broken {
         match self {
             Self::Every => true,
             Self::These(names) => names.contains(name),
+            Self::AllBut(names) => !names.contains(name),
         }
     }
 }
@@ -238,7 +241,7 @@ pub fn check_all(
         checker.mcp_file(file);
     }
     for file in texts.profiles {
-        checker.profile_file(file, texts.servers);
+        checker.profile_file(file);
     }
     checker.loaded.broken =
         if checker.every_is_broken { Broken::Every } else { Broken::These(checker.broken) };
@@ -349,7 +352,7 @@ impl Checker<'_> {
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
-    fn profile_file(&mut self, file: &FileText, server_files: &[FileText]) {
+    fn profile_file(&mut self, file: &FileText) {
         let file = SourceFile::new(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
         let name = profile_name(&file).map_err(|problem| problems.push(problem)).ok();
@@ -362,8 +365,7 @@ impl Checker<'_> {
                 let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
                 let read = profile::read(&mut reader, &nodes, stem);
                 if !problems.has_errors() {
-                    let stems = server_files.iter().filter_map(|it| it.path.file_stem()?.to_str());
-                    let names: Vec<&str> = stems.collect();
+                    let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
                     problems.extend(profile::check_servers(&file, &read, &names));
                     profile = read;
                 }

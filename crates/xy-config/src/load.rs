@@ -91,13 +91,14 @@ fn mcp_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<FileText> {
 /// Whose files are there and of no use.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
-    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing.
-    if !exists(&paths.servers_dir) {
-        return Broken::Every;
-    }
     let is_for_all = |file: &String| for_all.contains(file) || file == ENVIRONMENT;
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
+    }
+    let all_but_the_read = || Broken::AllBut(loaded.settings.servers.keys().cloned().collect());
+    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing.
+    if !exists(&paths.servers_dir) {
+        return all_but_the_read();
     }
     // Nor is it known who stands in a client's file that is not there, or cannot be read.
     let is_lost = |path: &PathBuf| {
@@ -105,12 +106,12 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
         loaded.problems.iter().any(|it| it.kind == Kind::Unreadable && it.file == shown)
     };
     if paths.mcp_json.iter().any(is_lost) {
-        return Broken::Every;
+        return all_but_the_read();
     }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
     let of_clients = match &loaded.broken {
         Broken::These(names) => names.clone(),
-        Broken::Every => return Broken::Every,
+        Broken::Every | Broken::AllBut(_) => return all_but_the_read(),
     };
     let is_not_used = |name: &ServerName| !loaded.settings.servers.contains_key(name);
     Broken::These(names.filter(is_not_used).chain(of_clients).collect())

@@ -1,5 +1,7 @@
 //! Real folders, and what can be wrong with them.
 
+use std::collections::BTreeSet;
+
 use tempfile::TempDir;
 
 use super::*;
@@ -204,7 +206,12 @@ fn a_clients_file_that_cannot_be_read_is_an_error_that_names_it() {
     let told = || (home.told(), load(&home.paths, &KeptLimits::any()));
     fs::remove_file(&file).unwrap();
     assert!(told().0.contains("there is no such file"), "{}", told().0);
-    assert_eq!(told().1.broken, Broken::Every, "whose servers it had is not known");
+    let broken = Broken::AllBut(BTreeSet::new());
+    assert_eq!(told().1.broken, broken, "whose servers it had is not known");
+    home.server("here.kdl", GOOD);
+    let here = ServerName::new("here").unwrap();
+    assert!(!told().1.broken.contains(&here), "this one has a file of its own");
+    fs::remove_file(home.paths.servers_dir.join("here.kdl")).unwrap();
 
     fs::create_dir(&file).unwrap();
     assert!(told().0.contains("this is a folder"), "{}", told().0);
@@ -221,6 +228,16 @@ fn a_clients_file_that_cannot_be_read_is_an_error_that_names_it() {
     let much = format!("{{\"history\": \"{}\", {}", "x".repeat(3 << 20), &CLIENT[1..]);
     fs::write(&file, much).unwrap();
     assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+}
+
+#[test]
+fn a_clients_file_needs_no_folder_of_server_files_beside_it() {
+    let (home, _) = with_client(CLIENT);
+    fs::remove_dir_all(&home.paths.servers_dir).unwrap();
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert!(loaded.is_valid() && loaded.settings.servers.contains_key("there"));
+    let is_broken = |name: &str| loaded.broken.contains(&ServerName::new(name).unwrap());
+    assert!(!is_broken("there") && is_broken("lost-with-the-folder"));
 }
 
 #[test]

@@ -23,7 +23,11 @@ pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<Server
         }
     }
     let has_group = status.containment == Some(Containment::Cgroup);
-    let pids: Vec<Option<u32>> = status.instances.iter().map(|it| it.pid).collect();
+    let instances = daemon.find(&ask.name)?.instances;
+    // Those of an engine somewhere else are no processes of this machine.
+    let here: Vec<u32> = instances.values().filter_map(|it| it.now().process()).collect();
+    let is_here = |pid: &u32| here.contains(pid);
+    let pids: Vec<Option<u32>> = status.instances.iter().map(|it| it.pid.filter(is_here)).collect();
     let measuring = spawn_blocking(move || {
         let measure = |pid| (memory::used(pid, has_group), cpu::used(pid, has_group));
         pids.into_iter().map(|pid| pid.map(measure).unwrap_or_default()).collect::<Vec<_>>()

@@ -208,6 +208,9 @@ impl One {
                 has_ended: now.last_exit.is_some(),
                 reason: &reason,
             };
+            if let (ServerState::Starting, Some(progress)) = (now.state(), &now.progress) {
+                return Found::Well(Outcome::ok(None, Some(progress.clone())));
+            }
             match glance(&facts) {
                 Glance::Fine(note) => return Found::Well(Outcome::ok(None, note)),
                 Glance::Dead(why) => return Found::Broken(why),

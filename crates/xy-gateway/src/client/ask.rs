@@ -222,16 +222,16 @@ impl Client {
         if server.is_hidden() {
             return Err(server.down("it was stopped"));
         }
-        let server = self.hub.home_of(&server);
+        let home = self.hub.home_of(&server);
         // What a modern client knows of a task is all that it takes to ask about it; an older
         // server's tasks are another thing.
         if request.manner.is_some() && request.method.starts_with("tasks/") {
-            if said(&server, self).is_some_and(|(_, era)| era == Era::Legacy) {
+            if said(&home, self).is_some_and(|(_, era)| era == Era::Legacy) {
                 return Err(no_method(request.method));
             }
         } else if is_of_task(request.method) {
             let id = request.params.task_id();
-            self.hub.check_task(self, &server, id.as_deref().unwrap_or_default())?;
+            self.hub.check_task(self, &home, id.as_deref().unwrap_or_default())?;
         }
         let uri = request.params.uri().and_then(text_of);
         self.pass(request, &server, uri.as_deref(), None)

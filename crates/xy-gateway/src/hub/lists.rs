@@ -128,7 +128,14 @@ impl Hub {
             server.shown_to(client).is_some_and(|known| known.has_resource(uri))
                 && client.may_see(Kind::Resources, &server.name, uri)
         };
-        let mut owners: Vec<Rc<Server>> = self.servers().into_iter().filter(has).collect();
+        let mut owners: Vec<Rc<Server>> = Vec::new();
+        for server in self.servers().into_iter().filter(has) {
+            // Several names of one process have the same resources.
+            let is_another = |it: &Rc<Server>| self.home_of(it).name != self.home_of(&server).name;
+            if owners.iter().all(is_another) {
+                owners.push(server);
+            }
+        }
         match (owners.pop(), owners.is_empty()) {
             (Some(owner), true) => Ok(owner),
             (None, _) => Err(no_resource(uri)),

@@ -19,7 +19,12 @@ impl Owner {
     /// whose adding was not finished nobody was told.
     fn is_welcome(&self, adopted: &Adopted) -> bool {
         let is_kept = self.added.servers.contains_key(&adopted.key.server);
-        adopted.key.holder == Holder::Shared && (is_kept || !adopted.settings().source.added)
+        // Meanwhile another name of the same process may have begun one.
+        let roster = self.published.borrow();
+        let follows = roster.get(&adopted.key.server).is_some_and(|it| it.owner.is_some());
+        adopted.key.holder == Holder::Shared
+            && (is_kept || !adopted.settings().source.added)
+            && !follows
     }
 
     /// Goes on with a server that an earlier daemon started, as its file was then.

@@ -51,7 +51,7 @@ impl Owner {
 
     /// Whether one more may come. What lives somewhere else takes no room here.
     fn check_room(&self, roster: &Roster, settings: &ServerSettings) -> Result<(), HoldError> {
-        if settings.process().is_none() {
+        if settings.remote().is_some() {
             return Ok(());
         }
         let checked = room::check(roster, &self.measured.borrow(), self.parts.limits);

@@ -115,7 +115,7 @@ fn first_to_go(mut idle: Vec<(Duration, InstanceKey)>) -> Vec<InstanceKey> {
 /// Whether an instance has a place: it is there, or comes back by itself.
 fn has_place(instance: &InstanceHandle) -> bool {
     let now = instance.now();
-    let is_here = now.settings.process().is_some();
+    let is_here = now.settings.remote().is_none();
     is_here
         && matches!(
             now.state(),
@@ -194,8 +194,9 @@ async fn measure(roster: &Roster) -> Usage {
     let asked: Vec<(InstanceKey, u32, bool)> = places(roster)
         .filter_map(|it| {
             let now = it.now();
-            let has_group = now.confined.is_some_and(|it| it.containment == Containment::Cgroup);
-            Some((it.key().clone(), now.pid?, has_group))
+            let has_group =
+                now.confined.as_ref().is_some_and(|it| it.containment == Containment::Cgroup);
+            Some((it.key().clone(), now.process()?, has_group))
         })
         .collect();
     let measuring = tokio::task::spawn_blocking(move || {

@@ -9,7 +9,7 @@ use crate::stage::Stage;
 
 /// Asks by the inspector, which reaches xy in the way that `target` says: the result.
 #[track_caller]
-fn ask(stage: &Stage, target: &[&str], method: &[&str]) -> Value {
+pub(crate) fn ask(stage: &Stage, target: &[&str], method: &[&str]) -> Value {
     let args = [target, &["--format", "json", "--method"], method].concat();
     let output = stage.home.root().join("harness/inspector");
     let [stdout, stderr] = ["stdout", "stderr"].map(|it| output.with_extension(it));

@@ -11,6 +11,7 @@ mod conformance;
 mod deaths;
 mod differential;
 mod eras;
+mod finding;
 mod inspector;
 mod lab;
 mod peer;

@@ -1,0 +1,66 @@
+//! Real clients that find tools instead of listing them: search, describe, call.
+
+use serde_json::{Value, json};
+
+use crate::inspector::ask;
+use crate::peer::Peer;
+use crate::stage::Stage;
+
+/// A home whose clients find the tools of all servers; they are known to the daemon.
+#[track_caller]
+fn searching() -> (Stage, xy_testkit::Daemon) {
+    let stage = Stage::new();
+    stage.home.write_config("profiles/default.kdl", "tools \"search\"\n");
+    let (stage, daemon) = stage.started();
+    stage.home.wait_until("the sum can be found", || {
+        let found = stage.home.call("search", json!({ "query": "add two numbers" })).unwrap();
+        found.to_string().contains("everything__get-sum")
+    });
+    (stage, daemon)
+}
+
+fn sees_three_tools_and_finds_the_rest(name: &str, seen: &Value) {
+    let is_there = |tool: &str| seen["listed"].to_string().contains(tool);
+    assert!(["search_tools", "describe_tool", "call_tool"].into_iter().all(is_there), "{seen}");
+    assert!(!is_there("everything__"), "{name}: {seen}");
+    assert_eq!(seen["found"][0], "everything__get-sum", "{name}: {seen}");
+    assert_eq!(seen["takes"], json!(["a", "b"]), "{name}");
+    assert_eq!(seen["called"], "The sum of 2 and 40 is 42.", "{name}");
+    let missing = seen["missing"].as_str().unwrap();
+    assert!(missing.starts_with("error: "), "{name}: {missing}");
+    assert!(missing.contains("did you mean `everything__get-sum`?"), "{name}: {missing}");
+}
+
+#[test]
+fn four_clients_find_a_tool_and_call_it() {
+    let (stage, _daemon) = searching();
+    let mut peers = Peer::all(&stage);
+    for peer in &mut peers {
+        peer.begin(&stage, "find");
+    }
+    for peer in peers {
+        sees_three_tools_and_finds_the_rest(&peer.name, &peer.hear());
+        peer.leave(&stage);
+    }
+    stage.home.finish();
+}
+
+#[test]
+fn the_inspector_finds_a_tool_and_calls_it() {
+    let (stage, _daemon) = searching();
+    let way = stage.inspected_stdio();
+    let way: Vec<&str> = way.iter().map(String::as_str).collect();
+    let call = |tool: &str, args: &[&str]| {
+        let args = args.iter().flat_map(|arg| ["--tool-arg", arg]);
+        let method = ["tools/call", "--tool-name", tool].into_iter().chain(args);
+        ask(&stage, &way, &method.collect::<Vec<_>>())
+    };
+    let found = call("search_tools", &["query=add two numbers"]);
+    let name = found["structuredContent"]["tools"][0]["name"].as_str().unwrap().to_owned();
+    let described = call("describe_tool", &[&format!("name={name}")]);
+    assert_eq!(described["structuredContent"]["tool"]["name"], name.as_str(), "{described}");
+    let called = call("call_tool", &[&format!("name={name}"), r#"arguments={"a":2,"b":40}"#]);
+    let text = json!([{ "type": "text", "text": "The sum of 2 and 40 is 42." }]);
+    assert_eq!(called["content"], text, "{called}");
+    stage.home.finish();
+}
