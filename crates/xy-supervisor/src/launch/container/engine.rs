@@ -25,8 +25,8 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{ContainerSettings, EngineKind};
 
-/// How long an engine may take to say that it is there.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long an engine may take to say that it is there: on a busy machine, long.
+const HELLO_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long it may take for anything that is not waiting: starting a container on a busy
 /// machine takes seconds.
