@@ -28,6 +28,12 @@ const {
 const WATCHED = "xy://everything/demo://resource/dynamic/text/1";
 const LONG = "everything__trigger-long-running-operation";
 
+// What is looked for among the tools of other servers: the words, the tool, its arguments.
+const FRIENDS = [
+  ["what time is it in another timezone", "time__get_current_time", { timezone: "UTC" }],
+  ["read the whole knowledge graph", "memory__read_graph", {}],
+];
+
 const capabilities = { sampling: {}, elicitation: {} };
 const client = new Client({ name: "client.mjs", version: "1" }, { capabilities });
 
@@ -241,7 +247,17 @@ const deeds = {
     const takes = Object.keys(described.structuredContent.tool.inputSchema.properties).sort();
     const called = await call("call_tool", { name: found[0], arguments: { a: 2, b: 40 } });
     const unknown = { name: "everything__get-summ", arguments: {} };
-    return { listed, found, takes, called, missing: await call("call_tool", unknown) };
+    const friends = [];
+    for (const [query, name, args] of FRIENDS) {
+      const search = await client.callTool({ name: "search_tools", arguments: { query } });
+      const described = await client.callTool({ name: "describe_tool", arguments: { name } });
+      friends.push({
+        found: search.structuredContent.tools.map((it) => it.name),
+        described: described.structuredContent.tool.name,
+        called: await call("call_tool", { name, arguments: args }),
+      });
+    }
+    return { listed, friends, found, takes, called, missing: await call("call_tool", unknown) };
   },
 
   async changes() {

@@ -22,6 +22,12 @@ from pydantic import AnyUrl
 WATCHED = "xy://everything/demo://resource/dynamic/text/1"
 LONG = "everything__trigger-long-running-operation"
 
+# What is looked for among the tools of other servers: the words, the tool, its arguments.
+FRIENDS = [
+    ("what time is it in another timezone", "time__get_current_time", {"timezone": "UTC"}),
+    ("read the whole knowledge graph", "memory__read_graph", {}),
+]
+
 
 class Client:
     def __init__(self):
@@ -223,8 +229,20 @@ class Client:
         takes = described.structuredContent["tool"]["inputSchema"]["properties"]
         called = {"name": names[0], "arguments": {"a": 2, "b": 40}}
         missing = {"name": "everything__get-summ", "arguments": {}}
+        friends = []
+        for query, name, arguments in FRIENDS:
+            found = await self.session.call_tool("search_tools", {"query": query})
+            described = await self.session.call_tool("describe_tool", {"name": name})
+            friends.append(
+                {
+                    "found": [tool["name"] for tool in found.structuredContent["tools"]],
+                    "described": described.structuredContent["tool"]["name"],
+                    "called": await self.call("call_tool", {"name": name, "arguments": arguments}),
+                }
+            )
         return {
             "listed": listed,
+            "friends": friends,
             "found": names,
             "takes": sorted(takes),
             "called": await self.call("call_tool", called),

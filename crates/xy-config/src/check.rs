@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use xy_protocol::server::ServerName;
 
-use self::fields::{Fields, Scope};
+use self::fields::{Fields, Whose};
 use self::problems::{Problems, without_repeats};
 use self::read::{Reader, Spanned};
 use self::rules::{Joining, check_restart, restart_rules};
@@ -44,12 +44,14 @@ use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::{At, SourceFile};
 
-const DAEMON_WORDS: [Word; 5] = [
+const DAEMON_WORDS: [Word; 7] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
     word("orphan-timeout", r#"orphan-timeout "60s""#),
     word("park", r#"park { queue "30s" }"#),
     word("instances", "instances { most 200 }"),
+    word("mcp-json", r#"mcp-json "/home/me/.cursor/mcp.json""#),
     word("defaults", r#"defaults { restart { policy "always" } }"#),
+    word("supervisor", "supervisor #true"),
 ];
 
 const NO_WAIT: Zero = Zero::Senseless("servers would end with the daemon that is being replaced");
@@ -273,7 +275,7 @@ pub fn check_text(name: &str, text: &str) -> Loaded {
 }
 
 /// A machine of which nothing is known.
-struct Anywhere;
+pub(crate) struct Anywhere;
 
 impl Surroundings for Anywhere {}
 
@@ -309,7 +311,7 @@ impl Checker<'_> {
                         "defaults" => {
                             if let Some(children) = reader.block(node, word) {
                                 self.defaults =
-                                    Fields::read(&mut reader, children, Scope::Defaults);
+                                    Fields::read(&mut reader, children, Whose::Defaults);
                             }
                         }
                         "orphan-timeout" => {
@@ -317,12 +319,20 @@ impl Checker<'_> {
                                 self.orphan_timeout = wait.value;
                             }
                         }
+                        "supervisor" => {
+                            let said = reader.flag(node, word);
+                            self.loaded.settings.supervisor = said.map(|it| it.value);
+                        }
                         "gateway" => {
                             self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
                         }
                         "instances" => {
                             self.loaded.settings.instances =
                                 instances::read(&mut reader, node, word);
+                        }
+                        "mcp-json" => {
+                            self.loaded.settings.mcp_json =
+                                program::mcp_json(&mut reader, node, word);
                         }
                         _ => self.loaded.settings.park = park::read(&mut reader, node, word),
                     }
@@ -345,7 +355,7 @@ impl Checker<'_> {
             Ok(nodes) => {
                 let surroundings = self.surroundings;
                 let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                let fields = Fields::read(&mut reader, &nodes, Scope::Server);
+                let fields = Fields::read(&mut reader, &nodes, Whose::Server);
                 self.server(name, &file, fields, &mut problems);
             }
         }

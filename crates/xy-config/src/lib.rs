@@ -12,6 +12,7 @@ mod raw;
 pub mod report;
 pub mod settings;
 mod source;
+pub mod supervision;
 pub mod write;
 
 pub use check::{

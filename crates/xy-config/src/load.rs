@@ -1,5 +1,6 @@
 //! Reads the files: the only place of this crate that touches a disk.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,12 +10,13 @@ use std::sync::Arc;
 use xy_protocol::server::ServerName;
 
 use crate::check::{
-    Broken, FileText, Found, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
+    Anywhere, Broken, FileText, Found, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
 };
-use crate::environment::ENVIRONMENT;
+use crate::environment::{ENVIRONMENT, supervisor_enabled};
 use crate::paths::Paths;
 use crate::profile::ProfileSettings;
 use crate::report::{Kind, Problem};
+use crate::supervision::Supervision;
 
 /// A longer file is not a configuration.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -36,11 +38,13 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
         read.filter_map(|it| it.map_err(|problem| problems.push(problem)).ok()).collect()
     };
     let (servers, read_profiles) = (read(&listed), read(&profiles));
-    let clients = mcp_files(paths, &mut problems);
+    let named = daemon_file.as_ref().map(client_files).unwrap_or_default();
+    let clients = mcp_files(paths, &named, &mut problems);
     let texts = Texts { servers: &servers, clients: &clients, profiles: &read_profiles };
     let mut loaded = check_all(daemon_file.as_ref(), texts, &Machine { limits });
     close_unread(paths, &profiles, &mut loaded);
-    loaded.server_files = listed.len() + paths.mcp_json.len();
+    loaded.settings.mcp_json = paths.mcp_json.iter().cloned().chain(named).collect();
+    loaded.server_files = listed.len() + loaded.settings.mcp_json.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded.broken = broken(paths, &listed, &loaded);
@@ -58,6 +62,15 @@ pub fn check_new(paths: &Paths, limits: &KeptLimits, file: &FileText) -> Loaded 
     loaded
 }
 
+/// Whether servers are supervised. A file that cannot be read says nothing here: that is told to
+/// whoever starts a daemon. The environment is a problem if it cannot be understood.
+pub fn supervision(paths: &Paths) -> Result<Supervision, Problem> {
+    let environment = supervisor_enabled(|name| std::env::var_os(name))?;
+    let file = daemon_file(paths, &mut Vec::new());
+    let said = file.and_then(|file| check(Some(&file), &[], &Anywhere).settings.supervisor);
+    Ok(Supervision::of((&paths.shown(&paths.daemon_file), said), environment))
+}
+
 /// A profile whose file is there and cannot be read shows nothing.
 fn close_unread(paths: &Paths, profiles: &[PathBuf], loaded: &mut Loaded) {
     for path in profiles {
@@ -69,18 +82,26 @@ fn close_unread(paths: &Paths, profiles: &[PathBuf], loaded: &mut Loaded) {
     }
 }
 
-/// The files of MCP clients, each once. One that is not there is an error: somebody named it.
-fn mcp_files(paths: &Paths, problems: &mut Vec<Problem>) -> Vec<FileText> {
-    let mut read = Vec::new();
-    for (number, path) in paths.mcp_json.iter().enumerate() {
-        if paths.mcp_json[..number].contains(path) {
-            continue;
-        }
+/// The files of MCP clients that the daemon's own names. Whatever is wrong with it is told when
+/// all files are judged.
+fn client_files(daemon_file: &FileText) -> Vec<PathBuf> {
+    check(Some(daemon_file), &[], &Anywhere).settings.mcp_json
+}
+
+/// The files of MCP clients, each once: those of the command line, and those that the daemon's
+/// own file names. One that is not there is an error: somebody named it.
+fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<FileText> {
+    let (mut read, mut seen) = (Vec::new(), BTreeSet::new());
+    for path in paths.mcp_json.iter().chain(named).filter(|path| seen.insert(*path)) {
         let file = if exists(path) {
             read_bounded(paths, path, MAX_MCP_FILE_BYTES)
         } else {
             let problem = Problem::in_file(&paths.shown(path), "there is no such file");
-            let advice = "correct the path after `--mcp-json`, or leave it out";
+            let advice = if paths.mcp_json.contains(path) {
+                "correct the path after `--mcp-json`, or leave it out"
+            } else {
+                "correct the path after `mcp-json` in `xy.kdl`, or remove it there"
+            };
             Err(problem.kind(Kind::Unreadable).suggest(advice))
         };
         read.extend(file.map_err(|problem| problems.push(problem)));
@@ -105,7 +126,7 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
         let shown = paths.shown(path);
         loaded.problems.iter().any(|it| it.kind == Kind::Unreadable && it.file == shown)
     };
-    if paths.mcp_json.iter().any(is_lost) {
+    if loaded.settings.mcp_json.iter().any(is_lost) {
         return all_but_the_read();
     }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());

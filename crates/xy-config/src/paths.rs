@@ -132,6 +132,12 @@ impl Paths {
         })
     }
 
+    /// Whether a server's file is one of ours, which we may change.
+    pub fn is_server_file(&self, file: &Path) -> bool {
+        let is_kdl = file.extension().is_some_and(|it| it == "kdl");
+        is_kdl && file.parent() == Some(&self.servers_dir)
+    }
+
     /// The same with these files of MCP clients.
     #[must_use]
     pub fn with_mcp_json(self, mcp_json: Vec<PathBuf>) -> Self {

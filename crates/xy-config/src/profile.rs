@@ -50,12 +50,16 @@ pub struct ProfileSettings {
     pub overrides: Vec<ToolOverride>,
     /// Whether tools are listed or found.
     pub mode: ToolMode,
+    /// Where that is said.
+    pub mode_line: Option<u32>,
     /// What is listed although tools are to be found.
     pub pins: Vec<Pattern>,
     /// The longest name outside.
     pub name_budget: Option<usize>,
     /// Whether xy's own managing tools are hidden, also from those who have the right.
     pub hides_managing: bool,
+    /// Where that is said.
+    pub managing_line: Option<u32>,
 }
 
 /// Whether tools are listed or found.

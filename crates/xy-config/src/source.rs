@@ -182,6 +182,16 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
+/// A text with a star for each of these ranges.
+#[cfg(test)]
+fn starred(text: &str, hidden: Vec<Range<usize>>) -> String {
+    let mut shown = text.to_owned();
+    for range in hidden.into_iter().rev() {
+        shown.replace_range(range, "*");
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -119,7 +119,7 @@ fn bare(paths: &Paths, loaded: &Loaded) -> Diagnostics {
         daemon: None,
         problem: None,
         paths: files::named(paths),
-        files: files::of_home(paths),
+        files: files::of_home(paths, &loaded.settings.mcp_json),
         configuration: configuration(loaded),
         servers: Vec::new(),
         restart_history: Vec::new(),

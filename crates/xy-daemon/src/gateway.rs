@@ -9,12 +9,13 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
-use xy_gateway::http::{Auth, HttpRules, Secret, Token, random_token, read_or_make_token};
+use xy_gateway::http::{Auth, Hosts, HttpRules, Secret, Token, random_token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::fleet::{HoldError, NoRoom};
+use xy_supervisor::instance::Holder;
 
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
@@ -51,14 +52,18 @@ impl Control for Plane {
         })
     }
 
-    fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>> {
+    fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
             let failed = |cause: String| {
-                let message = format!("no instance of `{server}` for this client");
+                let whose = match holder {
+                    Holder::Shared => "",
+                    Holder::Client(_) => " for this client",
+                };
+                let message = format!("no instance of `{server}`{whose}");
                 CallError::new(ErrorKind::NotRunning, message).cause(cause)
             };
-            let held = fleet.hold(&server, client).await.map_err(|cause| match cause {
+            let held = fleet.hold(&server, holder).await.map_err(|cause| match cause {
                 HoldError::NoRoom(full) => no_room(&server, &full),
                 cause => failed(cause.to_string()),
             })?;
@@ -136,6 +141,6 @@ fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::R
         streams_per_session_max: settings.streams,
         body_max_bytes: usize::try_from(settings.body).unwrap_or(usize::MAX),
         idle: settings.idle,
-        allowed_hosts: vec![listen.ip().to_string()],
+        hosts: Hosts::of(listen.ip(), &settings.hosts),
     })
 }

@@ -8,10 +8,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
+use xy_config::load::supervision;
 use xy_config::settings::{
     GatewaySettings, InstanceSettings, ParkSettings, Profiles, ServerSettings, Settings,
 };
+use xy_config::supervision::Supervision;
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::control::Reload;
@@ -124,6 +125,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         paths.state_dir.join("containers"),
         paths.logs_dir.clone(),
         speaker.clone(),
+        &processes,
     );
     let (adopted, stragglers) = adopt(&processes, &containers).await;
     let reconciling = tokio::spawn(containers.clone().reconcile());
@@ -221,7 +223,7 @@ async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
     check_not_inside(paths)?;
-    check_switched_on()?;
+    check_switched_on(paths)?;
     if replace {
         takeover::ask(paths).await?;
     }
@@ -248,10 +250,10 @@ async fn adopt(
     processes: &Arc<ProcessLauncher>,
     containers: &ContainerLauncher,
 ) -> (Vec<Adopted>, Stragglers) {
-    let ((adopted, stragglers), in_containers) =
+    let ((adopted, stragglers), (in_containers, late_ones)) =
         tokio::join!(processes.adopt_all(), containers.adopt_all());
     let adopted = adopted.into_iter().map(|one| one.tidied_by(containers));
-    (adopted.chain(in_containers).collect(), stragglers)
+    (adopted.chain(in_containers).collect(), stragglers.and(late_ones))
 }
 
 async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Broken) {
@@ -311,14 +313,11 @@ fn load(
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be
 /// understood is told with all that is wrong in the files.
-fn check_switched_on() -> Result<(), CallError> {
-    if !matches!(supervisor_enabled(|name| std::env::var_os(name)), Ok(Some(false))) {
-        return Ok(());
-    }
-    let cause = format!("{SUPERVISOR_ENABLED} is false in its environment");
-    Err(not_started().cause(cause).hint(format!(
-        "unset {SUPERVISOR_ENABLED}; or run one server without a daemon: \
-         `xy connect --direct <server>`"
+fn check_switched_on(paths: &Paths) -> Result<(), CallError> {
+    let Ok(Supervision::Off(by)) = supervision(paths) else { return Ok(()) };
+    Err(not_started().cause(by.cause()).hint(format!(
+        "{}; or run one server without a daemon: `xy connect --direct <server>`",
+        by.remedy()
     )))
 }
 

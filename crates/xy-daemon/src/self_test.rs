@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use xy_protocol::control::{
-    MemoryUsage, SelfTested, SupervisorHealth, TestDiagnostics, TestedHealth, TestedSystem, Verdict,
-};
+use xy_protocol::control::{SelfTested, TestDiagnostics, TestedHealth, TestedSystem};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::daemon::Daemon;
@@ -24,6 +22,7 @@ mod orphans;
 mod places;
 mod servers;
 mod summary;
+mod supervisor;
 
 /// All of it takes no longer, but for what was begun and has a short limit of its own.
 const ALL_WITHIN: Duration = Duration::from_secs(30);
@@ -107,13 +106,16 @@ async fn test(daemon: Arc<Daemon>, repair: bool) -> SelfTested {
     let mut repairs = Vec::new();
     let (database, logs) = folders::test(&daemon, repair, &mut repairs).await;
     let sockets = places::test(&daemon.sockets, repair, &mut repairs).await;
-    let (worker, web_server) =
-        tokio::join!(servers::test(&daemon, repair, give_up_at), door::test(&daemon));
+    let (worker, web_server, parts) = tokio::join!(
+        servers::test(&daemon, repair, give_up_at),
+        door::test(&daemon),
+        supervisor::ask(&daemon)
+    );
     let (worker, restarts) = worker;
     repairs.extend(restarts);
     let orphans = orphans::test(&daemon, repair, &mut repairs).await;
     let health = TestedHealth {
-        supervisor: supervisor(&daemon),
+        supervisor: supervisor::health(&daemon, parts),
         worker,
         web_server,
         database,
@@ -123,21 +125,13 @@ async fn test(daemon: Arc<Daemon>, repair: bool) -> SelfTested {
     };
     let success = summary::is_well(&health);
     let summary = summary::of(&health, &repairs);
-    let diagnostics = TestDiagnostics {
-        system: system(),
-        restart_history: history::of(&daemon.journal, MOST_RESTARTS).await,
+    let restart_history = if parts.journal {
+        history::of(&daemon.journal, MOST_RESTARTS).await
+    } else {
+        Vec::new() // Whoever knows them does not answer.
     };
+    let diagnostics = TestDiagnostics { system: system(), restart_history };
     SelfTested { success, timestamp, health, auto_repair: repairs, diagnostics, summary }
-}
-
-/// Whoever reads this has been answered by it.
-fn supervisor(daemon: &Daemon) -> SupervisorHealth {
-    SupervisorHealth {
-        status: Verdict::Ok,
-        pid: std::process::id(),
-        uptime: daemon.started_at.elapsed().as_secs(),
-        memory_usage: MemoryUsage { rss: machine::resident() },
-    }
 }
 
 fn system() -> TestedSystem {

@@ -95,12 +95,12 @@ impl Tokens {
         ServerName::new(&ask.name)
             .map_err(|cause| CallError::invalid_params(not_made()).cause(cause))?;
         if self.all.iter().any(|it| it.name == ask.name) {
-            return Err(CallError::new(ErrorKind::AlreadyRunning, not_made())
+            return Err(CallError::invalid_params(not_made())
                 .cause("there is one of this name")
                 .hint(format!("`xy token remove {}` removes it", ask.name)));
         }
         if self.all.len() >= MOST {
-            return Err(CallError::new(ErrorKind::QueueFull, not_made())
+            return Err(CallError::invalid_params(not_made())
                 .cause(format!("there are {MOST}, which is the most there may be")));
         }
         let random = || http::random_token().map_err(|cause| failed(not_made(), &cause));
@@ -238,13 +238,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(folder.path().join("tokens.json"));
         tokens.add(&ask("a")).unwrap();
-        assert_eq!(tokens.add(&ask("a")).unwrap_err().kind, ErrorKind::AlreadyRunning);
+        assert_eq!(tokens.add(&ask("a")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert_eq!(tokens.add(&ask("a b")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert!(tokens.remove("b").unwrap_err().to_string().contains("no token named `b`"));
         for number in 1..MOST {
             tokens.all.push(Stored { name: format!("x{number}"), ..tokens.all[0].clone() });
         }
-        assert_eq!(tokens.add(&ask("more")).unwrap_err().kind, ErrorKind::QueueFull);
+        assert_eq!(tokens.add(&ask("more")).unwrap_err().kind, ErrorKind::InvalidParams);
     }
 
     #[test]

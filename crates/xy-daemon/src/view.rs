@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use xy_config::settings::ContainerSettings;
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, RestartLimits, ServerEntry, ServerState,
+    Health, InstanceEntry, LastExit, NextStep, Progress, RestartLimits, ServerEntry, ServerState,
     ServerStatus, Step, Transition, Wanted,
 };
 use xy_protocol::time::Timestamp;
@@ -27,6 +27,12 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
         Some(snapshot) => entry_of(member, snapshot, now),
         None => unborn(member),
     }
+}
+
+/// The instances that answer for a server: none while its name is down, though others that
+/// share them may be up.
+pub(crate) fn instances(member: &Member) -> impl Iterator<Item = &InstanceHandle> {
+    member.instances.values().filter(|_| !member.is_hidden())
 }
 
 /// Of several instances, the one to be told of.
@@ -61,7 +67,14 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         wanted: if member.settings.share_key.is_some() { member.wanted } else { life.wanted },
         health: snapshot.health,
         restarts_total: life.tally.restarts_total,
-        reason: Some(snapshot.progress.clone().unwrap_or_else(|| life.reason.to_string())),
+        reason: Some(match &snapshot.progress {
+            Some(progress) => progress.to_string(),
+            None => life.reason.to_string(),
+        }),
+        progress: snapshot
+            .progress
+            .as_ref()
+            .map(|it| Progress { what: it.what.clone(), percent: it.percent }),
         next: next_step(&life.state, now),
         warnings: warnings(member, snapshot),
         ..unborn(member)
@@ -89,6 +102,7 @@ fn unborn(member: &Member) -> ServerEntry {
             Wanted::Up => "no client uses it now".to_owned(),
             Wanted::Down => Reason::StopDone.to_string(),
         }),
+        progress: None,
         next: None,
         warnings: Vec::new(),
     }
@@ -167,6 +181,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
                 to: it.to,
                 reason: it.reason.to_string(),
                 at: Timestamp::from(it.at),
+                last_attempt: it.last_attempt.map(|why| why.to_string()),
             })
             .collect(),
         last_stderr,
@@ -177,7 +192,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
         containment,
         limits,
         container,
-        instances: member.instances.values().map(instance_entry).collect(),
+        instances: instances(member).map(instance_entry).collect(),
     }
 }
 
@@ -219,6 +234,7 @@ fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
         clients: Vec::new(), // The gateway knows.
         memory_bytes: None,  // The kernel does.
         cpu_ms: None,
+        log_file: None, // Whoever asks for it knows where logs are.
     }
 }
 

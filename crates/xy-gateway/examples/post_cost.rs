@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use xy_gateway::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To};
-use xy_gateway::http::{Auth, HttpRules, HttpStatus, Secret, Token, serve};
+use xy_gateway::http::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const ANSWER: &[u8] =
@@ -92,7 +92,7 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
             streams_per_session_max: 64,
             body_max_bytes: 1024 * 1024,
             idle: Duration::from_secs(600),
-            allowed_hosts: Vec::new(),
+            hosts: Hosts::default(),
         };
         let (_, made) = tokio::sync::watch::channel(std::sync::Arc::default());
         let pending = std::future::pending();

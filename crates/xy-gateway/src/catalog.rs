@@ -12,6 +12,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::text_of;
+use xy_protocol::control::quoted;
+use xy_protocol::server::ServerName;
 
 use crate::era::Introduction;
 use crate::names;
@@ -22,6 +24,9 @@ pub(crate) const MOST_ITEMS: usize = 10_000;
 
 /// The same, in bytes.
 pub(crate) const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// So many other names of one server are kept in mind.
+const MOST_NAMES: usize = 64;
 
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -215,6 +220,10 @@ pub(crate) struct Known {
     places: [HashMap<Arc<str>, usize>; 2],
     /// What profiles show of it, as far as somebody has looked.
     scoped: RefCell<Vec<(Weak<Scope>, Rc<Self>)>>,
+    /// The same under other names of its server, as far as somebody has looked.
+    named: RefCell<Vec<(ServerName, Rc<Self>)>>,
+    /// What cannot be shown since another has its name outside, until somebody is told.
+    doubles: RefCell<Vec<Arc<str>>>,
 }
 
 /// An item as it is shown beside those of other servers.
@@ -232,23 +241,25 @@ pub(crate) struct Shown {
 
 impl Known {
     pub(crate) fn new(server: &str, introduction: Introduction, lists: Lists) -> Self {
+        let mut doubles = Vec::new();
         let show = |kind: Kind| -> Vec<Shown> {
             let mut names = HashSet::new();
             let items = lists.of(kind).iter().enumerate().filter(|(_, item)| item.is_sound);
             let shown = items.filter_map(|(place, item)| {
                 let name = kind.outside(server, &item.name);
                 // Of two with one name the first is meant.
-                let is_first = names.insert(name.clone());
-                is_first.then(|| {
-                    let text = item.shown_as(&name);
-                    Shown { text, name: name.into(), place, is_listed: true }
-                })
+                if !names.insert(name.clone()) {
+                    doubles.push(item.name.clone());
+                    return None;
+                }
+                let text = item.shown_as(&name);
+                Some(Shown { text, name: name.into(), place, is_listed: true })
             });
             shown.collect()
         };
         let shown = Kind::ALL.map(show);
         let prints = Kind::ALL.map(|kind| print_of(lists.of(kind).iter().map(|item| &*item.raw)));
-        Self::made(introduction, lists, shown, prints)
+        Self::made(introduction, lists, shown, prints, doubles)
     }
 
     fn made(
@@ -256,11 +267,42 @@ impl Known {
         lists: Lists,
         shown: [Vec<Shown>; 4],
         prints: [u64; 4],
+        doubles: Vec<Arc<str>>,
     ) -> Self {
         let places = [Kind::Tools, Kind::Prompts].map(|kind| {
             shown[kind.index()].iter().map(|shown| (shown.name.clone(), shown.place)).collect()
         });
-        Self { introduction, lists, shown, prints, places, scoped: RefCell::default() }
+        let (scoped, named) = (RefCell::default(), RefCell::default());
+        let doubles = RefCell::new(doubles);
+        Self { introduction, lists, shown, prints, places, scoped, named, doubles }
+    }
+
+    /// What is not shown since another has its name outside, as words for a log; once.
+    pub(crate) fn take_doubles(&self) -> Option<String> {
+        const TOLD: usize = 5;
+        let doubles = self.doubles.take();
+        let first = doubles.iter().take(TOLD).map(|it| format!("`{}`", quoted(it)));
+        let (first, count) = (first.collect::<Vec<_>>().join(", "), doubles.len());
+        let rest = if count > TOLD { " …" } else { "" };
+        (count > 0).then(|| {
+            format!("{count} not shown, as others have the same names outside: {first}{rest}")
+        })
+    }
+
+    /// What the server offers under another of its names. Each is made once, and then looked
+    /// up.
+    pub(crate) fn under(&self, server: &ServerName) -> Rc<Self> {
+        let mut named = self.named.borrow_mut();
+        if let Some((_, found)) = named.iter().find(|(of, _)| of == server) {
+            return found.clone();
+        }
+        if named.len() >= MOST_NAMES {
+            named.clear(); // Most of them are of names that are gone.
+        }
+        let (introduction, lists) = (self.introduction.clone(), self.lists.clone());
+        let made = Rc::new(Self::new(server.as_str(), introduction, lists));
+        named.push((server.clone(), made.clone()));
+        made
     }
 
     /// What a profile shows of it. Each is made once, and then looked up.
@@ -278,6 +320,7 @@ impl Known {
 
     fn scoped_to(&self, server: &str, scope: &Scope) -> Self {
         let (mut lists, mut all_shown) = (Lists::default(), <[Vec<Shown>; 4]>::default());
+        let mut doubles = Vec::new();
         for kind in Kind::ALL {
             let before: HashMap<usize, &Shown> =
                 self.shown(kind).iter().map(|shown| (shown.place, shown)).collect();
@@ -288,9 +331,12 @@ impl Known {
                 }
                 items.push(item.clone());
                 let look = scope.look(kind, server, &item.name).filter(|_| item.is_sound);
-                let Some(look) = look.filter(|look| names.insert(look.name.clone())) else {
+                let Some(look) = look else { continue };
+                if !names.insert(look.name.clone()) {
+                    // What has no name of its own in any profile was told to its server's log.
+                    doubles.extend(before.contains_key(&place).then(|| item.name.clone()));
                     continue;
-                };
+                }
                 let same = before.get(&place).filter(|it| *it.name == *look.name);
                 let text = match (look.description, same) {
                     (Some(description), _) => item.described_as(&look.name, description),
@@ -307,7 +353,7 @@ impl Known {
             let shown = all_shown[kind.index()].iter();
             print_of(shown.filter(|it| it.is_listed).map(|it| &*it.text))
         });
-        Self::made(self.introduction.clone(), lists, all_shown, prints)
+        Self::made(self.introduction.clone(), lists, all_shown, prints, doubles)
     }
 
     /// Differs whenever the list does.
@@ -442,6 +488,21 @@ mod tests {
         assert_eq!((&*shown.name, known.inside(Kind::Tools, "s__a")), ("s__a", Some("a")));
         let known = self::known(&format!("[{sound},{}]", odd[3]));
         assert_eq!(known.shown(Kind::Tools).len(), 1);
+    }
+
+    #[test]
+    fn of_two_with_one_name_outside_the_first_is_shown_and_the_other_told_of_once() {
+        let taken = names::outside("s", "a.b").replace("s__", "");
+        let tool = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{}}}}"#);
+        let known = known(&format!("[{},{},{}]", tool("a.b"), tool(&taken), tool("c")));
+        let names: Vec<&str> = known.shown(Kind::Tools).iter().map(|it| &*it.name).collect();
+        assert_eq!(names, [&*names::outside("s", "a.b"), "s__c"]);
+        assert_eq!(known.inside(Kind::Tools, names[0]), Some("a.b"), "as it is listed");
+        // Each of them twice, as they are prompts as well.
+        let told = known.take_doubles().unwrap();
+        let expected =
+            format!("2 not shown, as others have the same names outside: `{taken}`, `{taken}`");
+        assert_eq!((told, known.take_doubles()), (expected, None));
     }
 
     #[test]

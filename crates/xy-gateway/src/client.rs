@@ -16,6 +16,7 @@ use xy_protocol::server::ServerName;
 use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
+use crate::census::Census;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
@@ -76,6 +77,8 @@ pub(crate) struct Client {
     /// What it has subscribed to in the words of the older era.
     subscribed: RefCell<BTreeSet<(ServerName, String)>>,
     is_closed: Cell<bool>,
+    /// It is counted as long as it is in memory.
+    _counted: Held,
 }
 
 /// Clients of one person, as far as a door can tell.
@@ -132,6 +135,7 @@ impl Client {
         hub: Rc<Hub>,
         outlet: Rc<dyn Outlet>,
     ) -> Rc<Self> {
+        let counted = hub.counts_client();
         Rc::new_cyclic(|me| Self {
             number,
             house: Cell::new(number),
@@ -151,12 +155,22 @@ impl Client {
             has_watched: Cell::new(false),
             subscribed: RefCell::default(),
             is_closed: Cell::new(false),
+            _counted: counted,
         })
     }
 
     /// No other client has, or had, the same.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// How much is kept for it.
+    pub(crate) fn count(&self, census: &mut Census) {
+        census.add("client_requests", self.open.borrow().len());
+        census.add("client_batches", self.batches.borrow().len());
+        census.add("client_listens", self.listens.borrow().len());
+        census.add("client_subscriptions", self.subscribed.borrow().len());
+        self.questions.borrow().count(census);
     }
 
     /// What it is shown.
@@ -317,6 +331,9 @@ impl Client {
 
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
+        if !self.is_closed.get() {
+            self.outlet.fails(fault, stream);
+        }
         self.answered(id, stream, &say::fault(id, fault));
     }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_supervisor::instance::Holder;
 
 /// Something that takes time.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -15,8 +16,8 @@ pub trait Control: Send + Sync + 'static {
     /// Does what could be asked on the control socket; the result as it would be there.
     fn call(&self, request: Request) -> Later<Result<serde_json::Value, CallError>>;
 
-    /// Has an instance of `server` live for one client alone.
-    fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>>;
+    /// Has an instance of `server` be there, for one client alone or for all.
+    fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>>;
 
     /// That client has gone.
     fn release(&self, server: &ServerName, client: u64) -> Later<()>;

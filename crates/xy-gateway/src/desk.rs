@@ -24,13 +24,16 @@ use xy_protocol::server::{InstanceClients, ServerName};
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use crate::catalog::Kind;
+use crate::client::Lens;
 use crate::client::ask::PATIENCE;
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
+use crate::era;
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
 use crate::names::quoted;
 use crate::params::Params;
-use crate::server::{Server, Standing};
+use crate::say;
+use crate::server::{STOPPED, Server, Standing};
 use crate::upstream::{RoundTrip, Upstream};
 
 /// What is to be shown of servers, as it is.
@@ -133,7 +136,6 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
 /// them apart.
 fn users(hub: &Rc<Hub>, server: &str) -> Users {
     let Some(server) = hub.server(server) else { return Users::new() };
-    let server = hub.home_of(&server);
     let name_of = |number: u64| -> Option<String> {
         let info = match hub.client(number) {
             Some(client) => client.greeted().and_then(|it| it.info),
@@ -160,8 +162,8 @@ async fn round_trip(
     is_other: bool,
     within: Duration,
 ) -> RoundTrip {
-    let server = hub.server(key.server.as_str());
-    match server.and_then(|server| server.upstream(key.holder)) {
+    let living = hub.server(key.server.as_str()).map(|server| server.own_upstreams());
+    match living.into_iter().flatten().find(|upstream| upstream.key() == key) {
         Some(upstream) => upstream.round_trip(is_other, within).await,
         None => RoundTrip::Nobody,
     }
@@ -206,8 +208,9 @@ async fn tools(hub: &Rc<Hub>, only: Option<&str>) -> Result<Vec<Tool>, CallError
 /// Tools by what they do, for who may see all of them.
 fn search(hub: &Rc<Hub>, ask: &Search) -> FoundTools {
     let scope = ask.profile.as_deref().and_then(|profile| hub.scope(profile));
+    let lens = scope.map_or(Lens::All, Lens::Scope);
     let (limit, server) = (ask.limit.unwrap_or(DEFAULT_HITS), ask.server.as_deref());
-    let found = hub.find_any(scope.as_ref(), &ask.query, limit, server);
+    let found = hub.find_through(&lens, &ask.query, limit, server);
     let entry = |it: FoundTool| {
         let FoundTool { name, server, description, score } = it;
         FoundEntry { name, server, description, score }
@@ -227,7 +230,9 @@ async fn call(
     let text = String::from_utf8_lossy(&answer).into_owned();
     match envelope::parse(text.as_bytes()) {
         Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => raw(result.to_owned()),
-        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => Err(fault(error)),
+        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => {
+            Err(visit.fault().unwrap_or_else(|| fault(error)))
+        }
         _ => Err(unreadable(&text)),
     }
 }
@@ -244,34 +249,38 @@ async fn request(
         return Err(server.down(why));
     }
     if server.is_hidden() {
-        return Err(server.down("it was stopped"));
+        return Err(server.down(STOPPED));
     }
-    let server = hub.home_of(&server);
     let is_alone = server.settings.borrow().isolation == Isolation::Client;
     if is_alone || server.is_away(Holder::Shared) {
         let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
         let answer = visit.ask(method, params, Some(within)).await?;
-        return whole(String::from_utf8_lossy(&answer).into_owned());
+        return whole(String::from_utf8_lossy(&answer).into_owned(), visit.fault());
     }
     let Some(upstream) = server.upstream(Holder::Shared) else {
         return Err(server.down("it is not ready yet"));
     };
-    let question = upstream.ask_any(method, params)?;
+    let under = |fault| say::under(&server.name, &upstream.key().server, &fault);
+    let question = upstream.ask_any(method, params).map_err(under)?;
     match timeout(within, question.answer()).await {
-        Ok(answer) => Ok(answer?.into()),
+        Ok(answer) => Ok(answer.map_err(under)?.into()),
         Err(_) => Err(too_late(method, within)),
     }
 }
 
 /// The whole answer that a visit brought, unless xy itself gave it because nobody else could.
-fn whole(answer: String) -> Result<String, CallError> {
-    use ErrorKind::{NotRunning, OutcomeUnknown, QueueFull, TimedOut};
+fn whole(answer: String, ours: Option<CallError>) -> Result<String, CallError> {
+    use ErrorKind::{NotRunning, OutcomeUnknown, QueueFull, TimedOut, TransportFailed};
 
     if let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
         envelope::parse(answer.as_bytes())
     {
-        let fault = fault(error);
-        if matches!(fault.kind, NotRunning | OutcomeUnknown | QueueFull | TimedOut) {
+        let fault = ours.unwrap_or_else(|| fault(error));
+        let is_ours = matches!(
+            fault.kind,
+            NotRunning | OutcomeUnknown | TransportFailed | QueueFull | TimedOut
+        );
+        if is_ours {
             return Err(fault);
         }
     }
@@ -285,12 +294,14 @@ struct Visit {
 }
 
 /// The stream of the question, which is not that of the greeting.
-const QUESTION: u64 = 1;
+const QUESTION: StreamNo = 1;
 
 /// Hears the answer to one request.
 #[derive(Default)]
 struct OneAnswer {
     waiting: RefCell<Option<oneshot::Sender<Vec<u8>>>>,
+    /// Why there is none, if xy itself says so.
+    fault: RefCell<Option<CallError>>,
 }
 
 impl Outlet for OneAnswer {
@@ -300,6 +311,12 @@ impl Outlet for OneAnswer {
             && let Some(waiting) = self.waiting.borrow_mut().take()
         {
             let _ = waiting.send(message.to_vec()); // Whoever asked may have left.
+        }
+    }
+
+    fn fails(&self, fault: &CallError, stream: StreamNo) {
+        if stream == QUESTION && self.waiting.borrow().is_some() {
+            *self.fault.borrow_mut() = Some(fault.clone());
         }
     }
 }
@@ -312,7 +329,10 @@ impl Visit {
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;
         let visit = Self { conversation, answer };
-        let hello = r#"{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"xy","version":"1"}}}"#;
+        let greeting = era::greeting("{}");
+        let hello = format!(
+            r#"{{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{greeting}}}"#
+        );
         let _ = visit.conversation.hear(hello.as_bytes(), 0); // Its answer tells us nothing.
         Ok(visit)
     }
@@ -339,6 +359,13 @@ impl Visit {
                 Err(_) => Err(too_late(method, within)),
             },
         }
+    }
+}
+
+impl Visit {
+    /// Why there is no answer, if xy itself said so.
+    fn fault(&self) -> Option<CallError> {
+        self.answer.fault.borrow().clone()
     }
 }
 

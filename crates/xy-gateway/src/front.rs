@@ -7,6 +7,8 @@
 
 use std::rc::Rc;
 
+use xy_protocol::error::CallError;
+
 use crate::mirror::Mirror;
 
 /// Opens conversations.
@@ -125,6 +127,10 @@ pub trait Outlet {
     /// not call back into the conversation. What a client does not read is the door's to
     /// bound: it ends the client that reads too slowly.
     fn put(&self, message: &[u8], to: To);
+
+    /// The next message for this stream says of this error that it is the answer. For doors that
+    /// can tell more of it than the message can.
+    fn fails(&self, _fault: &CallError, _stream: StreamNo) {}
 }
 
 /// What a message is about.

@@ -32,7 +32,7 @@ use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
-use crate::server::{ADVICE, Standing};
+use crate::server::{ADVICE, Progressing, Standing};
 use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
@@ -303,7 +303,7 @@ async fn run(
         roster,
         changes,
     } = parts;
-    let parked = Parked::new(Key::of(key.as_bytes()), first_parked());
+    let parked = Parked::new(Key::of(key.as_bytes()), first_parked(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
     hub.set_profiles(&profiles);
@@ -411,12 +411,16 @@ async fn watch_servers(
 
 fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     for member in roster.values() {
+        hub.server_of(&member.settings).configure(member.settings.clone());
+    }
+    hub.set_owners(roster);
+    for member in roster.values() {
         let server = hub.server_of(&member.settings);
-        server.configure(member.settings.clone());
-        hub.shares(&server, member);
         hub.stand(&server, standing(member));
         server.set_down(down_for_clients(member));
         server.set_away(away(member));
+        let home = member.owner.as_ref().and_then(|owner| roster.get(owner)).unwrap_or(member);
+        server.set_progress(progress(home));
         server.find_others();
         hub.wake_needed(&server);
     }
@@ -462,6 +466,12 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
 fn away(member: &Member) -> HashSet<Holder> {
     let all = member.instances.iter();
     all.filter(|(_, it)| it.now().life.state.is_away()).map(|(holder, _)| *holder).collect()
+}
+
+/// How far what each of its instances needs has been fetched, whenever that is asked.
+fn progress(member: &Member) -> HashMap<Holder, Progressing> {
+    let all = member.instances.iter();
+    all.map(|(holder, it)| (*holder, Box::new(it.progress()) as Progressing)).collect()
 }
 
 /// Whether an instance is there, or will be once somebody uses it.

@@ -52,7 +52,7 @@ mod token;
 mod visit;
 
 use door::Door;
-pub use guard::{Auth, Digest, Secret, Token, digest};
+pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
@@ -71,9 +71,8 @@ pub struct HttpRules {
     pub body_max_bytes: usize,
     /// How long a session may be idle: no call, no stream.
     pub idle: Duration,
-    /// Names and addresses of this machine, beside those of loopback, by which clients may
-    /// call it; a port in them does not matter.
-    pub allowed_hosts: Vec<String>,
+    /// By what clients may call it.
+    pub hosts: Hosts,
 }
 
 /// What is told about the rest of xy at this door.

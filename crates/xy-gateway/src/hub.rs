@@ -26,6 +26,7 @@ use crate::client::{Client, Shown};
 use crate::control::Control;
 use crate::desk::Seen;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, View};
+use crate::held::Held;
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
@@ -37,6 +38,7 @@ use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
 
 mod attribution;
+mod census;
 mod explain;
 mod houses;
 mod idle;
@@ -59,11 +61,17 @@ const MOST_CLIENTS: usize = 2000;
 /// How long changes of lists gather before clients are told.
 const TELL_AFTER: Duration = Duration::from_millis(50);
 
+/// So long the client of an instance of its own waits until that has said what it offers. What
+/// one says that was asked something before that is nobody else's.
+pub(crate) const LISTS_FIRST: Duration = Duration::from_secs(2);
+
 /// All servers and clients.
 pub(crate) struct Hub {
     me: Weak<Self>,
     servers: RefCell<BTreeMap<ServerName, Rc<Server>>>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
+    /// How many are in memory.
+    clients_alive: Rc<Cell<usize>>,
     next_client: Cell<u64>,
     subscriptions: RefCell<Subscriptions>,
     /// Whose the ids are that servers give out.
@@ -92,9 +100,9 @@ pub(crate) struct Hub {
     pub(crate) control: Arc<dyn Control>,
     /// What profiles show, by name.
     scopes: RefCell<BTreeMap<String, Rc<Scope>>>,
-    /// All tools, to be searched, and what of each server is in it.
+    /// All tools, to be searched, and what each of its layers is made of.
     index: RefCell<Index>,
-    indexed: RefCell<BTreeMap<ServerName, Rc<Known>>>,
+    indexed: RefCell<BTreeMap<search::Layer, Option<Rc<Known>>>>,
     /// The lines of them that are about nothing, as they were told.
     idle_lines: RefCell<BTreeSet<String>>,
     /// Who was shown more than it can take: by which profile, what it calls itself.
@@ -128,6 +136,7 @@ impl Hub {
             me: me.clone(),
             servers: RefCell::default(),
             clients: RefCell::default(),
+            clients_alive: Rc::default(),
             next_client: Cell::new(first_client),
             subscriptions: RefCell::default(),
             owners: RefCell::default(),
@@ -172,6 +181,13 @@ impl Hub {
         servers.values().filter(|it| client.sees_server(it.name.as_str())).cloned().collect()
     }
 
+    /// What counts one more client, as long as that is in memory.
+    pub(crate) fn counts_client(&self) -> Held {
+        let mut one = Held::of(&self.clients_alive, usize::MAX);
+        one.holds(1);
+        one
+    }
+
     /// The client of this number.
     pub(crate) fn client(&self, number: u64) -> Option<Rc<Client>> {
         self.clients.borrow().get(&number).cloned()
@@ -213,7 +229,8 @@ impl Hub {
     /// Lets it be known which revision is spoken with each server.
     pub(crate) fn tell_spoken(&self) {
         let version = |server: &Rc<Server>| {
-            let upstream = server.all_upstreams().into_iter().next()?;
+            let all = server.all_upstreams().into_iter().filter(|_| !server.is_hidden());
+            let upstream = all.into_iter().next()?;
             Some((server.name.clone(), upstream.introduction()?.version.clone()))
         };
         let spoken: BTreeMap<ServerName, String> =
@@ -229,6 +246,7 @@ impl Hub {
             let waiting = server.counts.waiting.clone();
             self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());
+            self.find_homes(); // It may be that of others.
             server
         })
     }
@@ -240,7 +258,10 @@ impl Hub {
             self.servers.borrow_mut().remove(&server.name);
             self.subscriptions.borrow_mut().forget_server(&server.name);
             self.seen.send_modify(|seen| drop(seen.waiting.remove(&server.name)));
+            self.manifests.forget(&server.name);
+            self.find_homes();
         }
+        server.find_others(); // Who asked under a name that stays waits for its next process.
         self.stand(server, Standing::Down("it has been removed".to_owned()));
     }
 
@@ -260,27 +281,55 @@ impl Hub {
         self.tell_news();
     }
 
-    /// An instance of a server has said what it offers. What one has that lives for a single
-    /// client is shown to that client alone, and remembered for all but for its resources.
-    pub(crate) fn learn(&self, server: &Rc<Server>, by: &Rc<Upstream>, known: Known) -> Rc<Known> {
+    /// An instance of a server has said what it offers; what of that is for everybody to know.
+    ///
+    /// What one has that lives for a single client is shown to that client alone. Before it has
+    /// heard anything of that, it offers what everybody would get, but for resources; from then
+    /// on what it adds may come of a login, and is nobody else's.
+    pub(crate) fn learn(
+        &self,
+        server: &Rc<Server>,
+        by: &Rc<Upstream>,
+        known: Known,
+    ) -> Option<Rc<Known>> {
         let known = Rc::new(known);
         by.set_known(known.clone());
-        server.has_said(&known);
         let for_all = match by.key().holder {
-            Holder::Shared => known,
-            Holder::Client(_) => {
+            Holder::Shared => Some(known),
+            Holder::Client(_) if by.is_fresh() => {
                 let lists = known.lists.clone().for_everybody();
                 let introduction = known.introduction.clone();
-                Rc::new(Known::new(server.name.as_str(), introduction, lists))
+                Some(Rc::new(Known::new(server.name.as_str(), introduction, lists)))
             }
+            Holder::Client(_) => None,
         };
-        server.known.replace(Some(for_all.clone()));
-        for other in self.servers().iter().filter(|it| it.owner().as_ref() == Some(&server.name)) {
-            other.known_by(&for_all);
+        if let Some(for_all) = &for_all {
+            self.know(server, for_all);
         }
+        self.admit(server, by);
         self.lists_changed();
         self.tell_news();
         for_all
+    }
+
+    /// This is what a server offers to everybody.
+    fn know(&self, server: &Rc<Server>, for_all: &Rc<Known>) {
+        server.has_said(for_all);
+        server.known.replace(Some(for_all.clone()));
+        for other in self.servers().iter().filter(|it| it.home().is_some()) {
+            if server.is_home_of(other) {
+                other.known.replace(Some(for_all.under(&other.name)));
+            }
+        }
+    }
+
+    /// An instance for one client has said what it offers, or takes too long to: its client may
+    /// ask it from now on.
+    fn admit(&self, server: &Rc<Server>, upstream: &Rc<Upstream>) {
+        if upstream.holds_off_no_more() {
+            server.release_for(upstream.key().holder);
+            self.tell_news();
+        }
     }
 
     /// Some lists may have changed; those who were shown others are told, a little later, so
@@ -328,9 +377,11 @@ impl Hub {
     /// A server says that a list has changed, which clients may have seen before we did: they
     /// are told, whatever we find.
     fn unseen_changed(&self, at: &InstanceKey, changed: &str) {
+        let Some(home) = self.server(at.server.as_str()) else { return };
+        let names = self.names_of(&home);
+        let is_it = |name: &str| names.iter().any(|it| it.name.as_str() == name);
         for client in self.clients() {
-            let is_seen =
-                matches!(&client.entry().view, View::Server(it) if it == at.server.as_str());
+            let is_seen = matches!(&client.entry().view, View::Server(it) if is_it(it));
             for kind in Kind::ALL.into_iter().filter(|kind| is_seen && kind.changed() == changed) {
                 if client.was_shown(kind) == Shown::Unseen {
                     client.shows(kind, Shown::Other);
@@ -376,10 +427,10 @@ impl Hub {
         self.subscriptions.borrow_mut().add(&server.name, uri, watcher).map_err(say::invalid)
     }
 
-    /// Somebody watches a resource no more; whether nobody does now.
+    /// Somebody watches a resource no more; whether nobody does now, under whichever name.
     pub(crate) fn unsubscribe(&self, server: &Rc<Server>, uri: &str, client: &Client) -> bool {
-        let holder = server.holder(client);
-        self.subscriptions.borrow_mut().remove(&server.name, uri, client.number(), holder)
+        self.subscriptions.borrow_mut().remove(&server.name, uri, client.number());
+        !self.is_watched(&server.at_home(), server.holder(client), uri)
     }
 
     /// An instance can be asked from now on.
@@ -388,22 +439,36 @@ impl Hub {
         let holder = upstream.key().holder;
         server.has_come(holder);
         server.release_for(holder);
+        if upstream.holds_off() {
+            let (hub, server, upstream) = (self.me(), server.clone(), Rc::downgrade(upstream));
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(LISTS_FIRST).await;
+                if let Some(upstream) = upstream.upgrade() {
+                    hub.admit(&server, &upstream);
+                }
+            });
+        }
         match self.level.get() {
             Some(level) => tell_level(upstream, level),
             // It may still keep silent for a client of an earlier daemon.
             None if upstream.is_tuned() => tell_level(upstream, Level::USUAL),
             None => {}
         }
+        self.restore_watched(&server, upstream);
+        self.tell_news();
+    }
+
+    /// Has an instance tell of everything that is watched there.
+    fn restore_watched(&self, server: &Rc<Server>, upstream: &Rc<Upstream>) {
+        let watched = self.watched(server, upstream.key().holder);
         if upstream.is_modern() {
             // The wish stands, whoever waits for it.
-            drop(upstream.listen_to(self.watched(&server, holder)));
-        } else {
-            for uri in self.subscriptions.borrow().of(&server.name, holder) {
-                let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
-                let_be(upstream.ask("resources/subscribe", Some(&params)));
-            }
+            return drop(upstream.listen_to(watched));
         }
-        self.tell_news();
+        for uri in watched.uris {
+            let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+            let_be(upstream.ask("resources/subscribe", Some(&params)));
+        }
     }
 
     /// Servers log what the one who wants to know most wants to know.
@@ -424,7 +489,7 @@ impl Hub {
         if self.level.replace(Some(level)) == Some(level) {
             return;
         }
-        for upstream in self.servers().iter().flat_map(|server| server.all_upstreams()) {
+        for upstream in self.servers().iter().flat_map(|server| server.own_upstreams()) {
             tell_level(&upstream, level);
         }
     }
@@ -437,10 +502,9 @@ impl Hub {
         let watched = client.has_watched().then(|| self.subscriptions.borrow_mut().forget(number));
         for it in watched.into_iter().flatten() {
             let Some(server) = self.server(it.server.as_str()) else { continue };
-            let holder = server.holder(client);
-            let is_last = if holder == Holder::Shared { it.is_last } else { it.is_last_there };
-            if is_last {
-                self.unwatched(&server, holder, &it.uri);
+            let (home, holder) = (server.at_home(), server.holder(client));
+            if !self.is_watched(&home, holder, &it.uri) {
+                self.unwatched(&home, holder, &it.uri);
             }
         }
         self.owners.borrow_mut().left(number, Instant::now());
@@ -450,7 +514,7 @@ impl Hub {
         self.give_up_parked(client);
         for server in self.servers() {
             server.forget_user(number);
-            if server.holder(client) == Holder::Client(number) {
+            if server.holder(client) == Holder::Client(number) && server.owner().is_none() {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
             }
         }

@@ -7,6 +7,7 @@
 mod bridge;
 mod capabilities;
 mod catalog;
+mod census;
 mod client;
 pub mod control;
 mod crowd;

@@ -21,18 +21,18 @@ use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
-use crate::upstream::Upstream;
 use crate::upstream::greet::{INITIALIZED, Meeting, Note};
 use crate::upstream::pipes::Pipes;
 use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::Trouble;
+use crate::upstream::{Cause, Upstream};
 
 mod lists;
 mod pulse;
 pub(crate) mod rest;
 mod web;
 
-use lists::learn_lists;
+pub(crate) use lists::learn_lists;
 
 /// A server that has closed a pipe and ends within this time has simply ended.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -112,6 +112,9 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
                 living.is_ended();
                 upstream.take_no_more();
                 writer.abort();
+                if living.is_mute.get() {
+                    living.is_cut_off(); // That is why it is ended: it did not die of itself.
+                }
             }
             Some(Told::LetGo(reply)) => break (String::new(), Some(reply)),
             Some(Told::Over(exit)) => {
@@ -134,7 +137,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             living.speaks(None); // Another life is not asked in the same way.
         }
         writer.abort();
-        upstream.close(&why);
+        upstream.close(Cause::end(&why));
         return hub.over(&server, &upstream, &why);
     };
     upstream.take_no_more();
@@ -200,6 +203,12 @@ impl Life {
         }
     }
 
+    /// It says nothing more, and lives.
+    fn is_cut_off(&self) {
+        let upstream = &self.upstream;
+        upstream.close(Cause::breach(&format!("`{}` closed its stdout", upstream.key().server)));
+    }
+
     /// It has ended like this. If it was asked what it need not know, that may be why.
     async fn is_over(&self, exit: Exit) {
         if self.has_read_probe().await && !exit.is_by_somebody() {
@@ -231,7 +240,7 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
     let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
-    upstream.close(&format!("`{}` closed its stdout", upstream.key().server));
+    life.is_cut_off();
 }
 
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
@@ -242,7 +251,7 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
         _ = stdin.ready(Interest::ERROR) => {}
     }
     sleep(ENDS_WITHIN).await;
-    upstream.close(&format!("`{}` closed its stdin", upstream.key().server));
+    upstream.close(Cause::breach(&format!("`{}` closed its stdin", upstream.key().server)));
     upstream.say(Said::Unfit("it closed its stdin".to_owned())).await;
 }
 

@@ -4,12 +4,13 @@
 //! It is never trusted for more than what to show: the living server has the last word.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -61,10 +62,9 @@ impl Manifests {
     /// What is remembered of a server that is started like this.
     pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
-        let size = std::fs::metadata(&file).ok()?.len();
-        let text = (size <= MOST_BYTES).then(|| std::fs::read_to_string(&file))?.ok()?;
-        let manifest = match serde_json::from_str::<Manifest>(&text) {
+        let manifest = match read_manifest(&file) {
             Ok(manifest) => manifest,
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return None,
             Err(problem) => {
                 tracing::warn!(file = %file.display(), %problem, "a manifest cannot be read: forgotten");
                 return None;
@@ -95,6 +95,21 @@ impl Manifests {
             }
         });
         let _ = written.await; // It says itself what is wrong.
+    }
+
+    /// Forgets which one was written last of a server that is there no more. Its file stays, as
+    /// it may come back.
+    pub(crate) fn forget(&self, name: &ServerName) {
+        self.written().remove(&self.file(name));
+    }
+
+    /// Of how many servers that is known.
+    pub(crate) fn len(&self) -> usize {
+        self.written().len()
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<PathBuf, u64>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets all servers but these: those that were removed while no daemon was there too.
@@ -145,6 +160,18 @@ impl Manifest {
     }
 }
 
+/// A manifest as it was written. Nothing else in its place is opened: a pipe would be waited for.
+fn read_manifest(file: &Path) -> io::Result<Manifest> {
+    let found = std::fs::metadata(file)?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if found.len() > MOST_BYTES {
+        return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
+    }
+    Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+}
+
 /// Tells one way to start a server from another. What it is told that clients can do is a
 /// function of its isolation.
 fn key(settings: &ServerSettings) -> String {
@@ -164,20 +191,24 @@ fn key(settings: &ServerSettings) -> String {
 /// Writes a file of which a reader sees the old or the new, never a part.
 fn write_whole(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
-    std::fs::create_dir_all(folder)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // Instances of one server for several clients may come up at the same time.
     let random = RandomState::new().build_hasher().finish();
     let temporary = file.with_extension(format!("{random:016x}.new"));
     let mut options = std::fs::OpenOptions::new();
     let mut opened =
         options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    opened.write_all(text.as_bytes())?;
-    opened.sync_all()?;
-    std::fs::rename(&temporary, file)
+    let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
+    let written = written.and_then(|()| std::fs::rename(&temporary, file));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary); // It would only take room.
+    }
+    written
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::time::Duration;
 
     use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, Source};
@@ -260,13 +291,33 @@ mod tests {
         let file = folder.path().join("s.json");
         let text = std::fs::read_to_string(&file).unwrap();
         for other in [
-            String::new(),
-            text[..text.len() / 2].to_owned(),
-            text.replace(r#""format":1"#, r#""format":99"#),
-            "[]".to_owned(),
+            Vec::new(),
+            text.as_bytes()[..text.len() / 2].to_owned(),
+            text.replace(r#""format":1"#, r#""format":99"#).into(),
+            b"[]".to_vec(),
+            b"\xff\xfe\0".to_vec(),
         ] {
             std::fs::write(&file, &other).unwrap();
-            assert!(manifests.read(&settings("a")).is_none(), "{other}");
+            assert!(manifests.read(&settings("a")).is_none(), "{}", other.escape_ascii());
         }
+        File::create(&file).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        assert!(manifests.read(&settings("a")).is_none(), "so long");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(manifests.read(&settings("a")).is_none(), "a folder");
+        remember(&manifests, &settings("a"), &known("[]")).await; // It only says so.
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left of it");
+        std::fs::remove_dir(&file).unwrap();
+        remember(&manifests, &settings("a"), &known("[]")).await;
+        assert!(manifests.read(&settings("a")).is_some());
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_manifest_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().to_owned());
+        let pipe = folder.path().join("s.json");
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        assert!(manifests.read(&settings("a")).is_none());
     }
 }

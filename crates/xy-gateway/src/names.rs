@@ -56,12 +56,14 @@ pub(crate) fn uri_inside(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix(SCHEME)?.split_once('/')
 }
 
-/// The known name outside that was probably meant by another one. Both halves have to be
-/// alike: a server's name is most of many names, and says nothing of the tool.
-pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+/// The known names outside that were probably meant by another one: the nearest first, and
+/// those that are as near by name. Both halves have to be alike: a server's name is most of many
+/// names, and says nothing of the tool.
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     const LIKENESS: f64 = 0.75;
+    const MOST: usize = 3;
     if name.len() > 2 * LONGEST {
-        return None; // Comparing takes time with the length.
+        return Vec::new(); // Comparing takes time with the length.
     }
     let halves = |name| inside(name).unwrap_or(("", name));
     let (server, rest) = halves(name);
@@ -72,11 +74,23 @@ pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
         let servers = if server.is_empty() { 1.0 } else { alike(server, its_server) };
         servers.min(alike(rest, its_rest))
     };
-    known
+    let mut near: Vec<(f64, &str)> = known
         .map(|known| (likeness(known), known))
         .filter(|(likeness, _)| *likeness >= LIKENESS)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, known)| known)
+        .collect();
+    near.sort_unstable_by(|(a, name), (b, other)| b.total_cmp(a).then_with(|| name.cmp(other)));
+    near.truncate(MOST);
+    near.into_iter().map(|(_, known)| known).collect()
+}
+
+/// Names as a question: `a`, `b` or `c`.
+pub(crate) fn did_you_mean(names: &[&str]) -> Option<String> {
+    let (last, others) = names.split_last()?;
+    let listed: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
+    if listed.is_empty() {
+        return Some(format!("did you mean `{last}`?"));
+    }
+    Some(format!("did you mean {} or `{last}`?", listed.join(", ")))
 }
 
 /// A text as JSON.
@@ -130,6 +144,8 @@ fn digest(server: &str, name: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -172,22 +188,70 @@ mod tests {
         assert_eq!(inside(&one).unwrap().0, server);
     }
 
+    proptest! {
+        #[test]
+        fn every_name_goes_out_within_its_budget_in_characters_that_all_take(
+            server in "[a-zA-Z0-9-]([a-zA-Z0-9-]|_[a-zA-Z0-9-]){0,15}",
+            name in ".{0,150}|[a-zA-Z0-9_-]{0,150}",
+            other in ".{0,150}|[a-zA-Z0-9_-]{0,150}",
+            budget in 44..=128_usize,
+        ) {
+            prop_assert!(xy_protocol::server::ServerName::new(&server).is_ok());
+            let shown = outside_within(&server, &name, budget);
+            prop_assert!(shown.len() <= budget && shown.chars().all(is_plain), "{}", shown);
+            prop_assert_eq!(&shown, &outside_within(&server, &name, budget));
+            prop_assert_eq!(inside(&shown).map(|it| it.0), Some(server.as_str()));
+            // What is not changed says what it is; what is changed is not that.
+            let plain = format!("{server}{SEPARATOR}{name}");
+            let may_stay = plain.len() <= budget && !name.is_empty() && name.chars().all(is_plain);
+            prop_assert_eq!(shown == plain, may_stay);
+            if other != name {
+                // Of all pairs some must be alike, but nobody meets one by chance.
+                prop_assert_ne!(shown, outside_within(&server, &other, budget));
+            }
+        }
+    }
+
     #[test]
-    fn the_nearest_name_is_near_in_both_halves() {
+    fn the_nearest_names_are_near_in_both_halves_and_in_a_fixed_order() {
         let known = ["everything__echo", "everything__get-sum", "files__read_file"];
-        let table = [
-            ("everything__ehco", Some("everything__echo")),
-            ("evrything__get_sum", Some("everything__get-sum")),
-            ("read_file", Some("files__read_file")),
-            ("file__read_files", Some("files__read_file")),
-            ("everything__nope", None),
-            ("other__echo", None),
-            ("", None),
+        let table: [(&str, &[&str]); 7] = [
+            ("everything__ehco", &["everything__echo"]),
+            ("evrything__get_sum", &["everything__get-sum"]),
+            ("read_file", &["files__read_file"]),
+            ("file__read_files", &["files__read_file"]),
+            ("everything__nope", &[]),
+            ("other__echo", &[]),
+            ("", &[]),
         ];
         for (name, meant) in table {
             assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
         }
-        assert_eq!(nearest(&"x".repeat(10_000), known.into_iter()), None);
+        assert!(nearest(&"x".repeat(10_000), known.into_iter()).is_empty());
+        // The nearest first, then by name, whatever order they come in; three at most.
+        let many = ["d__echo", "b__echo", "a__echoes", "c__echo", "a__sum"];
+        let table: [(&str, &[&str]); 3] = [
+            ("echo", &["b__echo", "c__echo", "d__echo"]),
+            ("echoes", &["a__echoes", "b__echo", "c__echo"]),
+            ("a__summ", &["a__sum"]),
+        ];
+        for (name, meant) in table {
+            assert_eq!(nearest(name, many.into_iter()), meant, "{name}");
+            assert_eq!(nearest(name, many.into_iter().rev()), meant, "{name}");
+        }
+    }
+
+    #[test]
+    fn one_is_asked_for_or_some() {
+        let table: [(&[&str], Option<&str>); 4] = [
+            (&[], None),
+            (&["a"], Some("did you mean `a`?")),
+            (&["a", "b"], Some("did you mean `a` or `b`?")),
+            (&["a", "b", "c"], Some("did you mean `a`, `b` or `c`?")),
+        ];
+        for (names, asked) in table {
+            assert_eq!(did_you_mean(names).as_deref(), asked);
+        }
     }
 
     #[test]

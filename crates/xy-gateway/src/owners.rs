@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 
+use crate::census::Census;
 use crate::upstream::ECHO;
 
 /// Tasks of one client.
@@ -60,6 +62,8 @@ impl Owner {
 #[derive(Debug)]
 struct Task {
     owner: Owner,
+    /// The name of its server under which it was begun.
+    asked: ServerName,
     /// How many there were before it.
     place: u64,
     /// It is forgotten then.
@@ -84,6 +88,8 @@ enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct NewTask<'t> {
     pub(crate) id: &'t str,
+    /// The name of its server under which it was begun.
+    pub(crate) asked: &'t ServerName,
     /// How long it is kept; `None` for ever.
     pub(crate) life: Option<Duration>,
     pub(crate) token: Option<(u64, Box<str>)>,
@@ -94,10 +100,10 @@ pub(crate) struct NewTask<'t> {
 pub(crate) enum Found {
     /// This client has none of this id.
     Nowhere,
-    /// With this instance.
-    At(InstanceKey),
-    /// It was with a server that has ended, like this.
-    Lost(String),
+    /// With this instance, whose server was asked for it under this name.
+    At(InstanceKey, ServerName),
+    /// It was with this instance, which has ended like this; the same name.
+    Lost(InstanceKey, ServerName, String),
     /// Several servers have one of this id.
     Several,
 }
@@ -125,6 +131,7 @@ impl Owners {
         self.count += 1;
         let task = Task {
             owner,
+            asked: new.asked.clone(),
             place: self.count,
             ends: now + kept_for(new.life),
             state: State::Working,
@@ -196,6 +203,11 @@ impl Owners {
         }
     }
 
+    /// The name of its server under which a task was begun.
+    pub(crate) fn asked_as(&self, at: &InstanceKey, id: &str) -> Option<&ServerName> {
+        Some(&self.tasks.get(at)?.get(id)?.asked)
+    }
+
     /// Whether an instance may be working on a task of somebody.
     pub(crate) fn is_worked_on(&self, at: &InstanceKey, owner: Owner, id: &str) -> bool {
         let task = self.tasks.get(at).and_then(|tasks| tasks.get(id));
@@ -215,45 +227,48 @@ impl Owners {
 
     /// Where a client's task is, at any server.
     pub(crate) fn find(&self, client: u64, id: &str) -> Found {
-        self.find_for(Owner::Client(client), id, |_| true)
+        self.find_for(Owner::Client(client), id, |_, _| true)
     }
 
-    /// Where somebody's task is, at any instance that is theirs to ask.
+    /// Where somebody's task is, at any instance that is theirs to ask under that name.
     pub(crate) fn find_for(
         &self,
         owner: Owner,
         id: &str,
-        is_theirs: impl Fn(&InstanceKey) -> bool,
+        is_theirs: impl Fn(&InstanceKey, &ServerName) -> bool,
     ) -> Found {
         let mut found = Found::Nowhere;
         for (at, tasks) in &self.tasks {
             let Some(task) = tasks.get(id) else { continue };
-            if task.owner != owner || !is_theirs(at) {
+            if task.owner != owner || !is_theirs(at, &task.asked) {
                 continue;
             }
             found = match (&task.state, found) {
-                (State::Lost(why), Found::Nowhere) => Found::Lost(why.clone()),
+                (State::Lost(why), Found::Nowhere) => {
+                    Found::Lost(at.clone(), task.asked.clone(), why.clone())
+                }
                 (State::Lost(_), found) => found,
-                (_, Found::At(_) | Found::Several) => Found::Several,
-                (_, Found::Nowhere | Found::Lost(_)) => Found::At(at.clone()),
+                (_, Found::At(..) | Found::Several) => Found::Several,
+                (_, Found::Nowhere | Found::Lost(..)) => Found::At(at.clone(), task.asked.clone()),
             };
         }
         found
     }
 
-    /// Where all tasks of a client are that are not lost, the oldest first.
-    pub(crate) fn all_of(&self, client: u64) -> Vec<(InstanceKey, Box<str>)> {
-        let mut all: Vec<(u64, InstanceKey, Box<str>)> = Vec::new();
+    /// Where all tasks of a client are that are not lost, and the names under which they were
+    /// begun; the oldest first.
+    pub(crate) fn all_of(&self, client: u64) -> Vec<(InstanceKey, ServerName, Box<str>)> {
+        let mut all: Vec<(u64, InstanceKey, ServerName, Box<str>)> = Vec::new();
         for (at, tasks) in &self.tasks {
             for (id, task) in tasks {
                 let is_lost = matches!(task.state, State::Lost(_));
                 if task.owner == Owner::Client(client) && !is_lost {
-                    all.push((task.place, at.clone(), id.clone()));
+                    all.push((task.place, at.clone(), task.asked.clone(), id.clone()));
                 }
             }
         }
         all.sort_unstable_by_key(|(place, ..)| *place);
-        all.into_iter().map(|(_, at, id)| (at, id)).collect()
+        all.into_iter().map(|(_, at, asked, id)| (at, asked, id)).collect()
     }
 
     /// A task is not worked on any more; it can still be asked about.
@@ -357,6 +372,13 @@ impl Owners {
         self.tasks.retain(|_, tasks| !tasks.is_empty());
     }
 
+    /// How much is kept.
+    pub(crate) fn count(&self, census: &mut Census) {
+        census.add("tasks", self.tasks.values().map(HashMap::len).sum());
+        census.add("elicitations", self.elicitations.values().map(HashMap::len).sum());
+        census.add("owning_instances", self.tasks.len() + self.elicitations.len());
+    }
+
     /// How many ids are remembered.
     pub(crate) fn len(&self) -> usize {
         self.tasks.values().map(HashMap::len).sum::<usize>()
@@ -371,7 +393,8 @@ fn kept_for(life: Option<Duration>) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use xy_protocol::server::ServerName;
+    use std::sync::LazyLock;
+
     use xy_supervisor::instance::Holder;
 
     use super::*;
@@ -381,7 +404,16 @@ mod tests {
     }
 
     fn new(id: &str) -> NewTask<'_> {
-        NewTask { id, life: Some(Duration::from_secs(10)), token: None }
+        static NAME: LazyLock<ServerName> = LazyLock::new(|| ServerName::new("n").unwrap());
+        NewTask { id, asked: &NAME, life: Some(Duration::from_secs(10)), token: None }
+    }
+
+    fn lost() -> Found {
+        Found::Lost(at("s"), ServerName::new("n").unwrap(), "it crashed".to_owned())
+    }
+
+    fn found(server: &str) -> Found {
+        Found::At(at(server), ServerName::new("n").unwrap())
     }
 
     #[test]
@@ -389,7 +421,7 @@ mod tests {
         let (mut all, now) = (Owners::default(), Instant::now());
         all.begun(&at("s"), 1, new("t"), now);
         assert_eq!(all.owner_of_task(&at("s"), "t"), Some(1));
-        assert_eq!(all.find(1, "t"), Found::At(at("s")));
+        assert_eq!(all.find(1, "t"), found("s"));
         assert_eq!((all.find(2, "t"), all.find(1, "u")), (Found::Nowhere, Found::Nowhere));
         let own = InstanceKey { holder: Holder::Client(1), ..at("s") };
         assert_eq!(all.owner_of_task(&own, "t"), None, "another instance");
@@ -397,7 +429,7 @@ mod tests {
         assert_eq!(all.find(1, "t"), Found::Several);
         all.begun(&at("s"), 2, new("t"), now);
         assert_eq!(all.owner_of_task(&at("s"), "t"), None, "it was given to two");
-        assert_eq!((all.find(2, "t"), all.find(1, "t")), (Found::Nowhere, Found::At(at("r"))));
+        assert_eq!((all.find(2, "t"), all.find(1, "t")), (Found::Nowhere, found("r")));
     }
 
     #[test]
@@ -424,7 +456,7 @@ mod tests {
         all.begun(&at("s"), 1, NewTask { token, ..new("t") }, now);
         assert_eq!(all.by_token(&at("s"), 7), Some((1, "\"p\"")));
         all.lost(&at("s"), "it crashed");
-        assert_eq!(all.find(1, "t"), Found::Lost("it crashed".to_owned()));
+        assert_eq!(all.find(1, "t"), lost());
         assert_eq!((all.by_token(&at("s"), 7), all.owner_of_task(&at("s"), "t")), (None, None));
         assert_eq!(all.all_of(1), []);
         all.begun(&at("s"), 2, new("t"), now);
@@ -470,21 +502,21 @@ mod tests {
     fn a_task_of_a_token_is_found_by_whoever_has_that_and_asks_where_it_is() {
         let (mut all, now) = (Owners::default(), Instant::now());
         let (mine, other) = (Owner::Token(1), Owner::Token(2));
-        let find = |all: &Owners, owner| all.find_for(owner, "t", |_| true);
+        let find = |all: &Owners, owner| all.find_for(owner, "t", |_, _| true);
         all.begun_for(&at("s"), mine, new("t"), now);
-        assert_eq!(find(&all, mine), Found::At(at("s")));
+        assert_eq!(find(&all, mine), found("s"));
         assert_eq!((find(&all, other), all.find(1, "t")), (Found::Nowhere, Found::Nowhere));
-        assert_eq!(all.find_for(mine, "t", |_| false), Found::Nowhere, "another instance");
+        assert_eq!(all.find_for(mine, "t", |_, _| false), Found::Nowhere, "another instance");
         assert!(!all.works_for_others(&at("s"), 1, now), "what is said of it names it");
         all.left(1, now);
         assert_eq!(all.owner_of(&at("s"), "t"), Some(mine), "no client takes it along");
         all.begun_for(&at("r"), mine, new("t"), now);
         assert_eq!(find(&all, mine), Found::Several);
         all.begun_for(&at("r"), other, new("t"), now);
-        assert_eq!(find(&all, mine), Found::At(at("s")), "at the other it was given to two");
+        assert_eq!(find(&all, mine), found("s"), "at the other it was given to two");
         assert_eq!((find(&all, other), all.owner_of(&at("r"), "t")), (Found::Nowhere, None));
         all.lost(&at("s"), "it crashed");
-        assert_eq!(find(&all, mine), Found::Lost("it crashed".to_owned()));
+        assert_eq!(find(&all, mine), lost());
     }
 
     #[test]
@@ -509,7 +541,7 @@ mod tests {
         }
         assert!(!all.has_room_for(1, now) && all.has_room_for(2, now));
         all.begun_for(&at("s"), mine, new("more"), now);
-        assert_eq!(all.find_for(mine, "more", |_| true), Found::Nowhere);
+        assert_eq!(all.find_for(mine, "more", |_, _| true), Found::Nowhere);
         all.ended(&at("s"), "7");
         assert!(all.has_room_for(1, now));
         assert_eq!((all.len(), all.knows_task(&at("s"), "7")), (MOST_TASKS - 1, false));

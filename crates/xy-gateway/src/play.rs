@@ -20,7 +20,7 @@ use xy_config::settings::{
 use xy_protocol::control;
 use xy_protocol::error::CallError;
 use xy_protocol::server::{ServerName, Transport};
-use xy_supervisor::instance::InstanceKey;
+use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::speak::Said;
 
 use crate::bridge::Key;
@@ -36,14 +36,18 @@ use crate::upstream::Upstream;
 use crate::upstream::wire::Wire;
 
 mod attribution;
+mod census;
+mod changes;
 mod ears;
 mod eras;
 mod finding;
 mod idle;
+mod isolated;
 mod park;
 mod patience;
 mod round_trip;
 mod scopes;
+mod sharing;
 mod tasks;
 mod turns;
 
@@ -57,7 +61,7 @@ impl Control for Nobody {
         Box::pin(std::future::pending())
     }
 
-    fn hold(&self, _: &ServerName, _: u64) -> Later<Result<(), CallError>> {
+    fn hold(&self, _: &ServerName, _: Holder) -> Later<Result<(), CallError>> {
         Box::pin(std::future::pending())
     }
 
@@ -150,7 +154,7 @@ impl Play {
 
     /// The server's life is over, and another begins.
     async fn live_again(&mut self) {
-        self.upstream.close("`s` has ended");
+        self.upstream.close(crate::upstream::Cause::end("`s` has ended"));
         self.hub.over(&self.server, &self.upstream, "`s` has ended");
         let (said, heard) = mpsc::channel(64);
         self.said = heard;
@@ -221,8 +225,9 @@ impl Play {
 /// A gateway without any server.
 pub(crate) fn empty(control: Arc<dyn Control>, park: ParkSettings) -> Rc<Hub> {
     let (seen, _) = watch::channel(Seen::default());
-    let manifests = Manifests::in_folder(PathBuf::from("/nonexistent"));
-    let parked = (Parked::new(Key::of(b"secret"), 1), park);
+    // Nobody can make a folder there, not even root: no play remembers anything of another.
+    let manifests = Manifests::in_folder(PathBuf::from("/dev/null/nowhere"));
+    let parked = (Parked::new(Key::of(b"secret"), 1, &park), park);
     Hub::new(manifests, control, 1, seen, parked)
 }
 

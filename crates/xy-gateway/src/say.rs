@@ -1,6 +1,7 @@
 //! What xy itself says to a client: answers and errors, as lines of JSON.
 
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 
 use crate::names::quoted;
 
@@ -22,7 +23,13 @@ pub(crate) fn fault(id: &str, fault: &CallError) -> Vec<u8> {
     if let Some(hint) = &fault.hint {
         message = format!("{message}; {hint}");
     }
-    error(id, i64::from(fault.code()), &message)
+    error(id, i64::from(code(fault.kind)), &message)
+}
+
+/// The code of an error for MCP clients. What they have to know of a call that was sent and not
+/// answered is that nobody knows whether it was done; the words say how that came.
+fn code(kind: ErrorKind) -> i32 {
+    if kind.is_outcome_unknown() { ErrorKind::OutcomeUnknown.code() } else { kind.code() }
 }
 
 /// A notification.
@@ -35,9 +42,41 @@ pub(crate) fn invalid(message: impl Into<String>) -> CallError {
     CallError::new(ErrorKind::InvalidParams, message.into())
 }
 
+/// What is said of the process of `owner` to who has asked it under another of its names.
+/// Names stand in backticks, alone or at the end of a command.
+pub(crate) fn under(asked: &ServerName, owner: &ServerName, fault: &CallError) -> CallError {
+    if asked == owner {
+        return fault.clone();
+    }
+    let renamed = |text: &str| {
+        let text = text.replace(&format!("`{owner}`"), &format!("`{asked}`"));
+        text.replace(&format!(" {owner}`"), &format!(" {asked}`"))
+    };
+    CallError {
+        kind: fault.kind,
+        message: renamed(&fault.message),
+        cause: fault.cause.as_deref().map(renamed),
+        hint: fault.hint.as_deref().map(renamed),
+        problems: fault.problems.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_of_a_process_names_it_as_it_was_asked() {
+        let (a, b) = (ServerName::new("a").unwrap(), ServerName::new("b-2").unwrap());
+        let fault = CallError::new(ErrorKind::NotRunning, "`a` is not a running `xy a b`")
+            .cause("`ab` and `b__a` are others; `a` died")
+            .hint("`xy logs a` says more, and so does a");
+        let under_b = under(&b, &a, &fault);
+        assert_eq!(under_b.message, "`b-2` is not a running `xy a b`");
+        assert_eq!(under_b.cause.unwrap(), "`ab` and `b__a` are others; `b-2` died");
+        assert_eq!(under_b.hint.unwrap(), "`xy logs b-2` says more, and so does a");
+        assert_eq!(under(&a, &a, &fault).to_string(), fault.to_string());
+    }
 
     fn text(message: Vec<u8>) -> String {
         String::from_utf8(message).unwrap()
@@ -52,6 +91,12 @@ mod tests {
             text(fault("7", &problem)),
             r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32005,"message":"`a` is not \"there\": it has\nended; start it"}}"#
         );
+    }
+
+    #[test]
+    fn to_clients_a_broken_way_is_an_unknown_outcome() {
+        let problem = CallError::new(ErrorKind::TransportFailed, "it broke");
+        assert!(text(fault("7", &problem)).contains(r#""code":-32010,"#));
     }
 
     #[test]

@@ -31,8 +31,9 @@ pub(crate) struct Scope {
     renamed: HashMap<Box<str>, usize>,
     /// Tools that are shown otherwise, by their servers' names and their own.
     changed: HashMap<(Box<str>, Box<str>), usize>,
-    /// What it said of all tools when they were last searched.
-    searched: RefCell<xy_search::Scope>,
+    /// What it said of all tools when they were last searched: by who may not manage servers,
+    /// and by who may.
+    searched: [RefCell<xy_search::Visible>; 2],
 }
 
 /// Whether something is shown, and why.
@@ -69,6 +70,16 @@ pub(crate) struct Look<'s> {
 /// Whether any server has an item of a kind of which a server's name and its own fit.
 pub(crate) type Has<'h> = dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool + 'h;
 
+/// What there is that lines of profiles can be about.
+pub(crate) struct There<'h> {
+    /// The names of all servers.
+    pub(crate) servers: &'h [&'h str],
+    /// Those of them that have not said what they offer: what may be about that is not judged.
+    pub(crate) unknown: &'h [&'h str],
+    /// What the others offer.
+    pub(crate) has: &'h Has<'h>,
+}
+
 impl Scope {
     pub(crate) fn new(settings: Arc<ProfileSettings>) -> Self {
         let overrides = settings.overrides.iter().enumerate();
@@ -79,7 +90,7 @@ impl Scope {
         let changed = overrides
             .map(|(place, one)| ((one.server.as_str().into(), one.tool.as_str().into()), place))
             .collect();
-        Self { settings, renamed, changed, searched: RefCell::default() }
+        Self { settings, renamed, changed, searched: Default::default() }
     }
 
     /// What the files say.
@@ -87,9 +98,9 @@ impl Scope {
         &self.settings
     }
 
-    /// What it said of all tools when they were last searched.
-    pub(crate) fn searched(&self) -> RefMut<'_, xy_search::Scope> {
-        self.searched.borrow_mut()
+    /// What it said of all tools when they were last searched by who may manage servers, or not.
+    pub(crate) fn searched(&self, may_manage: bool) -> RefMut<'_, xy_search::Visible> {
+        self.searched[usize::from(may_manage)].borrow_mut()
     }
 
     /// Whether tools are found instead of listed.
@@ -133,7 +144,8 @@ impl Scope {
     /// Whether a managing tool of xy's own is shown to who may use it.
     pub(crate) fn decide_own(&self, name: &str) -> Decision {
         if self.settings.hides_managing {
-            return Decision::hidden("`manage #false` hides all that manage servers", None);
+            let line = self.settings.managing_line;
+            return Decision::hidden("`manage #false` hides all that manage servers", line);
         }
         judge(&[(&self.settings.tools, name)]).unwrap_or(Decision::shown("nothing hides it", None))
     }
@@ -190,6 +202,18 @@ impl Scope {
         self.settings.overrides.get(*place)
     }
 
+    /// Whether any tool of a server is shown otherwise.
+    pub(crate) fn changes_any_of(&self, server: &str) -> bool {
+        self.settings.overrides.iter().any(|it| it.server == server)
+    }
+
+    /// Whether a tool is shown, in the words of its server.
+    pub(crate) fn shows_plainly(&self, server: &str, name: &str) -> bool {
+        self.decide(Kind::Tools, server, name).shown
+            && self.change(server, name).is_none()
+            && (self.renamed.is_empty() || self.line_of_name(server, name).is_none())
+    }
+
     /// Whether a tool is listed although others are found.
     pub(crate) fn is_own_pinned(&self, name: &str) -> bool {
         self.settings.pins.iter().any(|pin| pin.matches(name))
@@ -206,13 +230,12 @@ impl Scope {
         self.settings.name_budget.unwrap_or(NAME_BUDGET)
     }
 
-    /// The lines that are about nothing there is. `has` says whether any server has an item
-    /// of a kind that fits.
-    pub(crate) fn idle_lines(&self, servers: &[&str], has: &Has<'_>) -> Vec<(u32, String)> {
+    /// The lines that are about nothing there is.
+    pub(crate) fn idle_lines(&self, there: &There<'_>) -> Vec<(u32, String)> {
         let mut idle = Vec::new();
         let settings = &*self.settings;
         for pattern in settings.servers.iter().chain(&settings.deny_servers) {
-            if !servers.iter().any(|it| pattern.matches(it)) {
+            if !there.servers.iter().any(|it| pattern.matches(it)) {
                 idle.push((pattern.line, format!("no server is named `{}`", pattern.text)));
             }
         }
@@ -221,21 +244,58 @@ impl Scope {
             let fits = |server: &str, name: &str| {
                 pattern.matches(&format!("{server}{}{name}", names::SEPARATOR))
             };
-            if !crate::tools::is_any_own(|own| pattern.matches(own)) && !has(Kind::Tools, &fits) {
+            let is_there = crate::tools::is_any_own(|own| pattern.matches(own))
+                || there.unknown.iter().any(|server| may_name_tool_of(pattern, server))
+                || (there.has)(Kind::Tools, &fits);
+            if !is_there {
                 idle.push((pattern.line, format!("no tool is named `{}`", pattern.text)));
             }
         }
         for one in &settings.overrides {
-            if !has(Kind::Tools, &|server, name| server == one.server && name == one.tool) {
+            let is_it = |server: &str, name: &str| server == one.server && name == one.tool;
+            let is_unknown = there.unknown.contains(&one.server.as_str());
+            if !is_unknown && !(there.has)(Kind::Tools, &is_it) {
                 let whole = format!("{}{}{}", one.server, names::SEPARATOR, one.tool);
                 idle.push((one.line, format!("no tool is named `{whole}`")));
             }
         }
         for block in &settings.blocks {
-            idle_in_block(block, servers, has, &mut idle);
+            idle_in_block(block, there, &mut idle);
         }
         idle.sort();
         idle
+    }
+
+    /// Why the lines leave too little together, although each may be about something.
+    pub(crate) fn emptiness(&self, there: &There<'_>) -> Option<&'static str> {
+        let settings = &*self.settings;
+        let allowed = |own: &str| settings.tools.allow.iter().any(|it| it.matches(own));
+        if crate::tools::is_any_own(|own| allowed(own) && self.decide_own(own).shown) {
+            return None; // It is for managing servers.
+        }
+        let offers = |kind: &Kind| (there.has)(*kind, &|_, _| true);
+        let shows = |kind: &Kind| {
+            there.unknown.iter().any(|server| self.may_show_of(*kind, server))
+                || (there.has)(*kind, &|server, name| self.decide(*kind, server, name).shown)
+        };
+        let blocks = settings.blocks.iter().map(|block| &block.tools);
+        let has_allow = blocks.chain([&settings.tools]).any(|filter| !filter.allow.is_empty());
+        if Kind::ALL.iter().any(offers) && !Kind::ALL.iter().any(shows) {
+            Some("shows nothing at all: its lines together hide everything of every server")
+        } else if has_allow && offers(&Kind::Tools) && !shows(&Kind::Tools) {
+            Some("shows no tool: of those that `allow` names, its other lines leave none")
+        } else {
+            None
+        }
+    }
+
+    /// Whether something may be shown of a server that has not said what it offers.
+    fn may_show_of(&self, kind: Kind, server: &str) -> bool {
+        let top: &[Pattern] = if kind == Kind::Tools { &self.settings.tools.allow } else { &[] };
+        let mut inside = self.blocks_of(server).flat_map(|block| &filter_of(block, kind).allow);
+        let has_inside = inside.next().is_some();
+        self.decide_server(server).shown
+            && (has_inside || top.is_empty() || top.iter().any(|it| may_name_tool_of(it, server)))
     }
 
     fn is_pinned(&self, shown: &str, server: &str, name: &str) -> bool {
@@ -249,15 +309,13 @@ impl Scope {
 }
 
 /// Adds the lines of a block that are about nothing there is.
-fn idle_in_block(
-    block: &ServerBlock,
-    servers: &[&str],
-    has: &Has<'_>,
-    idle: &mut Vec<(u32, String)>,
-) {
-    if !servers.iter().any(|it| block.server.matches(it)) {
+fn idle_in_block(block: &ServerBlock, there: &There<'_>, idle: &mut Vec<(u32, String)>) {
+    if !there.servers.iter().any(|it| block.server.matches(it)) {
         let problem = format!("no server is named `{}`", block.server.text);
         return idle.push((block.server.line, problem));
+    }
+    if there.unknown.iter().any(|it| block.server.matches(it)) {
+        return;
     }
     let kinds: [(&[Kind], &str); 3] = [
         (&[Kind::Tools], "tool"),
@@ -270,13 +328,22 @@ fn idle_in_block(
             let fits =
                 |server: &str, name: &str| block.server.matches(server) && pattern.matches(name);
             // What a template makes is not known.
-            let is_there = kinds.iter().any(|kind| has(*kind, &fits));
+            let is_there = kinds.iter().any(|kind| (there.has)(*kind, &fits));
             if !is_there && (what != "resource" || pattern.is_plain()) {
                 let problem =
                     format!("no {what} of `{}` is named `{}`", block.server.text, pattern.text);
                 idle.push((pattern.line, problem));
             }
         }
+    }
+}
+
+/// Whether a pattern may stand for a tool of a server that has not said what it offers.
+fn may_name_tool_of(pattern: &Pattern, server: &str) -> bool {
+    let start = format!("{server}{}", names::SEPARATOR);
+    match pattern.text.split_once('*') {
+        Some((first, _)) => first.starts_with(&start) || start.starts_with(first),
+        None => pattern.text.starts_with(&start),
     }
 }
 

@@ -1,10 +1,13 @@
 //! One server, as clients meet it: whether it is there, and what is known of it.
+//! A server that shares the process of another has no instances of its own: it answers through
+//! its home, and what is asked of it remembers under which name (`hub/sharing.rs`).
+//!
 //! `server/park.rs` has the calls that wait for it, `server/turn.rs` has clients take turns,
 //! `server/sleep.rs` knows which of its instances sleep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -17,7 +20,8 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::bridge;
-use crate::catalog::Known;
+use crate::catalog::{Kind, Known};
+use crate::census::Census;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
 use crate::manifest::Remembered;
@@ -32,9 +36,13 @@ mod turn;
 pub(crate) use hunch::Hunch;
 pub(crate) use lot::Lot;
 pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
+pub(crate) use sleep::Progressing;
 
 /// What helps where clients wait for each other.
 pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
+
+/// Why nobody is to be asked under a name that an operator has stopped.
+pub(crate) const STOPPED: &str = "it was stopped";
 
 /// Whether a server is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +78,8 @@ pub(crate) struct Server {
     sleep: sleep::Sleep,
     /// The server whose instances answer for it, if it is another.
     owner: RefCell<Option<ServerName>>,
+    /// The same, if it is there.
+    home: RefCell<Weak<Self>>,
     /// Its name is down, though its process may live for others.
     is_hidden: Cell<bool>,
     /// In the order of their tickets.
@@ -131,6 +141,7 @@ impl Server {
             down: RefCell::default(),
             sleep: sleep::Sleep::default(),
             owner: RefCell::default(),
+            home: RefCell::default(),
             is_hidden: Cell::new(false),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
@@ -165,10 +176,38 @@ impl Server {
         self.owner.borrow().clone()
     }
 
-    /// Whose instances answer for it, and whether its name is down; whether that is news.
-    pub(crate) fn shares(&self, owner: Option<ServerName>, is_hidden: bool) -> bool {
-        let was = (self.owner.replace(owner), self.is_hidden.replace(is_hidden));
-        was != (self.owner(), is_hidden)
+    /// Whether it is news that these instances answer for it, or that its name is down or not.
+    pub(crate) fn follows_anew(&self, owner: Option<&ServerName>, is_hidden: bool) -> bool {
+        (self.owner.borrow().as_ref(), self.is_hidden()) != (owner, is_hidden)
+    }
+
+    /// Whose instances answer for it from now on, and whether its name is down.
+    pub(crate) fn set_owner(&self, owner: Option<ServerName>, is_hidden: bool) {
+        self.owner.replace(owner);
+        self.is_hidden.set(is_hidden);
+    }
+
+    /// Whose instances answer for it, if they are another's and that is there.
+    pub(crate) fn home(&self) -> Option<Rc<Self>> {
+        self.home.borrow().upgrade()
+    }
+
+    /// Whose instances answer for it: that one's, or its own.
+    pub(crate) fn at_home(self: &Rc<Self>) -> Rc<Self> {
+        self.home().unwrap_or_else(|| self.clone())
+    }
+
+    /// They are this one's from now on, or its own.
+    pub(crate) fn set_home(&self, home: Option<&Rc<Self>>) {
+        self.home.replace(home.map_or_else(Weak::new, Rc::downgrade));
+    }
+
+    /// Whether what is asked of a server under this name is asked of it.
+    pub(crate) fn is_home_of(&self, asked: &Self) -> bool {
+        match asked.home() {
+            Some(home) => std::ptr::eq(Rc::as_ptr(&home), self),
+            None => std::ptr::eq(asked, self),
+        }
     }
 
     /// What is known of it to everybody, if it is to be shown.
@@ -179,8 +218,38 @@ impl Server {
     /// What is known of it to one client, as far as that is shown it: its own instance knows
     /// best.
     pub(crate) fn known_to(&self, client: &Client) -> Option<Rc<Known>> {
-        let living = self.upstreams.borrow().get(&self.holder(client)).and_then(|it| it.known());
-        client.sees(&self.name, living.or_else(|| self.known.borrow().clone())?)
+        client.sees(&self.name, self.known_at(self.holder(client))?)
+    }
+
+    /// What is known of it, of this instance if that has said something.
+    fn known_at(&self, holder: Holder) -> Option<Rc<Known>> {
+        let living = match self.home() {
+            Some(home) => home.living_known(holder).map(|known| known.under(&self.name)),
+            None => self.living_known(holder),
+        };
+        living.or_else(|| self.known.borrow().clone())
+    }
+
+    fn living_known(&self, holder: Holder) -> Option<Rc<Known>> {
+        self.upstreams.borrow().get(&holder).and_then(|it| it.known())
+    }
+
+    /// Whether an instance of these clients alone has said what it offers.
+    pub(crate) fn is_alone_with(&self, house: u64) -> bool {
+        let living = |it: &Self| it.living_known(Holder::Client(house)).is_some();
+        self.home().map_or_else(|| living(self), |home| living(&home))
+    }
+
+    /// Whether an instance of its own offers a client other tools than everybody is shown.
+    pub(crate) fn has_own_tools(&self, client: &Client) -> bool {
+        let holder = self.holder(client);
+        if holder == Holder::Shared {
+            return false;
+        }
+        let known =
+            self.home().map_or_else(|| self.living_known(holder), |it| it.living_known(holder));
+        let print = |known: &Rc<Known>| known.print(Kind::Tools);
+        known.is_some_and(|own| self.known.borrow().as_ref().map(print) != Some(print(&own)))
     }
 
     /// The same, if it is to be shown.
@@ -190,8 +259,11 @@ impl Server {
 
     /// The instance that a client's calls go to, if it can be asked now.
     pub(crate) fn upstream(&self, holder: Holder) -> Option<Rc<Upstream>> {
+        if let Some(home) = self.home() {
+            return home.upstream(holder);
+        }
         let found = self.upstreams.borrow().get(&holder).cloned();
-        found.filter(|upstream| upstream.introduction().is_some())
+        found.filter(|upstream| upstream.introduction().is_some() && !upstream.holds_off())
     }
 
     /// Whether a client's calls go to a modern instance, as far as that is known.
@@ -199,8 +271,13 @@ impl Server {
         self.upstream(self.holder(client)).is_some_and(|upstream| upstream.is_modern())
     }
 
-    /// All of its instances that can be asked now.
+    /// All instances that answer for it and can be asked now.
     pub(crate) fn all_upstreams(&self) -> Vec<Rc<Upstream>> {
+        self.home().map_or_else(|| self.own_upstreams(), |home| home.own_upstreams())
+    }
+
+    /// Those of them that are its own, and not another's.
+    pub(crate) fn own_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();
         all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
     }
@@ -209,6 +286,19 @@ impl Server {
     pub(crate) fn forget_user(&self, house: u64) {
         for upstream in self.upstreams.borrow().values() {
             upstream.forget_user(house);
+        }
+    }
+
+    /// How much is kept for it.
+    pub(crate) fn count(&self, census: &mut Census) {
+        census.add("instances", self.upstreams.borrow().len());
+        census.add("instances_down", self.down.borrow().len());
+        census.add("instances_asleep", self.sleep.count());
+        census.add("calls_waiting", self.waiting.borrow().len());
+        let bytes = usize::try_from(self.waiting_bytes.get()).unwrap_or(usize::MAX);
+        census.add("calls_waiting_bytes", bytes);
+        for upstream in self.upstreams.borrow().values() {
+            upstream.count(census);
         }
     }
 
@@ -255,7 +345,7 @@ impl Server {
         }
     }
 
-    /// Sends a client's request on, or has it wait.
+    /// Sends a client's request on, or has it wait. It may be asked under another of its names.
     pub(crate) fn call(
         self: &Rc<Self>,
         client: &Rc<Client>,
@@ -273,8 +363,8 @@ impl Server {
             }
             return self.send(client, &upstream, request, stream).map(Went::Sent);
         }
-        if let Some(why) = self.no_successor(holder) {
-            return Err(self.down(&why));
+        if let Some(why) = request.asked.no_successor(holder) {
+            return Err(request.asked.down(&why));
         }
         self.wait_for(client, holder, &request, stream)
     }
@@ -288,7 +378,8 @@ impl Server {
         Watch::begin(self.settings.borrow().rules.calls, || {
             let (method, about) = request.what;
             let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
-            format!("`{}{}` of `{}`", quoted(method), about.unwrap_or_default(), self.name)
+            let name = &request.asked.name;
+            format!("`{}{}` of `{name}`", quoted(method), about.unwrap_or_default())
         })
     }
 
@@ -303,8 +394,10 @@ impl Server {
         let is_watched = request.watch.is_some();
         let (was_sent, was_watched) = (request.past.was_sent, request.past.rounds.watch.is_some());
         let across = bridge::between(client, &request, upstream.era())?;
+        let asked = request.asked.clone();
         let caller = Caller::Client {
             client: client.clone(),
+            asked: asked.clone(),
             id: request.id.into(),
             stream,
             token: request.token.map(Into::into),
@@ -315,7 +408,7 @@ impl Server {
         let ours = upstream.forward(request, caller)?;
         upstream.is_used_by(client.house());
         if was_sent {
-            self.count_again();
+            asked.count_again();
         }
         match is_watched {
             true if was_watched => upstream.watch_anew(),
@@ -335,6 +428,7 @@ impl Server {
         self.check_room(request.text.len())?; // Before it is copied.
         let call = ToWait {
             client: client.clone(),
+            asked: request.asked.clone(),
             holder,
             id: request.id.into(),
             text: request.text.into(),

@@ -1,9 +1,14 @@
 //! Who watches which resource. Pure.
+//!
+//! A resource is watched under the name of its server that the client used: a process with
+//! several names has what is watched under each of them.
 
 use std::collections::BTreeMap;
 
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
+
+use crate::census::Census;
 
 /// How many resources may be watched, over all servers and clients.
 const MOST: usize = 10_000;
@@ -38,10 +43,6 @@ pub(crate) struct Watcher {
 pub(crate) struct Unwatched {
     pub(crate) server: ServerName,
     pub(crate) uri: String,
-    /// Nobody does now.
-    pub(crate) is_last: bool,
-    /// Nobody does now at the instance that it was watched at, where each has its own.
-    pub(crate) is_last_there: bool,
 }
 
 impl Subscriptions {
@@ -74,38 +75,29 @@ impl Subscriptions {
         self.bytes = self.watchers.keys().map(|(_, uri)| uri.len()).sum();
     }
 
-    /// A client watches a resource no more; whether nobody does now for whom the instance
-    /// lives that it was watched at.
-    pub(crate) fn remove(
-        &mut self,
-        server: &ServerName,
-        uri: &str,
-        client: u64,
-        holder: Holder,
-    ) -> bool {
+    /// A client watches a resource no more.
+    pub(crate) fn remove(&mut self, server: &ServerName, uri: &str, client: u64) {
         let key = (server.clone(), uri.to_owned());
-        let Some(watchers) = self.watchers.get_mut(&key) else { return true };
+        let Some(watchers) = self.watchers.get_mut(&key) else { return };
         watchers.remove(&client);
-        let is_last = !watchers.values().any(|watcher| is_for(holder, watcher));
         if watchers.is_empty() {
             self.watchers.remove(&key);
             self.bytes -= uri.len();
         }
-        is_last
     }
 
-    /// A client has gone; answers what nobody watches now, at an instance for all or at its own.
+    /// Whether anybody watches this very resource at the instance that lives for `holder`.
+    pub(crate) fn is_watched(&self, server: &ServerName, uri: &str, holder: Holder) -> bool {
+        let watchers = self.watchers.get(&(server.clone(), uri.to_owned()));
+        watchers.is_some_and(|all| all.values().any(|watcher| is_for(holder, watcher)))
+    }
+
+    /// A client has gone; answers what it has watched.
     pub(crate) fn forget(&mut self, client: u64) -> Vec<Unwatched> {
         let mut unwatched = Vec::new();
         self.watchers.retain(|(server, uri), watchers| {
-            if let Some(gone) = watchers.remove(&client) {
-                let is_last_there = !watchers.values().any(|it| it.at == gone.at);
-                unwatched.push(Unwatched {
-                    server: server.clone(),
-                    uri: uri.clone(),
-                    is_last: watchers.is_empty(),
-                    is_last_there,
-                });
+            if watchers.remove(&client).is_some() {
+                unwatched.push(Unwatched { server: server.clone(), uri: uri.clone() });
             }
             !watchers.is_empty()
         });
@@ -142,6 +134,12 @@ impl Subscriptions {
     /// How many resources are watched.
     pub(crate) fn len(&self) -> usize {
         self.watchers.len()
+    }
+
+    /// How much is kept.
+    pub(crate) fn count(&self, census: &mut Census) {
+        census.add("subscriptions", self.watchers.values().map(BTreeMap::len).sum());
+        census.add("subscriptions_bytes", self.bytes);
     }
 }
 
@@ -195,10 +193,11 @@ mod tests {
         assert_eq!(all.watchers(&server, "a", Holder::Shared), [watcher(1), watcher(2)]);
         assert_eq!(all.watchers(&server, "a", Holder::Client(2)), [watcher(2)]);
         assert_eq!(all.of(&server, Holder::Client(1)), ["a"]);
-        assert!(!all.remove(&server, "a", 1, Holder::Shared));
-        all.add(&server, "a", watcher(1)).unwrap();
-        assert!(all.remove(&server, "a", 1, Holder::Client(1)), "its own instance");
-        assert!(all.remove(&server, "never", 1, Holder::Shared));
+        all.remove(&server, "a", 1);
+        assert!(all.is_watched(&server, "a", Holder::Shared));
+        assert!(!all.is_watched(&server, "a", Holder::Client(1)), "its own instance");
+        all.remove(&server, "never", 1);
+        assert!(!all.is_watched(&server, "never", Holder::Shared));
         assert_eq!(all.forget(2).len(), 2);
         assert_eq!(all.len(), 0);
     }

@@ -18,7 +18,8 @@ use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::instance::InstanceKey;
+use xy_protocol::server::ServerName;
+use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::speak::Said;
 
 use crate::bridge::hold::{Came, Hold};
@@ -30,7 +31,7 @@ use crate::era::{Era, Introduction};
 use crate::front::{StreamNo, To};
 use crate::modern::Manner;
 use crate::params::Params;
-use crate::server::Past;
+use crate::server::{Past, Server};
 
 mod caller;
 pub(crate) mod ears;
@@ -53,7 +54,7 @@ pub(crate) mod wire;
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 pub(crate) use ears::Wanted;
-pub(crate) use ending::Lost;
+pub(crate) use ending::{Cause, Lost};
 use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
@@ -88,7 +89,7 @@ pub(crate) trait Company {
     fn is_over(&self, by: &Rc<Upstream>);
     /// It does not answer these calls, in the order in which they were sent: `why` says how it
     /// came.
-    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str);
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: Cause<'_>);
     /// A server refused a modern client's request until its user has done something elsewhere,
     /// if this error says so: then the client is asked for that. Whether it is.
     fn wants_elsewhere(
@@ -114,6 +115,8 @@ pub(crate) struct Told<'t> {
 /// What a server has answered a client.
 pub(crate) struct Answer<'t> {
     pub(crate) client: &'t Rc<Client>,
+    /// The server, by the name that the client used.
+    pub(crate) asked: &'t Rc<Server>,
     /// Our id of the call.
     pub(crate) ours: u64,
     /// The client's token for its progress.
@@ -167,6 +170,12 @@ pub(crate) struct Upstream {
     /// Who did last.
     last_user: Cell<u64>,
     is_dated: Cell<bool>,
+    /// Somebody forgets what was given up.
+    is_forgetting: Cell<bool>,
+    /// It lives for one client and has not said what it offers: its client cannot ask it yet.
+    holds_off: Cell<bool>,
+    /// It lives for one client and has heard nothing of it: it offers what anybody would get.
+    is_fresh: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -214,6 +223,8 @@ pub(crate) struct Request<'t> {
     pub(crate) renamed: Option<(&'t str, String)>,
     /// What is asked, for people: its method, and what that is about.
     pub(crate) what: (&'t str, Option<&'t str>),
+    /// The server, by the name that its client used.
+    pub(crate) asked: Rc<Server>,
     /// How its answer is looked at.
     pub(crate) follow: Follow,
     /// How long it may take.
@@ -242,6 +253,8 @@ impl Upstream {
         wire: Rc<dyn Wire>,
         company: Rc<dyn Company>,
     ) -> Rc<Self> {
+        // What an earlier daemon's client has done with it nobody knows.
+        let is_fresh = !is_adopted && key.holder != Holder::Shared;
         Rc::new(Self {
             key,
             wire,
@@ -269,6 +282,9 @@ impl Upstream {
             users: RefCell::default(),
             last_user: Cell::new(0),
             is_dated: Cell::new(false),
+            is_forgetting: Cell::new(false),
+            holds_off: Cell::new(is_fresh),
+            is_fresh: Cell::new(is_fresh),
         })
     }
 
@@ -296,6 +312,27 @@ impl Upstream {
         }
     }
 
+    /// Whether its client cannot ask it yet.
+    pub(crate) fn holds_off(&self) -> bool {
+        self.holds_off.get()
+    }
+
+    /// From now on its client can; whether it could not before.
+    pub(crate) fn holds_off_no_more(&self) -> bool {
+        self.holds_off.replace(false)
+    }
+
+    /// Whether it has heard nothing of the client that it lives for.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.is_fresh.get()
+    }
+
+    /// Sends what a client says that wants no answer.
+    pub(crate) fn pass(&self, message: &[u8]) {
+        self.is_fresh.set(false);
+        self.send(message);
+    }
+
     /// Which kind of revision it speaks.
     pub(crate) fn era(&self) -> Era {
         self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
@@ -307,6 +344,17 @@ impl Upstream {
         let is_waited_for =
             |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
         calls.values().filter(is_waited_for).count()
+    }
+
+    /// Those of them that were asked under this name of its server; what is our own is asked
+    /// under that of its owner.
+    pub(crate) fn open_calls_of(&self, name: &ServerName) -> usize {
+        let calls = self.calls.borrow();
+        let is_open =
+            |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
+        let asked =
+            |call: &Call| call.caller.asked().map_or(&self.key.server, |it| &it.name) == name;
+        calls.values().filter(is_open).filter(|call| asked(call)).count()
     }
 
     /// How many calls are open that are not our own.
@@ -358,6 +406,7 @@ impl Upstream {
     pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
         self.check_room()?;
         self.is_called();
+        self.is_fresh.set(false);
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -378,6 +427,9 @@ impl Upstream {
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
         let kept = self.keep(request.text, &caller);
         let (watch, past) = (request.watch, request.past);
+        if let Caller::Client { client, .. } = &caller {
+            self.wire.put_behind(ours, client.number(), past.has_waited());
+        }
         let has_asked = past.rounds.count > 0;
         let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
@@ -387,14 +439,26 @@ impl Upstream {
 
     /// Keeps what a client wrote, as it may have to be sent again, if there is room.
     fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
-        let Caller::Client { client, follow, .. } = caller else { return None };
+        let Caller::Client { client, asked, follow, .. } = caller else { return None };
         let may_be_repeated = || {
-            let known = self.known();
+            let known = self.known().and_then(|known| self.shown_as(asked, client, known));
             let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
             matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
         };
         let is_worth_it = text.len() <= LARGE || may_be_repeated();
         is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// What a client is shown of this, under the name that it used.
+    pub(crate) fn shown_as(
+        &self,
+        asked: &Server,
+        client: &Client,
+        known: Rc<Known>,
+    ) -> Option<Rc<Known>> {
+        let is_own = asked.name == self.key.server;
+        let known = if is_own { known } else { known.under(&asked.name) };
+        client.sees(&asked.name, known)
     }
 
     /// It has asked a client something: in this call, or in any of that client's.
@@ -449,6 +513,7 @@ impl Upstream {
         params: Option<&str>,
     ) -> Result<Question, CallError> {
         let method = crate::names::quoted(method);
+        self.is_fresh.set(false);
         self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)
     }
 
@@ -556,6 +621,7 @@ impl Upstream {
         match call.map(|call| call.caller) {
             Some(Caller::Client {
                 client,
+                asked,
                 id: theirs,
                 stream,
                 token,
@@ -575,7 +641,8 @@ impl Upstream {
                 }
                 if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
                     let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
-                    let answer = Answer { client: &client, ours, token, follow: &follow, outcome };
+                    let (client, asked, follow) = (&client, &asked, &follow);
+                    let answer = Answer { client, asked, ours, token, follow, outcome };
                     if let Some((part, new)) = self.company.answers(self, &answer) {
                         edits.replace(part, new);
                     }
@@ -588,11 +655,12 @@ impl Upstream {
                 drop(scratch);
                 self.call_is_over();
             }
-            Some(Caller::Own(answer) | Caller::Visitor(answer) | Caller::Ears(answer)) => {
-                self.is_called(); // By a visitor, for one.
-                // All of the line was read as JSON, so it is text. The asker may have left.
-                let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
+            Some(Caller::Visitor(answer)) => {
+                self.is_called();
+                answer_own(answer, line);
             }
+            // What we ask for ourselves, how it is for one, is no use of it.
+            Some(Caller::Own(answer) | Caller::Ears(answer)) => answer_own(answer, line),
             Some(nobody @ Caller::Nobody { .. }) => {
                 if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
                     self.answered_nobody(ours, &nobody, result);
@@ -761,6 +829,11 @@ impl Upstream {
         }
         Ok(())
     }
+}
+
+/// Somebody here asked, and may have left.
+fn answer_own(asked: oneshot::Sender<caller::Answered>, line: &[u8]) {
+    let _ = asked.send(Ok(String::from_utf8_lossy(line).into())); // All of it was read as JSON.
 }
 
 /// The result in a whole answer, or the error in it as words.

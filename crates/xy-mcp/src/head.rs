@@ -1,33 +1,66 @@
-//! The id of a message of which only the beginning is known.
+//! What is told by the beginning of a message whose rest is not known.
 
-/// The id, as it is written, if it stands in this beginning of a message, outside of all
-/// that is inside of it.
-pub fn id_in(head: &[u8]) -> Option<&str> {
-    let mut depth = 0_usize;
-    let mut at = 0;
-    let mut is_key = false;
-    while let Some(&byte) = head.get(at) {
-        match byte {
-            b'{' | b'[' => {
-                depth += 1;
-                is_key = byte == b'{';
-            }
-            b'}' | b']' => depth = depth.checked_sub(1)?,
-            b',' => is_key = true,
-            b':' => is_key = false,
-            b'"' => {
-                let ends = end_of_string(head, at)?;
-                if depth == 1 && is_key && &head[at..ends] == b"\"id\"" {
-                    return value_after(head, ends);
-                }
-                at = ends;
-                continue;
-            }
-            _ => {}
-        }
-        at += 1;
+/// What stands in a beginning, outside of all that is inside of the message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Head<'h> {
+    /// The id, as it is written.
+    pub id: Option<&'h str>,
+    /// Whether it is an answer: requests and notifications have neither result nor error.
+    pub is_answer: bool,
+}
+
+impl<'h> Head<'h> {
+    /// Reads as much as can be read.
+    pub fn of(head: &'h [u8]) -> Self {
+        let mut found = Self::default();
+        // Where it cannot be read any further, what was found before still holds.
+        let _ = found.read(head);
+        found
     }
-    None
+
+    fn read(&mut self, head: &'h [u8]) -> Option<()> {
+        let mut depth = 0_usize;
+        let mut at = 0;
+        let mut is_key = false;
+        // Of several messages in one, it is told of what kind they are, and not which.
+        let is_batch = head.trim_ascii_start().starts_with(b"[");
+        while let Some(&byte) = head.get(at) {
+            match byte {
+                b'{' | b'[' => {
+                    depth += 1;
+                    is_key = byte == b'{';
+                }
+                b'}' | b']' => depth = depth.checked_sub(1)?,
+                b',' => is_key = true,
+                b':' => is_key = false,
+                b'"' => {
+                    let ends = end_of_string(head, at)?;
+                    if is_key && depth == 1 && !is_batch {
+                        self.note(&head[at..ends], &head[ends..]);
+                    } else if is_key && depth == 2 && is_batch {
+                        self.is_answer |= is_of_answer(&head[at..ends]);
+                    }
+                    at = ends;
+                    continue;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        Some(())
+    }
+
+    /// Notes a key of the message itself, and what stands after it.
+    fn note(&mut self, key: &[u8], after: &'h [u8]) {
+        if key == b"\"id\"" && self.id.is_none() {
+            self.id = value_in(after);
+        }
+        self.is_answer |= is_of_answer(key);
+    }
+}
+
+fn is_of_answer(key: &[u8]) -> bool {
+    matches!(key, b"\"result\"" | b"\"error\"")
 }
 
 /// Where the string that begins at `at` is over.
@@ -42,16 +75,16 @@ fn end_of_string(head: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The string or number after a key's colon.
-fn value_after(head: &[u8], at: usize) -> Option<&str> {
-    let begins = at + head[at..].iter().position(|byte| !b" \t\r:".contains(byte))?;
-    let ends = if head[begins] == b'"' {
-        end_of_string(head, begins)?
+/// The string or number after a key.
+fn value_in(after: &[u8]) -> Option<&str> {
+    let begins = after.iter().position(|byte| !b" \t\r:".contains(byte))?;
+    let ends = if after[begins] == b'"' {
+        end_of_string(after, begins)?
     } else {
         // One that goes on past the beginning may be longer.
-        begins + head[begins..].iter().position(|byte| b" \t\r,}".contains(byte))?
+        begins + after[begins..].iter().position(|byte| b" \t\r,}".contains(byte))?
     };
-    let id = std::str::from_utf8(&head[begins..ends]).ok()?;
+    let id = std::str::from_utf8(&after[begins..ends]).ok()?;
     let is_id = id.starts_with('"') || id.starts_with(|it: char| it.is_ascii_digit() || it == '-');
     (is_id && serde_json::from_str::<serde::de::IgnoredAny>(id).is_ok()).then_some(id)
 }
@@ -62,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_id_is_found_where_it_belongs_and_nowhere_else() {
-        let cases: [(&str, Option<&str>); 13] = [
+        let cases: [(&str, Option<&str>); 14] = [
             (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"te"#, Some("7")),
             (r#"{ "id" : "a\"b" , "par"#, Some(r#""a\"b""#)),
             (r#"{"id":-1.5e3}"#, Some("-1.5e3")),
@@ -74,11 +107,32 @@ mod tests {
             (r#"{"id":null,"#, None),
             (r#"{"id":{},"#, None),
             (r#"["id",1,"#, None),
+            (r#"[{"id":1,"result":"#, None),
             ("}}}", None),
             ("", None),
         ];
         for (head, id) in cases {
-            assert_eq!(id_in(head.as_bytes()), id, "{head}");
+            assert_eq!(Head::of(head.as_bytes()).id, id, "{head}");
+        }
+    }
+
+    #[test]
+    fn only_what_has_a_result_or_an_error_is_an_answer() {
+        for (head, is_answer) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"te"#, true),
+            (r#"{"error" : {"message":"x"#, true),
+            (r#"{"result":{"id":8,"x":"#, true),
+            (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"result":1,"te"#, false),
+            (r#"{"id":7,"params":{"te"#, false),
+            (r#"{"id":"result","x":"error","#, false),
+            (r#"["result","#, false),
+            (r#" [{"id":7,"result":{"te"#, true),
+            (r#"[{"id":7,"method":"x","params":{"result":"te"#, false),
+            (r#"{"method":"result","#, false),
+            ("resultresult", false),
+            ("", false),
+        ] {
+            assert_eq!(Head::of(head.as_bytes()).is_answer, is_answer, "{head}");
         }
     }
 }

@@ -40,11 +40,13 @@ pub enum ErrorKind {
     NotAllowed,
     /// It was sent, and the server died before its answer.
     OutcomeUnknown,
+    /// It was sent, and the way to the server broke before its answer; the server may live.
+    TransportFailed,
 }
 
 impl ErrorKind {
     /// Every kind, for those who map codes back.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ParseError,
         Self::InvalidRequest,
         Self::MethodNotFound,
@@ -60,6 +62,7 @@ impl ErrorKind {
         Self::QueueFull,
         Self::NotAllowed,
         Self::OutcomeUnknown,
+        Self::TransportFailed,
     ];
 
     /// The JSON-RPC error code.
@@ -80,7 +83,13 @@ impl ErrorKind {
             Self::QueueFull => -32008,
             Self::NotAllowed => -32009,
             Self::OutcomeUnknown => -32010,
+            Self::TransportFailed => -32011,
         }
+    }
+
+    /// Whether it was sent and not answered, so that nobody knows whether it was done.
+    pub fn is_outcome_unknown(self) -> bool {
+        matches!(self, Self::OutcomeUnknown | Self::TransportFailed)
     }
 
     /// The kind with this code; an unknown one is [`ErrorKind::Internal`].

@@ -317,6 +317,16 @@ pub struct NextStep {
     pub in_ms: u64,
 }
 
+/// What goes on before a server can begin, and how far that is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is done, such as `pulling x:1`.
+    pub what: String,
+    /// How much of it is done, in hundredths, as far as that can be said.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub percent: Option<u8>,
+}
+
 /// One server in `list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerEntry {
@@ -354,6 +364,9 @@ pub struct ServerEntry {
     /// Why it is in this state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// What goes on before it can begin: the fetch of its image, for one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub progress: Option<Progress>,
     /// What will happen next by itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<NextStep>,
@@ -373,6 +386,10 @@ pub struct Transition {
     pub reason: String,
     /// When.
     pub at: Timestamp,
+    /// Why the life that it begins is the last to be tried, if it is: should that fail too, the
+    /// server is given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<String>,
 }
 
 /// One server in full: the answer to `status`.
@@ -482,6 +499,9 @@ pub struct InstanceEntry {
     /// The processors' time that they have used so far.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ms: Option<u64>,
+    /// Where its output is written, if it is to a file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub log_file: Option<String>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The labelled set: tools as servers define them, and queries in users' words with the
-//! tools that would be right. Read by the test of quality and by the benchmark.
+//! tools that would be right. Which of them may be tuned to, `docs/design/search.md` says. Read by the test of quality and by the benchmark.
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +25,10 @@ pub(crate) struct Set {
     pub(crate) queries: Vec<Query>,
     /// Queries that were written after everything was frozen.
     pub(crate) fresh: Vec<Query>,
+    /// Queries of another hand, tuned to.
+    pub(crate) other: Vec<Query>,
+    /// Queries of that hand that nobody has tuned to; none while the file is not there.
+    pub(crate) unseen: Vec<Query>,
 }
 
 /// How well queries were answered.
@@ -59,6 +63,8 @@ impl Set {
             servers: files.iter().map(|file| read_server(file)).collect(),
             queries: read_queries(&folder.join("queries.txt")),
             fresh: read_queries(&folder.join("fresh.txt")),
+            other: read_queries(&folder.join("other.txt")),
+            unseen: read_queries(&folder.join("unseen.txt")),
         }
     }
 
@@ -73,18 +79,29 @@ impl Set {
 
     /// Asks the queries of one part, and counts.
     pub(crate) fn measure(&self, index: &Index, part: impl Fn(&Query) -> bool) -> Figures {
-        measure(index, &self.queries.iter().filter(|it| part(it)).collect::<Vec<_>>())
+        measure(index, self.queries.iter().filter(|it| part(it)))
     }
 
     /// Asks the queries that were written last, and counts.
     pub(crate) fn measure_fresh(&self, index: &Index) -> Figures {
-        measure(index, &self.fresh.iter().collect::<Vec<_>>())
+        measure(index, &self.fresh)
+    }
+
+    /// Asks the queries of another hand that may be tuned to, and counts.
+    pub(crate) fn measure_other(&self, index: &Index) -> Figures {
+        measure(index, &self.other)
+    }
+
+    /// Asks the queries of that hand that nobody has tuned to, and counts.
+    pub(crate) fn measure_unseen(&self, index: &Index) -> Figures {
+        measure(index, &self.unseen)
     }
 }
 
-fn measure(index: &Index, queries: &[&Query]) -> Figures {
-    let (mut recall, mut reciprocal_rank, mut missed) = (0.0, 0.0, Vec::new());
+fn measure<'q>(index: &Index, queries: impl IntoIterator<Item = &'q Query>) -> Figures {
+    let (mut count, mut recall, mut reciprocal_rank, mut missed) = (0, 0.0, 0.0, Vec::new());
     for query in queries {
+        count += 1;
         let names: Vec<&str> =
             index.search(&query.text, 100, |_, _| true).iter().map(|it| it.name).collect();
         let is_right = |name: &&&str| query.right.iter().any(|it| it == **name);
@@ -99,7 +116,6 @@ fn measure(index: &Index, queries: &[&Query]) -> Figures {
             missed.push(format!("{:?}: {right} stands {place}, first is {best}", query.text));
         }
     }
-    let count = queries.len();
     Figures {
         queries: count,
         hits: share(count - missed.len(), count),

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::actions::Actions;
 use crate::document::Document;
-use crate::query::{self, Letters, Vocabulary, Wanted, Way};
+use crate::query::{self, Asked, Letters, Vocabulary, Way};
 use crate::stem::stem;
 use crate::synonyms::Synonyms;
 use crate::tuning::Tuning;
@@ -27,7 +28,7 @@ pub struct Index {
     free: Vec<u32>,
     servers: BTreeMap<Arc<str>, Vec<u32>>,
     words: BTreeMap<Box<str>, Word>,
-    /// Changes with every change, so that a scope knows whether it still fits.
+    /// Changes with every change, so that a `Visible` knows whether it still fits.
     version: u64,
 }
 
@@ -36,6 +37,7 @@ struct Tool {
     server: Arc<str>,
     name: Box<str>,
     own_name: Box<str>,
+    actions: Actions,
 }
 
 /// A word of some tools.
@@ -65,10 +67,10 @@ pub struct Hit<'i> {
 }
 
 /// What an asker may see of an index, kept from one search to the next, so that the rule is
-/// asked about each tool once per change of the index and not once per search. One scope is
+/// asked about each tool once per change of the index and not once per search. One of them is
 /// for one rule and one index.
 #[derive(Debug, Default)]
-pub struct Scope {
+pub struct Visible {
     version: Option<u64>,
     shows: Vec<bool>,
     count: u32,
@@ -144,6 +146,7 @@ impl Index {
             server: Arc::clone(server),
             name: document.name.as_str().into(),
             own_name: document.own_name.as_str().into(),
+            actions: self.actions(document),
         };
         let place = if let Some(place) = self.free.pop() {
             self.tools[place as usize] = Some(tool);
@@ -160,6 +163,12 @@ impl Index {
             known.postings.push(Posting { tool: place, worth });
         }
         place
+    }
+
+    /// What a tool does by its name.
+    fn actions(&self, document: &Document) -> Actions {
+        let words = words(&document.own_name, MOST_WORDS_OF_A_FIELD);
+        words.iter().map(|it| Actions::of(&stem(it, self.tuning.stemming))).collect()
     }
 
     /// How often a document has each of its words, by the weight of the fields they are in.
@@ -198,23 +207,23 @@ impl Index {
         limit: usize,
         accepts: impl Fn(&str, &str) -> bool,
     ) -> Vec<Hit<'_>> {
-        self.search_within(&mut Scope::default(), query, limit, accepts)
+        self.search_within(&mut Visible::default(), query, limit, accepts)
     }
 
     /// As [`Self::search`]; what `accepts` said is kept for the next search.
     pub fn search_within(
         &self,
-        scope: &mut Scope,
+        visible: &mut Visible,
         query: &str,
         limit: usize,
         accepts: impl Fn(&str, &str) -> bool,
     ) -> Vec<Hit<'_>> {
-        if scope.version != Some(self.version) {
-            *scope = self.scope(accepts);
+        if visible.version != Some(self.version) {
+            *visible = self.visible(accepts);
         }
-        let seen = Seen { index: self, scope };
-        let wanted = query::wanted(query, &self.tuning, self.synonyms, &seen);
-        let mut found = seen.scores(&wanted);
+        let seen = Seen { index: self, visible };
+        let asked = query::asked(query, &self.tuning, self.synonyms, &seen);
+        let mut found = seen.scores(&asked);
         self.raise_exact(query::read(query), &mut found);
         let limit = limit.min(MOST_HITS);
         let order = |a: &Hit<'_>, b: &Hit<'_>| {
@@ -227,11 +236,11 @@ impl Index {
         hits
     }
 
-    fn scope(&self, accepts: impl Fn(&str, &str) -> bool) -> Scope {
+    fn visible(&self, accepts: impl Fn(&str, &str) -> bool) -> Visible {
         let shows = |tool: &Tool| accepts(&tool.server, &tool.name);
         let shows: Vec<bool> = self.tools.iter().map(|it| it.as_ref().is_some_and(shows)).collect();
         let count = shows.iter().map(|it| u32::from(*it)).sum();
-        Scope { version: Some(self.version), shows, count }
+        Visible { version: Some(self.version), shows, count }
     }
 
     /// Who is asked for by name stands first.
@@ -274,7 +283,7 @@ fn best_of(mut found: Vec<Found>, limit: usize) -> Vec<Found> {
 /// An index, as far as an asker may see it.
 struct Seen<'i> {
     index: &'i Index,
-    scope: &'i Scope,
+    visible: &'i Visible,
 }
 
 impl Vocabulary for Seen<'_> {
@@ -298,57 +307,94 @@ impl Vocabulary for Seen<'_> {
 impl Seen<'_> {
     fn postings(&self, word: &str) -> impl Iterator<Item = Posting> {
         let all = self.index.words.get(word).map_or(&[][..], |it| &it.postings);
-        all.iter().copied().filter(|it| self.scope.shows[it.tool as usize])
+        all.iter().copied().filter(|it| self.visible.shows[it.tool as usize])
     }
 
     /// What each tool that has anything of what is wanted is worth.
-    fn scores(&self, wanted: &[Wanted]) -> Vec<Found> {
-        let mut scores = vec![0.0; self.index.tools.len()];
+    fn scores(&self, asked: &Asked) -> Vec<Found> {
+        let tuning = &self.index.tuning;
+        let mut sums = vec![Sum::default(); self.index.tools.len()];
         let mut best = Best::new(self.index.tools.len());
-        for wanted in wanted {
-            for way in &wanted.ways {
-                self.try_way(way, &mut best);
+        let mut all = 0.0;
+        for wanted in &asked.wanted {
+            let ways: Vec<Vec<Found>> = wanted.ways.iter().map(|it| self.found_by(it)).collect();
+            ways.iter().flatten().for_each(|(place, worth)| best.offer(*place, *worth));
+            if best.found.is_empty() {
+                continue;
             }
-            let rare = self.rarity(best.found.len());
-            best.take(|place, worth| scores[place as usize] += rare * worth);
+            let together = self.rarity(best.found.len());
+            best.take(|_, _| ());
+            all += together;
+            for found in &ways {
+                let own = self.rarity(found.len());
+                let rare = together + tuning.own_rarity * (own - together);
+                for (place, worth) in found {
+                    best.offer(*place, rare * worth);
+                }
+            }
+            best.take(|place, worth| sums[place as usize].add(worth, together));
         }
-        let places = 0..u32::try_from(scores.len()).expect("there are at most MOST_TOOLS");
-        places.zip(scores).filter(|(_, score)| *score > 0.0).collect()
+        let places = 0..u32::try_from(sums.len()).expect("there are at most MOST_TOOLS");
+        let found = places.zip(sums).filter(|(_, sum)| sum.worth > 0.0);
+        found.map(|(place, sum)| (place, sum.score(all, tuning) * self.fit(place, asked))).collect()
     }
 
-    /// A way of one word is what its tools are worth; of several words a tool needs all.
-    fn try_way(&self, way: &Way, best: &mut Best) {
-        if let [word] = &way.words[..] {
-            self.postings(word).for_each(|it| best.offer(it.tool, way.weight * it.worth));
-            return;
-        }
-        // Only who has the first words is looked at for the next.
+    /// What is left of a tool's worth by what it does.
+    fn fit(&self, place: u32, asked: &Asked) -> f32 {
+        let tool = self.index.tools[place as usize].as_ref();
+        let contradicts = tool.is_some_and(|it| it.actions.contradict(asked.actions));
+        if contradicts { 1.0 - self.index.tuning.contradiction } else { 1.0 }
+    }
+
+    /// The tools that have all words of a way, and what that is worth before rarity.
+    fn found_by(&self, way: &Way) -> Vec<Found> {
         let mut sums: Vec<Found> = Vec::new();
         for (number, word) in way.words.iter().enumerate() {
             if number == 0 {
                 sums.extend(self.postings(word).map(|it| (it.tool, it.worth)));
-                sums.sort_unstable_by_key(|(place, _)| *place);
                 continue;
             }
+            // Only who has the first words is looked at for the next.
+            sums.sort_unstable_by_key(|(place, _)| *place);
             let mut both = Vec::new();
             for posting in self.postings(word) {
                 if let Ok(at) = sums.binary_search_by_key(&posting.tool, |(place, _)| *place) {
                     both.push((posting.tool, sums[at].1 + posting.worth));
                 }
             }
-            both.sort_unstable_by_key(|(place, _)| *place);
             sums = both;
         }
-        let count = count_as_f32(way.words.len());
-        for (place, sum) in sums {
-            best.offer(place, way.weight * sum / count);
+        let share = way.weight / count_as_f32(way.words.len());
+        for (_, worth) in &mut sums {
+            *worth *= share;
         }
+        sums
     }
 
     /// What a word that so many tools have is worth, among those that the asker may see.
     fn rarity(&self, found: usize) -> f32 {
-        let (all, found) = (count_as_f32(self.scope.count as usize), count_as_f32(found));
+        let (all, found) = (count_as_f32(self.visible.count as usize), count_as_f32(found));
         (1.0 + (all - found + 0.5) / (found + 0.5)).ln()
+    }
+}
+
+/// What a tool has of all things that are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    worth: f32,
+    /// The rarities of the things that it has, together.
+    covered: f32,
+}
+
+impl Sum {
+    fn add(&mut self, worth: f32, rarity: f32) {
+        self.worth += worth;
+        self.covered += rarity;
+    }
+
+    /// Its worth, less if much of `all` is missing.
+    fn score(self, all: f32, tuning: &Tuning) -> f32 {
+        self.worth * (self.covered / all).powf(tuning.coverage)
     }
 }
 

@@ -11,8 +11,11 @@
 //! what else was tried.
 #![forbid(unsafe_code)]
 
+mod actions;
 mod document;
+mod forms;
 mod index;
+mod kinds;
 mod query;
 mod stem;
 mod synonyms;
@@ -20,7 +23,7 @@ mod tuning;
 mod words;
 
 pub use document::Document;
-pub use index::{Hit, Index, Scope};
+pub use index::{Hit, Index, Visible};
 pub use tuning::{Stemming, Tuning};
 
 /// The most tools that are kept of one server.

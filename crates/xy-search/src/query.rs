@@ -1,10 +1,12 @@
-//! A query to what is looked for: each of its words, with the other words that may stand for
-//! it. Pure; what words there are, an index says.
+//! A query to what is asked for: each of its words, with the other words that may stand for
+//! it, and what is to be done. Pure; what words there are, an index says.
 
+use crate::actions::Actions;
+use crate::kinds::{is_clock_time, is_particle, is_question, is_stop_word};
 use crate::stem::stem;
 use crate::synonyms::{LONGEST_PHRASE, Synonyms};
 use crate::tuning::Tuning;
-use crate::words::{is_stop_word, words};
+use crate::words::words;
 
 /// The longest query that is read, in bytes.
 const LONGEST_QUERY: usize = 1024;
@@ -23,6 +25,9 @@ const LONG: usize = 8;
 
 /// The shortest part that a word is taken apart into.
 const SHORTEST_PART: usize = 3;
+
+/// How many words further the second word of a verb may stand.
+const FARTHEST_APART: usize = 5;
 
 /// The most words that are tried for an unknown one.
 const MOST_GUESSES: usize = 8;
@@ -59,6 +64,13 @@ impl Letters {
     }
 }
 
+/// What is asked for: things, and what is to be done with them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) actions: Actions,
+}
+
 /// One thing that is looked for. A document has it if it has all words of one of the ways.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
@@ -85,28 +97,37 @@ pub(crate) fn read(query: &str) -> &str {
     query[..query.floor_char_boundary(LONGEST_QUERY)].trim()
 }
 
-/// What is looked for with a query.
-pub(crate) fn wanted(
+/// What is asked for with a query.
+pub(crate) fn asked(
     query: &str,
     tuning: &Tuning,
     synonyms: &Synonyms,
     known: &impl Vocabulary,
-) -> Vec<Wanted> {
+) -> Asked {
     let plain = words(read(query), MOST_WORDS);
     let stems: Vec<String> = plain.iter().map(|it| stem(it, tuning.stemming)).collect();
     let reader = Reader { plain: &plain, stems: &stems, tuning, synonyms, known };
-    let says_something = |at: &usize| !tuning.stop_words || !is_stop_word(&plain[*at]);
-    let only_stop_words = !(0..plain.len()).any(|at| says_something(&at));
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let nothing_is_said = !(0..plain.len()).any(|at| reader.says_something(at));
+    let mut asked = Asked { wanted: Vec::new(), actions: Actions::default() };
+    if plain.first().is_some_and(|it| is_question(it)) {
+        asked.actions = Actions::LOOK;
+    }
     for at in (0..plain.len()).filter(|at| !stems[..*at].contains(&stems[*at])) {
-        let itself = only_stop_words || says_something(&at);
-        let found = reader.wanted(at, itself);
-        if itself || !found.ways.is_empty() {
-            wanted.push(found);
+        let itself = nothing_is_said || reader.says_something(at);
+        let mut ways = reader.ways(at, itself);
+        // Also of words that no tool has: they say what is to be done all the same.
+        let words = ways.iter().flat_map(|it| &it.words);
+        asked.actions = asked.actions | words.map(|it| Actions::of(it)).collect();
+        reader.keep_known(at, itself, &mut ways);
+        if itself || !ways.is_empty() {
+            asked.wanted.push(Wanted { ways });
         }
     }
-    count_once(&mut wanted);
-    wanted
+    if asked.actions.is_empty() {
+        asked.actions = Actions::LOOK; // Who only names a thing wants to see it.
+    }
+    count_once(&mut asked.wanted);
+    asked
 }
 
 /// Leaves each way only to the first thing that is looked for by it, those who ask for it
@@ -139,9 +160,26 @@ struct Reader<'q, V> {
 }
 
 impl<V: Vocabulary> Reader<'_, V> {
-    /// What is looked for with the word at this place. A word that says nothing itself may
-    /// still be a part of what is known by other words: `how many`.
-    fn wanted(&self, at: usize, itself: bool) -> Wanted {
+    /// Whether the word at this place says something by itself. `off` does where it makes a
+    /// verb: things are switched off, but also taken off the list.
+    fn says_something(&self, at: usize) -> bool {
+        let word = &self.plain[at];
+        if self.tuning.stop_words && is_stop_word(word) {
+            return false;
+        }
+        let makes_a_verb = |before: usize| !self.synonyms.of(&self.verb(before, at)).is_empty();
+        let nearest = at.saturating_sub(FARTHEST_APART)..at;
+        !self.tuning.apart || !is_particle(word) || nearest.into_iter().any(makes_a_verb)
+    }
+
+    /// A verb of two words.
+    fn verb(&self, first: usize, second: usize) -> [String; 2] {
+        [self.stems[first].clone(), self.stems[second].clone()]
+    }
+
+    /// What may stand for the word at this place. A word that says nothing itself may still
+    /// be a part of what is known by other words: `how many`.
+    fn ways(&self, at: usize, itself: bool) -> Vec<Way> {
         let mut ways = Vec::new();
         if itself {
             ways.push(Way::word(&self.stems[at], 1.0));
@@ -149,18 +187,27 @@ impl<V: Vocabulary> Reader<'_, V> {
         if self.tuning.synonym > 0.0 {
             self.add_synonyms(at, &mut ways);
         }
+        ways
+    }
+
+    /// Leaves what a tool has that the asker may see; if there is nothing, what the word may
+    /// have been meant to be.
+    fn keep_known(&self, at: usize, itself: bool, ways: &mut Vec<Way>) {
         if self.tuning.compounds && itself {
-            self.add_joined(at, &mut ways);
+            self.add_joined(at, ways);
         }
         let is_known = |way: &Way| way.words.iter().all(|it| self.known.has(it));
         ways.retain(is_known);
         if ways.is_empty() && self.tuning.compounds && itself {
-            self.add_taken_apart(at, &mut ways);
+            self.add_taken_apart(at, ways);
         }
         if ways.is_empty() && self.tuning.slip > 0.0 && itself {
-            self.add_guesses(at, &mut ways);
+            self.add_guesses(at, ways);
         }
-        Wanted { ways }
+        if ways.is_empty() && self.tuning.slip > 0.0 && self.tuning.synonym > 0.0 && itself {
+            self.add_synonyms_of_near(at, ways);
+            ways.retain(is_known);
+        }
     }
 
     /// Other words for it, and for each phrase that it is a part of.
@@ -168,13 +215,35 @@ impl<V: Vocabulary> Reader<'_, V> {
         for length in 1..=LONGEST_PHRASE {
             for start in (at + 1).saturating_sub(length)..=at {
                 let Some(phrase) = self.stems.get(start..start + length) else { continue };
-                for other in self.synonyms.of(phrase) {
-                    ways.push(Way {
-                        weight: self.tuning.synonym,
-                        of_phrase: length > 1,
-                        words: other.clone(),
-                    });
-                }
+                self.add_others(phrase, ways);
+            }
+        }
+        if self.tuning.apart {
+            self.add_apart(at, ways);
+        }
+        if is_clock_time(&self.plain[at]) {
+            for word in ["time", "timezone"] {
+                ways.push(Way::word(&stem(word, self.tuning.stemming), self.tuning.synonym));
+            }
+        }
+    }
+
+    fn add_others(&self, phrase: &[String], ways: &mut Vec<Way>) {
+        let further = i32::try_from(phrase.len() - 1).unwrap_or(i32::MAX);
+        let weight = self.tuning.synonym * self.tuning.phrase.powi(further);
+        for words in self.synonyms.of(phrase) {
+            ways.push(Way { weight, of_phrase: phrase.len() > 1, words: words.clone() });
+        }
+    }
+
+    /// Other words for a verb whose second word stands further on: `roll it back`.
+    fn add_apart(&self, at: usize, ways: &mut Vec<Way>) {
+        for gap in 2..=FARTHEST_APART {
+            if at >= gap && is_particle(&self.plain[at]) {
+                self.add_others(&self.verb(at - gap, at), ways);
+            }
+            if self.plain.get(at + gap).is_some_and(|it| is_particle(it)) {
+                self.add_others(&self.verb(at, at + gap), ways);
             }
         }
     }
@@ -214,6 +283,19 @@ impl<V: Vocabulary> Reader<'_, V> {
         ways.extend(longer.take(MOST_GUESSES).map(|it| Way::word(it, self.tuning.slip)));
         if ways.is_empty() && length >= SHORTEST_MISTYPED {
             self.add_near(word, if length >= LONG { 2 } else { 1 }, ways);
+        }
+    }
+
+    /// Other words for what a word was meant to be that no tool has: `umbrela`.
+    fn add_synonyms_of_near(&self, at: usize, ways: &mut Vec<Way>) {
+        let word = &self.stems[at];
+        if word.chars().count() < SHORTEST_MISTYPED {
+            return;
+        }
+        for near in self.synonyms.with_letters_like(Letters::of(word)) {
+            if strsim::osa_distance(word, near) == 1 {
+                self.add_others(&[near.to_owned()], ways);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! A word to its stem, so that `deleting` and `deletes` find `delete`: Porter's rules for
 //! English (1980). Stems are not words; they only have to be the same for the same word.
 
+use crate::forms::usual_form;
 use crate::tuning::Stemming;
 
 /// The stem of a word in lower case. What is not English letters stays as it is.
@@ -12,7 +13,7 @@ pub(crate) fn stem(word: &str, how: Stemming) -> String {
     match how {
         Stemming::None => word.to_owned(),
         Stemming::Plural => Word(word.to_owned()).plural().0,
-        Stemming::Porter => porter(word),
+        Stemming::Porter => porter(usual_form(word)),
     }
 }
 

@@ -34,6 +34,19 @@ pub struct Tuning {
     pub length: f32,
     /// Weight of another word for the same thing; 0 for none.
     pub synonym: f32,
+    /// What is left of that for each further word of a phrase, which counts for all of its
+    /// words.
+    pub phrase: f32,
+    /// Whether the two words of a verb may stand apart: `roll it back`. Then `off` and `up`
+    /// say nothing where they make no verb.
+    pub apart: bool,
+    /// How much each word counts by its own rarity, and not by that of all words for the
+    /// same thing together.
+    pub own_rarity: f32,
+    /// How much it counts to have more of what is asked for: a power.
+    pub coverage: f32,
+    /// The share that is taken from a tool that does something else than is asked for.
+    pub contradiction: f32,
     /// Weight of a word that is one slip from the one asked for, where that is unknown; 0
     /// for none.
     pub slip: f32,
@@ -57,6 +70,11 @@ impl Default for Tuning {
             saturation: 1.3,
             length: 0.25,
             synonym: 0.7,
+            phrase: 0.85,
+            apart: true,
+            own_rarity: 0.3,
+            coverage: 0.3,
+            contradiction: 0.1,
             slip: 0.7,
             compounds: true,
             stop_words: true,

@@ -84,103 +84,6 @@ fn split_unspaced(letters: &[char], found: &mut Vec<String>) {
     found.extend(pairs.map(|pair| pair.iter().flat_map(|it| it.to_lowercase()).collect()));
 }
 
-/// Whether a word says nothing about what is looked for. `on`, `off`, `up`, `down`, `in` and
-/// `out` do: things are switched on and logged out of.
-pub(crate) fn is_stop_word(word: &str) -> bool {
-    const STOP_WORDS: &[&str] = &[
-        "a",
-        "about",
-        "all",
-        "also",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "d",
-        "did",
-        "do",
-        "does",
-        "don",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "here",
-        "him",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "let",
-        "ll",
-        "many",
-        "me",
-        "much",
-        "my",
-        "need",
-        "of",
-        "one",
-        "or",
-        "our",
-        "please",
-        "s",
-        "she",
-        "should",
-        "so",
-        "some",
-        "somebody",
-        "someone",
-        "something",
-        "t",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "us",
-        "ve",
-        "want",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-    ];
-    STOP_WORDS.binary_search(&word).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,11 +119,5 @@ mod tests {
         assert_eq!(words(&"ü".repeat(1000), 10)[0].len(), LONGEST_WORD);
         assert_eq!(words(&"x ".repeat(1000), 10).len(), 10);
         assert_eq!(words(&"日本".repeat(1000), 10).len(), 10);
-    }
-
-    #[test]
-    fn stop_words_are_found_by_halving() {
-        assert!(["a", "do", "what", "your"].into_iter().all(is_stop_word));
-        assert!(!["on", "off", "list", ""].into_iter().any(is_stop_word));
     }
 }

@@ -14,6 +14,7 @@
 //! can end and remove it; the groups of living shims are never touched.
 
 mod group;
+mod kills;
 mod life;
 mod name;
 mod places;
@@ -24,6 +25,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use self::group::Group;
+pub use self::kills::OomKills;
 pub(crate) use self::life::Groups;
 use self::name::Name;
 use self::places::{Place, Places, Version};

@@ -30,6 +30,9 @@ pub fn is_minded_for(leader: u32, word: &str) -> bool {
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use linux::Minded;
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::fs;
@@ -114,6 +117,37 @@ mod linux {
         }
     }
 
+    /// A process with a minder that has this word, for tests; both end with it.
+    #[cfg(test)]
+    pub(crate) struct Minded {
+        pub(crate) pid: u32,
+        minder: std::process::Child,
+    }
+
+    #[cfg(test)]
+    impl Minded {
+        pub(crate) fn new(word: &str) -> Self {
+            let mut minder = std::process::Command::new("sh")
+                .args(["-c", "sleep 60 & echo $!; wait", "sh", word])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut said = String::new();
+            let stdout = minder.stdout.take().unwrap();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut said).unwrap();
+            Self { pid: said.trim().parse().unwrap(), minder }
+        }
+    }
+
+    #[cfg(test)]
+    impl Drop for Minded {
+        fn drop(&mut self) {
+            let pid = Pid::from_raw(self.pid.cast_signed()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            self.minder.wait().unwrap(); // It waits for nobody else.
+        }
+    }
+
     #[cfg(test)]
     mod tests {
         use super::*;
@@ -137,24 +171,10 @@ mod linux {
 
         #[test]
         fn who_minds_a_process_is_known_by_its_words() {
-            let mut minder = std::process::Command::new("sh")
-                .args(["-c", "sleep 60 & echo $!; wait", "sh", "the-word"])
-                .stdout(std::process::Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut said = String::new();
-            let stdout = minder.stdout.take().unwrap();
-            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut said).unwrap();
-            let child: u32 = said.trim().parse().unwrap();
-            assert!(is_minded_for(child, "the-word"));
-            assert!(!is_minded_for(child, "the-wor") && !is_minded_for(0, "the-word"));
-            assert!(!is_minded_for(minder.id(), "the-word"));
-            rustix::process::kill_process(
-                Pid::from_raw(i32::try_from(child).unwrap()).unwrap(),
-                rustix::process::Signal::KILL,
-            )
-            .unwrap();
-            minder.wait().unwrap();
+            let minded = Minded::new("the-word");
+            assert!(is_minded_for(minded.pid, "the-word"));
+            assert!(!is_minded_for(minded.pid, "the-wor") && !is_minded_for(0, "the-word"));
+            assert!(!is_minded_for(minded.minder.id(), "the-word"));
         }
 
         /// A child of this process, which stands for its shim.

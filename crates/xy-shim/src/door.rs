@@ -20,10 +20,23 @@ pub(crate) struct Door {
 impl Door {
     /// Listens at `path`, where nothing may be yet.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let listener = with_short_path(path, |path| UnixListener::bind(path))?;
-        let door = Self { listener, path: path.to_owned() };
+        Self::of(listen(path)?, path.to_owned())
+    }
+
+    /// The same, where somebody has bound it: no other file goes with it.
+    pub(crate) fn of(listener: UnixListener, path: PathBuf) -> io::Result<Self> {
+        // The folder may have been said in another way.
+        if listener.local_addr()?.as_pathname().and_then(Path::file_name) != path.file_name() {
+            return Err(io::Error::other("another socket is bound there"));
+        }
+        let door = Self { listener, path };
         door.listener.set_nonblocking(true)?;
         Ok(door)
+    }
+
+    /// The file stays when the door goes: it means something to whoever finds it.
+    pub(crate) fn leave_file(&mut self) {
+        self.path = PathBuf::new();
     }
 
     /// Whoever has come, if it is somebody of ours.
@@ -48,6 +61,11 @@ impl Drop for Door {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path); // Somebody may have been quicker.
     }
+}
+
+/// Binds a socket at `path`, where nothing may be yet.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    with_short_path(path, |path| UnixListener::bind(path))
 }
 
 /// Connects to the shim that listens at `path`.

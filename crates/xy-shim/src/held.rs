@@ -9,21 +9,22 @@ use numbered as system;
 
 /// A process that is held: whoever gets its number later is not it.
 #[derive(Debug)]
-pub(crate) struct Held(system::Held);
+pub struct Held(system::Held);
 
 impl Held {
     /// The process that has this number now. Whoever looks at it afterwards and then finds
     /// it alive has looked at this one.
-    pub(crate) fn new(pid: u32) -> Option<Self> {
+    pub fn new(pid: u32) -> Option<Self> {
         system::Held::new(pid).map(Self)
     }
 
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Whether it has not ended.
+    pub fn is_alive(&self) -> bool {
         self.0.is_alive()
     }
 
     /// It may have died this instant; that is as good.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         self.0.signal(signal);
     }
 }

@@ -12,6 +12,8 @@
 //!                                          ├─ leader    signals and reaps the server
 //!                                          └─ cgroup    holds it together and limits it
 //! ```
+//!
+//! [`grip`] is another process, smaller still: it keeps the stream of a container open.
 
 pub mod cgroup;
 mod clock;
@@ -23,7 +25,8 @@ pub mod direct;
 pub mod disk_log;
 pub mod door;
 mod exec;
-mod held;
+pub mod grip;
+pub mod held;
 mod heritage;
 pub mod identity;
 mod leader;
@@ -36,10 +39,12 @@ pub mod memory;
 mod proc_stat;
 mod program;
 mod run;
+pub mod sequence;
 mod signals;
 mod stop;
 mod sys;
 mod tree;
 pub mod wire;
+pub mod wires;
 
 pub use run::run;

@@ -14,7 +14,7 @@ use xy_config::settings::{
 use xy_protocol::server::{ServerName, Transport};
 use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
 
-use crate::health::Outcome;
+use crate::health::{Habit, Outcome};
 use crate::instance::InstanceKey;
 use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
 use crate::lifecycle::{Exit, LaunchFault};
@@ -133,8 +133,8 @@ pub(crate) enum Script {
 /// How a living server bears being probed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bearing {
-    /// Whether it answers.
-    pub(crate) answers: bool,
+    /// Whether it answers, or would answer something else; nothing, if that is unknown.
+    pub(crate) habit: Habit,
     /// Calls that somebody waits for.
     pub(crate) calls: u32,
     /// Whether it says something else all the time.
@@ -262,18 +262,16 @@ impl Shared {
         (script, u32::try_from(self.launches.len()).unwrap())
     }
 
-    /// What is seen of one that is looked at, or asked; and whether it answers.
-    fn check(&mut self, is_asked: bool) -> Option<(Seen, bool)> {
+    /// What is seen of one that is looked at, or asked; and how it bears that.
+    fn check(&mut self, is_asked: bool) -> Option<(Seen, Bearing)> {
         let bearing = self.bearing?;
         self.looks += 1;
         self.probes += u64::from(is_asked);
         let grows = |is_so: bool| if is_so { self.looks } else { 0 };
         let outcome = Outcome::NotMade("it was not asked".to_owned());
         let (messages, reads) = (grows(bearing.speaks), grows(bearing.writes));
-        Some((
-            Seen { outcome, calls: bearing.calls, messages, reads, idle_for: None },
-            bearing.answers,
-        ))
+        let seen = Seen { outcome, calls: bearing.calls, messages, reads, idle_for: None };
+        Some((seen, bearing))
     }
 
     fn end(&mut self, key: &InstanceKey) {
@@ -380,11 +378,14 @@ impl Stage {
 }
 
 /// Says how a server is, as whoever speaks with it would.
-async fn bear(launcher: FakeLauncher, Checkup { within, reply }: Checkup) {
-    let Some((mut seen, answers)) = launcher.with(|it| it.check(within.is_some())) else { return };
+async fn bear(launcher: FakeLauncher, Checkup { within, is_in_doubt, reply }: Checkup) {
+    let Some((mut seen, bearing)) = launcher.with(|it| it.check(within.is_some())) else { return };
     if let Some(within) = within {
         seen.outcome = Outcome::Answered;
-        if !answers {
+        if bearing.habit == Habit::Ignores && is_in_doubt {
+            sleep(within / 2).await;
+            seen.outcome = Outcome::Ignored;
+        } else if bearing.habit != Habit::Answers {
             sleep(within).await;
             seen.outcome = Outcome::Failed(format!("no answer within {within:?}"));
         }

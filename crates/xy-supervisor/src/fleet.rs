@@ -279,15 +279,15 @@ impl Fleet {
         applied.await.map_err(|_| Closed)
     }
 
-    /// The instance of a server that is for this client: its own under `isolation "client"`,
-    /// which begins here unless it is there, or the one that all share. One that sleeps is
-    /// woken. If there is no room for it, one that nobody uses goes.
+    /// The instance of a server that is for this holder: a client's own under `isolation
+    /// "client"`, which begins here unless it is there, or the one that all share. One that
+    /// sleeps is woken. If there is no room for it, one that nobody uses goes.
     pub async fn hold(
         &self,
         server: &ServerName,
-        client: u64,
+        holder: Holder,
     ) -> Result<InstanceHandle, HoldError> {
-        let key = InstanceKey { server: server.clone(), holder: Holder::Client(client) };
+        let key = InstanceKey { server: server.clone(), holder };
         for _ in 0..MOST_TRIES {
             match self.hold_now(key.clone()).await {
                 // Others may come and take the place.

@@ -9,9 +9,10 @@
 //! failed ─┬─ it said something else meanwhile ──────────► alive
 //!         ├─ it has calls in flight ─┬─ uses CPU ───────► alive
 //!         │                          ├─ writes output ──► alive
-//!         │                          └─ lives elsewhere ► nothing
-//!         ├─ it never answered such a probe ────────────► nothing
+//!         │                          └─ out of sight ───► nothing
+//!         ├─ it is known to ignore such probes ─────────► nothing
 //!         └─ else ──────────────────────────────────────► suspect, or hung after enough of it
+//! ignored, but something else was answered ─────────────► alive; it ignores such probes
 //! ```
 
 use std::fmt::Write;
@@ -38,6 +39,9 @@ const LONGEST_WHY: usize = 300;
 pub enum Outcome {
     /// It has answered; whether it could do what was asked does not matter.
     Answered,
+    /// It has not, in its time, but it has answered something else, or there is nothing else
+    /// that it could be asked.
+    Ignored,
     /// It has not, in its time, or what came is not what was asked for.
     Failed(String),
     /// It was not asked, for this reason.
@@ -93,14 +97,26 @@ pub enum Verdict {
     Hung(String),
 }
 
+/// How a program takes to being probed, as far as anybody knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Habit {
+    /// It has answered nothing yet that would tell.
+    #[default]
+    Unknown,
+    /// It has answered a probe.
+    Answers,
+    /// It has answered something else, and no probe.
+    Ignores,
+}
+
 /// What is remembered of earlier probes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// Failures in a row.
     failures: u32,
-    /// Whether it has ever answered such a probe.
-    answers: bool,
-    /// Probes of one that never answered any.
+    /// What it has ever done when it was probed.
+    habit: Habit,
+    /// Probes that one has ignored which ignores them.
     ignored: u32,
     /// How often the early question whether it answers could not be asked.
     postponed: u32,
@@ -109,15 +125,15 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Of a server that is known to answer, or is not.
-    pub fn new(answers: bool) -> Self {
-        Self { answers, ..Self::default() }
+    /// Of a server of which this is known.
+    pub fn new(habit: Habit) -> Self {
+        Self { habit, ..Self::default() }
     }
 
     /// Of a new life, or of new rules: what it did before is not held against it.
     #[must_use]
     pub fn afresh(self) -> Self {
-        Self { is_tried: self.is_tried, ..Self::new(self.answers) }
+        Self { is_tried: self.is_tried, ..Self::new(self.habit) }
     }
 
     /// How long to wait before it is asked next. Whether it answers at all is found out early,
@@ -133,21 +149,34 @@ impl Pulse {
     /// Whether it has yet to be found out whether it answers. What a file asks for by name counts
     /// from the first, so there is nothing to find out.
     fn is_early(&self, rules: &HealthRules) -> bool {
-        rules.probe == HealthProbe::Mcp && !self.answers && !self.is_tried
+        self.is_in_doubt(rules) && !self.is_tried
     }
 
-    /// Whether it has ever answered.
-    pub fn answers(&self) -> bool {
-        self.answers
+    /// Whether nobody knows yet if it answers: then it is asked something else too, since one
+    /// that hangs answers neither.
+    pub fn is_in_doubt(&self, rules: &HealthRules) -> bool {
+        rules.probe == HealthProbe::Mcp && self.habit == Habit::Unknown
     }
 
-    /// Whether there is any use in asking it: one that never answers is left in peace.
+    /// How it takes to being probed.
+    pub fn habit(&self) -> Habit {
+        self.habit
+    }
+
+    /// Whether there is any use in asking it: one that ignores it is left in peace.
     pub fn is_worth_asking(&self, rules: &HealthRules) -> bool {
-        self.answers || rules.probe != HealthProbe::Mcp || self.ignored < rules.failures
+        let answers = self.habit == Habit::Answers;
+        answers || rules.probe != HealthProbe::Mcp || self.ignored < rules.failures
     }
 
-    /// Decides what an observation says.
-    pub fn observe(&mut self, seen: Observation, rules: &HealthRules, is_remote: bool) -> Verdict {
+    /// Decides what an observation says. What one does that is out of sight cannot be seen from
+    /// here: it lives somewhere else, or in a container that its process only speaks for.
+    pub fn observe(
+        &mut self,
+        seen: Observation,
+        rules: &HealthRules,
+        is_out_of_sight: bool,
+    ) -> Verdict {
         let Observation { outcome, evidence, absent } = seen;
         let is_early = self.is_early(rules);
         if is_early && !matches!(outcome, Outcome::NotMade(_)) {
@@ -155,7 +184,12 @@ impl Pulse {
         }
         let why = match outcome {
             Outcome::Answered => {
-                *self = Self::new(true);
+                *self = Self::new(Habit::Answers);
+                return Verdict::Alive;
+            }
+            Outcome::Ignored => {
+                self.failures = 0;
+                self.ignore(is_early);
                 return Verdict::Alive;
             }
             Outcome::NotMade(_) => {
@@ -172,13 +206,16 @@ impl Pulse {
             self.failures = 0;
             return Verdict::Alive;
         }
-        // Of what it does elsewhere nobody knows, and to try anew would lose its calls.
-        if is_remote && evidence.calls > 0 {
+        // Of what it does there nobody knows, and to try anew would lose its calls.
+        if is_out_of_sight && evidence.calls > 0 {
             return Verdict::Nothing;
         }
-        if rules.probe == HealthProbe::Mcp && !self.answers {
-            // So soon after its start it may have no time yet.
-            self.ignored = self.ignored.saturating_add(u32::from(!is_early));
+        if rules.probe == HealthProbe::Mcp && self.habit == Habit::Ignores {
+            self.ignore(is_early);
+            return Verdict::Nothing;
+        }
+        // So soon after its start it may have no time yet.
+        if is_early {
             return Verdict::Nothing;
         }
         self.failures = self.failures.saturating_add(1);
@@ -186,6 +223,14 @@ impl Pulse {
             return Verdict::Suspect(self.failures);
         }
         Verdict::Hung(words(self.failures, &why, evidence))
+    }
+
+    /// It was asked in vain, and that says nothing of whether it works.
+    fn ignore(&mut self, is_early: bool) {
+        if self.habit == Habit::Unknown {
+            self.habit = Habit::Ignores;
+        }
+        self.ignored = self.ignored.saturating_add(u32::from(!is_early));
     }
 }
 

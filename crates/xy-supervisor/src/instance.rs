@@ -10,9 +10,10 @@ use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{Health, ServerName, ServerState};
 
-use crate::launch::{Confined, Contained};
+use crate::launch::{Confined, Contained, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason};
 use crate::logs::LogBook;
+use crate::probe::{Target, Unready};
 use crate::speak::{Checkup, Rest};
 
 /// How many changes of state are remembered.
@@ -90,7 +91,7 @@ pub struct Snapshot {
     /// Which container it is, while it is one that lives.
     pub container: Option<Arc<Contained>>,
     /// How far what it needs has been fetched, while that goes on.
-    pub progress: Option<String>,
+    pub progress: Option<Progress>,
     /// What probes say of it.
     pub health: Health,
 }
@@ -104,6 +105,12 @@ impl Snapshot {
     /// The word for its state on the wire.
     pub fn state(&self) -> ServerState {
         self.life.state.on_wire()
+    }
+
+    /// Asks it once more whether it is ready; `None` if no port of it has to say so.
+    pub async fn ask_ready(&self) -> Option<Result<(), Unready>> {
+        let target = Target::of_ready(&self.settings)?;
+        Some(target.is_good(self.settings.rules.ready.timeout).await)
     }
 }
 
@@ -129,6 +136,8 @@ pub struct Transition {
     pub reason: Reason,
     /// When.
     pub at: SystemTime,
+    /// Why the life that it begins is the last to be tried, if it is.
+    pub last_attempt: Option<LastAttempt>,
 }
 
 /// What about a change is told.
@@ -212,6 +221,13 @@ impl InstanceHandle {
         self.published.borrow().clone()
     }
 
+    /// How far what it needs has been fetched, whenever that is asked: for whoever must not keep
+    /// the instance itself.
+    pub fn progress(&self) -> impl Fn() -> Option<Progress> + Send + use<> {
+        let published = self.published.clone();
+        move || published.borrow().progress.clone()
+    }
+
     /// Asks for something; resolves when it has been applied, not when it is done.
     pub async fn request(&self, event: Event) -> Result<(), Gone> {
         self.send(event, None).await
@@ -248,7 +264,10 @@ impl InstanceHandle {
     pub async fn idle_for(&self) -> Option<Duration> {
         let (reply, seen) = oneshot::channel();
         let asking = async {
-            self.commands.send(Command::Look(Checkup { within: None, reply })).await.ok()?;
+            self.commands
+                .send(Command::Look(Checkup { within: None, is_in_doubt: false, reply }))
+                .await
+                .ok()?;
             seen.await.ok()
         };
         timeout(SAID_WITHIN, asking).await.ok().flatten()?.idle_for

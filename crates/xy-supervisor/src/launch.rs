@@ -4,6 +4,7 @@
 //! task that asks. One [`Instance`] is one life: after its last news nothing of that life is
 //! left here.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ mod reap;
 pub mod remote;
 mod shim_link;
 mod shim_process;
+mod speech;
 
 /// News of one life; few, so a small queue never fills while its reader is sane.
 const NEWS: usize = 16;
@@ -63,8 +65,9 @@ impl Launch for EveryLauncher {
         match order.settings.kind {
             ServerKind::Process(_) => {
                 let (key, settings) = (order.key.clone(), order.settings.clone());
-                let life = self.processes.launch(self.containers.labelled(order));
-                self.containers.tidied(&key, &settings, life)
+                let (order, begins) = self.containers.labelled(order);
+                let life = self.processes.launch(order);
+                self.containers.tidied(&key, &settings, begins, life)
             }
             ServerKind::Remote(_) => self.remotes.launch(order),
             ServerKind::Container(_) => self.containers.launch(order),
@@ -94,7 +97,7 @@ pub enum News {
         pid: u32,
     },
     /// What it needs is being fetched, which may take long: how far that is.
-    Preparing(String),
+    Preparing(Progress),
     /// Whoever speaks with it says that it is ready.
     Ready,
     /// Whoever speaks with it says that it cannot be spoken with, and why.
@@ -127,6 +130,24 @@ pub enum News {
     Confined(Confined),
     /// Which container it is, before it is told that it runs.
     Contained(Arc<Contained>),
+}
+
+/// What goes on before a life can begin, and how far that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// What is done, such as `pulling x:1`.
+    pub what: String,
+    /// How much of it is done, in hundredths, as far as that can be said.
+    pub percent: Option<u8>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.percent {
+            Some(percent) => write!(f, "{} {percent} %", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
 }
 
 /// The container of a life, as its engine knows it.

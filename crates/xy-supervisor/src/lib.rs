@@ -25,3 +25,4 @@ pub mod whole_file;
 pub mod wishes;
 
 pub use added::AddedServers;
+pub use probe::Unready;

@@ -365,10 +365,14 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Starting { .. } | Running { .. }, RestartRequested) => {
             stop(life, StartAgain, Reason::RestartRequested, rules, now)
         }
+        // What an operator did not ask for counts like a restart by policy, or whoever repeats it
+        // would keep one that crashes from ever being given up.
         (Backoff { .. } | Failed, RepairRequested(why)) if life.wanted == Wanted::Up => {
-            launch_afresh(life, Reason::Repaired(why), rules, now)
+            launch_counted(life, |_| Reason::Repaired(why), rules, now)
         }
-        (Running { .. }, RepairRequested(why)) => {
+        (Running { ready_at, .. }, RepairRequested(why)) => {
+            let life = after_uptime(life, now - ready_at, rules);
+            let life = reached_for(life, now - ready_at, rules);
             stop(life, StartAgain, Reason::Repaired(why), rules, now)
         }
         (Starting { .. } | Running { .. }, StopRequested) => {
@@ -439,6 +443,11 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Stopping { overdue_at, then: CountFailure | TryAgain }, ProcessChanged) => {
             let state = Stopping { overdue_at, then: StartAgain };
             (life.enters(state, Reason::SettingsChanged), None)
+        }
+        (Stopping { then: StartAgain, .. }, ProcessChanged)
+            if matches!(life.reason, Reason::Repaired(_)) =>
+        {
+            (Life { reason: Reason::SettingsChanged, ..life }, None)
         }
 
         // Half a message cannot be taken back. It is our fault, so nothing is counted.
@@ -523,6 +532,12 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             Stopping { overdue_at: Some(_), then: then @ (CountFailure | TryAgain | Sleep) },
             DeadlineReached,
         ) => (Life { state: Stopping { overdue_at: None, then }, ..life }, Some(Effect::Kill)),
+        (Stopping { overdue_at: Some(_), then: StartAgain }, DeadlineReached)
+            if matches!(life.reason, Reason::Repaired(_)) =>
+        {
+            let state = Stopping { overdue_at: None, then: StartAgain };
+            (Life { state, ..life }, Some(Effect::Kill))
+        }
         (Stopping { then, .. }, DeadlineReached) => (
             life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
             Some(Effect::Kill),
@@ -536,11 +551,12 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 }
                 Sleep => (Life { state: Asleep { not_before: None }, ..life }, None),
                 Retire => (life.enters(Retired, Reason::StopDone), None),
-                StartAgain
-                    if matches!(life.reason, Reason::SettingsChanged | Reason::Repaired(_)) =>
-                {
+                StartAgain if matches!(life.reason, Reason::SettingsChanged) => {
+                    launch_afresh(life, Reason::SettingsChanged, rules, now)
+                }
+                StartAgain if matches!(life.reason, Reason::Repaired(_)) => {
                     let why = life.reason.clone();
-                    launch_afresh(life, why, rules, now)
+                    launch_counted(life, |_| why, rules, now)
                 }
                 StartAgain
                     if matches!(life.reason, Reason::Torn | Reason::Probed | Reason::Woken) =>
@@ -594,12 +610,23 @@ fn launch_afresh(life: Life, why: Reason, rules: &Rules, now: Instant) -> (Life,
 }
 
 /// A new life by policy.
-fn launch_again(mut life: Life, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
+fn launch_again(life: Life, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
+    let of = rules.restart.max_attempts;
+    launch_counted(life, |attempt| Reason::Retry { attempt, of }, rules, now)
+}
+
+/// One more restart, for a reason that may depend on how many there were in a row.
+fn launch_counted(
+    mut life: Life,
+    why: impl FnOnce(u32) -> Reason,
+    rules: &Rules,
+    now: Instant,
+) -> (Life, Option<Effect>) {
     let tally = &mut life.tally;
     tally.in_a_row = tally.in_a_row.saturating_add(1);
     tally.restart_count = tally.restart_count.saturating_add(1);
     tally.restarts_total = tally.restarts_total.saturating_add(1);
-    let why = Reason::Retry { attempt: tally.in_a_row, of: rules.restart.max_attempts };
+    let why = why(tally.in_a_row);
     launch(life, why, rules, now)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use xy_config::settings::PROBED_PATH;
+use xy_config::settings::{PROBED_PATH, Probe, ServerSettings};
 
 mod http;
 
@@ -30,7 +30,26 @@ pub(crate) enum What {
     Answers(String),
 }
 
+/// Why a server that was asked whether it is ready is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unready {
+    /// What was asked, and what came of it.
+    pub why: String,
+    /// It gave no answer in time, so it may only be busy.
+    pub is_late: bool,
+}
+
 impl Target {
+    /// Where it says that it is ready, if a port has to say so.
+    pub(crate) fn of_ready(settings: &ServerSettings) -> Option<Self> {
+        let ready = &settings.rules.ready;
+        match (ready.probe, settings.port()) {
+            (Probe::Tcp, Some(port)) => Some(Self::tcp(port)),
+            (Probe::Http, Some(port)) => Some(Self::http(port, ready.path.as_deref())),
+            _ => None,
+        }
+    }
+
     pub(crate) fn tcp(port: u16) -> Self {
         Self { port, what: What::Connects }
     }
@@ -41,8 +60,16 @@ impl Target {
 
     /// Tries once; the error says why it does not work.
     pub(crate) async fn attempt(&self, within: Duration) -> Result<(), String> {
-        let late = || format!("{} gave no answer within {within:?}", self.shown());
-        timeout(within, self.try_once()).await.unwrap_or_else(|_| Err(late()))
+        self.is_good(within).await.map_err(|unready| unready.why)
+    }
+
+    /// The same, and the error also says whether there was an answer at all.
+    pub(crate) async fn is_good(&self, within: Duration) -> Result<(), Unready> {
+        let why = match timeout(within, self.try_once()).await {
+            Ok(tried) => return tried.map_err(|why| Unready { why, is_late: false }),
+            Err(_) => format!("{} gave no answer within {within:?}", self.shown()),
+        };
+        Err(Unready { why, is_late: true })
     }
 
     /// Tries until it works.

@@ -64,10 +64,13 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use xy_config::settings::{Isolation, RemoteSettings, RestartPolicy, ServerKind};
+    use xy_config::settings::{
+        ContainerSettings, EngineKind, Isolation, Mount, MountSource, Pull, RemoteSettings,
+        RestartPolicy, ServerKind, Tmpfs,
+    };
 
     use super::*;
-    use crate::fake::{process_of, remote, settings};
+    use crate::fake::{container_settings, process_of, remote, settings};
 
     fn map(servers: &[ServerSettings]) -> ServerMap {
         servers.iter().map(|one| (one.name.clone(), Arc::new(one.clone()))).collect()
@@ -139,6 +142,51 @@ mod tests {
         for change in changes {
             assert_eq!(diff(&old, &map(&[with("a", change)])).restarted.len(), 1);
         }
+    }
+
+    #[test]
+    fn every_field_of_a_container_restarts_it() {
+        let old = map(&[container_settings("a")]);
+        let changes: [fn(&mut ContainerSettings); 25] = [
+            |it| it.image = "example.com/x:2".into(),
+            |it| it.command = Some("/bin/other".into()),
+            |it| it.args = Some(vec!["x".into()]),
+            |it| it.env = [("A".into(), "b".into())].into(),
+            |it| {
+                let source = MountSource::Volume("data".into());
+                it.volumes = vec![Mount { source, target: "/data".into(), read_only: false }];
+            },
+            |it| it.working_dir = Some("/app".into()),
+            |it| it.user = Some("1000".into()),
+            |it| it.memory = Some(64 << 20),
+            |it| it.nano_cpus = Some(1),
+            |it| it.pids = Some(7),
+            |it| it.network = Some("none".into()),
+            |it| it.read_only = true,
+            |it| it.cap_drop = Some(Vec::new()),
+            |it| it.cap_add = vec!["CHOWN".into()],
+            |it| it.tmpfs = vec![Tmpfs { target: "/tmp".into(), options: String::new() }],
+            |it| it.pull = Pull::Never,
+            |it| it.platform = Some("linux/arm64".into()),
+            |it| it.labels = [("team".into(), "tools".into())].into(),
+            |it| it.engine = Some(EngineKind::Podman),
+            |it| it.host = Some("unix:///p.sock".into()),
+            |it| it.port = Some(1),
+            |it| it.inner_port = Some(1),
+            |it| it.transport = xy_protocol::server::Transport::Sse,
+            |it| it.path = Some("/mcp".into()),
+            |it| it.init = false,
+        ];
+        for change in changes {
+            let mut now = container_settings("a");
+            let ServerKind::Container(container) = &mut now.kind else { panic!("it is one") };
+            change(container);
+            assert_eq!(diff(&old, &map(&[now])).restarted.len(), 1);
+        }
+        assert_eq!(diff(&old, &map(&[settings("a")])).restarted.len(), 1, "it is a process now");
+        let mut rules = container_settings("a");
+        rules.rules.stop.grace = Duration::from_secs(99);
+        assert_eq!(diff(&old, &map(&[rules])).updated.len(), 1);
     }
 
     #[test]

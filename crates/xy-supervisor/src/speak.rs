@@ -170,6 +170,9 @@ pub struct Checkup {
     /// Ask it something that it has to answer within this time; without, only say what is
     /// known.
     pub within: Option<Duration>,
+    /// It may not know what it is asked, so ask it something else too if it does not answer that
+    /// in half of the time.
+    pub is_in_doubt: bool,
     /// Where that is said.
     pub reply: oneshot::Sender<Seen>,
 }

@@ -14,14 +14,16 @@ use tokio::time::Instant;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
 use xy_protocol::server::{Health, ServerState, Wanted};
 
-use crate::health::{Observation, Verdict};
+use crate::health::{Habit, Observation, Verdict};
 use crate::instance::{
     ChangeKind, Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
     TRANSITIONS_KEPT, Transition,
 };
 use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::note::Note;
-use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, Reason, State, on_event};
+use crate::lifecycle::{
+    AfterStop, Effect, Event, Exit, LastAttempt, Life, Moment, Reason, State, on_event,
+};
 use crate::locks::until_free;
 use crate::logs::LogBook;
 use crate::vigil::{Sighting, Vigil};
@@ -59,8 +61,8 @@ pub(crate) enum Before {
         ended_at: Option<SystemTime>,
         /// What has happened to it and was not heard.
         unheard: Option<Event>,
-        /// Whether it is known to answer probes.
-        answers: bool,
+        /// How it takes to being probed.
+        habit: Habit,
     },
 }
 
@@ -112,7 +114,7 @@ impl Task {
             progress: None,
             health: Health::Unknown,
         };
-        let mut vigil = Vigil::new(false);
+        let mut vigil = Vigil::new(Habit::Unknown);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
         let first = match parts.before {
             Before::Nothing if sleeps => {
@@ -125,8 +127,8 @@ impl Task {
                 predecessor = Some(ending);
                 None
             }
-            Before::Living { life, instance: living, pid, ended_at: ended, unheard, answers } => {
-                vigil = Vigil::new(answers);
+            Before::Living { life, instance: living, pid, ended_at: ended, unheard, habit } => {
+                vigil = Vigil::new(habit);
                 (now.life, now.pid, ended_at) = (life, pid, ended);
                 instance = Some(living);
                 unheard
@@ -326,10 +328,10 @@ impl Task {
     }
 
     fn judge(&mut self, seen: Observation) -> Option<Event> {
-        let answered = self.vigil.answers();
+        let habit = self.vigil.habit();
         tracing::debug!(server = %self.key, ?seen, "probed");
         let verdict = self.vigil.judge(seen, &self.now);
-        if self.vigil.answers() != answered {
+        if self.vigil.habit() != habit {
             self.leave_note();
         }
         match verdict {
@@ -442,7 +444,7 @@ impl Task {
     fn note(&self) -> Vec<u8> {
         let now = Instant::now().into_std();
         let note = Note::of(&self.now.life, &self.now.settings, now);
-        note.of_one_that(self.vigil.answers()).to_bytes()
+        note.of_one_with(self.vigil.habit()).to_bytes()
     }
 
     fn leave_note(&self) {
@@ -464,22 +466,21 @@ impl Task {
         let change = self.remember(before);
         self.publish();
         if let Some(change) = change {
-            let last_attempt = self.last_attempt(&change);
-            let _ = self.changes.send(change); // Nobody may be listening.
-            if let Some(last_attempt) = last_attempt {
-                let _ = self.changes.send(last_attempt); // The same.
+            let last_attempt = change.transition.last_attempt;
+            let _ = self.changes.send(change.clone()); // Nobody may be listening.
+            if let Some(why) = last_attempt {
+                tracing::warn!(server = %self.key, "{why}");
+                let kind = ChangeKind::LastAttempt(why);
+                let _ = self.changes.send(StateChange { kind, ..change }); // The same.
             }
         }
     }
 
     /// A life that is the last to be tried is worth a word of its own.
-    fn last_attempt(&self, change: &StateChange) -> Option<StateChange> {
+    fn last_attempt(&self) -> Option<LastAttempt> {
         let now = Instant::now().into_std();
-        let is_begun = change.transition.to == ServerState::Starting;
-        let why = self.now.life.last_attempt(&self.now.settings.rules, now);
-        let why = why.filter(|_| is_begun)?;
-        tracing::warn!(server = %self.key, "{why}");
-        Some(StateChange { kind: ChangeKind::LastAttempt(why), ..change.clone() })
+        let is_begun = self.now.life.state.on_wire() == ServerState::Starting;
+        self.now.life.last_attempt(&self.now.settings.rules, now).filter(|_| is_begun)
     }
 
     /// Remembers a change of state; what is to be told of it.
@@ -489,7 +490,8 @@ impl Task {
             return None;
         }
         let reason = self.now.life.reason.clone();
-        let transition = Transition { from, to, reason, at: time_of_day() };
+        let transition =
+            Transition { from, to, reason, at: time_of_day(), last_attempt: self.last_attempt() };
         tracing::info!(server = %self.key, %from, %to, reason = %transition.reason, "changed");
         let transitions = Arc::make_mut(&mut self.now.transitions);
         if transitions.len() == TRANSITIONS_KEPT {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
-use xy_config::settings::{HealthProbe, HealthRules, Probe};
+use xy_config::settings::{HealthProbe, HealthRules};
 use xy_protocol::server::Health;
 
-use crate::health::{Evidence, Observation, Outcome, Pulse, Verdict};
+use crate::health::{Evidence, Habit, Observation, Outcome, Pulse, Verdict};
 use crate::instance::Snapshot;
+use crate::launch::container::is_run_by_cli;
 use crate::launch::{Containment, Instance};
 use crate::lifecycle::State;
 use crate::logs::LogBook;
@@ -75,13 +76,12 @@ impl Duty {
         let port = now.settings.port();
         match now.life.state {
             State::Starting { launched_at, .. } if now.pid.is_some() => {
-                let (ready, path) = (&rules.ready, rules.ready.path.as_deref());
-                let target = match (ready.probe, port) {
-                    (Probe::Tcp, Some(port)) => Target::tcp(port),
-                    (Probe::Http, Some(port)) => Target::http(port, path),
-                    _ => return Self::Nothing,
-                };
-                Self::Ready { launched_at, target, timeout: ready.timeout }
+                match Target::of_ready(&now.settings) {
+                    Some(target) => {
+                        Self::Ready { launched_at, target, timeout: rules.ready.timeout }
+                    }
+                    None => Self::Nothing,
+                }
             }
             State::Running { launched_at, .. } => match rules.health.probe {
                 HealthProbe::Off | HealthProbe::Process => Self::Nothing,
@@ -95,9 +95,9 @@ impl Duty {
 }
 
 impl Vigil {
-    /// Nothing is watched for yet; `answers` if it is known to answer probes.
-    pub(crate) fn new(answers: bool) -> Self {
-        let pulse = Pulse::new(answers);
+    /// Nothing is watched for yet, of one of which this is known.
+    pub(crate) fn new(habit: Habit) -> Self {
+        let pulse = Pulse::new(habit);
         Self { duty: Duty::Nothing, work: None, subject: None, pulse, word: Health::Unknown }
     }
 
@@ -149,16 +149,20 @@ impl Vigil {
                 let subject = self.subject.clone()?;
                 let is_asked = self.pulse.is_worth_asking(&rules);
                 let wait = self.pulse.wait(&rules).max(LEAST_INTERVAL);
-                is_asked.then(|| Box::pin(next_checkup(subject, rules, port, wait)) as _)
+                let is_in_doubt = self.pulse.is_in_doubt(&rules);
+                let asking = Asking { rules, port, is_in_doubt };
+                is_asked.then(|| Box::pin(next_checkup(subject, asking, wait)) as _)
             }
         }
     }
 
     /// Judges what was seen of one that runs.
     pub(crate) fn judge(&mut self, seen: Observation, now: &Snapshot) -> Verdict {
-        let is_remote = now.settings.remote().is_some();
-        let rules = &now.settings.rules.health;
-        let verdict = self.pulse.observe(seen, rules, is_remote);
+        let settings = &now.settings;
+        let is_out_of_sight =
+            settings.remote().is_some() || settings.process().is_some_and(is_run_by_cli);
+        let rules = &settings.rules.health;
+        let verdict = self.pulse.observe(seen, rules, is_out_of_sight);
         match &verdict {
             // From now on nothing is known of it.
             _ if !self.pulse.is_worth_asking(rules) => self.word = Health::Unknown,
@@ -174,9 +178,9 @@ impl Vigil {
         self.word
     }
 
-    /// Whether it is known to answer.
-    pub(crate) fn answers(&self) -> bool {
-        self.pulse.answers()
+    /// How it takes to being probed.
+    pub(crate) fn habit(&self) -> Habit {
+        self.pulse.habit()
     }
 
     /// It is another program from now on, or is asked otherwise.
@@ -186,20 +190,24 @@ impl Vigil {
 }
 
 /// Waits for the time of the next probe, and makes it.
-async fn next_checkup(
-    subject: Subject,
-    rules: HealthRules,
-    port: Option<u16>,
-    wait: Duration,
-) -> Sighting {
+async fn next_checkup(subject: Subject, asking: Asking, wait: Duration) -> Sighting {
     // What it does until then is evidence too.
     let before = subject.remember().await;
     let waited = Stopwatch::start();
     sleep(wait).await;
     let overslept = waited.elapsed().saturating_sub(wait);
-    let mut seen = subject.checkup(&rules, port, before).await;
+    let mut seen = subject.checkup(&asking, before).await;
     seen.absent = seen.absent.max(overslept);
     Sighting::Checked(seen)
+}
+
+/// How it is probed.
+#[derive(Debug, Clone)]
+struct Asking {
+    rules: HealthRules,
+    port: Option<u16>,
+    /// Nobody knows yet whether it answers.
+    is_in_doubt: bool,
 }
 
 /// Whoever is probed, and all that is known of it.
@@ -247,20 +255,16 @@ impl Used {
 impl Subject {
     async fn remember(&self) -> Before {
         let logged = self.logs.next_seq();
-        Before { looked: self.look(None).await, logged }
+        Before { looked: self.look().await, logged }
     }
 
     /// Probes it once. What it has done since `before` counts as done meanwhile.
-    async fn checkup(
-        &self,
-        rules: &HealthRules,
-        port: Option<u16>,
-        Before { looked, logged }: Before,
-    ) -> Observation {
+    async fn checkup(&self, asking: &Asking, Before { looked, logged }: Before) -> Observation {
+        let rules = &asking.rules;
         let looked = match looked {
             Looked::Seen(seen) => Looked::Seen(seen),
             // It may be possible by now.
-            Looked::Nobody | Looked::Late => self.look(None).await,
+            Looked::Nobody | Looked::Late => self.look().await,
         };
         let before = match (looked, rules.probe) {
             (Looked::Seen(seen), _) => Some(seen),
@@ -269,7 +273,7 @@ impl Subject {
             (Looked::Late, _) => return not_made(SPEAKER_BUSY),
         };
         let took = Stopwatch::start();
-        let (outcome, used) = self.probe_watching(rules, port).await;
+        let (outcome, used) = self.probe_watching(asking).await;
         let absent = took.elapsed().saturating_sub(rules.timeout);
         if !matches!(outcome, Outcome::Failed(_)) {
             return Observation { outcome, evidence: Evidence::default(), absent };
@@ -277,7 +281,7 @@ impl Subject {
         let cpu = self.use_since(used, rules.timeout / 4).await;
         let mut evidence = Evidence { cpu, ..Evidence::default() };
         evidence.has_written = self.logs.next_seq() != logged;
-        match (before, self.look(None).await) {
+        match (before, self.look().await) {
             (Some(before), Looked::Seen(after)) => {
                 evidence.calls = after.calls;
                 evidence.has_spoken = after.messages != before.messages;
@@ -291,13 +295,9 @@ impl Subject {
 
     /// Makes the probe, and reads the processor's time on the way if that takes long: one that
     /// works answers before that.
-    async fn probe_watching(
-        &self,
-        rules: &HealthRules,
-        port: Option<u16>,
-    ) -> (Outcome, Option<Used>) {
-        let mut probing = Box::pin(self.probe(rules, port));
-        if let Ok(outcome) = timeout(rules.timeout / 4, &mut probing).await {
+    async fn probe_watching(&self, asking: &Asking) -> (Outcome, Option<Used>) {
+        let mut probing = Box::pin(self.probe(asking));
+        if let Ok(outcome) = timeout(asking.rules.timeout / 4, &mut probing).await {
             return (outcome, None);
         }
         let used = self.used().await;
@@ -321,12 +321,13 @@ impl Subject {
         since.until(self.used().await)
     }
 
-    async fn probe(&self, rules: &HealthRules, port: Option<u16>) -> Outcome {
-        let target = match (rules.probe, port) {
+    async fn probe(&self, asking: &Asking) -> Outcome {
+        let rules = &asking.rules;
+        let target = match (rules.probe, asking.port) {
             (HealthProbe::Tcp, Some(port)) => Target::tcp(port),
             (HealthProbe::Http, Some(port)) => Target::http(port, rules.path.as_deref()),
             (HealthProbe::Mcp, _) => {
-                return match self.look(Some(rules.timeout)).await {
+                return match self.ask(Some(rules.timeout), asking.is_in_doubt).await {
                     Looked::Seen(seen) => seen.outcome,
                     Looked::Nobody => Outcome::NotMade(NOBODY_SPEAKS.to_owned()),
                     Looked::Late => Outcome::NotMade(SPEAKER_BUSY.to_owned()),
@@ -340,11 +341,16 @@ impl Subject {
         }
     }
 
-    /// What whoever speaks with it knows, after having asked it if that is wanted.
-    async fn look(&self, within: Option<Duration>) -> Looked {
+    /// What whoever speaks with it knows.
+    async fn look(&self) -> Looked {
+        self.ask(None, false).await
+    }
+
+    /// The same, after having asked it if that is wanted.
+    async fn ask(&self, within: Option<Duration>, is_in_doubt: bool) -> Looked {
         let (reply, seen) = oneshot::channel();
         let asking = async {
-            self.checkups.send(Checkup { within, reply }).await.ok()?;
+            self.checkups.send(Checkup { within, is_in_doubt, reply }).await.ok()?;
             seen.await.ok()
         };
         match timeout(within.unwrap_or_default() + SAID_WITHIN, asking).await {

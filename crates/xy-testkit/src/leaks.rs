@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 15] = [
+const KEPT: [&str; 16] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -29,6 +29,8 @@ const KEPT: [&str; 15] = [
     "state/xy/manage-token",
     "state/xy/state-key",
     "state/xy/manifests/",
+    // Where containers were, so that none is left there.
+    "state/xy/containers/_engines.json",
 ];
 
 /// Names every process that still carries `mark` after a while, and kills it.

@@ -41,3 +41,14 @@ pub use process::{Proc, group_and_session, is_alive, marked_processes};
 pub use run::Ran;
 pub use wait::Sign;
 pub use wire::{Heard, Wire};
+
+/// A port that was free a moment ago: for whoever cannot say which one it took.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it listens").port()
+}

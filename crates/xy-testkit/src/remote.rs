@@ -100,6 +100,8 @@ struct State {
     mark: String,
     /// How often it was listened to, without sessions.
     listened: usize,
+    /// It forgets all sessions when it has carried out so many calls in all.
+    forgets_after: Vec<usize>,
 }
 
 /// The head of a request.
@@ -144,6 +146,7 @@ impl Remote {
             is_modern: false,
             mark: "Region".to_owned(),
             listened: 0,
+            forgets_after: Vec::new(),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let serving = shared.clone();
@@ -195,6 +198,11 @@ impl Remote {
     /// Forgets all sessions.
     pub fn forget(&self) {
         self.shared.lock().sessions.clear();
+    }
+
+    /// Forgets all sessions each time it has carried out so many calls in all.
+    pub fn forget_after(&self, calls: &[usize]) {
+        self.shared.lock().forgets_after = calls.to_vec();
     }
 
     /// How many sessions have begun.
@@ -454,7 +462,13 @@ fn initialize(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Resu
 fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<bool> {
     let params = &message["params"];
     let said = params["arguments"]["message"].as_str().unwrap_or_default().to_owned();
-    shared.lock().done.push(said.clone());
+    {
+        let mut state = shared.lock();
+        state.done.push(said.clone());
+        if state.forgets_after.contains(&state.done.len()) {
+            state.sessions.clear();
+        }
+    }
     shared.changed.notify_all();
     let content = json!({ "content": [{ "type": "text", "text": said }] });
     let whole = json!({ "jsonrpc": "2.0", "id": message["id"], "result": content }).to_string();

@@ -14,8 +14,12 @@ mod verbs;
 
 fn main() -> ExitCode {
     // A shim is tiny and has one thread: nothing else may have been set up before it.
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == "shim") {
+    let verb = std::env::args_os().nth(1).unwrap_or_default();
+    if verb == "shim" {
         return xy_shim::run();
+    }
+    if verb == xy_shim::grip::VERB {
+        return xy_shim::grip::run();
     }
     cli::run(std::env::args_os())
 }

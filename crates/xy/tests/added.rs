@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, refused, running, says, sleeper, status};
 use xy_testkit::{Home, Ran, is_alive};
@@ -67,6 +68,29 @@ fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed(
     let unknown = home.xy(&["remove", "fild"]);
     assert_eq!(unknown.code, 1);
     assert!(unknown.stderr.contains("did you mean `filed`?"), "{unknown:?}");
+    home.finish();
+}
+
+#[test]
+fn one_that_is_removed_is_in_no_list_while_it_still_ends_and_is_killed_after_its_grace() {
+    let home = home();
+    home.daemon();
+    let ignores = program(&home, "xy-test-ignore-term");
+    // One whose grace never comes to its end is alive for certain when the list is looked at.
+    for (name, grace) in [("slow", "1h"), ("quick", "200ms")] {
+        let added = home.xy(&["add", name, "--grace", grace, "--", &ignores]);
+        assert_eq!(added.code, 0, "{added:?}");
+    }
+    let pids = ["slow", "quick"].map(|name| running(&home, name));
+    for name in ["slow", "quick"] {
+        assert_eq!(home.xy(&["remove", name]).code, 0);
+    }
+    assert_eq!(names(&home), [""; 0]);
+    assert!(is_alive(pids[0]), "nobody has to wait for it");
+    home.wait_until("it is killed", || !is_alive(pids[1]));
+    assert!(is_alive(pids[0]), "its grace is not over");
+    support::signal(pids[0], Signal::KILL);
+    home.wait_until("it is gone", || !is_alive(pids[0]));
     home.finish();
 }
 

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
 use std::ops::Deref;
@@ -11,10 +12,11 @@ use std::thread;
 
 use serde_json::{Value, json};
 use support::home;
-use xy_testkit::{Home, McpClient, McpHttp, McpSocket};
+use xy_testkit::{Home, McpClient, McpHttp, McpSocket, McpStdio};
 
 const SERVERS: usize = 20;
-const LOCAL_CLIENTS: usize = 150;
+const LOCAL_CLIENTS: usize = 130;
+const BRIDGED_CLIENTS: usize = 20;
 const HTTP_CLIENTS: usize = 50;
 const STEPS: usize = 12;
 
@@ -35,6 +37,7 @@ impl Chance {
 /// One client, whichever door it came in by.
 enum Anyone {
     Local(McpSocket),
+    Bridged(McpStdio),
     Http(McpHttp),
 }
 
@@ -44,6 +47,7 @@ impl Deref for Anyone {
     fn deref(&self) -> &McpClient {
         match self {
             Self::Local(client) => client,
+            Self::Bridged(client) => client,
             Self::Http(client) => client,
         }
     }
@@ -54,6 +58,8 @@ impl Anyone {
     fn leave(self, politely: bool) {
         match self {
             Self::Local(client) => client.close(),
+            Self::Bridged(client) if politely => drop(client.close()),
+            Self::Bridged(mut client) => client.kill9(),
             Self::Http(client) => {
                 if politely {
                     client.close();
@@ -77,7 +83,7 @@ fn live(home: &Home, client: Anyone, number: usize) {
     let mut open: Vec<(u64, String)> = Vec::new();
     for step in 0..STEPS {
         let (server, own) = (server(chance.below(SERVERS)), format!("{number}/{step}"));
-        match chance.below(10) {
+        match chance.below(16) {
             0..=5 => {
                 let id = client.start_call(&format!("{server}__echo"), json!({ "message": own }));
                 open.push((id, own));
@@ -92,6 +98,37 @@ fn live(home: &Home, client: Anyone, number: usize) {
                 let id = client.start_call(&format!("{server}__never"), json!({}));
                 client.cancel(&json!(id));
             }
+            9 | 10 => {
+                // Told of its progress under a token that is its own.
+                let name = format!("{server}__progress");
+                let meta = json!({ "progressToken": own });
+                let arguments = json!({ "steps": 3, "ms": chance.below(5) });
+                let params = json!({ "name": name, "arguments": arguments, "_meta": meta });
+                open.push((client.start_request("tools/call", params), "3 steps".to_owned()));
+            }
+            // Over HTTP a cancellation may overtake its call.
+            11 if !matches!(client, Anyone::Http(_)) => {
+                // The same, for hours, and taken back amid it.
+                let name = format!("{server}__progress");
+                let meta = json!({ "progressToken": own });
+                let arguments = json!({ "steps": 1_000_000, "ms": 5 });
+                let params = json!({ "name": name, "arguments": arguments, "_meta": meta });
+                let id = client.start_request("tools/call", params);
+                client.cancel(&json!(id));
+            }
+            12 | 13 => {
+                let uri = json!({ "uri": format!("xy://{server}/test://counter") });
+                let answer = client.request("resources/subscribe", uri.clone());
+                assert!(answer.get("result").is_some(), "{answer}");
+                if chance.below(2) == 0 {
+                    let answer = client.request("resources/unsubscribe", uri);
+                    assert!(answer.get("result").is_some(), "{answer}");
+                }
+            }
+            14 => {
+                // Whoever watches its counter is told.
+                assert!(client.call(&format!("{server}__bump"), json!({})).get("result").is_some());
+            }
             _ => {
                 let answer = client.call(&format!("{server}__no_such_tool"), json!({}));
                 assert_eq!(answer["error"]["code"], -32602, "{answer}");
@@ -104,11 +141,17 @@ fn live(home: &Home, client: Anyone, number: usize) {
         }
     }
     assert_eq!(client.unclaimed_answers(), [""; 0], "client {number}");
+    for told in client.notifications() {
+        let token = told["params"]["progressToken"].as_str();
+        let is_own = token.is_none_or(|token| token.starts_with(&format!("{number}/")));
+        assert!(is_own, "client {number} was told of another's: {told}");
+    }
     if chance.below(2) == 0 {
         // It vanishes with a call open.
         let tool = format!("{}__never", server(chance.below(SERVERS)));
         match &client {
             Anyone::Local(client) => drop(client.start_call(&tool, json!({}))),
+            Anyone::Bridged(client) => drop(client.start_call(&tool, json!({}))),
             Anyone::Http(client) => abandon(home, &client.session().unwrap(), &tool),
         }
         client.leave(false);
@@ -139,15 +182,44 @@ fn text(answer: &Value) -> String {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-/// The sum of what the gateway counts under this name.
-fn counted(home: &Home, name: &str) -> u64 {
+/// How much of everything there is: all that the gateway keeps, and what its door for HTTP has
+/// open, but for the connection by which one looks.
+fn census(home: &Home) -> BTreeMap<String, u64> {
     let answer = home.mcp_http("/metrics").exchange("GET", &[], "");
     assert_eq!(answer.status, 200, "{answer:?}");
-    let lines = answer
-        .body
-        .lines()
-        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    let is_meant = |line: &&str| {
+        let is_gauge = line.starts_with("xy_http_") && !line.contains("_total");
+        (is_gauge && !line.starts_with("xy_http_connections")) || line.starts_with("xy_kept{")
+    };
+    let number = |line: &str| {
+        let (name, count) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    let census: BTreeMap<String, u64> =
+        answer.body.lines().filter(is_meant).filter_map(number).collect();
+    assert!(census.len() > 30, "much is counted: {census:?}");
+    census
+}
+
+/// How much of one thing there is.
+fn kept(census: &BTreeMap<String, u64>, what: &str) -> u64 {
+    census[&format!("xy_kept{{what=\"{what}\"}}")]
+}
+
+/// What was given up is forgotten only once its server cannot speak of it any more.
+const LATER: &str = "xy_kept{what=\"calls_given_up\"}";
+
+/// What there is more of than before, which a test that fails tells.
+#[derive(Default)]
+struct Left(BTreeMap<String, u64>);
+
+impl Drop for Left {
+    #[expect(clippy::print_stderr, reason = "what a failed run found is for a person")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("left: {:?}", self.0);
+        }
+    }
 }
 
 #[test]
@@ -161,30 +233,39 @@ fn of_200_clients_with_20_servers_each_gets_its_own_answers_and_leaves_nothing()
     for number in 0..SERVERS {
         home.wait_for_state(&server(number), "running");
     }
-    thread::scope(|scope| {
-        for number in 0..LOCAL_CLIENTS + HTTP_CLIENTS {
-            let home = &home;
-            scope.spawn(move || {
-                let client = if number < LOCAL_CLIENTS {
-                    Anyone::Local(McpSocket::connect(&home.mcp_socket(), HELLO))
-                } else {
-                    Anyone::Http(home.mcp_http("/mcp"))
-                };
-                live(home, client, number);
-            });
-        }
+    let before = home.wait_until("all of them are known", || {
+        let census = census(&home);
+        let is_known = kept(&census, "manifests") == SERVERS as u64 && kept(&census, "calls") == 0;
+        is_known.then_some(census)
     });
-    let left = || {
-        let names = [
-            "xy_clients",
-            "xy_server_calls_open",
-            "xy_server_calls_waiting",
-            "xy_resources_watched",
-            "xy_http_sessions",
-            "xy_http_streams",
-        ];
-        names.map(|name| (name, counted(&home, name)))
+    let start = |number: usize| {
+        if number < LOCAL_CLIENTS {
+            Anyone::Local(McpSocket::connect(&home.mcp_socket(), HELLO))
+        } else if number < LOCAL_CLIENTS + BRIDGED_CLIENTS {
+            Anyone::Bridged(home.mcp_connect(&[]))
+        } else {
+            Anyone::Http(home.mcp_http("/mcp"))
+        }
     };
-    home.wait_until("nothing of them is left", || left().iter().all(|(_, count)| *count == 0));
+    thread::scope(|scope| {
+        for number in 0..LOCAL_CLIENTS + BRIDGED_CLIENTS + HTTP_CLIENTS {
+            let (home, start) = (&home, &start);
+            scope.spawn(move || live(home, start(number), number));
+        }
+        // The census counts them: else it would be empty without telling anything.
+        home.wait_until("some of them are there", || {
+            let now = census(&home);
+            let has = |what| kept(&now, what) > 0;
+            has("clients") && has("clients_in_memory") && has("instance_users")
+        });
+    });
+    let mut left = Left::default();
+    home.wait_until("nothing of them is left", || {
+        left.0 = census(&home);
+        left.0.retain(|what, count| before[what] != *count);
+        left.0.keys().all(|what| what == LATER)
+    });
+    let given_up = usize::try_from(left.0.remove(LATER).unwrap_or_default()).unwrap();
+    assert!(given_up <= STEPS * (LOCAL_CLIENTS + BRIDGED_CLIENTS + HTTP_CLIENTS));
     home.finish();
 }

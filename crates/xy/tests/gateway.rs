@@ -21,6 +21,8 @@ mod chance;
 mod chatter;
 #[path = "gateway/deaths.rs"]
 mod deaths;
+#[path = "gateway/door.rs"]
+mod door;
 #[path = "gateway/eras.rs"]
 mod eras;
 #[path = "gateway/errands.rs"]
@@ -41,6 +43,8 @@ mod older;
 mod owners;
 #[path = "gateway/park.rs"]
 mod park;
+#[path = "gateway/park_bounds.rs"]
+mod park_bounds;
 #[path = "gateway/remote.rs"]
 mod remote;
 #[path = "gateway/resume.rs"]
@@ -52,6 +56,8 @@ mod stage;
 mod support;
 #[path = "gateway/tasks.rs"]
 mod tasks;
+#[path = "gateway/torn.rs"]
+mod torn;
 #[path = "gateway/transparent.rs"]
 mod transparent;
 #[path = "gateway/watching.rs"]

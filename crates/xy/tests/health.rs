@@ -1,15 +1,18 @@
 //! Readiness and health of real servers: who is waited for, who is restarted, and who is not.
-#![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
 
+use std::fs::Permissions;
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, home, pid_in, running, running_after, says, signal, status};
 use xy_testkit::remote::{Mood, Remote, To};
-use xy_testkit::{Home, McpSocket};
+use xy_testkit::{Home, McpSocket, free_port};
 
 /// Servers of these tests come back at once.
 const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
@@ -42,11 +45,6 @@ fn client(home: &Home, server: &str) -> McpSocket {
     let client = McpSocket::connect(&home.mcp_socket(), &hello.to_string());
     client.initialize();
     client
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
@@ -142,6 +140,35 @@ fn one_that_does_nothing_in_a_call_and_hears_nothing_is_restarted() {
 }
 
 #[test]
+fn one_behind_the_cli_of_an_engine_that_does_nothing_in_a_call_is_left_alone() {
+    let home = home();
+    // All that can be seen of such a server is its CLI, which does nothing itself.
+    let cli = home.root().join("harness/docker");
+    let server = home.program("xy-test-mcp");
+    let script = format!(
+        "#!/bin/sh\ncase $1 in run) exec '{}' --dull;; *) exit 1;; esac\n",
+        server.display()
+    );
+    std::fs::write(&cli, script).unwrap();
+    std::fs::set_permissions(&cli, Permissions::from_mode(0o755)).unwrap();
+    let process = format!("command \"{}\"\nargs \"run\" \"-i\" \"image\"\n", cli.display());
+    home.server("one", &format!("{process}{TIRELESS}{HASTY}"));
+    home.daemon();
+    let first = running(&home, "one");
+    has_health(&home, "one", "healthy");
+    let client = client(&home, "one");
+    assert_eq!(client.call_text("stall", json!({ "ms": A_LONG_TIME })), "done");
+    let now = status(&home, "one");
+    assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
+    has_health(&home, "one", "healthy");
+    // Where nobody waits for it, silence is what it is with any other.
+    signal(first, Signal::STOP);
+    let now = running_after(&home, "one", 1);
+    assert!(now["transitions"].to_string().contains("unhealthy: 3 probes"), "{now:#}");
+    home.finish();
+}
+
+#[test]
 fn one_that_ignores_pings_is_never_restarted_for_that() {
     let home = home();
     let diary = home.root().join("harness/one.diary");
@@ -162,6 +189,61 @@ fn one_that_ignores_pings_is_never_restarted_for_that() {
     // A few more were made while it said something else, and none since.
     assert!(pings() <= 7, "it is left in peace: {}", pings());
     home.finish();
+}
+
+#[test]
+fn one_that_hangs_before_it_was_asked_anything_is_restarted() {
+    // It is stopped between its answer to the greeting and all that comes after that.
+    for era in ["legacy", "modern"] {
+        let home = home();
+        let frozen = home.root().join("harness/frozen");
+        let flags = ["--era", era, "--unbuffered", "--freeze-once", frozen.to_str().unwrap()];
+        serve(&home, "one", &flags, HASTY);
+        home.daemon();
+        let client = client(&home, "one");
+        let call = client.start_call("echo", json!({ "message": "hi" }));
+        let now = running_after(&home, "one", 1);
+        let told = now["transitions"].to_string();
+        assert!(told.contains("unhealthy: 3 probes in a row failed"), "{era}: {told}");
+        let said = client.wait_answer(call);
+        assert_eq!(said["result"]["content"][0]["text"], "hi", "{era}: nobody had read it");
+        has_health(&home, "one", "healthy");
+        home.finish();
+    }
+}
+
+#[test]
+fn one_over_http_that_hangs_before_it_was_asked_anything_is_restarted() {
+    // It is stopped between the end of its greeting and all that comes after that. Its second life
+    // is known to be of the same era.
+    let (discover, initialize) = ("server/discover", "initialize");
+    let table = [
+        ("legacy", &[discover, initialize, "notifications/initialized"][..], initialize),
+        ("modern", &[discover], discover),
+    ];
+    for (era, greeting, next) in table {
+        let home = home();
+        let frozen = home.root().join("harness/frozen");
+        let diary = home.root().join("harness/one.diary");
+        let port = free_port().to_string();
+        let flags = ["--era", era, "--http", &port, "--freeze-once", frozen.to_str().unwrap()];
+        let flags = [&flags[..], &["--diary", diary.to_str().unwrap()]].concat();
+        serve(&home, "one", &flags, &format!("port {port}\ntransport \"http\"\n{HASTY}"));
+        home.daemon();
+        home.wait_until("it is stopped", || frozen.exists());
+        let now = running_after(&home, "one", 1);
+        let told = now["transitions"].to_string();
+        assert!(told.contains("unhealthy: 3 probes in a row failed"), "{era}: {told}");
+        has_health(&home, "one", "healthy");
+        // What its first life has heard is the greeting, and nothing else.
+        let diary = std::fs::read_to_string(&diary).unwrap();
+        let method = |line: &str| serde_json::from_str::<Value>(line).unwrap()["method"].clone();
+        let heard: Vec<Value> = diary.lines().map(method).collect();
+        assert_eq!(heard[..=greeting.len()], [greeting, &[next]].concat(), "{era}");
+        let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+        assert_eq!(said, "hi", "{era}");
+        home.finish();
+    }
 }
 
 #[test]
@@ -242,6 +324,74 @@ fn a_server_whose_page_never_says_so_is_never_ready() {
     home.finish();
 }
 
+/// Answers each GET of a path with its status, and says which were asked for.
+fn pages(answers: &'static [(&'static str, &'static str)]) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let count = (&stream).read(&mut head).unwrap_or_default();
+            let head = String::from_utf8_lossy(&head[..count]);
+            let path = head.split(' ').nth(1).unwrap_or_default();
+            noted.lock().expect("nobody panics").push(path.to_owned());
+            let known = answers.iter().find(|(it, _)| *it == path);
+            let status = known.map_or("404 Not Found", |(_, status)| *status);
+            let head = format!("HTTP/1.1 {status}\r\nLocation: /fine\r\nContent-Length: 0\r\n\r\n");
+            let _ = (&stream).write_all(head.as_bytes()); // It need not be waited for.
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn readiness_is_asked_for_at_the_path_that_the_file_names() {
+    let home = home();
+    // The block, the path it means, and whether what is there is success.
+    let table = [
+        ("seed", "", "/mcp/health", true),
+        ("deep", "path \"/any/path/at-all.txt\";", "/any/path/at-all.txt", true),
+        ("moved", "path \"/moved\";", "/moved", false),
+        ("broken", "path \"/broken\";", "/broken", false),
+    ];
+    let mut asked = Vec::new();
+    for (name, path, ..) in table {
+        let (port, paths) = pages(&[
+            ("/mcp/health", "204 No Content"),
+            ("/any/path/at-all.txt", "200 OK"),
+            ("/fine", "200 OK"),
+            ("/moved", "302 Found"),
+            ("/broken", "500 Internal Server Error"),
+        ]);
+        asked.push(paths);
+        let process = home.kdl_command("xy-test-sleep-server", &[]);
+        let within = if name == "seed" || name == "deep" { "1m" } else { "300ms" };
+        let ready = format!("ready {{ probe \"http\"; {path} within \"{within}\" }}\n");
+        let rest = format!("port {port}\n{ready}health {{ probe \"off\" }}\n{TIRELESS}");
+        home.write_config(&format!("servers/{name}.kdl"), &format!("{process}{rest}"));
+    }
+    home.daemon();
+    for ((name, _, path, is_good), asked) in table.into_iter().zip(asked) {
+        if is_good {
+            running(&home, name);
+        } else {
+            home.wait_until("it was not ready in time", || {
+                status(&home, name)["transitions"].to_string().contains("not ready within 300ms")
+            });
+            let told = status(&home, name)["transitions"].to_string();
+            assert!(!told.contains("\"running\""), "{name}: {told}");
+        }
+        let asked = asked.lock().unwrap().clone();
+        assert!(asked.iter().any(|it| it == path), "{name}: {asked:?}");
+        // Whoever speaks MCP with it asks at the path for that.
+        assert!(asked.iter().all(|it| it == path || it == "/mcp"), "{name}: {asked:?}");
+    }
+    ask(&home, "stop", json!({ "all": true }));
+    home.finish();
+}
+
 #[test]
 fn a_server_that_listens_is_ready_though_it_is_not_greeted_yet() {
     let home = home();
@@ -289,5 +439,54 @@ fn one_elsewhere_that_falls_silent_is_unreachable_and_found_again() {
     assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
     remote.mood(To::Everything, Mood::Well);
     has_health(&home, "far", "healthy");
+    home.finish();
+}
+
+/// Whether it is alive, and whether it is ready.
+fn alive_and_ready(now: &Value) -> (bool, bool) {
+    let is = |word: &str| now[word].as_bool().expect("it is told");
+    (is("alive"), is("ready"))
+}
+
+#[test]
+fn one_that_starts_is_alive_before_it_is_ready() {
+    let home = home();
+    let port = free_port();
+    let process = home.kdl_command("xy-test-sleep-server", &[]);
+    let ready = "ready { probe \"tcp\"; within \"10m\" }\nhealth { probe \"off\" }\n";
+    home.write_config("servers/one.kdl", &format!("{process}port {port}\n{ready}"));
+    home.daemon();
+    let now = home.wait_until("its process is there", || {
+        let now = status(&home, "one");
+        now["pid"].is_u64().then_some(now)
+    });
+    assert_eq!(now["state"], "starting", "{now:#}");
+    assert_eq!(alive_and_ready(&now), (true, false), "{now:#}");
+
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    let later = home.wait_for_state("one", "running");
+    assert_eq!(later["pid"], now["pid"]);
+    assert_eq!(alive_and_ready(&status(&home, "one")), (true, true));
+    drop(listener);
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert_eq!(alive_and_ready(&status(&home, "one")), (false, false));
+    home.finish();
+}
+
+#[test]
+fn one_elsewhere_is_alive_and_ready_while_it_answers() {
+    let home = home();
+    let remote = Remote::start();
+    let delays = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\" }\n";
+    home.server("far", &format!("{}{delays}ready {{ within \"1s\" }}\n{HASTY}", remote.kdl()));
+    home.daemon();
+    let now = has_health(&home, "far", "healthy");
+    assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
+    remote.mood(To::Everything, Mood::Silent);
+    let now = has_health(&home, "far", "unreachable");
+    assert_eq!(alive_and_ready(&now), (false, false), "{now:#}");
+    remote.mood(To::Everything, Mood::Well);
+    let now = has_health(&home, "far", "healthy");
+    assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
     home.finish();
 }

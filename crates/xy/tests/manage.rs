@@ -9,6 +9,8 @@ mod batches;
 mod calls;
 #[path = "manage/lives.rs"]
 mod lives;
+#[path = "manage/races.rs"]
+mod races;
 #[path = "manage/refusals.rs"]
 mod refusals;
 #[path = "manage/requests.rs"]

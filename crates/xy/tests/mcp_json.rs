@@ -102,3 +102,70 @@ fn check_reads_a_clients_file_without_a_daemon() {
     assert!(told.stdout.contains("nothing says what server `b` is"), "{}", told.stdout);
     home.finish();
 }
+
+#[test]
+fn a_daemon_that_connect_starts_reads_the_files_that_xy_kdl_names() {
+    let home = home();
+    let program = home.program("xy-test-mcp");
+    let file = home.root().join("mcp.json");
+    home.expect_left("mcp.json");
+    let write = |name: &str| {
+        let servers = json!({ "mcpServers": { name: { "command": program } } });
+        fs::write(&file, servers.to_string()).unwrap();
+    };
+    write("theirs");
+    home.write_config("xy.kdl", &format!("mcp-json \"{}\"\n", file.display()));
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    assert_eq!(client.call_text("theirs__echo", json!({ "message": "hello" })), "hello");
+
+    let error = refused(&home, "remove", json!({ "name": "theirs", "persist": true }));
+    assert!(error.to_string().contains("which xy does not change"), "{error}");
+    write("renamed");
+    let reloaded = ask(&home, "reload", Value::Null);
+    assert_eq!(reloaded["added"], json!(["renamed"]));
+    assert_eq!(named(&home), ["renamed"]);
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn what_a_clients_file_says_of_the_environment_arrives_there_as_it_is_written() {
+    let home = home();
+    let file = home.root().join("mcp.json");
+    home.expect_left("mcp.json");
+    let program = home.program("xy-test-mcp");
+    let env = r#"{ "TEXT": "a b=\"c\" $HOME é", "EMPTY": "", "YES": true, "NO": false, "COUNT": 7, "SHARE": 1.50 }"#;
+    let text = format!(
+        r#"{{ "mcpServers": {{ "theirs": {{ "command": {}, "env": {env} }} }} }}"#,
+        json!(program)
+    );
+    fs::write(&file, text).unwrap();
+    home.daemon_with(&["--mcp-json", file.to_str().unwrap()]);
+    let pid = running(&home, "theirs");
+    let expected = [
+        ("TEXT", "a b=\"c\" $HOME é"),
+        ("EMPTY", ""),
+        ("YES", "true"),
+        ("NO", "false"),
+        ("COUNT", "7"),
+        ("SHARE", "1.50"),
+    ];
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    for (name, value) in expected {
+        assert_eq!(client.call_text("theirs__env", json!({ "name": name })), value, "{name}");
+    }
+    #[cfg(target_os = "linux")]
+    {
+        let all = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let all = String::from_utf8_lossy(&all);
+        let variables: Vec<&str> = all.split('\0').collect();
+        for (name, value) in expected {
+            assert!(variables.contains(&format!("{name}={value}").as_str()), "{variables:?}");
+        }
+    }
+    assert!(is_alive(pid));
+    client.close();
+    home.finish();
+}

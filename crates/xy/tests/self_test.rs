@@ -9,12 +9,18 @@ mod broken;
 mod interrupted;
 #[path = "self_test/places.rs"]
 mod places;
+#[path = "self_test/ready.rs"]
+mod ready;
 #[path = "self_test/redact.rs"]
 mod redact;
 #[path = "self_test/reports.rs"]
 mod reports;
+#[path = "self_test/silent.rs"]
+mod silent;
 #[path = "self_test/tools.rs"]
 mod tools;
+#[path = "self_test/ways.rs"]
+mod ways;
 
 use serde_json::{Value, json};
 use support::{ask, home};

@@ -2,10 +2,13 @@
 //! with real processes.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
+#[path = "sharing/names.rs"]
+mod names;
 mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -13,7 +16,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{ask, changes_in, home, refused, running, signal, status};
+use support::{ask, changes_in, home, parent_of, refused, running, signal, status};
+use xy_testkit::remote::Remote;
 use xy_testkit::{Home, McpSocket, is_alive, marked_processes};
 
 const CLIENTS: usize = 50;
@@ -112,7 +116,9 @@ fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_
     let pids: BTreeSet<(usize, u32)> = clients.iter().flat_map(|it| it.1.clone()).collect();
     assert_eq!(pids.len(), SERVERS, "each server answered every client as one process");
     let alive: BTreeSet<u32> = servers_alive(&home).into_iter().collect();
-    assert!(alive.is_subset(&pids.iter().map(|it| it.1).collect()), "{alive:?} {pids:?}");
+    assert_eq!(alive, pids.iter().map(|it| it.1).collect(), "those, and no others");
+    let shims: BTreeSet<u32> = alive.iter().map(|pid| parent_of(*pid)).collect();
+    assert_eq!(shims.len(), SERVERS, "each has one who looks after it");
     for number in 0..SERVERS {
         let name = format!("s{number}");
         home.wait_until("its life is in its log", || lives(&home, &name) > 0);
@@ -125,6 +131,9 @@ fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_
         ask(&home, "list", json!({})).as_array().unwrap().iter().all(|it| it["state"] == "asleep")
     });
     assert_eq!(servers_alive(&home), [] as [u32; 0]);
+    home.wait_until("nobody looks after what is not there", || {
+        !shims.iter().any(|pid| is_alive(*pid))
+    });
     home.finish();
 }
 
@@ -201,7 +210,65 @@ fn open_calls_and_subscriptions_keep_it_awake() {
     let home = home();
     serve(&home, "lazy", &[], &format!("{LAZY}idle-stop \"300ms\"\n"));
     home.daemon();
+    is_kept_awake_by_use(&home);
+    home.finish();
+}
+
+#[test]
+fn one_behind_a_port_starts_when_it_is_used_and_sleeps_like_any_other() {
+    let home = home();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let more = format!("{LAZY}idle-stop \"300ms\"\ntransport \"http\"\nport {port}\n");
+    serve(&home, "lazy", &["--http", &port.to_string()], &more);
+    home.daemon();
+    home.wait_for_state("lazy", "asleep");
+    assert_eq!(servers_alive(&home), [] as [u32; 0], "nobody uses it");
+    is_kept_awake_by_use(&home);
+    // The next life is at the same port, however often.
+    for _ in 0..3 {
+        let pid = who(&client(&home), "lazy");
+        home.wait_for_state("lazy", "asleep");
+        assert!(!is_alive(pid));
+    }
+    home.finish();
+}
+
+#[test]
+fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_when_it_is_not() {
+    let home = home();
+    let remote = Remote::start();
+    let more = format!("{}{LAZY}idle-stop \"300ms\"\n", remote.kdl());
+    home.write_config("servers/far.kdl", &more);
+    let daemon = home.daemon();
+    home.wait_for_state("far", "asleep");
+    linger(A_WHILE);
+    assert_eq!((remote.begun(), remote.connections()), (0, 0), "nobody has spoken with it");
+    let echo = |client: &McpSocket, message: &str| {
+        assert_eq!(client.call_text("far__echo", json!({ "message": message })), message);
+    };
     let one = client(&home);
+    echo(&one, "first");
+    assert_eq!(remote.begun(), 1);
+    home.wait_for_state("far", "asleep");
+    home.wait_until("its session is ended", || remote.sessions() == 0);
+    assert!(one.tool_names().contains(&"far__echo".to_owned()), "what it offers is remembered");
+    assert_eq!(remote.begun(), 1, "a list wakes nobody");
+    echo(&one, "second");
+    assert_eq!((remote.begun(), remote.done()), (2, vec!["first".to_owned(), "second".to_owned()]));
+    home.wait_for_state("far", "asleep");
+    daemon.terminate();
+    home.daemon();
+    let two = client(&home);
+    assert!(two.tool_names().contains(&"far__echo".to_owned()));
+    assert_eq!(remote.begun(), 2, "nor does the next daemon");
+    echo(&two, "third");
+    home.finish();
+}
+
+/// A server that sleeps after 300 ms stays while it is used, and then goes.
+#[track_caller]
+fn is_kept_awake_by_use(home: &Home) {
+    let one = client(home);
     let pid = who(&one, "lazy");
     let call = one.start_call("lazy__slow_echo", json!({ "message": "x", "ms": 1500 }));
     one.wait_answer(call);
@@ -212,11 +279,10 @@ fn open_calls_and_subscriptions_keep_it_awake() {
     assert!(answer.get("result").is_some(), "{answer}");
     linger(Duration::from_millis(1500));
     assert!(is_alive(pid), "a subscription kept it");
-    assert_eq!(status(&home, "lazy")["state"], "running");
+    assert_eq!(status(home, "lazy")["state"], "running");
     one.request("resources/unsubscribe", json!({ "uri": uri }));
     home.wait_for_state("lazy", "asleep");
     assert!(!is_alive(pid));
-    home.finish();
 }
 
 #[test]
@@ -369,6 +435,56 @@ fn over_the_memory_who_was_used_least_recently_goes() {
     home.finish();
 }
 
+/// How much a server takes of which one has to know how much it is: much more than what else a
+/// process of it uses.
+const HEAVY: &str = "64";
+
+#[test]
+fn of_three_of_which_two_have_room_the_one_that_was_used_least_recently_goes() {
+    let home = home();
+    // Two are 128 MiB and a little, three are 192 and a little.
+    let budget = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"160MiB\" }\n";
+    home.write_config("xy.kdl", budget);
+    for name in ["a", "b", "c"] {
+        serve(&home, name, &["--megabytes", HEAVY], LAZY);
+    }
+    home.daemon();
+    let one = client(&home);
+    // Before all are measured there is room for all. The oldest is the last to be used.
+    let pids = ["a", "b", "c", "a"].map(|name| who(&one, name));
+    home.wait_for_state("b", "asleep");
+    // What is measured from now on fits.
+    linger(Duration::from_secs(11));
+    assert_eq!((who(&one, "a"), who(&one, "c")), (pids[0], pids[2]), "neither had to go");
+    assert_eq!((lives(&home, "a"), lives(&home, "c")), (1, 1));
+    assert!(!is_alive(pids[1]));
+    home.finish();
+}
+
+#[test]
+fn where_one_that_never_sleeps_uses_all_memory_whoever_calls_another_is_told() {
+    let home = home();
+    let budget = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"32MiB\" }\n";
+    home.write_config("xy.kdl", budget);
+    serve(&home, "heavy", &["--megabytes", HEAVY], "");
+    serve(&home, "lazy", &[], LAZY);
+    home.daemon();
+    let pid = running(&home, "heavy");
+    let one = client(&home);
+    let answer = home.wait_until("it has been measured", || {
+        let answer = one.call("lazy__who", json!({}));
+        answer.get("error").is_some().then_some(answer)
+    });
+    assert_eq!(answer["error"]["code"], -32008, "{answer}");
+    let words = answer["error"].to_string();
+    for word in ["`lazy`", "of 32 MiB of memory", "heavy 1", "raise `memory` in `instances { … }`"]
+    {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    assert_eq!(who(&one, "heavy"), pid, "whoever is there goes on");
+    home.finish();
+}
+
 #[test]
 fn status_tells_who_uses_an_instance_and_what_that_uses() {
     let home = home();
@@ -388,6 +504,12 @@ fn status_tells_who_uses_an_instance_and_what_that_uses() {
     assert!(shared["cpu_ms"].is_u64(), "{shared}");
     let own = &status(&home, "own")["instances"];
     assert_eq!((own.as_array().unwrap().len(), &own[0]["clients"][0]["count"]), (1, &json!(1)));
+    let log = own[0]["log_file"].as_str().unwrap();
+    home.wait_until("its log is written", || {
+        fs::read_to_string(log).is_ok_and(|text| text.contains("started "))
+    });
+    assert!(status(&home, "own")["log_file"].is_null(), "nothing is written for all of them");
+    assert!(home.xy(&["status", "own"]).stdout.contains(log));
     let text = home.xy(&["status", "one"]).stdout;
     assert!(text.contains("of memory") && text.contains("clients"), "{text}");
     drop(clients);

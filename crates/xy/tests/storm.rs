@@ -13,6 +13,8 @@ mod chance;
 mod clients;
 #[path = "storm/daemons.rs"]
 mod daemons;
+#[path = "storm/far.rs"]
+mod far;
 #[path = "storm/kills.rs"]
 mod kills;
 #[path = "storm/ledger.rs"]

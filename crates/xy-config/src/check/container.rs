@@ -155,7 +155,9 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
     match word.name {
         "image" => read.image = image(reader, node, word).unwrap_or_default(),
         "command" => read.command = reader.filled_text(node, word).map(|it| it.value),
-        "args" => read.args = Some(texts(reader, node, word).into_iter().map(|it| it.0).collect()),
+        "args" => {
+            read.args = Some(reader.texts(node, word).into_iter().map(|it| it.value).collect());
+        }
         "env" => {
             let variables = environment::read(reader, node, word);
             read.env = variables.into_iter().map(|(name, it)| (name, it.value)).collect();
@@ -205,13 +207,6 @@ fn text_that(
     let message = format!("`{}` cannot be {}", word.name, quote(&text.value));
     reader.report(Problem::error(&text.at, message).suggest(why.to_owned()));
     None
-}
-
-/// All texts of a field, of which there has to be one at least.
-fn texts(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<(String, At)> {
-    let values = reader.values(node);
-    let texts = values.into_iter().filter_map(|value| reader.as_text(value, word.name));
-    texts.map(|text| (text.value, text.at)).collect()
 }
 
 fn is_word(text: &str) -> bool {
@@ -279,7 +274,7 @@ fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
 fn volumes(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Mount> {
     let mut targets = BTreeSet::new();
     let mut mounts = Vec::new();
-    for (text, at) in texts(reader, node, word) {
+    for Spanned { value: text, at } in reader.texts(node, word) {
         match mount(&text) {
             Ok(mount) if targets.insert(mount.target.clone()) => mounts.push(mount),
             Ok(mount) => {
@@ -329,7 +324,7 @@ fn mount(text: &str) -> Result<Mount, &'static str> {
 
 fn tmpfs(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Tmpfs> {
     let mut all = Vec::new();
-    for (text, at) in texts(reader, node, word) {
+    for Spanned { value: text, at } in reader.texts(node, word) {
         let (target, options) = text.split_once(':').unwrap_or((&text, ""));
         if is_absolute(target) && target != "/" && is_word(options) {
             all.push(Tmpfs { target: target.to_owned(), options: options.to_owned() });
@@ -345,7 +340,7 @@ fn tmpfs(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Tmpfs> {
 /// Names as engines take them: upper case, without `CAP_`.
 fn capabilities(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<String> {
     let mut names = Vec::new();
-    for (text, at) in texts(reader, node, word) {
+    for Spanned { value: text, at } in reader.texts(node, word) {
         let upper = text.to_ascii_uppercase();
         let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
         if name == "ALL" || CAPABILITIES.contains(&name) {

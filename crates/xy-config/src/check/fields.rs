@@ -52,7 +52,7 @@ const OWN_FIELDS: [&str; 7] =
 
 /// Whose fields are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum Whose {
     Server,
     Defaults,
 }
@@ -90,14 +90,14 @@ pub(super) struct Fields {
 
 impl Fields {
     /// Reads the fields that `nodes` give.
-    pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], scope: Scope) -> Self {
+    pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], whose: Whose) -> Self {
         let mut fields = Self::default();
         let words: Vec<Word> = SERVER_WORDS.into_iter().chain([HEADERS]).collect();
-        let inside = (scope == Scope::Defaults).then_some("defaults");
+        let inside = (whose == Whose::Defaults).then_some("defaults");
         for (node, word) in reader.known(nodes, &words, inside) {
             let errors_before = reader.problems.errors();
             fields.own.push((word.name, reader.at(node.name_span)));
-            if scope == Scope::Defaults && OWN_FIELDS.contains(&word.name) {
+            if whose == Whose::Defaults && OWN_FIELDS.contains(&word.name) {
                 let message = format!("`{}` makes no sense in `defaults`", word.name);
                 let problem = reader.error(node.name_span, message);
                 reader.report(problem.suggest("write it in the file of the server it is for"));

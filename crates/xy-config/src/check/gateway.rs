@@ -3,7 +3,7 @@
 //! Whoever comes in may run what the servers can do, so an open door to other machines
 //! is refused unless clients have to show the token.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use super::read::{Reader, Spanned};
 use super::values::Zero;
@@ -12,8 +12,9 @@ use crate::raw::RawNode;
 use crate::report::{Problem, quote};
 use crate::settings::{Auth, GatewaySettings};
 
-const GATEWAY_WORDS: [Word; 6] = [
+const GATEWAY_WORDS: [Word; 7] = [
     word("listen", r#"listen "127.0.0.1:7979""#),
+    word("hosts", r#"hosts "mcp.example.com""#),
     word("auth", r#"auth "token""#),
     word("sessions", "sessions 1000"),
     word("streams", "streams 64"),
@@ -37,6 +38,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Gatew
     for (node, word) in reader.known(children, &GATEWAY_WORDS, Some("gateway")) {
         match word.name {
             "listen" => address = listen(reader, node, word),
+            "hosts" => gateway.hosts = hosts(reader, node, word),
             "auth" => auth = reader.choice(node, word, "auth", &AUTHS),
             "sessions" => gateway.sessions = count(reader, node, word).unwrap_or(gateway.sessions),
             "streams" => gateway.streams = count(reader, node, word).unwrap_or(gateway.streams),
@@ -76,6 +78,26 @@ fn listen(
     let instead = "write it like `\"127.0.0.1:7979\"`, or `\"off\"` to turn HTTP off";
     reader.report(Problem::error(&text.at, message).suggest(instead));
     None
+}
+
+/// Names without scheme, port or path, as clients have them in `Host`.
+fn hosts(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for host in reader.texts(node, word) {
+        if is_host(&host.value) {
+            hosts.push(host.value);
+            continue;
+        }
+        let message = format!("{} is not the name of a host", quote(&host.value));
+        let instead = "write a name or an address alone: no scheme, no port, no path, no `*`";
+        reader.report(Problem::error(&host.at, message).suggest(instead));
+    }
+    hosts
+}
+
+fn is_host(text: &str) -> bool {
+    let is_name = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
+    !text.is_empty() && (text.bytes().all(is_name) || text.parse::<Ipv6Addr>().is_ok())
 }
 
 fn count(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<usize> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
 
-use super::fields::{Fields, Scope};
+use super::fields::{Fields, Whose};
 use super::problems::Problems;
 use super::read::Reader;
 use super::words::nearest;
@@ -98,7 +98,7 @@ impl Checker<'_> {
         self.files.insert(name.clone(), file.shown.clone());
         let surroundings = self.surroundings;
         let mut reader = Reader { file, problems, surroundings };
-        let fields = Fields::read(&mut reader, &nodes, Scope::Server);
+        let fields = Fields::read(&mut reader, &nodes, Whose::Server);
         if nodes.iter().any(|node| matches!(node.name.as_str(), "command" | "url")) {
             self.server(Some(name.clone()), file, fields, problems);
         }

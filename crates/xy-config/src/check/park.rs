@@ -6,12 +6,14 @@ use super::words::{Word, word};
 use crate::raw::RawNode;
 use crate::settings::ParkSettings;
 
-const PARK_WORDS: [Word; 5] = [
+const PARK_WORDS: [Word; 7] = [
     word("queue", r#"queue "30s""#),
     word("calls", "calls 1000"),
     word("bytes", r#"bytes "64MiB""#),
     word("total-calls", "total-calls 10000"),
     word("total-bytes", r#"total-bytes "512MiB""#),
+    word("held-calls", "held-calls 1000"),
+    word("held-bytes", r#"held-bytes "64MiB""#),
 ];
 
 /// Reads a `park` block; what it does not say is as if there was none.
@@ -25,16 +27,22 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> ParkS
                 let queue = reader.duration(node, word, Zero::Allowed);
                 park.queue = queue.map_or(park.queue, |queue| queue.value);
             }
-            "calls" | "total-calls" => {
-                let is_total = word.name == "total-calls";
-                let most = if is_total { &mut park.total_calls } else { &mut park.calls };
+            "calls" | "total-calls" | "held-calls" => {
+                let most = match word.name {
+                    "calls" => &mut park.calls,
+                    "total-calls" => &mut park.total_calls,
+                    _ => &mut park.held_calls,
+                };
                 let calls = reader.count(node, word, 0..=u32::MAX);
                 let calls = calls.and_then(|calls| usize::try_from(calls.value).ok());
                 *most = calls.unwrap_or(*most);
             }
             _ => {
-                let is_total = word.name == "total-bytes";
-                let most = if is_total { &mut park.total_bytes } else { &mut park.bytes };
+                let most = match word.name {
+                    "bytes" => &mut park.bytes,
+                    "total-bytes" => &mut park.total_bytes,
+                    _ => &mut park.held_bytes,
+                };
                 *most = reader.size(node, word).map_or(*most, |bytes| bytes.value);
             }
         }

@@ -66,10 +66,12 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
             "tool" => renamed.extend(tool(reader, node, word, &mut names)),
             "tools" => {
                 let mode = reader.choice(node, word, "way to show tools", &MODES);
+                profile.mode_line = mode.as_ref().map(|mode| mode.at.line());
                 profile.mode = mode.map_or(profile.mode, |mode| mode.value);
             }
             "manage" => {
                 let may = reader.flag(node, word);
+                profile.managing_line = may.as_ref().map(|may| may.at.line());
                 profile.hides_managing = may.is_some_and(|may| !may.value);
             }
             _ => {
@@ -275,14 +277,12 @@ impl Reader<'_> {
 
     /// The patterns of a node that has nothing else, at least one.
     fn patterns(&mut self, node: &RawNode, word: Word) -> Vec<Pattern> {
-        let values = self.values(node);
+        let texts = self.texts(node, word);
         if node.args.is_empty() {
             let message = format!("{} needs a name", quote(&node.name));
             let example = format!("for example `{}`", word.example);
             self.report(self.error(node.name_span, message).suggest(example));
         }
-        let texts: Vec<_> =
-            values.into_iter().filter_map(|value| self.as_text(value, word.name)).collect();
         texts.into_iter().filter_map(|text| self.pattern(text)).collect()
     }
 
@@ -296,26 +296,6 @@ impl Reader<'_> {
         };
         self.report(problem);
         None
-    }
-
-    /// The one text and the children of a node that has nothing else.
-    fn named_block<'n>(
-        &mut self,
-        node: &'n RawNode,
-        word: Word,
-    ) -> Option<(Spanned<String>, &'n [RawNode])> {
-        let example = || format!("for example `{}`", word.example);
-        let Some(children) = node.children.as_deref() else {
-            let message = format!("`{}` needs a name and a block", word.name);
-            self.report(self.error(node.name_span, message).suggest(example()));
-            return None;
-        };
-        let [name] = node.args.as_slice() else {
-            let message = format!("`{}` takes one name, not {}", word.name, node.args.len());
-            self.report(self.error(node.name_span, message).suggest(example()));
-            return None;
-        };
-        Some((self.as_text(name, word.name)?, children))
     }
 }
 
@@ -382,6 +362,7 @@ manage #false
         assert_eq!(one.name.as_deref(), Some("st"));
         assert_eq!((profile.mode, profile.name_budget), (ToolMode::Search, Some(60)));
         assert!(profile.hides_managing);
+        assert_eq!((profile.mode_line, profile.managing_line), (Some(13), Some(16)));
         assert_eq!((profile.name.as_str(), profile.file.as_str()), ("work", "profiles/work.kdl"));
     }
 
@@ -435,7 +416,15 @@ tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 
     #[test]
     fn a_profile_with_a_mistake_shows_nothing() {
-        for text in ["severs \"git\"", "servers \"git", "}"] {
+        for text in [
+            "severs \"git\"",
+            "servers \"git",
+            "}",
+            "server \"git\" deny=\"push\" {}",
+            "tool \"git__x\" name=\"y\" {}",
+            "(x)server \"git\" { tools { deny \"a\" } }",
+            "server (x)\"git\" { tools { deny \"a\" } }",
+        ] {
             let loaded = check(text);
             assert!(!loaded.is_valid());
             let closed = ProfileSettings::closed("work", "profiles/work.kdl");

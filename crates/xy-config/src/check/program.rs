@@ -18,16 +18,7 @@ pub(super) fn working_dir(
     word: Word,
 ) -> Option<Spanned<PathBuf>> {
     let text = reader.filled_text(node, word)?;
-    if let Some(problem) = tilde(&text, reader.surroundings) {
-        reader.report(problem);
-        return None;
-    }
-    let path = PathBuf::from(&text.value);
-    if !path.is_absolute() {
-        let problem = Problem::error(&text.at, "`working-dir` must be an absolute path");
-        reader.report(problem.suggest("start it with `/`"));
-        return None;
-    }
+    let path = absolute(reader, &text, word)?;
     let shown = quote(&text.value);
     match reader.surroundings.look(&path) {
         Found::Folder | Found::Unknown => {}
@@ -40,6 +31,36 @@ pub(super) fn working_dir(
         }
     }
     Some(Spanned { value: path, at: text.at })
+}
+
+/// Reads `mcp-json`: the paths of files that are read with ours.
+pub(super) fn mcp_json(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<PathBuf> {
+    let values = reader.values(node);
+    if values.is_empty() {
+        let problem = reader.error(node.name_span, "`mcp-json` names no file");
+        reader.report(problem.suggest(format!("for example `{}`", word.example)));
+    }
+    let mut files = Vec::new();
+    for value in values {
+        let text = reader.as_text(value, word.name);
+        files.extend(text.and_then(|text| absolute(reader, &text, word)));
+    }
+    files
+}
+
+/// A path that means the same wherever the daemon was started.
+fn absolute(reader: &mut Reader<'_>, text: &Spanned<String>, word: Word) -> Option<PathBuf> {
+    if let Some(problem) = tilde(text, reader.surroundings) {
+        reader.report(problem);
+        return None;
+    }
+    let path = PathBuf::from(&text.value);
+    if !path.is_absolute() {
+        let message = format!("{} must be an absolute path", quote(word.name));
+        reader.report(Problem::error(&text.at, message).suggest("start it with `/`"));
+        return None;
+    }
+    Some(path)
 }
 
 /// What decides which program a command means.

@@ -141,6 +141,30 @@ impl Reader<'_> {
         node.children.as_deref()
     }
 
+    /// The one text and the children of a node that has nothing else.
+    pub(super) fn named_block<'n>(
+        &mut self,
+        node: &'n RawNode,
+        word: Word,
+    ) -> Option<(Spanned<String>, &'n [RawNode])> {
+        let is_plain = self.no_annotation(node) & self.no_props_as_children(node, word);
+        let example = format!("for example `{}`", word.example);
+        let Some(children) = node.children.as_deref() else {
+            if is_plain {
+                let message = format!("`{}` needs a name and a block", word.name);
+                self.report(self.error(node.name_span, message).suggest(example));
+            }
+            return None;
+        };
+        let [name] = node.args.as_slice() else {
+            let message = format!("`{}` takes one name, not {}", word.name, node.args.len());
+            self.report(self.error(node.name_span, message).suggest(example));
+            return None;
+        };
+        let name = self.plain_value(name)?;
+        Some((self.as_text(name, word.name)?, children))
+    }
+
     fn plain_value<'n>(&mut self, value: &'n RawValue) -> Option<&'n RawValue> {
         let Some(annotation) = value.annotation else { return Some(value) };
         self.annotated(annotation);

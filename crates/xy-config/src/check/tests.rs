@@ -6,8 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits, ParkSettings, Probe,
-    ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
+    Auth, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits, PROBED_PATH, ParkSettings,
+    Probe, ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
 };
 
 mod containers;
@@ -166,6 +166,9 @@ fn a_command_is_enough() {
 #[test]
 fn a_server_is_ready_by_what_it_speaks_over_unless_its_file_says_how() {
     let probe = |more: &str| only(&format!("command \"npx\"\n{more}")).rules.ready.probe;
+    let http = only("command \"npx\"\nport 8421\nready { probe \"http\" }\n").rules.ready;
+    assert_eq!((http.timeout, http.path), (Duration::from_secs(2), None), "{PROBED_PATH}");
+    assert_eq!(PROBED_PATH, "/mcp/health");
     assert_eq!(probe(""), Probe::Mcp);
     assert_eq!(probe("ready { within \"20s\" }"), Probe::Mcp);
     assert_eq!(probe("ready { probe \"mcp\" }"), Probe::Mcp);
@@ -288,9 +291,10 @@ fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
     let ours = GatewaySettings::default();
     assert_eq!(gateway(""), ours);
     assert_eq!(ours.listen, Some("127.0.0.1:7979".parse().unwrap()));
-    let full = r#"gateway { listen "[::1]:0"; auth "none"; sessions 5; streams 2; body "1GiB"; idle "5m" }"#;
+    let full = r#"gateway { listen "[::1]:0"; hosts "xy.lan" "2001:db8::1"; auth "none"; sessions 5; streams 2; body "1GiB"; idle "5m" }"#;
     let expected = GatewaySettings {
         listen: Some("[::1]:0".parse().unwrap()),
+        hosts: vec!["xy.lan".to_owned(), "2001:db8::1".to_owned()],
         auth: Auth::None,
         sessions: 5,
         streams: 2,
@@ -319,6 +323,8 @@ fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
         bytes: 64 << 20,
         total_calls: 10_000,
         total_bytes: 512 << 20,
+        held_calls: 1000,
+        held_bytes: 64 << 20,
     };
     assert_eq!(park(""), ours);
     assert_eq!(park("park {}"), ours);
@@ -326,6 +332,8 @@ fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
     assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), some);
     let total = ParkSettings { total_calls: 9, total_bytes: 2 << 20, ..ours };
     assert_eq!(park(r#"park { total-calls 9; total-bytes "2MiB" }"#), total);
+    let held = ParkSettings { held_calls: 3, held_bytes: 4 << 10, ..ours };
+    assert_eq!(park(r#"park { held-calls 3; held-bytes "4KiB" }"#), held);
     let none = park(r#"park { queue "0s"; calls 0 }"#);
     assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..ours });
 }
@@ -337,6 +345,7 @@ fn a_gateway_that_is_open_to_everybody_or_has_no_bounds_is_an_error() {
         r#"gateway { auth "none"; listen "[2001:db8::1]:7979" }"#,
         r#"gateway { listen "example.com:7979"; idle "0s" }"#,
         r#"gateway { listen "127.0.0.1"; sessions 0; streams 9999999; body "2GiB" }"#,
+        r#"gateway { hosts "https://xy.lan" "xy.lan:80" "*" "" 7 }"#,
     ]
     .map(|text| told(&[("xy.kdl", text)]));
     insta::assert_snapshot!(told.join("\n"));
@@ -521,6 +530,26 @@ fn servers_wait_a_minute_for_a_new_daemon_unless_the_file_says_otherwise() {
     };
     assert_eq!((wait(""), wait("orphan-timeout \"90s\"")), (60, 90));
     insta::assert_snapshot!(told(&[("xy.kdl", "orphan-timeout \"0s\"")]));
+}
+
+#[test]
+fn the_daemons_own_file_may_say_whether_there_is_a_daemon() {
+    let said = |daemon_file| {
+        let loaded = check_files(&[("xy.kdl", daemon_file)]);
+        assert_eq!(rendered(&loaded), "");
+        loaded.settings.supervisor
+    };
+    assert_eq!(
+        (said(""), said("supervisor #true"), said("supervisor #false")),
+        (None, Some(true), Some(false))
+    );
+    insta::assert_snapshot!(told(&[("xy.kdl", "supervisor \"off\"")]), @r#"
+    error: `supervisor` must be `#true` or `#false`, not text
+     --> xy.kdl:1:12
+      |
+    1 | supervisor "off"
+      |            ^^^^^ did you mean `#false`?
+    "#);
 }
 
 #[test]
@@ -856,6 +885,22 @@ fn files_have_the_last_word_over_the_environment() {
 }
 
 #[test]
+fn health_is_asked_for_by_the_defaults_the_environment_and_the_file_in_this_order() {
+    let millis = |surroundings: &dyn Surroundings, server: &str| {
+        let server = file("a.kdl", &format!("command \"x\"\n{server}"));
+        let loaded = check(None, &[server], surroundings);
+        let health = loaded.settings.servers["a"].rules.health.clone();
+        (health.interval.as_millis(), health.timeout.as_millis())
+    };
+    assert_eq!(millis(&With(&[]), ""), (30_000, 5_000));
+    let with =
+        With(&[("XY_HEALTH_CHECK_INTERVAL_MS", "7000"), ("XY_HEALTH_CHECK_TIMEOUT_MS", "1500")]);
+    assert_eq!(millis(&with, ""), (7_000, 1_500));
+    let said = "health { interval \"9s\"; timeout \"2s\" }";
+    assert_eq!(millis(&with, said), (9_000, 2_000));
+}
+
+#[test]
 fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
     let server = FileText {
         path: PathBuf::from("a.kdl"),
@@ -867,6 +912,28 @@ fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
     let files: Vec<&str> = loaded.problems.iter().map(|problem| problem.file.as_str()).collect();
     assert_eq!(files[..2], ["environment", "environment"]);
     assert!(files.contains(&"a.kdl") && !loaded.is_valid());
+}
+
+#[test]
+fn one_key_is_one_order_of_args_one_environment_and_one_folder() {
+    let first = "command \"npx\"\nargs \"x\" \"y\"\nenv { A \"1\"; B \"2\" }\nworking-dir \"/srv/x\"\nshare-key \"k\"\n";
+    let table = [
+        ("\"1\"; B \"2\"", "\"1\"; B \"2\"", true),
+        ("A \"1\"; B \"2\"", "B \"2\"; A \"1\"", true),
+        ("\"x\" \"y\"", "\"y\" \"x\"", false),
+        ("\"x\" \"y\"", "\"x y\"", false),
+        ("A \"1\"", "A \"2\"", false),
+        ("; B \"2\"", "", false),
+        ("/srv/x", "/srv", false),
+        ("working-dir \"/srv/x\"\n", "", false),
+    ];
+    for (written, instead, is_same) in table {
+        let second = first.replace(written, instead);
+        let loaded = check_files(&[("a.kdl", first), ("b.kdl", &second)]);
+        let is_told = rendered(&loaded).contains("they are not the same process");
+        assert_eq!(is_told, !is_same, "{second}");
+        assert_eq!(loaded.settings.servers.contains_key("b"), is_same, "{second}");
+    }
 }
 
 #[test]

@@ -40,6 +40,12 @@ impl Reader<'_> {
         Some(Spanned { value: text.clone(), at: self.at(value.span) })
     }
 
+    /// A node with any number of texts.
+    pub(super) fn texts(&mut self, node: &RawNode, word: Word) -> Vec<Spanned<String>> {
+        let values = self.values(node);
+        values.into_iter().filter_map(|value| self.as_text(value, word.name)).collect()
+    }
+
     /// A node with one text that is not empty.
     pub(super) fn filled_text(&mut self, node: &RawNode, word: Word) -> Option<Spanned<String>> {
         let text = self.text(node, word)?;

@@ -246,3 +246,40 @@ fn a_clients_file_that_is_named_twice_is_read_once() {
     home.paths = home.paths.clone().with_mcp_json(vec![file.clone(), file]);
     assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
 }
+
+#[test]
+fn a_clients_file_may_be_named_in_the_daemons_own() {
+    let (mut home, file) = with_client(CLIENT);
+    home.paths = home.paths.clone().with_mcp_json(Vec::new());
+    let line = format!("mcp-json \"{0}\" \"{0}\"\n", file.display());
+    fs::write(&home.paths.daemon_file, line).unwrap();
+    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+
+    fs::remove_file(&file).unwrap();
+    assert!(home.told().contains("after `mcp-json` in `xy.kdl`"), "{}", home.told());
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert_eq!(loaded.broken, Broken::AllBut(BTreeSet::new()));
+
+    for (wrong, why) in [
+        ("mcp-json", "`mcp-json` names no file"),
+        ("mcp-json 7", "must be text in quotes"),
+        ("mcp-json \"mcp.json\"", "`mcp-json` must be an absolute path"),
+        ("mcp-json \"~/mcp.json\"", "`~` is not expanded here"),
+    ] {
+        fs::write(&home.paths.daemon_file, wrong).unwrap();
+        assert!(home.told().contains(why), "{wrong}: {}", home.told());
+    }
+}
+
+#[test]
+fn a_daemons_own_file_that_cannot_be_read_switches_nothing_off() {
+    let home = Home::new();
+    let of = |text: &str| {
+        fs::write(&home.paths.daemon_file, text).unwrap();
+        supervision(&home.paths).unwrap()
+    };
+    assert_eq!(of("supervisor #true"), Supervision::On);
+    assert!(matches!(of("supervisor #false"), Supervision::Off(_)));
+    assert_eq!(of("supervisor \"maybe\""), Supervision::On);
+    assert_eq!(of("supervisor {"), Supervision::On);
+}

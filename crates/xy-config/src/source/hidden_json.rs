@@ -50,11 +50,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        let mut shown = text.to_owned();
-        for range in hidden(text).into_iter().rev() {
-            shown.replace_range(range, "*");
-        }
-        shown
+        super::super::starred(text, hidden(text))
     }
 
     #[test]

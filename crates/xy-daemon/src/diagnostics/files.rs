@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xy_config::Paths;
 use xy_protocol::control::FileState;
@@ -27,8 +27,8 @@ pub(super) fn named(paths: &Paths) -> BTreeMap<String, String> {
     all.into_iter().map(|(name, path)| (name.to_owned(), path.display().to_string())).collect()
 }
 
-/// What there is of xy's own.
-pub(super) fn of_home(paths: &Paths) -> Vec<FileState> {
+/// What there is of xy's own, and of what it reads besides.
+pub(super) fn of_home(paths: &Paths, mcp_json: &[PathBuf]) -> Vec<FileState> {
     let all = [
         &paths.config_dir,
         &paths.servers_dir,
@@ -47,7 +47,7 @@ pub(super) fn of_home(paths: &Paths) -> Vec<FileState> {
         &paths.manage_token_file,
         &paths.state_key_file,
     ];
-    all.into_iter().chain(&paths.mcp_json).map(|path| state_of(path)).collect()
+    all.into_iter().chain(mcp_json).map(|path| state_of(path)).collect()
 }
 
 /// The log of a server, and the older ones that there are.

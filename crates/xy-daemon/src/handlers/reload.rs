@@ -50,11 +50,10 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         let settings = loaded.settings.servers.get(name).filter(|_| !is_broken).cloned();
         let Some(settings) = settings else {
             return Err(refusal_of(&loaded, &asked, &shown).unwrap_or_else(|| {
-                let is_in_list = daemon.paths.mcp_json.contains(&member.settings.source.file);
-                let cause = if is_in_list {
-                    format!("`{shown}` does not have it any more")
-                } else {
+                let cause = if daemon.paths.is_server_file(&member.settings.source.file) {
                     format!("there is no file `{shown}` any more")
+                } else {
+                    format!("`{shown}` does not have it any more")
                 };
                 CallError::new(ErrorKind::ConfigInvalid, asked)
                     .cause(cause)

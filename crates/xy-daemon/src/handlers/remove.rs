@@ -31,7 +31,7 @@ fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallEr
     let name = &member.settings.name;
     let file = &member.settings.source.file;
     let message = format!("server `{name}` was not removed");
-    if daemon.paths.mcp_json.contains(file) {
+    if !daemon.paths.is_server_file(file) {
         let cause = format!("it stands in `{}`, which xy does not change", file.display());
         let hint = "remove it there, or set its `disabled` to true, and `xy reload`";
         return Err(CallError::new(ErrorKind::NotAllowed, message).cause(cause).hint(hint));

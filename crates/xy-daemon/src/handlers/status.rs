@@ -1,12 +1,13 @@
 //! `status`: one server in full.
 
 use tokio::task::spawn_blocking;
+use xy_config::settings::Isolation;
 use xy_protocol::control::ByName;
 use xy_protocol::error::CallError;
 use xy_protocol::server::{Containment, ServerStatus};
 use xy_shim::{cpu, memory};
 use xy_supervisor::instance::Holder;
-use xy_supervisor::logs::log_file;
+use xy_supervisor::logs::{instance_log, log_file};
 
 use crate::daemon::Daemon;
 use crate::view;
@@ -45,10 +46,16 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let member = daemon.find(&ask.name)?;
     // What one says that lives somewhere else is kept in memory only.
     let has_file = member.settings.remote().is_none();
+    let logs_dir = &daemon.paths.logs_dir;
     let writer = member.owner.as_ref().unwrap_or(&member.settings.name);
-    let log_file = log_file(&daemon.paths.logs_dir, writer);
-    let log_file = has_file.then(|| log_file.display().to_string());
+    // Where each client has an instance of its own, each of those has a file.
+    let has_one = has_file && member.settings.isolation == Isolation::Shared;
+    let log_file = has_one.then(|| log_file(logs_dir, writer).display().to_string());
     let mut status = view::status(&member, log_file);
+    for (entry, instance) in status.instances.iter_mut().zip(view::instances(&member)) {
+        let file = instance_log(logs_dir, instance.key());
+        entry.log_file = has_file.then(|| file.display().to_string());
+    }
     daemon.advise(&mut status.entry);
     if let Ok(desk) = daemon.desk() {
         status.protocol = desk.protocol(&status.entry.name);

@@ -11,14 +11,18 @@ use xy_config::settings::Probe;
 use xy_gateway::RoundTrip;
 use xy_protocol::control::{Repair, WorkerHealth, WorkerVerdict};
 use xy_protocol::server::{Health, ServerState, Wanted};
-use xy_shim::cpu;
+use xy_shim::{cpu, wires};
 use xy_supervisor::fleet::Member;
 use xy_supervisor::health::is_work;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::launch::Containment;
+use xy_supervisor::launch::container::is_run_by_cli;
 use xy_supervisor::lifecycle::{Event, State};
 
-use super::judge::{Facts, Glance, Judged, Living, glance, is_enough, judge};
+use super::judge::{
+    Doing, Facts, Glance, Judged, Living, Readiness, glance, has_spoken, is_enough, judge,
+    needs_longer,
+};
 use crate::daemon::Daemon;
 use crate::machine;
 use crate::view;
@@ -209,7 +213,7 @@ impl One {
                 reason: &reason,
             };
             if let (ServerState::Starting, Some(progress)) = (now.state(), &now.progress) {
-                return Found::Well(Outcome::ok(None, Some(progress.clone())));
+                return Found::Well(Outcome::ok(None, Some(progress.to_string())));
             }
             match glance(&facts) {
                 Glance::Fine(note) => return Found::Well(Outcome::ok(None, note)),
@@ -229,7 +233,7 @@ impl One {
     async fn ask(&self, now: &Snapshot) -> Option<Found> {
         let logged = self.instance.logs().next_seq();
         let first = self.round_trip(false).await;
-        let mut uses_cpu = false;
+        let (mut uses_cpu, mut speaks) = (false, false);
         let second = match &first {
             seen if is_enough(seen, speaks_mcp(now)) => first.clone(),
             RoundTrip::Broken(_) | RoundTrip::Nobody => {
@@ -244,28 +248,61 @@ impl One {
             }
             RoundTrip::Answered { .. } | RoundTrip::Silent { .. } => {
                 let (before, began) = (used(now).await, Instant::now());
-                let second = self.round_trip(true).await;
+                let mut second = self.round_trip(true).await;
+                speaks = has_spoken(&first) || has_spoken(&second);
                 uses_cpu = is_used(before, used(now).await, began.elapsed());
+                if needs_longer(&first, &second) && !uses_cpu && !speaks {
+                    second = self.round_trip(false).await;
+                    speaks = has_spoken(&second);
+                    uses_cpu = is_used(before, used(now).await, began.elapsed());
+                }
                 second
             }
+        };
+        let ready = match &second {
+            RoundTrip::Answered { .. } => now.ask_ready().await,
+            seen if is_enough(seen, speaks_mcp(now)) => {
+                let (before, began) = (used(now).await, Instant::now());
+                let ready = self.ask_ready_twice(now).await;
+                uses_cpu |= is_used(before, used(now).await, began.elapsed());
+                ready
+            }
+            _ => None,
         };
         let is_same_life = |later: &Snapshot| later.pid == now.pid;
         let later = self.instance.now();
         if later.state() != ServerState::Running || !is_same_life(&later) {
             return None;
         }
+        let doing = if uses_cpu || speaks || self.instance.logs().next_seq() != logged {
+            Doing::Something
+        } else if used(now).await.is_none() || may_wait(now).await {
+            Doing::MayWait
+        } else {
+            Doing::Nothing
+        };
         let living = Living {
             process: now.process().map(machine::process),
             health: later.health,
             is_remote: now.settings.remote().is_some(),
             speaks_mcp: speaks_mcp(now),
-            does_something: uses_cpu || self.instance.logs().next_seq() != logged,
+            doing,
         };
-        Some(match judge(living, &first, &second) {
+        Some(match judge(living, &first, &second, &ready) {
             Judged::Fine(note) => Found::Well(Outcome::ok(took(&second), note)),
             Judged::Hangs(why) => Found::Broken(why),
             Judged::Lost(why) => Found::Lost(why),
         })
+    }
+
+    /// Asks its port whether it is still ready, and once more after a while if it is not: it may
+    /// just have ended, or have had no time.
+    async fn ask_ready_twice(&self, now: &Snapshot) -> Readiness {
+        let first = now.ask_ready().await?;
+        if first.is_ok() || self.has_ended_within(TAKEN_UP_WITHIN).await {
+            return Some(first);
+        }
+        now.ask_ready().await
     }
 
     /// Whether it runs now and answers, after it was told to start; how long that took.
@@ -345,6 +382,17 @@ async fn used(now: &Snapshot) -> Option<Duration> {
     let confined = now.confined.as_ref();
     let has_group = confined.is_some_and(|it| it.containment == Containment::Cgroup);
     spawn_blocking(move || cpu::used(pid, has_group)).await.ok().flatten()
+}
+
+/// Whether it is connected with anybody but us, or nobody can tell.
+async fn may_wait(now: &Snapshot) -> bool {
+    // The CLI of an engine does nothing itself, whatever its container does.
+    if now.settings.process().is_some_and(is_run_by_cli) {
+        return true;
+    }
+    let Some(pid) = now.process() else { return true };
+    let port = now.settings.port();
+    spawn_blocking(move || wires::may_wait(pid, port)).await.unwrap_or(true)
 }
 
 /// Whether that is more than one uses that does nothing. It is only less than before if a

@@ -68,7 +68,8 @@ fn troubles(health: &TestedHealth) -> Vec<String> {
         all.push(format!("{count} containers belong to nobody"));
     }
     if health.supervisor.status == Verdict::Error {
-        all.push("the daemon cannot do its work".to_owned());
+        let note = health.supervisor.note.as_deref();
+        all.push(format!("the daemon cannot do its work{}", because(note)));
     }
     all
 }
@@ -123,6 +124,7 @@ pub(super) mod tests {
                     pid: 1,
                     uptime: 0,
                     memory_usage: MemoryUsage { rss: None },
+                    note: None,
                 },
                 worker: Vec::new(),
                 web_server: WebServerHealth {

@@ -94,7 +94,12 @@ fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
     let mut held = client.hold_bytes();
     if !held.holds(request.text.len()) {
         let message = "too much is asked at once of servers that may ask again";
-        return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
+        return Err(CallError::new(ErrorKind::QueueFull, message)
+            .cause("no more is kept than `held-bytes` of `park` says")
+            .hint(
+                "try again later, or write a larger `park { held-bytes … }` in `xy.kdl` and \
+                 start the daemon anew",
+            ));
     }
     let rounds = Rounds { count: request.past.rounds.count, watch: request.watch.clone() };
     let was_written = request.past.was_written;

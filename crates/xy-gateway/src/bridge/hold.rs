@@ -23,7 +23,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 mod parked;
 
-pub(crate) use parked::{Kept, NewHold, Parked, gone, refused, too_many};
+pub(crate) use parked::{Kept, NewHold, Parked, gone, refused};
 
 use super::Across;
 use super::state::Bond;
@@ -32,6 +32,7 @@ use crate::front::StreamNo;
 use crate::held::Held;
 use crate::modern::{Manner, SERVER_INFO};
 use crate::say;
+use crate::server::Server;
 use crate::upstream::Upstream;
 
 /// How long a call is held for a client that does not come back.
@@ -62,6 +63,8 @@ pub(crate) struct Hold {
     pub(crate) method: Box<str>,
     pub(crate) bond: Bond,
     pub(crate) upstream: Weak<Upstream>,
+    /// Its server, by the name that the client used.
+    pub(crate) asked: Rc<Server>,
     pub(crate) ours: u64,
     /// Who the server is, as it was written.
     pub(crate) info: Option<String>,

@@ -22,7 +22,7 @@ use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
-use crate::server::{Past, Server, outcome_unknown};
+use crate::server::{Past, STOPPED, Server, outcome_unknown};
 use crate::tools;
 
 pub(crate) mod find;
@@ -220,18 +220,17 @@ impl Client {
             return Ok(Verdict::Result(format!(r#"{{"{}":[{}]}}"#, kind.key(), items.join(","))));
         }
         if server.is_hidden() {
-            return Err(server.down("it was stopped"));
+            return Err(server.down(STOPPED));
         }
-        let home = self.hub.home_of(&server);
         // What a modern client knows of a task is all that it takes to ask about it; an older
         // server's tasks are another thing.
         if request.manner.is_some() && request.method.starts_with("tasks/") {
-            if said(&home, self).is_some_and(|(_, era)| era == Era::Legacy) {
+            if said(&server, self).is_some_and(|(_, era)| era == Era::Legacy) {
                 return Err(no_method(request.method));
             }
         } else if is_of_task(request.method) {
             let id = request.params.task_id();
-            self.hub.check_task(self, &home, id.as_deref().unwrap_or_default())?;
+            self.hub.check_task(self, &server, id.as_deref().unwrap_or_default())?;
         }
         let uri = request.params.uri().and_then(text_of);
         self.pass(request, &server, uri.as_deref(), None)
@@ -299,10 +298,6 @@ impl Client {
         }
         let (server, inside) =
             self.resolve(kind, &outside).ok_or_else(|| self.hub.unknown(self, kind, &outside))?;
-        if server.is_hidden() {
-            return Err(server.down("it was stopped"));
-        }
-        let server = self.hub.home_of(&server);
         self.send_on(request, &server, written.map(|written| (written, quoted(&inside))))
     }
 
@@ -333,12 +328,14 @@ impl Client {
         uri: Option<&str>,
         renamed: Option<(&str, String)>,
     ) -> Result<Verdict, CallError> {
-        if server.is_hidden() {
-            return Err(server.down("it was stopped"));
-        }
-        let server = &self.hub.home_of(server);
         if let ("resources/unsubscribe", Some(uri)) = (request.method, uri) {
             self.subscribed.borrow_mut().remove(&(server.name.clone(), uri.to_owned()));
+            if server.is_hidden() {
+                self.hub.unsubscribe(server, uri, self);
+            }
+        }
+        if server.is_hidden() {
+            return Err(server.down(STOPPED));
         }
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {

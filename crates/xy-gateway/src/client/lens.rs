@@ -26,6 +26,59 @@ pub(crate) enum Lens {
     Nothing,
 }
 
+impl Lens {
+    /// What it lets through of what is known of a server.
+    pub(crate) fn sees(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
+        match self {
+            Self::All => Some(known),
+            Self::Scope(scope) => {
+                let is_shown = scope.decide_server(server.as_str()).shown;
+                let seen = is_shown.then(|| known.within(server.as_str(), scope))?;
+                if let Some(doubles) = seen.take_doubles() {
+                    tracing::warn!(%server, profile = scope.settings().name, "{doubles}");
+                }
+                Some(seen)
+            }
+            Self::Nothing => None,
+        }
+    }
+
+    /// Whether it lets anything of a server through.
+    fn sees_server(&self, server: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Scope(scope) => scope.decide_server(server).shown,
+            Self::Nothing => false,
+        }
+    }
+
+    /// Whether it lets an item of a server through, by what the server calls it.
+    fn sees_item(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Scope(scope) => scope.decide(kind, server.as_str(), name).shown,
+            Self::Nothing => false,
+        }
+    }
+
+    /// Whether it lets a managing tool of xy's own through.
+    fn sees_own(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Scope(scope) => scope.decide_own(name).shown,
+            Self::Nothing => false,
+        }
+    }
+
+    /// Its rule, if there is one.
+    pub(crate) fn scope(&self) -> Option<&Rc<Scope>> {
+        match self {
+            Self::Scope(scope) => Some(scope),
+            Self::All | Self::Nothing => None,
+        }
+    }
+}
+
 impl Client {
     /// What it is shown from now on.
     pub(crate) fn look_through(&self, lens: Lens) {
@@ -46,31 +99,17 @@ impl Client {
 
     /// The rule it lives by, if there is one.
     pub(crate) fn scope(&self) -> Option<Rc<Scope>> {
-        match &*self.lens.borrow() {
-            Lens::Scope(scope) => Some(scope.clone()),
-            Lens::All | Lens::Nothing => None,
-        }
+        self.lens.borrow().scope().cloned()
     }
 
     /// What it is shown of what is known of a server.
     pub(crate) fn sees(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
-        match &*self.lens.borrow() {
-            Lens::All => Some(known),
-            Lens::Scope(scope) => {
-                let is_shown = scope.decide_server(server.as_str()).shown;
-                is_shown.then(|| known.within(server.as_str(), scope))
-            }
-            Lens::Nothing => None,
-        }
+        self.lens.borrow().sees(server, known)
     }
 
     /// Whether it is shown anything of a server.
     pub(crate) fn sees_server(&self, server: &str) -> bool {
-        match &*self.lens.borrow() {
-            Lens::All => true,
-            Lens::Scope(scope) => scope.decide_server(server).shown,
-            Lens::Nothing => false,
-        }
+        self.lens.borrow().sees_server(server)
     }
 
     /// Whether it may ask for an item of a server, by what the server calls it.
@@ -78,11 +117,7 @@ impl Client {
         if let View::Server(only) = &self.entry.view {
             return only == server.as_str() && self.check_bound(only).is_ok();
         }
-        match &*self.lens.borrow() {
-            Lens::All => true,
-            Lens::Scope(scope) => scope.decide(kind, server.as_str(), name).shown,
-            Lens::Nothing => false,
-        }
+        self.lens.borrow().sees_item(kind, server, name)
     }
 
     /// The server that has the tool or prompt of this name outside, and what that calls it;
@@ -110,12 +145,7 @@ impl Client {
     /// Whether a name is that of a managing tool of xy's own, which its profile does not hide.
     /// Whether it has the right is another question.
     pub(crate) fn may_call_own(&self, name: &str) -> bool {
-        tools::is_own(name)
-            && match &*self.lens.borrow() {
-                Lens::All => true,
-                Lens::Scope(scope) => scope.decide_own(name).shown,
-                Lens::Nothing => false,
-            }
+        tools::is_own(name) && self.lens.borrow().sees_own(name)
     }
 
     /// The tools of xy's own that it is shown in a list.

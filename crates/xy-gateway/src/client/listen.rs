@@ -208,9 +208,11 @@ impl Client {
         all: Vec<Watched>,
         tasks: BTreeSet<(InstanceKey, String)>,
     ) -> Wanted {
+        // A process that has several names is asked once.
+        let home = |server: &Rc<Server>| server.at_home().name.clone();
         let mut servers: BTreeMap<ServerName, (Rc<Server>, BTreeSet<String>)> = BTreeMap::new();
         for one in &all {
-            let of = servers.entry(one.server.name.clone());
+            let of = servers.entry(home(&one.server));
             of.or_insert_with(|| (one.server.clone(), BTreeSet::new())).1.insert(one.uri.clone());
         }
         for (at, _) in &tasks {
@@ -231,7 +233,7 @@ impl Client {
             accepted.insert(name, heard);
         }
         let is_watched = |one: &Watched| {
-            accepted.get(&one.server.name).is_some_and(|heard| heard.uris.contains(&one.uri))
+            accepted.get(&home(&one.server)).is_some_and(|heard| heard.uris.contains(&one.uri))
         };
         let (watched, refused): (Vec<Watched>, Vec<Watched>) =
             all.into_iter().partition(is_watched);

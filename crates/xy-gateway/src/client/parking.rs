@@ -41,7 +41,7 @@ impl Client {
         let upstream = hold.upstream.upgrade();
         if let Some(upstream) = &upstream {
             for line in told {
-                upstream.send(&line);
+                upstream.pass(&line);
             }
         }
         let upstream = match (next, upstream) {
@@ -65,6 +65,7 @@ impl Client {
     fn caller(&self, request: &Request<'_>, hold: &Hold) -> Caller {
         Caller::Client {
             client: self.me(),
+            asked: hold.asked.clone(),
             id: request.id.into(),
             stream: request.stream,
             token: request.params.own_token().map(Into::into),
@@ -83,11 +84,12 @@ impl Client {
             method: hold.method.clone(),
             bond: hold.bond,
             upstream: hold.upstream.clone(),
+            asked: hold.asked.clone(),
             ours: hold.ours,
             info: hold.info.clone(),
             lacks: hold.lacks.get(),
         });
-        let next = next.ok_or_else(hold::too_many)?;
+        let next = next.ok_or_else(|| self.hub.parked.full())?;
         hold.pass_on_to(&next);
         if let Some(upstream) = hold.upstream.upgrade() {
             upstream.rejoin(hold.ours, Caller::Parked(next.clone()));

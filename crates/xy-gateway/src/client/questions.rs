@@ -13,6 +13,7 @@ use xy_protocol::error::CallError;
 use super::Client;
 use crate::bridge::rounds::Round;
 use crate::capabilities::Wants;
+use crate::census::Census;
 use crate::front::To;
 use crate::params::Params;
 use crate::say;
@@ -63,6 +64,13 @@ struct Task {
     number: u64,
     /// What its progress is told under to the server.
     token: Option<Box<str>>,
+}
+
+impl Questions {
+    pub(super) fn count(&self, census: &mut Census) {
+        census.add("client_questions", self.asked.len());
+        census.add("client_tasks", self.tasks.len());
+    }
 }
 
 fn is(by: &Weak<Upstream>, upstream: &Rc<Upstream>) -> bool {
@@ -218,7 +226,7 @@ impl Client {
             }
             _ => {}
         }
-        upstream.send(&edits.to_vec());
+        upstream.pass(&edits.to_vec());
         upstream.touch(self.number());
     }
 
@@ -250,7 +258,7 @@ impl Client {
         let Some((upstream, token)) = found else { return };
         let mut edits = Edits::of(text);
         edits.replace(part, &*token);
-        upstream.send(&edits.to_vec());
+        upstream.pass(&edits.to_vec());
         upstream.touch(self.number());
     }
 
@@ -259,7 +267,7 @@ impl Client {
         let Some(id) = Params::read(params).task_id() else { return };
         let by = self.questions.borrow().tasks.get(&id).and_then(|task| task.by.upgrade());
         if let Some(upstream) = by {
-            upstream.send(text);
+            upstream.pass(text);
         }
     }
 

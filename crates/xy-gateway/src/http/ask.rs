@@ -55,8 +55,8 @@ pub(super) struct Accepts {
 
 /// What the head of a request asks for, or why it is not served.
 pub(super) fn read<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>, Refused> {
-    guard::check_host(head, &rules.allowed_hosts)?;
-    guard::check_origin(&head.headers)?;
+    guard::check_host(head, &rules.hosts)?;
+    guard::check_origin(&head.headers, &rules.hosts)?;
     let route = route::route(head.uri.path()).ok_or(Refused::NoSuchPath)?;
     if !route::answers(route, &head.method) {
         return Err(Refused::Method { allow: route::allowed(route) });
@@ -223,7 +223,7 @@ mod tests {
             streams_per_session_max: 1,
             body_max_bytes: 100,
             idle: Duration::from_secs(1),
-            allowed_hosts: Vec::new(),
+            hosts: guard::Hosts::default(),
         }
     }
 

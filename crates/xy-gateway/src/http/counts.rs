@@ -29,6 +29,8 @@ pub(super) struct Gauges {
     pub(super) visits: usize,
     /// Streams without a connection.
     pub(super) apart: usize,
+    /// Messages that came while nobody listened.
+    pub(super) kept: usize,
     /// Events that are held for clients.
     pub(super) stored: Stored,
 }
@@ -84,6 +86,7 @@ impl Counts {
             ("xy_http_streams", "open calls and streams", now.streams),
             ("xy_http_visits", "open requests of clients without sessions", now.visits),
             ("xy_http_streams_apart", "streams that wait to be taken up again", now.apart),
+            ("xy_http_kept_messages", "messages kept until their client listens", now.kept),
             ("xy_http_stored_events", "events held for clients", now.stored.events),
             ("xy_http_stored_bytes", "bytes of events held for clients", now.stored.bytes),
         ];

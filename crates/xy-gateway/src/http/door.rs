@@ -145,7 +145,7 @@ impl Door {
         {
             pulse.discard(unread);
         }
-        if let Ok(Some(origin)) = guard::check_origin(&head.headers) {
+        if let Ok(Some(origin)) = guard::check_origin(&head.headers, &self.rules().hosts) {
             reply::allow_page(&mut reply, origin.clone());
         }
         self.counts.answered(reply.status().as_u16());

@@ -114,13 +114,49 @@ impl<'r> Guest<'r> {
     }
 }
 
-/// Checks that the request was sent to a name of ours.
-pub(super) fn check_host(head: &Parts, allowed: &[String]) -> Result<(), Refused> {
-    let is_ours = |authority: &str| {
+/// By what names and addresses clients may call this door, beside those of loopback.
+#[derive(Debug, Clone, Default)]
+pub struct Hosts {
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+    /// It listens at every address that the machine has, or will have.
+    any_address: bool,
+}
+
+impl Hosts {
+    /// Those of a door that listens at `ip` and is also called by `hosts`, names or addresses.
+    pub fn of(ip: IpAddr, hosts: &[String]) -> Self {
+        let is_address = |host: &&String| host.parse::<IpAddr>().is_ok();
+        let (addresses, names): (Vec<_>, Vec<_>) = hosts.iter().partition(is_address);
+        let addresses = addresses.into_iter().filter_map(|it| it.parse().ok()).chain([ip]);
+        Self {
+            names: names.into_iter().cloned().collect(),
+            addresses: addresses.map(|it: IpAddr| it.to_canonical()).collect(),
+            any_address: ip.is_unspecified(),
+        }
+    }
+
+    fn have(&self, authority: &str) -> bool {
         let host = without_port(authority);
-        is_loopback(host)
-            || allowed.iter().any(|name| without_port(name).eq_ignore_ascii_case(host))
-    };
+        if let Some(ip) = address(host) {
+            // No page can have a name of its own lead to an address that stands there itself.
+            return ip.is_loopback() || self.any_address || self.addresses.contains(&ip);
+        }
+        let is_it = |name: &str| name.eq_ignore_ascii_case(host);
+        is_it("localhost") || self.names.iter().any(|name| is_it(name))
+    }
+
+    /// The same for where a page comes from. One that comes from any address may be anybody's.
+    fn have_page(&self, authority: &str) -> bool {
+        let is_known =
+            |ip: IpAddr| ip.is_loopback() || (self.addresses.contains(&ip) && !ip.is_unspecified());
+        self.have(authority) && address(without_port(authority)).is_none_or(is_known)
+    }
+}
+
+/// Checks that the request was sent to a name of ours.
+pub(super) fn check_host(head: &Parts, hosts: &Hosts) -> Result<(), Refused> {
+    let is_ours = |authority: &str| hosts.have(authority);
     // A request line may name a host too, and then counts for more than the header.
     let in_line = head.uri.authority().map(hyper::http::uri::Authority::as_str);
     let host = only_one(&head.headers, &HOST);
@@ -133,10 +169,15 @@ pub(super) fn check_host(head: &Parts, allowed: &[String]) -> Result<(), Refused
 }
 
 /// Checks that the page it comes from, if it comes from one, is on this machine.
-pub(super) fn check_origin(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Refused> {
+pub(super) fn check_origin<'h>(
+    headers: &'h HeaderMap,
+    hosts: &Hosts,
+) -> Result<Option<&'h HeaderValue>, Refused> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
     let text = only_one(headers, &ORIGIN).ok().flatten().unwrap_or_default();
-    if is_loopback_origin(text) { Ok(Some(origin)) } else { Err(Refused::Origin(text.to_owned())) }
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let is_ours = authority.is_some_and(|authority| hosts.have_page(authority));
+    if is_ours { Ok(Some(origin)) } else { Err(Refused::Origin(text.to_owned())) }
 }
 
 /// Finds out by its token who it is.
@@ -179,24 +220,18 @@ fn only_one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
 
 fn without_port(authority: &str) -> &str {
     match authority.rsplit_once(':') {
-        // Two colons without brackets: an IPv6 address, as settings may have it.
-        Some((host, _)) if host.contains(':') && !host.ends_with(']') => authority,
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    if let Some(inside) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        return inside.parse::<Ipv6Addr>().is_ok_and(|address| IpAddr::from(address).is_loopback());
-    }
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
-}
-
-fn is_loopback_origin(origin: &str) -> bool {
-    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    authority.is_some_and(|authority| is_loopback(without_port(authority)))
+/// The address that stands in place of a name, one of IPv6 in brackets.
+fn address(host: &str) -> Option<IpAddr> {
+    let ip = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inside) => inside.parse::<Ipv6Addr>().ok().map(IpAddr::from),
+        None => host.parse::<Ipv4Addr>().ok().map(IpAddr::from),
+    };
+    ip.map(|ip| ip.to_canonical())
 }
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {
@@ -225,64 +260,94 @@ mod tests {
     }
 
     #[test]
+    fn only_the_whole_secret_is_the_secret() {
+        for other in ["", "s", "secre", "secret2", "Secret", "secreu", "tecret"] {
+            assert!(!same(b"secret", other.as_bytes()), "{other}");
+            assert!(!same(other.as_bytes(), b"secret"), "{other}");
+        }
+        assert!(same(b"secret", b"secret"));
+    }
+
+    fn hosts(listen: &str, named: &[&str]) -> Hosts {
+        let named: Vec<String> = named.iter().map(|it| (*it).to_owned()).collect();
+        Hosts::of(listen.parse().unwrap(), &named)
+    }
+
+    #[test]
     fn only_names_of_this_machine_are_answered() {
-        let allowed = ["xy.lan".to_owned(), "192.168.1.5:7777".to_owned(), "::2".to_owned()];
-        for (host, ours) in [
-            ("localhost", true),
-            ("localhost:7777", true),
-            ("LocalHost:1", true),
-            ("127.0.0.1:7777", true),
-            ("127.8.9.1", true),
-            ("[::1]:7777", true),
-            ("[::1]", true),
-            ("xy.lan:80", true),
-            ("192.168.1.5", true),
-            ("192.168.1.6", false),
-            ("evil.example", false),
-            ("localhost.evil.example", false),
-            ("127.0.0.1.evil.example:80", false),
-            ("localhost:evil", false),
-            ("[::1].evil", false),
-            ("[::1]:80:80", false),
-            ("0.0.0.0", false),
-            ("::1", false),
-            ("", false),
+        let one = hosts("192.168.1.5", &["xy.lan", "2001:db8::2"]);
+        let every = hosts("0.0.0.0", &["xy.lan"]);
+        for (host, is_of_one, is_of_every) in [
+            ("localhost", true, true),
+            ("localhost:7777", true, true),
+            ("LocalHost:1", true, true),
+            ("127.0.0.1:7777", true, true),
+            ("127.8.9.1", true, true),
+            ("[::1]:7777", true, true),
+            ("[::1]", true, true),
+            ("[::ffff:127.0.0.1]", true, true),
+            ("xy.lan:80", true, true),
+            ("XY.lan", true, true),
+            ("192.168.1.5", true, true),
+            ("192.168.1.5:7979", true, true),
+            ("192.168.1.6", false, true),
+            ("[2001:db8::2]:7979", true, true),
+            ("[2001:DB8:0::2]", true, true),
+            ("[2001:db8::3]", false, true),
+            ("0.0.0.0", false, true),
+            ("evil.example", false, false),
+            ("xy.lan.evil.example", false, false),
+            ("localhost.evil.example", false, false),
+            ("127.0.0.1.evil.example:80", false, false),
+            ("localhost:evil", false, false),
+            ("[::1].evil", false, false),
+            ("[::1]:80:80", false, false),
+            ("::1", false, false),
+            ("2001:db8::2", false, false),
+            ("", false, false),
         ] {
             let head = head("/mcp", &[("host", host)]);
-            assert_eq!(check_host(&head, &allowed).is_ok(), ours, "{host}");
+            assert_eq!(check_host(&head, &one).is_ok(), is_of_one, "{host}");
+            assert_eq!(check_host(&head, &every).is_ok(), is_of_every, "{host}");
         }
-        assert!(check_host(&head("/mcp", &[]), &allowed).is_err());
+        assert!(check_host(&head("/mcp", &[]), &every).is_err());
         let twice = head("/mcp", &[("host", "localhost"), ("host", "localhost")]);
-        assert!(check_host(&twice, &allowed).is_err());
+        assert!(check_host(&twice, &every).is_err());
     }
 
     #[test]
     fn the_host_in_the_request_line_must_be_ours_too() {
-        let host = [("host", "localhost")];
-        assert!(check_host(&head("http://localhost:80/mcp", &host), &[]).is_ok());
-        assert!(check_host(&head("http://evil.example/mcp", &host), &[]).is_err());
+        let (host, ours) = ([("host", "localhost")], Hosts::default());
+        assert!(check_host(&head("http://localhost:80/mcp", &host), &ours).is_ok());
+        assert!(check_host(&head("http://evil.example/mcp", &host), &ours).is_err());
     }
 
     #[test]
     fn only_pages_of_this_machine_are_answered() {
-        for (origin, ours) in [
-            ("http://localhost", true),
-            ("https://localhost:3000", true),
-            ("http://127.0.0.1:6274", true),
-            ("http://[::1]:1", true),
-            ("http://evil.example", false),
-            ("http://localhost.evil.example", false),
-            ("http://localhost@evil.example", false),
-            ("http://evil.example#localhost", false),
-            ("ftp://localhost", false),
-            ("localhost", false),
-            ("null", false),
-            ("", false),
+        let ours = [hosts("0.0.0.0", &["xy.lan"]), hosts("192.168.1.5", &["xy.lan"])];
+        for (origin, is_ours) in [
+            ("http://localhost", [true; 2]),
+            ("https://localhost:3000", [true; 2]),
+            ("http://127.0.0.1:6274", [true; 2]),
+            ("http://[::1]:1", [true; 2]),
+            ("https://xy.lan", [true; 2]),
+            ("http://192.168.1.5:7979", [false, true]),
+            ("http://192.168.1.6", [false; 2]),
+            ("http://0.0.0.0", [false; 2]),
+            ("http://evil.example", [false; 2]),
+            ("http://localhost.evil.example", [false; 2]),
+            ("http://localhost@evil.example", [false; 2]),
+            ("http://evil.example#localhost", [false; 2]),
+            ("ftp://localhost", [false; 2]),
+            ("localhost", [false; 2]),
+            ("null", [false; 2]),
+            ("", [false; 2]),
         ] {
             let head = head("/mcp", &[("origin", origin)]);
-            assert_eq!(check_origin(&head.headers).is_ok(), ours, "{origin}");
+            let answered = ours.each_ref().map(|it| check_origin(&head.headers, it).is_ok());
+            assert_eq!(answered, is_ours, "{origin}");
         }
-        assert!(check_origin(&head("/mcp", &[]).headers).unwrap().is_none());
+        assert!(check_origin(&head("/mcp", &[]).headers, &ours[0]).unwrap().is_none());
     }
 
     fn token(id: u64, secret: &str, may_manage: bool) -> Token {

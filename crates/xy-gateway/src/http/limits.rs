@@ -86,7 +86,7 @@ pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 /// How much of a refused body is read and thrown away. A connection that is closed over
 /// unread bytes is reset, and then the client never sees why it was refused.
-pub(super) const DISCARD_MAX: usize = 64 * 1024 * 1024;
+pub(super) const DISCARD_MAX: usize = 256 * 1024 * 1024;
 
 /// How long calls under way may take once the door closes.
 pub(super) const FINISH_WITHIN: Duration = Duration::from_secs(4);

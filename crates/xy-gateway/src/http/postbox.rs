@@ -110,6 +110,11 @@ impl Postbox {
         self.streams.borrow().apart.len()
     }
 
+    /// How many messages wait until somebody listens.
+    pub(super) fn kept(&self) -> usize {
+        self.streams.borrow().kept.len()
+    }
+
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
     }

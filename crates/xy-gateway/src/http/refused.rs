@@ -17,8 +17,8 @@ pub(super) enum Refused {
     #[error("this method is not answered here, only {allow}")]
     Method { allow: &'static str },
     #[error(
-        "the `Host` header says `{0}`, which is no name of this machine: use `localhost`, or the \
-         address that xy listens on"
+        "the `Host` header says `{0}`, which is no name of this machine: use `localhost` or the \
+         address that xy listens on, or write the name into `gateway {{ hosts … }}` of xy.kdl"
     )]
     Host(String),
     #[error("pages from `{0}` may not talk to xy, only pages from this machine")]

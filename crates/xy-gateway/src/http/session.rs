@@ -304,8 +304,9 @@ impl Sessions {
         let sessions = self.by_id.borrow();
         let streams = sessions.values().map(|session| session.postbox.open()).sum();
         let apart = sessions.values().map(|session| session.postbox.apart()).sum();
+        let kept = sessions.values().map(|session| session.postbox.kept()).sum();
         let stored = self.room.taken();
-        Gauges { sessions: sessions.len(), streams, apart, stored, ..Gauges::default() }
+        Gauges { sessions: sessions.len(), streams, apart, kept, stored, ..Gauges::default() }
     }
 
     /// How many sessions have begun and are not admitted yet.

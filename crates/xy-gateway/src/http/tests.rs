@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::counts::{Gauges, Stored};
 use super::door::Door;
-use super::{Auth, HttpRules, HttpStatus, Secret, Token, serve_door};
+use super::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve_door};
 use crate::fake::FakeFront;
 use client::{Client, Request};
 
@@ -58,7 +58,7 @@ fn rules() -> HttpRules {
         streams_per_session_max: 4,
         body_max_bytes: 1024 * 1024,
         idle: Duration::from_secs(600),
-        allowed_hosts: Vec::new(),
+        hosts: Hosts::default(),
     }
 }
 

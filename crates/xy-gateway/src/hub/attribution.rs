@@ -25,7 +25,7 @@ use crate::owners::NewTask;
 use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
-use crate::upstream::{Answer, Company, Follow, Lost, Told, Upstream, Whose};
+use crate::upstream::{Answer, Cause, Company, Follow, Lost, Told, Upstream, Whose};
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
@@ -203,19 +203,22 @@ impl Hub {
     fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
         let Some(written) = Params::read(params).uri() else { return };
         let Some(uri) = envelope::text_of(written) else { return };
-        let Some(server) = self.server(by.server.as_str()) else { return };
-        let watchers = self.subscriptions.borrow().watchers(&by.server, &uri, by.holder);
-        for watcher in watchers {
-            let Some(client) = self.client(watcher.client) else { continue };
-            if !client.may_see(Kind::Resources, &server.name, &uri) {
-                continue; // It was shown when it was watched, or is below what was.
+        let Some(home) = self.server(by.server.as_str()) else { return };
+        // Each hears it of the name that it watches.
+        for server in self.names_of(&home) {
+            let watchers = self.subscriptions.borrow().watchers(&server.name, &uri, by.holder);
+            for watcher in watchers {
+                let Some(client) = self.client(watcher.client) else { continue };
+                if !client.may_see(Kind::Resources, &server.name, &uri) {
+                    continue; // It was shown when it was watched, or is below what was.
+                }
+                let mut edits = Edits::of(line);
+                if watcher.by_outside_name {
+                    let outside = names::uri_outside(server.name.as_str(), &uri);
+                    edits.replace(written, names::quoted(&outside));
+                }
+                client.tell_updated(&server, &uri, &edits.to_vec());
             }
-            let mut edits = Edits::of(line);
-            if watcher.by_outside_name {
-                let outside = names::uri_outside(by.server.as_str(), &uri);
-                edits.replace(written, names::quoted(&outside));
-            }
-            client.tell_updated(&server, &uri, &edits.to_vec());
         }
     }
 
@@ -346,7 +349,8 @@ impl Company for Hub {
             (Follow::NewTask, Outcome::Result(result)) => {
                 let (id, life) = tasks::begun(result)?;
                 let token = answer.token.map(|token| (answer.ours, token.into()));
-                owners.begun(key, client, NewTask { id: &id, life, token }, Instant::now());
+                let asked = &answer.asked.name;
+                owners.begun(key, client, NewTask { id: &id, asked, life, token }, Instant::now());
             }
             (Follow::Task, Outcome::Result(result)) => {
                 if let Some((id, true)) = tasks::told(result) {
@@ -386,7 +390,7 @@ impl Company for Hub {
         }
     }
 
-    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: &str) {
+    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: Cause<'_>) {
         self.lose(by, calls, why);
     }
 

@@ -108,7 +108,14 @@ fn finding(scope: Option<&Scope>, basis: Explained) -> Explained {
     let why = if shown { "tools are found here" } else { "tools are listed here, not found" };
     let file = scope.map(|it| it.settings().file.clone());
     let exposed = shown.then(|| basis.name.clone());
-    Explained { known: true, shown, listed: shown, why: why.to_owned(), file, exposed, ..basis }
+    let line = scope.and_then(|it| it.settings().mode_line);
+    let why = why.to_owned();
+    Explained { known: true, shown, listed: shown, why, file, line, exposed, ..basis }
+}
+
+/// The line by which something is found instead of listed, if that is so.
+fn found_line(scope: &Scope, is_shown: bool, is_listed: bool) -> Option<u32> {
+    scope.settings().mode_line.filter(|_| is_shown && !is_listed)
 }
 
 /// Of a tool of xy's own.
@@ -122,6 +129,7 @@ fn own(scope: Option<&Scope>, basis: Explained) -> Explained {
         known: true,
         shown: decision.shown,
         listed: decision.shown && is_listed,
+        found_line: scope.and_then(|it| found_line(it, decision.shown, is_listed)),
         why: format!("{}; it is for those who may manage servers", decision.why),
         file: scope.map(|it| it.settings().file.clone()),
         line: decision.line,
@@ -155,9 +163,11 @@ fn explained(scope: Option<&Scope>, kind: Kind, meant: Meant, basis: Explained) 
         (decision.why, decision.line)
     };
     let look = look.filter(|_| decision.shown);
+    let is_listed = look.as_ref().is_some_and(|look| look.is_listed);
     Explained {
         shown: look.is_some(),
-        listed: look.as_ref().is_some_and(|look| look.is_listed),
+        listed: is_listed,
+        found_line: found_line(scope, look.is_some(), is_listed),
         why: why.to_owned(),
         file: Some(scope.settings().file.clone()),
         line,

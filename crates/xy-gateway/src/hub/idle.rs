@@ -14,7 +14,7 @@ use crate::upstream::Upstream;
 
 impl Hub {
     /// What an instance is used for.
-    pub(crate) fn use_of(&self, server: &Server, upstream: &Upstream) -> Use {
+    pub(crate) fn use_of(&self, server: &Rc<Server>, upstream: &Upstream) -> Use {
         let key = upstream.key();
         let watched = self.watched(server, key.holder);
         Use {
@@ -31,25 +31,25 @@ impl Hub {
     }
 
     /// For how long nobody has used an instance; `None` if somebody does.
-    pub(crate) fn idle_for(&self, server: &Server, upstream: &Upstream) -> Option<Duration> {
+    pub(crate) fn idle_for(&self, server: &Rc<Server>, upstream: &Upstream) -> Option<Duration> {
         Idleness::so_far(self.use_of(server, upstream), upstream.called_at(), Instant::now())
     }
 
     /// Closes an instance if nobody uses it: whether it goes. Whoever wants it from here on
     /// waits for its next life.
-    pub(crate) fn rests(&self, server: &Server, upstream: &Upstream) -> bool {
+    pub(crate) fn close_if_idle(&self, server: &Rc<Server>, upstream: &Upstream) -> bool {
         let may = server.settings.borrow().rules.may_sleep();
-        let rests = may && !self.use_of(server, upstream).is_any();
-        if rests {
+        let goes = may && !self.use_of(server, upstream).is_any();
+        if goes {
             upstream.take_no_more();
         }
-        rests
+        goes
     }
 
     /// Closes an instance if nobody has used it for long enough; else when to look again.
     pub(crate) fn looks_at_use(
         &self,
-        server: &Server,
+        server: &Rc<Server>,
         upstream: &Upstream,
         idle: &mut Idleness,
         idle_stop: Duration,
@@ -65,7 +65,7 @@ impl Hub {
     /// A client wants to know who a server is: one that is known and may sleep is not woken
     /// for that.
     pub(crate) fn want_to_know(&self, server: &Rc<Server>, client: &Rc<Client>) {
-        let may_sleep = server.settings.borrow().rules.may_sleep();
+        let may_sleep = server.at_home().settings.borrow().rules.may_sleep();
         if !may_sleep || server.shown_to(client).is_none() {
             self.want(server, client);
         }
@@ -78,12 +78,12 @@ impl Hub {
 
     /// The same, by for whom it lives.
     pub(crate) fn want_for(&self, server: &Rc<Server>, holder: Holder) {
-        let server = &self.home_of(server);
+        let server = &server.at_home();
         if server.upstream(holder).is_some() {
             return;
         }
         if holder == Holder::Shared {
-            server.is_needed(); // It may be about to sleep, which we do not know yet.
+            server.need(); // It may be about to sleep, which we do not know yet.
             if !server.is_away(holder) {
                 return; // It comes by itself.
             }
@@ -93,6 +93,9 @@ impl Hub {
 
     /// Wakes those of a server's instances that sleep though somebody needs them.
     pub(crate) fn wake_needed(&self, server: &Rc<Server>) {
+        if server.home().is_some() {
+            return; // They are another's, who looks for all names.
+        }
         for holder in server.all_away() {
             let watched = self.watched(server, holder);
             let is_watched = !watched.uris.is_empty() || !watched.tasks.is_empty();
@@ -108,11 +111,7 @@ impl Hub {
         if !server.begins_to_hold(holder) {
             return;
         }
-        let number = match holder {
-            Holder::Shared => 0,
-            Holder::Client(number) => number,
-        };
-        let coming = self.control.hold(&server.name, number);
+        let coming = self.control.hold(&server.name, holder);
         let (hub, server, looks) = (self.me(), server.clone(), server.looks());
         tokio::task::spawn_local(async move {
             let came = coming.await;

@@ -108,8 +108,8 @@ impl Hub {
             self.servers().iter().filter_map(|it| it.shown_to(client)).collect();
         let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
         let names = names.take(MOST_COMPARED);
-        if let Some(nearest) = names::nearest(name, names) {
-            return fault.hint(format!("did you mean `{nearest}`?"));
+        if let Some(question) = names::did_you_mean(&names::nearest(name, names)) {
+            return fault.hint(question);
         }
         match names::inside(name).and_then(|(server, _)| self.server_for(client, server)) {
             Some(server) => match &*server.standing.borrow() {
@@ -131,7 +131,7 @@ impl Hub {
         let mut owners: Vec<Rc<Server>> = Vec::new();
         for server in self.servers().into_iter().filter(has) {
             // Several names of one process have the same resources.
-            let is_another = |it: &Rc<Server>| self.home_of(it).name != self.home_of(&server).name;
+            let is_another = |it: &Rc<Server>| it.at_home().name != server.at_home().name;
             if owners.iter().all(is_another) {
                 owners.push(server);
             }

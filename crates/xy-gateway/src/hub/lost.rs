@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::CallError;
+use xy_supervisor::instance::InstanceKey;
 
 use super::Hub;
 use crate::catalog::Known;
+use crate::say;
 use crate::server::{Server, ToWait};
 use crate::upstream::fate::{self, Facts, Fate, Stage, Why};
-use crate::upstream::{Lost, Upstream};
+use crate::upstream::{Cause, Lost, Upstream};
 
 /// A call that was lost by a server that seems to be there is sent again after this time: one
 /// that dies is known to do so by then.
@@ -19,19 +21,20 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 impl Hub {
     /// A server does not answer these calls, in the order in which they were sent.
-    pub(crate) fn lose(&self, by: &Upstream, calls: Vec<Lost>, why: &str) {
+    pub(crate) fn lose(&self, by: &Upstream, calls: Vec<Lost>, why: Cause<'_>) {
         if calls.is_empty() {
             return;
         }
         let server = self.server(by.key().server.as_str());
         let holder = by.key().holder;
         let loss = Loss {
+            hub: self,
             by,
             why,
             known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
         };
         for lost in calls {
-            loss.settle(server.as_ref(), lost);
+            loss.settle(lost);
         }
         if let Some(server) = server.filter(|it| it.upstream(holder).is_some()) {
             let at = Instant::now() + AGAIN_AFTER;
@@ -46,42 +49,56 @@ impl Hub {
 
 /// How calls were lost.
 struct Loss<'l> {
+    hub: &'l Hub,
     by: &'l Upstream,
-    why: &'l str,
+    why: Cause<'l>,
     /// What it said that it offers.
     known: Option<Rc<Known>>,
 }
 
 impl Loss<'_> {
-    fn settle(&self, server: Option<&Rc<Server>>, lost: Lost) {
-        // Its settings may have changed since: then another instance is its client's.
-        let holder = server.map(|server| server.holder(&lost.client));
-        let no_successor = match server.zip(holder) {
-            Some((server, holder)) => server.no_successor(holder),
+    fn settle(&self, lost: Lost) {
+        let asked = self.hub.server(lost.asked.name.as_str());
+        let server = asked.as_ref().map(Server::at_home);
+        // Its settings may have changed since: then another instance is its client's, or has the
+        // name that the client used.
+        let key = server.as_ref().map(|server| InstanceKey {
+            server: server.name.clone(),
+            holder: server.holder(&lost.client),
+        });
+        let no_successor = match asked.as_ref().zip(key.as_ref()) {
+            Some((asked, key)) => asked.no_successor(key.holder),
             None => Some("it has been removed".to_owned()),
         };
-        let fault = match (fate::fate(self.facts(&lost, no_successor.is_none())), server) {
+        let fate = fate::fate(self.facts(&lost, no_successor.is_none()));
+        let fault = match (fate, server) {
             (Fate::Left, _) => return,
-            (Fate::Again, Some(_)) if holder != Some(self.by.key().holder) => {
+            (Fate::Again, Some(_)) if key.as_ref() != Some(self.by.key()) => {
                 return look_again(lost);
             }
-            (Fate::Again, Some(server)) => match self.wait(server, lost) {
+            (Fate::Again, Some(server)) => match self.wait(&server, lost) {
                 None => return,
-                Some((lost, full)) => return fail(Some(server), &lost, &full),
+                Some((lost, full)) => return self.fail(&lost, &full),
             },
             (Fate::Again, None) => self.not_done(None, None, Why::NoSuccessor),
-            (Fate::NotDone(why), _) => self.not_done(server, no_successor.as_deref(), why),
+            (Fate::NotDone(why), _) => self.not_done(asked.as_ref(), no_successor.as_deref(), why),
             (Fate::Unknown(why), _) => self.unknown(why),
         };
-        fail(server, &lost, &fault);
+        self.fail(&lost, &fault);
+    }
+
+    /// It is told in the words of the name that its client used.
+    fn fail(&self, lost: &Lost, fault: &CallError) {
+        let fault = say::under(&lost.asked.name, &self.by.key().server, fault);
+        lost.asked.fail(&lost.client, (&lost.id, lost.stream), &lost.past, &fault);
     }
 
     fn facts(&self, lost: &Lost, has_successor: bool) -> Facts {
         let written = lost.written.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
-        // What it is called depends on what its client is shown.
-        let server = &self.by.key().server;
-        let known = self.known.clone().and_then(|known| lost.client.sees(server, known));
+        // What it is called depends on what its client is shown, under the name that it used.
+        let shown = |known| self.by.shown_as(&lost.asked, &lost.client, known);
+        let known = self.known.clone().and_then(shown);
         Facts {
             stage: lost.stage,
             sort: fate::sort(written, &lost.follow, view, known.as_deref()),
@@ -102,6 +119,7 @@ impl Loss<'_> {
         }
         let call = ToWait {
             client: lost.client.clone(),
+            asked: lost.asked.clone(),
             holder: self.by.key().holder,
             id: lost.id.clone(),
             text,
@@ -134,12 +152,11 @@ impl Loss<'_> {
     /// What is said of a call that the server may have done.
     fn unknown(&self, why: Why) -> CallError {
         let fault = self.by.lost(true, self.why);
-        let server = &self.by.key().server;
-        match why.words() {
-            Some(words) => fault.cause(format!(
-                "the call was sent to `{server}`, and not answered; it was not sent again: {words}"
-            )),
-            None => fault,
+        match (why.words(), fault.cause.clone()) {
+            (Some(words), Some(cause)) => {
+                fault.cause(format!("{cause}; it was not sent again: {words}"))
+            }
+            _ => fault,
         }
     }
 }
@@ -149,11 +166,4 @@ fn look_again(mut lost: Lost) {
     lost.past.was_written |= lost.stage == Stage::Written;
     let text = lost.written.take().unwrap_or_default();
     lost.client.clone().again_after(&lost.id, &text, lost.stream, lost.past);
-}
-
-fn fail(server: Option<&Rc<Server>>, lost: &Lost, fault: &CallError) {
-    match server {
-        Some(server) => server.fail(&lost.client, (&lost.id, lost.stream), &lost.past, fault),
-        None => lost.client.failed(&lost.id, lost.stream, fault),
-    }
 }

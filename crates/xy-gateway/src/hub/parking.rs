@@ -18,9 +18,6 @@ use crate::modern::{MISSING_CAPABILITY, Manner, Wrong};
 use crate::say;
 use crate::upstream::{Caller, Company, Upstream};
 
-/// What is kept of requests that may have to be sent again, in bytes.
-const MOST_KEPT: usize = 64 * 1024 * 1024;
-
 /// Why a server's question is refused: a code and a sentence.
 type Refusal = (i64, &'static str);
 
@@ -30,7 +27,8 @@ const URL_ELICITATION_REQUIRED: i64 = -32042;
 impl Hub {
     /// For what is kept of requests that may have to be sent again.
     pub(crate) fn hold_bytes(&self) -> Held {
-        Held::of(&self.kept, MOST_KEPT)
+        let most = usize::try_from(self.lot.park.held_bytes).unwrap_or(usize::MAX);
+        Held::of(&self.kept, most)
     }
 
     /// A legacy server asks something in a call of a modern client, which is parked for it.
@@ -41,8 +39,16 @@ impl Hub {
         (id, method, params): (&str, &str, Option<&str>),
     ) -> Result<(), Refusal> {
         let not_so = (-32603, "the client cannot be asked anything during this request");
-        let Some(Caller::Client { client, id: theirs, stream, token, follow, manner, across }) =
-            by.unhand(ours)
+        let Some(Caller::Client {
+            client,
+            asked,
+            id: theirs,
+            stream,
+            token,
+            follow,
+            manner,
+            across,
+        }) = by.unhand(ours)
         else {
             return Err(not_so);
         };
@@ -58,23 +64,25 @@ impl Hub {
             method: call.clone(),
             bond,
             upstream: Rc::downgrade(by),
+            asked: asked.clone(),
             ours,
             info,
             lacks,
         };
         let hold = self.parked.park(new);
-        let asked = hold.filter(|hold| {
+        let parked = hold.filter(|hold| {
             let is_asked = hold.ask(id, method, params);
             if !is_asked {
                 self.parked.forget(hold.number);
             }
             is_asked
         });
-        let Some(hold) = asked else {
+        let Some(hold) = parked else {
             let across = Across::ToLegacy { method: call, bond: Some(bond), lacks };
             let across = Some(Box::new(across));
             let manner = Some(manner);
-            let back = Caller::Client { client, id: theirs, stream, token, follow, manner, across };
+            let id = theirs;
+            let back = Caller::Client { client, asked, id, stream, token, follow, manner, across };
             by.rejoin(ours, back);
             return Err((-32603, "too many calls wait for their clients"));
         };

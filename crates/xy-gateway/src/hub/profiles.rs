@@ -12,7 +12,7 @@ use crate::catalog::{Kind, Known};
 use crate::client::{Client, Lens};
 use crate::crowd;
 use crate::front::{Refusal, View};
-use crate::scope::Scope;
+use crate::scope::{Scope, There};
 use crate::server::Server;
 
 /// What is told of profiles and of clients, at most, each.
@@ -103,15 +103,14 @@ impl Hub {
         self.tell_warnings();
     }
 
-    /// Looks for lines of profiles that are about nothing, once all servers are known. Each is
-    /// told once.
+    /// Looks for lines of profiles that are about nothing, and for profiles that show nothing,
+    /// as far as servers are known. Each is told once.
     pub(super) fn look_over_profiles(&self) {
         let servers = self.servers();
-        let is_unknown = |it: &Rc<Server>| it.is_shown() && it.known.borrow().is_none();
-        if self.scopes.borrow().is_empty() || servers.iter().any(is_unknown) {
-            return;
-        }
         let names: Vec<&str> = servers.iter().map(|it| it.name.as_str()).collect();
+        let is_unknown = |it: &&Rc<Server>| it.known.borrow().is_none();
+        let unknown: Vec<&str> =
+            servers.iter().filter(is_unknown).map(|it| it.name.as_str()).collect();
         let known: Vec<(&str, Rc<Known>)> = servers
             .iter()
             .filter_map(|it| Some((it.name.as_str(), it.known.borrow().clone()?)))
@@ -126,11 +125,13 @@ impl Hub {
                 left.get() == 0 || fits(server, name)
             })
         };
+        let there = There { servers: &names, unknown: &unknown, has: &has };
         let mut idle = BTreeSet::new();
         for scope in self.scopes.borrow().values() {
             let file = &scope.settings().file;
-            let lines = scope.idle_lines(&names, &has).into_iter();
+            let lines = scope.idle_lines(&there).into_iter();
             idle.extend(lines.map(|(line, why)| format!("{file}:{line} is about nothing: {why}")));
+            idle.extend(scope.emptiness(&there).map(|why| format!("{file} {why}")));
         }
         while idle.len() > MOST_WARNINGS {
             idle.pop_last();

@@ -1,6 +1,7 @@
 //! Whether all is well, and how much of everything there is, for those who watch.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use xy_config::settings::Isolation;
 use xy_supervisor::instance::Holder;
@@ -21,7 +22,6 @@ impl HttpStatus for Hub {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Server>| {
             let is_shared = server.settings.borrow().isolation == Isolation::Shared;
-            let server = self.home_of(server);
             let is_away = || server.is_away(Holder::Shared);
             !is_shared || server.upstream(Holder::Shared).is_some() || is_away()
         };
@@ -60,21 +60,21 @@ impl HttpStatus for Hub {
             "Calls that wait for their clients to come back.",
             self.parked.len(),
         );
+        self.census().write(out);
         let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
-                let home = it.owner().and_then(|owner| self.server(owner.as_str()));
-                usize::from(!home.as_deref().unwrap_or(it).all_upstreams().is_empty())
+                usize::from(!it.is_hidden() && !it.all_upstreams().is_empty())
             }),
             ("xy_server_tools", "Tools of a server.", &|it| {
                 it.shown().map_or(0, |known| known.lists.of(Kind::Tools).len())
             }),
             ("xy_server_calls_open", "Calls a server has not answered.", &|it| {
-                it.all_upstreams().iter().map(|upstream| upstream.open_calls()).sum()
+                it.all_upstreams().iter().map(|upstream| upstream.open_calls_of(&it.name)).sum()
             }),
             (
                 "xy_server_calls_waiting",
                 "Calls that wait for a server to come up, or for their turn.",
-                &Server::waiting,
+                &|it| it.counts.waiting.load(Ordering::Relaxed),
             ),
         ];
         for (name, help, number) in numbers {

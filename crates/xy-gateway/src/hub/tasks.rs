@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 
 use xy_mcp::envelope::Outcome;
@@ -39,13 +40,20 @@ impl Hub {
     ) -> Result<Rc<Server>, CallError> {
         let found = self.owners.borrow().find(client.number(), id);
         match found {
-            Found::At(InstanceKey { server, .. }) if client.sees_server(server.as_str()) => {
-                self.server(server.as_str()).ok_or_else(|| no_task(id).cause("its server is gone"))
+            Found::At(at, asked) if client.sees_server(asked.as_str()) => {
+                self.server_at(&at, &asked).ok_or_else(|| no_task(id).cause("its server is gone"))
             }
-            Found::At(_) | Found::Nowhere => Err(no_task(id)),
-            Found::Lost(why) => Err(lost(id, &why)),
+            Found::At(..) | Found::Nowhere => Err(no_task(id)),
+            Found::Lost(at, asked, why) => Err(lost(id, &why, &at.server, &asked)),
             Found::Several => Err(several()),
         }
+    }
+
+    /// The server that was asked for a task under this name, if it is still the one whose
+    /// instance does it.
+    fn server_at(&self, at: &InstanceKey, asked: &ServerName) -> Option<Rc<Server>> {
+        let server = self.server(asked.as_str())?;
+        (server.at_home().name == at.server).then_some(server)
     }
 
     /// The server that does a task for whoever has the token of this modern client. An id says
@@ -56,23 +64,23 @@ impl Hub {
         id: &str,
     ) -> Result<Rc<Server>, CallError> {
         match self.find_modern_task(client, id) {
-            Found::At(InstanceKey { server, .. }) if client.sees_server(server.as_str()) => {
-                self.server(server.as_str()).ok_or_else(|| no_task(id).cause("its server is gone"))
+            Found::At(at, asked) => {
+                self.server_at(&at, &asked).ok_or_else(|| no_task(id).cause("its server is gone"))
             }
             Found::Nowhere if !self.offers_tasks(client) => Err(CallError::new(
                 ErrorKind::MethodNotFound,
                 "there are no tasks here: no server has them",
             )),
-            Found::At(_) | Found::Nowhere => Err(no_task(id)),
-            Found::Lost(why) => Err(lost(id, &why)),
+            Found::Nowhere => Err(no_task(id)),
+            Found::Lost(at, asked, why) => Err(lost(id, &why, &at.server, &asked)),
             Found::Several => Err(several()),
         }
     }
 
     /// Where such a task is, of the instances that this client may ask.
     fn find_modern_task(&self, client: &Client, id: &str) -> Found {
-        let is_theirs = |at: &InstanceKey| {
-            client.sees_server(at.server.as_str())
+        let is_theirs = |at: &InstanceKey, asked: &ServerName| {
+            client.sees_server(asked.as_str())
                 && self.server(at.server.as_str()).is_none_or(|it| it.holder(client) == at.holder)
         };
         self.owners.borrow().find_for(owner(client), id, is_theirs)
@@ -86,10 +94,10 @@ impl Hub {
             View::Server(name) => {
                 let server = self.server(name)?;
                 let holder = server.holder(client);
-                Some(InstanceKey { server: server.name.clone(), holder })
+                Some(InstanceKey { server: server.at_home().name.clone(), holder })
             }
             View::Profile(_) | View::All => match self.find_modern_task(client, id) {
-                Found::At(at) => self.is_followed(client, &at, id).then_some(at),
+                Found::At(at, _) => self.is_followed(client, &at, id).then_some(at),
                 _ => None,
             },
         }
@@ -97,8 +105,10 @@ impl Hub {
 
     /// Whether a client that listens to a task may still hear of it.
     fn is_followed(&self, client: &Client, at: &InstanceKey, id: &str) -> bool {
+        let owners = self.owners.borrow();
         matches!(client.entry().view, View::Server(_))
-            || self.owners.borrow().is_worked_on(at, owner(client), id)
+            || owners.is_worked_on(at, owner(client), id)
+                && owners.asked_as(at, id).is_some_and(|it| client.sees_server(it.as_str()))
     }
 
     /// The tasks of an instance that clients listen to.
@@ -126,7 +136,8 @@ impl Hub {
         match answer.follow {
             Follow::NewTask => {
                 if let Some((id, life)) = tasks::created(result) {
-                    let new = NewTask { id: &id, life, token: None };
+                    let asked = &answer.asked.name;
+                    let new = NewTask { id: &id, asked, life, token: None };
                     owners.begun_for(at, owner(answer.client), new, now);
                 }
             }
@@ -147,9 +158,15 @@ impl Hub {
     /// else.
     pub(super) fn task_told(&self, by: &Rc<Upstream>, params: Option<&str>, line: &[u8]) {
         let Some((id, is_over)) = params.and_then(tasks::told) else { return by.stray(line) };
-        let owner = self.owners.borrow().owner_of(by.key(), &id);
+        let owners = self.owners.borrow();
+        let owner = owners.owner_of(by.key(), &id);
+        let asked = owners.asked_as(by.key(), &id).cloned();
+        drop(owners);
+        // What was begun under a name is told to who is shown that.
+        let is_shown =
+            |client: &Client| asked.as_ref().is_none_or(|asked| client.sees_server(asked.as_str()));
         let mut is_heard = false;
-        for client in self.clients() {
+        for client in self.clients().into_iter().filter(|it| is_shown(it)) {
             is_heard |= client.tell_task(by.key(), (&id, owner), line, is_over);
         }
         if is_over {
@@ -178,16 +195,17 @@ impl Hub {
     pub(crate) fn check_task(
         &self,
         client: &Client,
-        server: &Server,
+        server: &Rc<Server>,
         id: &str,
     ) -> Result<(), CallError> {
         let owners = self.owners.borrow();
-        let key = InstanceKey { server: server.name.clone(), holder: server.holder(client) };
+        let (server, holder) = (server.at_home().name.clone(), server.holder(client));
+        let key = InstanceKey { server, holder };
         if owners.owner_of_task(&key, id) == Some(client.number()) {
             return Ok(());
         }
         match owners.find(client.number(), id) {
-            Found::Lost(why) => Err(lost(id, &why)),
+            Found::Lost(at, asked, why) => Err(lost(id, &why, &at.server, &asked)),
             _ => Err(no_task(id)),
         }
     }
@@ -209,9 +227,10 @@ impl Hub {
     pub(crate) async fn list_tasks(&self, client: &Client) -> String {
         let all = self.owners.borrow().all_of(client.number());
         let mut asked = Vec::new();
-        for (key, id) in all {
-            let upstream = self.server_for(client, key.server.as_str());
-            let upstream = upstream.and_then(|it| it.upstream(key.holder));
+        for (key, name, id) in all {
+            let server = self.server_at(&key, &name).filter(|it| it.is_shown());
+            let server = server.filter(|_| client.sees_server(name.as_str()));
+            let upstream = server.and_then(|it| it.upstream(key.holder));
             let params = format!(r#"{{"taskId":{}}}"#, quoted(&id));
             let question = upstream.and_then(|it| it.ask("tasks/get", Some(&params)).ok());
             asked.extend(question.map(|question| (key, id, question)));
@@ -284,10 +303,12 @@ fn several() -> CallError {
         .hint("ask for it at one server alone: `/mcp/s/<server>`, or `xy connect --server`")
 }
 
-fn lost(id: &str, why: &str) -> CallError {
-    no_task(id)
+/// It has ended with its server, like this, which was asked for it under this name.
+fn lost(id: &str, why: &str, owner: &ServerName, asked: &ServerName) -> CallError {
+    let fault = no_task(id)
         .cause(format!("{why}, and its tasks have ended with it"))
-        .hint("find out what was done before you begin it again")
+        .hint("find out what was done before you begin it again");
+    say::under(asked, owner, &fault)
 }
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ impl Hub {
         let upstream = self.once_there(server, holder, by).await;
         let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
         if upstream.era() == Era::Modern {
-            return upstream.listen_to(self.watched(server, holder)).await;
+            let watched = self.watched(&server.at_home(), holder);
+            return upstream.listen_to(watched).await;
         }
         if !upstream.introduction().is_some_and(|it| it.abilities.subscribe) {
             return Ok(Rc::default());
@@ -87,7 +88,7 @@ impl Hub {
     /// Nobody of this client watches a resource any more.
     pub(crate) fn unwatch(&self, server: &Rc<Server>, client: &Client, uri: &str) {
         if self.unsubscribe(server, uri, client) {
-            self.unwatched(server, server.holder(client), uri);
+            self.unwatched(&server.at_home(), server.holder(client), uri);
         }
     }
 
@@ -112,9 +113,10 @@ impl Hub {
         }
     }
 
-    /// What is watched at an instance.
-    pub(crate) fn watched(&self, server: &Server, holder: Holder) -> Wanted {
-        let uris = self.subscriptions.borrow().of(&server.name, holder).into_iter().collect();
+    /// What is watched at an instance of this server, under all of its names.
+    pub(crate) fn watched(&self, server: &Rc<Server>, holder: Holder) -> Wanted {
+        let (names, subscriptions) = (self.names_of(server), self.subscriptions.borrow());
+        let uris = names.iter().flat_map(|it| subscriptions.of(&it.name, holder)).collect();
         let at = InstanceKey { server: server.name.clone(), holder };
         Wanted { uris, tasks: self.followed_at(&at) }
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
@@ -21,8 +21,9 @@ use crate::upstream::{Upstream, result_of};
 /// How long a server has to answer a list before it is shown without it.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
 
-/// A list that was not answered is asked for again after this time.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// A list that was not answered is asked for again after the first time, and ever later.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(30);
 
 /// How many changes of its lists a server may tell at once before they are asked for.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -36,23 +37,26 @@ const MOST_PAGES: usize = 1000;
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A server refuses what it said that it speaks.
-pub(super) struct Refused {
-    pub(super) why: String,
+pub(crate) struct Refused {
+    pub(crate) why: String,
     /// It did not at first.
-    pub(super) was_good: bool,
+    pub(crate) was_good: bool,
 }
 
 /// Learns what a server offers, again whenever that may have changed, until it is closed or
-/// refuses to be asked at all.
-pub(super) async fn learn_lists(
+/// refuses to be asked at all. What it has said in an earlier life stands until it says something
+/// else: a list that is not answered says nothing.
+pub(crate) async fn learn_lists(
     hub: &Hub,
     server: &Rc<Server>,
     settings: &Arc<ServerSettings>,
     upstream: &Rc<Upstream>,
     introduction: &Rc<Introduction>,
 ) -> Option<Refused> {
-    let mut lists = Lists::default();
+    let mut lists = server.said().map_or_else(Lists::default, |said| said.lists.clone());
     let mut was_good = false;
+    let mut again_after = ASK_AGAIN_AFTER;
+    let shown_at = Instant::now() + LIST_WITHIN;
     if upstream.is_modern() {
         let _ = timeout(LISTENED_WITHIN, upstream.listens_before_lists()).await;
     }
@@ -62,33 +66,62 @@ pub(super) async fn learn_lists(
         if upstream.is_closed() {
             return None; // What it could not answer any more says nothing of what it offers.
         }
-        let is_whole = match asked {
-            Ok(is_whole) => is_whole,
+        let asked = match asked {
+            Ok(asked) => asked,
             Err(why) => return Some(Refused { why, was_good }),
         };
         was_good = true;
-        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
-        let known = hub.learn(server, upstream, known);
-        if is_whole {
-            hub.manifests.remember(settings, &known, server.asks()).await;
-            upstream.until_lists_change().await;
-        } else {
-            let _ = timeout(ASK_AGAIN_AFTER, upstream.until_lists_change()).await;
+        // What an earlier daemon remembers is better than nothing, for a while.
+        let is_remembered = asked == Asked::Nothing && server.known.borrow().is_some();
+        if is_remembered && Instant::now() < shown_at {
+            ask_later(upstream, &mut again_after).await;
+            continue;
         }
-        sleep(DEBOUNCE).await;
+        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
+        if let Some(doubles) = known.take_doubles() {
+            tracing::warn!(server = %upstream.key(), "{doubles}");
+            upstream.stray(format!("xy: {doubles}").as_bytes());
+            upstream.tell_strays().await;
+        }
+        let for_all = hub.learn(server, upstream, known);
+        if asked == Asked::All {
+            if let Some(for_all) = for_all {
+                hub.manifests.remember(settings, &for_all, server.asks()).await;
+            }
+            again_after = ASK_AGAIN_AFTER;
+            upstream.until_lists_change().await;
+            sleep(DEBOUNCE).await;
+        } else {
+            ask_later(upstream, &mut again_after).await;
+        }
     }
     None
 }
 
-/// Asks for all lists. One that it does not answer stays what it was; whether all were
-/// answered. `Err` if it refuses them all, in a revision that it said it speaks.
+/// Waits before lists that were not answered are asked for again, each time for longer.
+async fn ask_later(upstream: &Upstream, again_after: &mut Duration) {
+    let _ = timeout(*again_after, upstream.until_lists_change()).await; // Either will do.
+    *again_after = (*again_after * 2).min(ASK_AGAIN_AT_MOST);
+    sleep(DEBOUNCE).await;
+}
+
+/// How much of what a server was asked it has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    All,
+    Some,
+    Nothing,
+}
+
+/// Asks for all lists. One that it does not answer stays what it was. `Err` if it refuses them
+/// all, in a revision that it said it speaks.
 async fn ask_all(
     upstream: &Rc<Upstream>,
     introduction: &Introduction,
     lists: &mut Lists,
-) -> Result<bool, String> {
+) -> Result<Asked, String> {
     let abilities = introduction.abilities;
-    let (mut is_whole, mut is_any_good, mut refused) = (true, false, None);
+    let (mut is_whole, mut is_any_answered, mut refused) = (true, false, None);
     for kind in Kind::ALL {
         let has = match kind {
             Kind::Tools => abilities.tools,
@@ -96,14 +129,15 @@ async fn ask_all(
             Kind::Resources | Kind::Templates => abilities.resources,
         };
         if !has {
+            lists.set(kind, Vec::new());
             continue;
         }
         match list(upstream, kind).await {
             Listed::Items(items) => {
-                is_any_good = true;
+                is_any_answered = true;
                 lists.set(kind, items);
             }
-            Listed::Unanswered => (is_any_good, is_whole) = (true, false),
+            Listed::Unanswered => is_whole = false,
             Listed::Refused(why) => {
                 lists.set(kind, Vec::new());
                 refused.get_or_insert_with(|| {
@@ -114,8 +148,10 @@ async fn ask_all(
         }
     }
     match refused {
-        Some(why) if !is_any_good => Err(why),
-        _ => Ok(is_whole),
+        Some(why) if is_whole && !is_any_answered => Err(why),
+        _ if is_whole => Ok(Asked::All),
+        _ if is_any_answered => Ok(Asked::Some),
+        _ => Ok(Asked::Nothing),
     }
 }
 

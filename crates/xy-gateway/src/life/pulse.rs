@@ -22,7 +22,7 @@ pub(super) struct Pulse(Option<JoinHandle<()>>);
 impl Pulse {
     /// Says how it is, in its own time.
     pub(super) fn take(&mut self, of: (&Rc<Hub>, &Rc<Server>, &Rc<Upstream>), checkup: Checkup) {
-        let Checkup { within, reply } = checkup;
+        let Checkup { within, is_in_doubt, reply } = checkup;
         let (hub, server, upstream) = (of.0.clone(), of.1.clone(), of.2.clone());
         let Some(within) = within else {
             let outcome = Outcome::NotMade("it was not asked".to_owned());
@@ -32,7 +32,7 @@ impl Pulse {
         };
         self.end();
         self.0 = Some(tokio::task::spawn_local(async move {
-            let outcome = ask(&upstream, within).await;
+            let outcome = ask(&upstream, within, is_in_doubt).await;
             let idle_for = hub.idle_for(&server, &upstream);
             let _ = reply.send(seen(&upstream, outcome, idle_for));
         }));
@@ -57,8 +57,9 @@ fn seen(upstream: &Upstream, outcome: Outcome, idle_for: Option<Duration>) -> Se
     Seen { outcome, calls, messages, reads, idle_for }
 }
 
-/// Asks the cheapest thing that each server of its era has to answer.
-async fn ask(upstream: &Rc<Upstream>, within: Duration) -> Outcome {
+/// Asks the cheapest thing that each server of its era has to answer. One of which nobody knows
+/// whether it does is asked for a list too, in the second half of the time.
+async fn ask(upstream: &Rc<Upstream>, within: Duration, is_in_doubt: bool) -> Outcome {
     let Some(introduction) = upstream.introduction() else {
         return Outcome::NotMade("it is not spoken with yet".to_owned());
     };
@@ -66,23 +67,62 @@ async fn ask(upstream: &Rc<Upstream>, within: Duration) -> Outcome {
         Era::Legacy => "ping",
         Era::Modern => "server/discover",
     };
-    match upstream.ask(method, None) {
-        Ok(question) => {
-            question.goes_beside();
-            answered(question, method, within).await
-        }
-        Err(fault) => refused(&fault),
-    }
-}
-
-async fn answered(mut question: Question, method: &str, within: Duration) -> Outcome {
-    let answered = timeout(within, question.answered()).await;
+    let mut question = match upstream.ask(method, None) {
+        Ok(question) => question,
+        Err(fault) => return refused(&fault),
+    };
+    question.goes_beside();
+    let half = within / 2;
+    let patience = if is_in_doubt { half } else { within };
+    let first = timeout(patience, question.answered()).await;
+    let outcome = match first {
+        Ok(answer) => Some(came(&answer)),
+        Err(_) if is_in_doubt => ask_other(upstream, &mut question, half).await,
+        Err(_) => None,
+    };
     // There is nothing that it could stop doing.
     question.forget();
-    match answered {
-        Ok(Ok(_)) => Outcome::Answered, // Also if it does not know the method.
-        Ok(Err(fault)) => failed(&fault),
-        Err(_) => Outcome::Failed(format!("`{method}` was not answered within {within:?}")),
+    outcome.unwrap_or_else(|| {
+        Outcome::Failed(format!("`{method}` was not answered within {within:?}"))
+    })
+}
+
+/// Asks for a list, and sees whether that or the first question is answered in this time. `None`
+/// if neither is.
+async fn ask_other(
+    upstream: &Rc<Upstream>,
+    first: &mut Question,
+    within: Duration,
+) -> Option<Outcome> {
+    let Some(method) = upstream.other_question() else {
+        let late = timeout(within, first.answered()).await;
+        return Some(late.map_or(Outcome::Ignored, |answer| came(&answer)));
+    };
+    let mut other = match upstream.ask(method, None) {
+        Ok(other) => other,
+        Err(fault) => return Some(refused(&fault)),
+    };
+    other.goes_beside();
+    let either = async {
+        tokio::select! {
+            biased;
+            answer = first.answered() => came(&answer),
+            answer = other.answered() => match came(&answer) {
+                Outcome::Answered => Outcome::Ignored,
+                trouble => trouble,
+            },
+        }
+    };
+    let outcome = timeout(within, either).await.ok();
+    other.forget();
+    outcome
+}
+
+/// What it means that this came.
+fn came(answer: &Result<Box<str>, CallError>) -> Outcome {
+    match answer {
+        Ok(_) => Outcome::Answered, // Also if it does not know the method.
+        Err(fault) => failed(fault),
     }
 }
 
@@ -97,7 +137,7 @@ fn refused(fault: &CallError) -> Outcome {
 /// What it means that there is no answer as it should be.
 fn failed(fault: &CallError) -> Outcome {
     match fault.kind {
-        ErrorKind::OutcomeUnknown => Outcome::Failed(words(fault)),
+        ErrorKind::OutcomeUnknown | ErrorKind::TransportFailed => Outcome::Failed(words(fault)),
         // Nobody was there; whoever leads its life sees that too.
         ErrorKind::NotRunning => Outcome::NotMade(words(fault)),
         // It refused, or said what is no answer: then it is there.
@@ -128,14 +168,16 @@ mod tests {
     /// More calls than are sent at once over HTTP.
     const MANY: usize = 300;
 
-    /// Takes a request; answers `ping`, if it answers anything, and keeps all else waiting.
-    async fn serve(mut stream: TcpStream, answers: bool) {
+    const ALL_LISTS: &str = r#"{"tools":{},"prompts":{}}"#;
+
+    /// Takes a request; answers this method, and keeps all else waiting.
+    async fn serve(mut stream: TcpStream, answers: &str) {
         let (mut heard, mut part) = (String::new(), [0; 4096]);
         while let Ok(count @ 1..) = stream.read(&mut part).await {
             heard.push_str(&String::from_utf8_lossy(&part[..count]));
             let Some((_, body)) = heard.split_once("\r\n\r\n") else { continue };
             let Ok(asked) = serde_json::from_str::<serde_json::Value>(body) else { continue };
-            if !answers || asked["method"] != "ping" {
+            if asked["method"] != answers {
                 continue;
             }
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, asked["id"]);
@@ -146,9 +188,8 @@ mod tests {
         }
     }
 
-    /// A server over HTTP that answers `ping`, or nothing at all, and has more to do than it is
-    /// sent at once.
-    async fn overwhelmed(answers: bool) -> (Rc<Upstream>, Vec<Question>) {
+    /// A server over HTTP that can do this, and answers one method or none.
+    async fn server(answers: &'static str, capabilities: &str) -> Rc<Upstream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         spawn_local(async move {
@@ -165,23 +206,66 @@ mod tests {
         let (said, _) = mpsc::channel(64);
         let upstream = Upstream::new(key, said, 1, false, web.clone(), hub);
         web.speak_for(&upstream);
-        let hello = r#"{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{}}"#;
-        upstream.resume(Introduction::read(hello).unwrap(), false).await;
+        let hello = format!(
+            r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"serverInfo":{{}}}}"#
+        );
+        upstream.resume(Introduction::read(&hello).unwrap(), false).await;
+        upstream
+    }
+
+    /// The same of one that has more to do than it is sent at once.
+    async fn overwhelmed(answers: &'static str) -> (Rc<Upstream>, Vec<Question>) {
+        let upstream = server(answers, "{}").await;
         let open = (0..MANY).map(|_| upstream.ask("tools/list", None).unwrap()).collect();
         (upstream, open)
     }
 
     #[tokio::test]
+    async fn one_of_which_nobody_knows_whether_it_answers_is_asked_for_a_list_too() {
+        let all = async {
+            let long = Duration::from_mins(1);
+            let short = Duration::from_millis(100);
+            // What it answers and can do, how long it is waited for, and what that means.
+            for (answers, capabilities, within, in_doubt, known) in [
+                ("ping", ALL_LISTS, long, "answered", "answered"),
+                ("tools/list", ALL_LISTS, short, "ignored", "failed"),
+                ("prompts/list", r#"{"prompts":{}}"#, short, "ignored", "failed"),
+                ("resources/list", r#"{"resources":{}}"#, short, "ignored", "failed"),
+                ("", ALL_LISTS, short, "failed", "failed"),
+                // There is nothing else to ask it.
+                ("", "{}", short, "ignored", "failed"),
+            ] {
+                let upstream = server(answers, capabilities).await;
+                for (is_in_doubt, expected) in [(true, in_doubt), (false, known)] {
+                    // Where a list is answered there is time for it, however slow all is.
+                    let is_answered = expected == "ignored" && !answers.is_empty();
+                    let within = if is_answered { Duration::from_secs(4) } else { within };
+                    let came = match ask(&upstream, within, is_in_doubt).await {
+                        Outcome::Answered => "answered",
+                        Outcome::Ignored => "ignored",
+                        Outcome::Failed(_) => "failed",
+                        Outcome::NotMade(_) => "not made",
+                    };
+                    assert_eq!(came, expected, "`{answers}` of {capabilities}, {is_in_doubt}");
+                    assert_eq!(upstream.open_calls(), 0, "nothing is left open");
+                }
+            }
+        };
+        LocalSet::new().run_until(all).await;
+    }
+
+    #[tokio::test]
     async fn one_that_has_as_many_calls_as_are_sent_at_once_is_asked_all_the_same() {
         let all = async {
-            let (upstream, open) = overwhelmed(true).await;
+            let (upstream, open) = overwhelmed("ping").await;
             let long = Duration::from_secs(60);
-            assert_eq!(ask(&upstream, long).await, Outcome::Answered);
+            assert_eq!(ask(&upstream, long, false).await, Outcome::Answered);
             assert!(upstream.open_calls() >= MANY, "and they are still there");
             drop(open);
-            let (upstream, open) = overwhelmed(false).await;
+            let (upstream, open) = overwhelmed("").await;
             let why = "`ping` was not answered within 50ms".to_owned();
-            assert_eq!(ask(&upstream, Duration::from_millis(50)).await, Outcome::Failed(why));
+            let short = Duration::from_millis(50);
+            assert_eq!(ask(&upstream, short, false).await, Outcome::Failed(why));
             drop(open);
         };
         LocalSet::new().run_until(all).await;
@@ -194,6 +278,7 @@ mod tests {
         assert_eq!(refused(&fault(ErrorKind::QueueFull)), Outcome::Failed(why()));
         assert_eq!(refused(&fault(ErrorKind::NotRunning)), Outcome::NotMade(why()));
         assert_eq!(failed(&fault(ErrorKind::OutcomeUnknown)), Outcome::Failed(why()));
+        assert_eq!(failed(&fault(ErrorKind::TransportFailed)), Outcome::Failed(why()));
         assert_eq!(failed(&fault(ErrorKind::NotRunning)), Outcome::NotMade(why()));
         assert_eq!(failed(&fault(ErrorKind::Internal)), Outcome::Answered);
         assert_eq!(failed(&fault(ErrorKind::NotAllowed)), Outcome::Answered);

@@ -35,11 +35,11 @@ pub(crate) async fn when_idle(hub: Rc<Hub>, server: Rc<Server>, upstream: Rc<Ups
 }
 
 /// Lets it go at once if nobody uses it.
-pub(crate) async fn if_idle(hub: &Hub, server: &Server, upstream: &Upstream, rest: Rest) {
+pub(crate) async fn if_idle(hub: &Hub, server: &Rc<Server>, upstream: &Upstream, rest: Rest) {
     let Rest { why, reply } = rest;
-    let rests = hub.rests(server, upstream);
-    let _ = reply.send(rests); // Whoever asked may have left.
-    if rests {
+    let goes = hub.close_if_idle(server, upstream);
+    let _ = reply.send(goes); // Whoever asked may have left.
+    if goes {
         upstream.say(Said::Idle(why)).await;
     }
 }

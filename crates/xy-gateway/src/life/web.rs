@@ -17,10 +17,10 @@ use super::{capabilities, learn_lists, rest};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
-use crate::upstream::Upstream;
 use crate::upstream::greet::{INITIALIZED, Meeting, Note};
 use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::{GOOD_AFTER, TAKEN_WITHIN, Trouble, Web};
+use crate::upstream::{Cause, Upstream};
 
 /// How soon a server that was started here is tried again while it comes up.
 const FIRST_AGAIN: Duration = Duration::from_millis(25);
@@ -35,6 +35,9 @@ const WONDER_AT: u32 = 8;
 
 /// A server here that does not listen for so long will not do so again.
 const DEAF_AFTER: Duration = Duration::from_secs(5);
+
+/// How long calls that are under way may take to be answered by a server that is given up.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often that is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -92,7 +95,7 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
         }
     };
     match reply {
-        None => upstream.close(&why),
+        None => upstream.close(Cause::end(&why)),
         Some(reply) => {
             upstream.tell_strays().await;
             upstream.leave();
@@ -217,6 +220,13 @@ impl Leader {
             match next {
                 Next::Again(wait) => sleep(wait).await,
                 Next::Hopeless(_) if speaks_no_mcp => return, // Its file says as much.
+                Next::Hopeless(why) if is_ready => {
+                    // Each call under way is about to hear the same in words of its own. If it
+                    // was refused, nobody need wonder whether it was done.
+                    self.upstream.begin_anew();
+                    let _ = timeout(ANSWERED_WITHIN, self.web.until_answered()).await;
+                    return self.upstream.say(Said::Hopeless(why)).await;
+                }
                 Next::Unreachable(why) => return self.upstream.say(Said::Unreachable(why)).await,
                 Next::Hopeless(why) => return self.upstream.say(Said::Hopeless(why)).await,
             }
@@ -278,6 +288,7 @@ impl Leader {
         }
         let late = || Trouble::Failing(format!("it was not greeted within {TAKEN_WITHIN:?}"));
         timeout(TAKEN_WITHIN, self.web.all_told()).await.map_err(|_| late())?;
+        self.web.line_up(); // Who calls from now on stands behind those who waited.
         let introduction = self.upstream.open(introduction).await;
         self.web.open();
         Ok(introduction)
@@ -326,7 +337,8 @@ impl Leader {
             Some(ended) = streams.join_next() => {
                 let why = ended.unwrap_or_default();
                 self.upstream.begin_anew();
-                self.upstream.lose_all(&format!("`{}`: {why}", self.server.name));
+                let why = format!("`{}`: {why}", self.server.name);
+                self.upstream.lose_all(Cause::breach(&why));
                 return Trouble::Forgotten;
             }
         }

@@ -222,7 +222,7 @@ async fn whoever_waits_to_hear_of_a_server_that_ends_is_told() {
         let (play, keeping) = modern("{}").await;
         let heard = play.wish(&["a:1"]);
         later(Duration::ZERO).await;
-        play.upstream.close("`s` has ended");
+        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
         later(Duration::ZERO).await;
         assert!(heard.await.unwrap().is_err());
         keeping.abort();

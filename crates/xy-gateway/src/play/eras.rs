@@ -6,10 +6,12 @@ use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
 mod holds;
+mod modern_servers;
 mod questions;
 mod rounds;
 mod tasks;
 mod units;
+mod waiting;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
@@ -55,6 +57,7 @@ impl Play {
         play.server.add(&play.upstream);
         play.upstream.resume(legacy(), false).await;
         play.hub.opened(&play.upstream);
+        play.upstream.holds_off_no_more();
         (play, Visitor { conversation, heard })
     }
 
@@ -102,6 +105,13 @@ impl Visitor {
 
 fn answers(state: &Value, answers: &Value) -> Value {
     json!({ "requestState": state, "inputResponses": answers })
+}
+
+/// A modern server wants to know this before it does a call.
+fn want(ours: u64, wanted: &Value, state: &Value) -> Value {
+    let result =
+        json!({ "resultType": "input_required", "inputRequests": wanted, "requestState": state });
+    json!({ "jsonrpc": "2.0", "id": ours, "result": result })
 }
 
 /// Lets what is due happen, and clients hear what they are asked.
@@ -402,97 +412,6 @@ async fn logs_come_to_who_asks_for_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_its_client_keeps_the_turn() {
-    here(async {
-        let play = Play::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
-        let other = play.called_by(2, 9, "other", &json!({}));
-        assert!(play.calls().is_empty());
-        play.called(2, &answers(&state, &json!({ "q1": {} })));
-        play.answer(ours);
-        assert_eq!(play.calls().len(), 1, "now the other's");
-        assert!(other.heard().is_empty());
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_waits_for_its_user_holds_up_nobody_of_the_same_token() {
-    here(async {
-        let play = Play::begin().await;
-        let never = play.called_by(1, 1, "never", &json!({}));
-        play.ask("a", "elicitation/create");
-        play.calls();
-        now().await;
-        never.wanted(); // Its client will not come back for it.
-        later(HOLDS_UP).await;
-        let slow = play.called_by(1, 2, "slow", &json!({}));
-        let asks = play.called_by(1, 3, "asks", &json!({}));
-        let [(slow_call, _)] = play.calls().try_into().unwrap(); // One after another.
-        play.answer(slow_call);
-        assert_eq!(slow.heard()[0]["result"]["ok"], slow_call);
-        let [(asks_call, _)] = play.calls().try_into().unwrap();
-        // What is asked is of the call that the server works on, and all of it at once.
-        play.ask("b", "elicitation/create");
-        play.ask("c", "sampling/createMessage");
-        now().await;
-        let (wanted, state) = asks.wanted();
-        assert_eq!(wanted.len(), 2);
-        play.ask("x", "elicitation/create");
-        let refused = play.answered();
-        assert_eq!(refused.len(), 1, "two calls wait: it is not clear whose this is");
-        let said = json!({ "q1": {}, "q2": {} });
-        let asks = play.called_by(1, 4, "asks", &answers(&state, &said));
-        assert_eq!(play.answered().len(), 2);
-        play.answer(asks_call);
-        assert_eq!(asks.heard()[0]["result"]["ok"], asks_call);
-        // Others do wait, and then they are not passed by for ever.
-        play.called_by(2, 9, "other", &json!({}));
-        assert!(play.calls().is_empty());
-        let mut passed = 0;
-        for id in 10..30 {
-            play.called_by(1, id, "more", &json!({}));
-            for (ours, _) in play.calls() {
-                passed += 1;
-                play.answer(ours);
-            }
-        }
-        assert_eq!(passed, crate::turns::MOST_URGENT);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_was_left_holds_up_no_other_program_of_the_same_token() {
-    here(async {
-        let play = Play::begin().await;
-        let by = |who: u64, id: u64, program: &str| {
-            let about = json!({ modern::CLIENT_INFO: { "name": program, "version": "1" } });
-            let meta = meta(&json!({ "elicitation": {} }), &about);
-            play.once(who, id, "tools/call", &json!({ "name": "s__x", "_meta": meta }))
-        };
-        let left = by(1, 1, "one");
-        play.sent();
-        play.ask("a", "elicitation/create");
-        now().await;
-        left.wanted(); // Nobody comes back for it.
-        later(HOLDS_UP).await;
-        let other = by(1, 2, "two");
-        assert_eq!(play.calls().len(), 1, "it need not wait");
-        play.ask("b", "elicitation/create");
-        now().await;
-        assert_eq!(other.wanted().0.len(), 1, "and is asked what is its own");
-        by(2, 3, "one");
-        assert!(play.calls().is_empty(), "another's token tells nothing of the first");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_asked_in_a_call_that_is_over_is_refused() {
     here(async {
         let play = Play::begin().await;
@@ -606,137 +525,6 @@ async fn what_is_not_of_this_era_does_not_exist_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_server_is_told_with_each_request_who_asks() {
-    here(async {
-        let play = Play::modern().await;
-        let client = play.client(&json!({ "roots": {}, "tasks": {} }));
-        client.ask(&json!(1), "logging/setLevel", &json!({ "level": "error" }));
-        client.heard();
-        client.call("a");
-        let sent = play.sent();
-        let meta = &sent[0]["params"]["_meta"];
-        assert_eq!(meta[modern::VERSION], "2026-07-28");
-        assert_eq!(meta[modern::CAPABILITIES], json!({ "roots": {} }));
-        assert_eq!(
-            (&meta[modern::LOG_LEVEL], &meta["progressToken"]),
-            (&json!("error"), &sent[0]["id"])
-        );
-        play.answer(sent[0]["id"].as_u64().unwrap());
-        assert_eq!(client.heard()[0]["id"], "a");
-    })
-    .await;
-}
-
-/// A modern server wants to know this before it does a call.
-fn want(ours: u64, wanted: &Value, state: &Value) -> Value {
-    let result =
-        json!({ "resultType": "input_required", "inputRequests": wanted, "requestState": state });
-    json!({ "jsonrpc": "2.0", "id": ours, "result": result })
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_modern_server_wants_to_know_is_asked_of_a_legacy_client() {
-    here(async {
-        let play = Play::modern().await;
-        let client = play.client(&json!({ "roots": {}, "elicitation": { "url": {}, "form": {} } }));
-        client.call("a");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        let url = json!({ "mode": "url", "url": "https://x", "message": "go" });
-        let wanted = json!({
-            "one": { "method": "roots/list" },
-            "two": { "method": "elicitation/create", "params": url },
-        });
-        play.say(&want(ours, &wanted, &json!("theirs")));
-        let asked = client.heard();
-        assert_eq!((asked.len(), &asked[0]["method"]), (2, &json!("roots/list")));
-        assert!(asked[1]["params"]["elicitationId"].is_string());
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": { "roots": [] } }));
-        assert!(play.calls().is_empty());
-        let declined = json!({ "code": -1, "message": "no" });
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[1]["id"], "error": declined }));
-        let sent = play.sent();
-        let params = &sent[0]["params"];
-        assert_eq!(params["inputResponses"]["one"], json!({ "roots": [] }));
-        assert_eq!(params["inputResponses"]["two"], json!({ "action": "cancel" }));
-        assert_eq!((&params["requestState"], &params["name"]), (&json!("theirs"), &json!("x")));
-        play.answer(sent[0]["id"].as_u64().unwrap());
-        assert_eq!(client.heard()[0]["id"], "a");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_modern_server_may_want_to_know_more_sixteen_times() {
-    here(async {
-        let play = Play::modern().await;
-        let client = play.client(&json!({}));
-        client.call("a");
-        for _ in 0..=16 {
-            let [(ours, _)] = play.calls().try_into().unwrap();
-            play.say(&want(ours, &json!({}), &json!("again")));
-        }
-        assert!(client.error().contains("16 times"));
-        assert!(play.calls().is_empty());
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_cannot_be_asked_or_answered_is_the_end_of_the_call() {
-    here(async {
-        let play = Play::modern().await;
-        let client = play.client(&json!({ "sampling": {} }));
-        let sampling = json!({ "q": { "method": "sampling/createMessage", "params": {} } });
-        for wanted in [
-            json!({ "q": { "method": "roots/list" } }),
-            json!({ "q": { "method": "tools/call" } }),
-            json!({ "q": { "method": "sampling/createMessage", "params": 7 } }),
-            json!({ "q": 7 }),
-            json!([7]),
-        ] {
-            client.call("a");
-            let [(ours, _)] = play.calls().try_into().unwrap();
-            play.say(&want(ours, &wanted, &json!("s")));
-            assert!(client.error().contains("cannot be asked"));
-        }
-        client.call("b");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.say(&want(ours, &sampling, &json!("s")));
-        let asked = client.heard();
-        let refused = json!({ "code": -1, "message": "the user said no" });
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "error": refused }));
-        assert_eq!(client.error(), "the user said no");
-
-        client.call("c");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.say(&want(ours, &sampling, &json!("s")));
-        let asked = client.heard();
-        client.cancel("c");
-        let taken_back = client.heard();
-        assert_eq!(taken_back[0]["params"]["requestId"], asked[0]["id"]);
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": {} }));
-        assert!(play.calls().is_empty());
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn equals_are_left_alone() {
-    here(async {
-        let play = Play::modern().await;
-        let client =
-            play.called(1, &json!({ "requestState": "theirs", "inputResponses": { "q": 1.50 } }));
-        let sent = play.sent();
-        assert_eq!(sent[0]["params"]["requestState"], "theirs");
-        let ours = sent[0]["id"].as_u64().unwrap();
-        play.say(&want(ours, &json!({ "q": {} }), &json!("next")));
-        assert_eq!(client.wanted().1, "next");
-        assert_eq!(play.hub.parked.len(), 0);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_asked() {
     here(async {
         let play = Play::begin().await;
@@ -765,7 +553,7 @@ async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
     here(async {
         let mut play = Play::begin().await;
         let end = |play: &Play| {
-            play.upstream.close("`s` has ended");
+            play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
             play.hub.over(&play.server, &play.upstream, "`s` has ended");
         };
         let wanted = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
@@ -793,22 +581,6 @@ async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
         let vain = play.once(2, 1, "subscriptions/listen", &params);
         later(11 * SECOND).await;
         assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_questions_of_one_name_are_none() {
-    here(async {
-        let play = Play::modern().await;
-        let client = play.client(&json!({ "roots": {} }));
-        client.call("a");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        let twice = r#"{"k":{"method":"roots/list"},"k":{"method":"roots/list"}}"#;
-        let result = format!(r#"{{"resultType":"input_required","inputRequests":{twice}}}"#);
-        let line = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{result}}}"#);
-        play.upstream.hear(line.as_bytes(), None);
-        assert!(client.error().contains("under one name"));
     })
     .await;
 }

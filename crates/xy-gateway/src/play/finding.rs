@@ -10,10 +10,10 @@ manage #false
 tools "search"
 pin "s__x"
 deny "s__push"
-tool "s__y" { name "why"; description "why it is so" }
+tool "s__y" { name "why"; description "Reasons for all there is" }
 "#;
 
-fn called(visitor: &Visitor, name: &str, arguments: &Value) -> Value {
+pub(super) fn called(visitor: &Visitor, name: &str, arguments: &Value) -> Value {
     let params = json!({ "name": name, "arguments": arguments });
     visitor.ask(&json!("call"), "tools/call", &params);
     let heard = visitor.heard();
@@ -21,7 +21,7 @@ fn called(visitor: &Visitor, name: &str, arguments: &Value) -> Value {
     heard[0]["result"].clone()
 }
 
-fn found(visitor: &Visitor, arguments: &Value) -> Vec<String> {
+pub(super) fn found(visitor: &Visitor, arguments: &Value) -> Vec<String> {
     let result = called(visitor, "search_tools", arguments);
     let tools =
         result["structuredContent"]["tools"].as_array().unwrap_or_else(|| panic!("{result}"));
@@ -58,14 +58,25 @@ async fn nothing_that_is_hidden_is_found_described_or_called() {
         let two = Two::begin().await;
         two.profiles(&[("one", SEARCH)]);
         let one = two.client("one");
-        for query in ["push", "x", "y", "why it is so", "as written", "t__x", "s__push", "", "*"] {
-            for name in found(&one, &json!({ "query": query, "limit": 100 })) {
-                assert!(["s__x", "why"].contains(&name.as_str()), "{query} found {name}");
-            }
+        let table: [(&str, &[&str]); 10] = [
+            ("x", &["s__x"]),
+            ("s__x", &["s__x"]),
+            ("as written", &["s__x"]),
+            ("reasons", &["why"]),
+            ("why", &["why"]),
+            // What is hidden, and what is said otherwise here.
+            ("push", &[]),
+            ("s__push", &[]),
+            ("y", &[]),
+            ("", &[]),
+            ("*", &[]),
+        ];
+        for (query, names) in table {
+            assert_eq!(found(&one, &json!({ "query": query, "limit": 100 })), names, "{query}");
         }
+        assert!(found(&one, &json!({ "query": "t__x" })).iter().all(|it| it == "s__x"));
         assert_eq!(found(&one, &json!({ "query": "x", "server": "t" })), Vec::<String>::new());
-        assert_eq!(found(&one, &json!({ "query": "as written" })).len(), 2);
-        assert_eq!(found(&one, &json!({ "query": "as written", "limit": 1 })).len(), 1);
+        assert_eq!(found(&one, &json!({ "query": "x why", "limit": 1 })).len(), 1);
         for name in
             ["s__push", "s__y", "t__x", "t__push", "add_server", "call_tool", "search_tools"]
         {
@@ -85,13 +96,37 @@ async fn nothing_that_is_hidden_is_found_described_or_called() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tools_of_one_server_are_found_alone() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[("both", "tools \"search\"\nmanage #false\ndeny \"t__push\"")]);
+        let both = two.client("both");
+        let found = |asked: Value| {
+            let mut names = found(&both, &asked);
+            names.sort();
+            names
+        };
+        let all = found(json!({ "query": "as written", "limit": 100 }));
+        assert_eq!(all, ["s__push", "s__x", "s__y", "t__x", "t__y"]);
+        let of_s = found(json!({ "query": "as written", "server": "s", "limit": 100 }));
+        assert_eq!(of_s, ["s__push", "s__x", "s__y"]);
+        let of_t = found(json!({ "query": "as written", "server": "t", "limit": 100 }));
+        assert_eq!(of_t, ["t__x", "t__y"]);
+        let few = found(json!({ "query": "as written", "server": "t", "limit": 1 }));
+        assert!(few.len() == 1 && few[0].starts_with("t__"), "{few:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_found_is_described_as_a_list_would() {
     here(async {
         let two = Two::begin().await;
         two.profiles(&[("one", SEARCH)]);
         let one = two.client("one");
         let result = called(&one, "describe_tool", &json!({ "name": "why" }));
-        let expected = json!({ "name": "why", "inputSchema": {}, "description": "why it is so" });
+        let expected =
+            json!({ "name": "why", "inputSchema": {}, "description": "Reasons for all there is" });
         assert_eq!(result["structuredContent"]["tool"], expected);
         let text: Value =
             serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
@@ -154,6 +189,139 @@ async fn what_servers_offer_now_is_found() {
         let gone = crate::server::Standing::Down("it was stopped".to_owned());
         two.play.hub.stand(&two.play.server, gone);
         assert_eq!(found(&one, &json!({ "query": "harvest" })), Vec::<String>::new());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_is_found_by_the_words_that_its_profile_gives_it_and_by_no_others() {
+    here(async {
+        let two = Two::begin().await;
+        let secretive = r#"
+            tools "search"
+            manage #false
+            servers "s"
+            tool "s__x" { name "harvest_field" }
+            tool "s__y" { description "Sings a song" }
+        "#;
+        two.profiles(&[
+            ("one", secretive),
+            ("plain", "tools \"search\"\nmanage #false\nservers \"s\""),
+        ]);
+        let (one, plain) = (two.client("one"), two.client("plain"));
+        let table: [(&str, &[&str], &[&str]); 6] = [
+            ("harvest", &["harvest_field"], &[]),
+            ("harvest_field", &["harvest_field"], &[]),
+            ("song", &["s__y"], &[]),
+            ("s__y", &["s__y"], &["s__y"]),
+            ("as written", &["harvest_field", "s__push"], &["s__push", "s__x", "s__y"]),
+            ("x", &[], &["s__x"]),
+        ];
+        for (query, by_one, by_plain) in table {
+            let sorted = |client: &Visitor| {
+                let mut names = found(client, &json!({ "query": query }));
+                names.sort();
+                names
+            };
+            assert_eq!(sorted(&one), by_one, "{query}");
+            assert_eq!(sorted(&plain), by_plain, "{query}");
+        }
+        // Other words after a reload are found, and those before it no more.
+        two.profiles(&[(
+            "one",
+            "tools \"search\"\nservers \"s\"\ntool \"s__y\" { description \"Bakes bread\" }",
+        )]);
+        assert_eq!(found(&one, &json!({ "query": "song" })), Vec::<String>::new());
+        assert_eq!(found(&one, &json!({ "query": "harvest" })), Vec::<String>::new());
+        assert_eq!(found(&one, &json!({ "query": "bread" })), ["s__y"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_a_tool_by_the_name_it_has_finds_it_first() {
+    here(async {
+        let two = Two::begin().await;
+        let long = "a_tool_whose_name_is_much_longer_than_any_client_likes_it";
+        let mut lists = crate::catalog::Lists::default();
+        let tool = |name: &str, description: &str| {
+            let tool = json!({ "name": name, "inputSchema": {}, "description": description });
+            crate::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap()
+        };
+        let many = "issue issue create create create an issue: t create issue";
+        lists.set(
+            Kind::Tools,
+            vec![
+                tool("create", many),
+                tool("issue", many),
+                tool("create_issue", ""),
+                tool(long, ""),
+            ],
+        );
+        let known = crate::catalog::Known::new("s", legacy(), lists);
+        two.play.hub.learn(&two.play.server, &two.play.upstream, known);
+        let other = "tool \"t__x\" { name \"issue\" }";
+        two.profiles(&[("all", &format!("tools \"search\"\nmanage #false\n{other}"))]);
+        let all = two.client("all");
+        let shortened = crate::names::outside("s", long);
+        assert_ne!(shortened, format!("s__{long}"), "it is too long");
+        for name in ["s__create_issue", "s__create", "s__issue", "issue", "t__y", &shortened] {
+            for limit in [1, 8] {
+                let names = found(&all, &json!({ "query": name, "limit": limit }));
+                assert_eq!(names.first().map(String::as_str), Some(name), "{names:?}");
+                let again = names.iter().filter(|it| *it == name).count();
+                assert_eq!(again, 1, "{names:?}");
+            }
+        }
+        assert_eq!(
+            found(&all, &json!({ "query": " s__create_issue ", "limit": 1 })),
+            ["s__create_issue"]
+        );
+        let elsewhere = found(&all, &json!({ "query": "s__create_issue", "server": "t" }));
+        assert!(!elsewhere.contains(&"s__create_issue".to_owned()), "{elsewhere:?}");
+        // By what its server calls it, and by its words.
+        assert_eq!(found(&all, &json!({ "query": long, "limit": 1 })), [shortened]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_manage_servers_finds_the_tools_for_it() {
+    here(async {
+        let two = Two::begin().await;
+        two.profiles(&[
+            ("all", "tools \"search\""),
+            ("few", "tools \"search\"\ndeny \"add_*\""),
+            ("none", "tools \"search\"\nmanage #false"),
+        ]);
+        let found = |profile: &str, may_manage: bool, asked: Value| {
+            let view = View::Profile(profile.to_owned());
+            let entry = Entry { view, may_manage, stay: Stay::Long, who: 7, bound: None };
+            let heard = Rc::new(Heard::default());
+            let conversation = two.play.hub.open(entry, heard.clone()).unwrap();
+            let visitor = Visitor { conversation, heard };
+            let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+            visitor.ask(&json!("hello"), "initialize", &params);
+            visitor.heard();
+            found(&visitor, &asked)
+        };
+        let asked = || json!({ "query": "add a server", "limit": 100 });
+        assert_eq!(found("all", true, asked())[0], "add_server");
+        assert_eq!(
+            found("all", true, json!({ "query": "restart_server", "limit": 1 })),
+            ["restart_server"]
+        );
+        let few = found("few", true, asked());
+        assert!(
+            few.contains(&"list_servers".to_owned()) && !few.contains(&"add_server".to_owned())
+        );
+        let is_own = |name: &String| crate::tools::is_own(name);
+        for (profile, may_manage) in [("all", false), ("none", true), ("few", false)] {
+            let names = found(profile, may_manage, asked());
+            assert!(!names.iter().any(is_own), "{profile}: {names:?}");
+        }
+        let of_s = found("all", true, json!({ "query": "add a server", "server": "s" }));
+        assert!(!of_s.iter().any(is_own), "they are of no server: {of_s:?}");
     })
     .await;
 }

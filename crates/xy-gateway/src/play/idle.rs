@@ -40,8 +40,8 @@ impl Control for Holds {
         Box::pin(std::future::pending())
     }
 
-    fn hold(&self, server: &ServerName, client: u64) -> Later<Result<(), CallError>> {
-        assert_eq!((server.as_str(), client), ("s", 0));
+    fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {
+        assert_eq!((server.as_str(), holder), ("s", Holder::Shared));
         *self.asked.lock().unwrap() += 1;
         let refused = self.refuses.lock().unwrap().clone();
         let says = self.says.lock().unwrap().take();
@@ -112,7 +112,7 @@ impl Sleepy {
     /// It is gone.
     fn is_over(&self) {
         self.watching.abort();
-        self.play.upstream.close("`s` exited");
+        self.play.upstream.close(crate::upstream::Cause::end("`s` exited"));
         self.play.hub.over(&self.play.server, &self.play.upstream, "`s` exited");
     }
 
@@ -188,6 +188,26 @@ async fn an_open_call_keeps_it_and_the_time_counts_from_its_end() {
         later(ALMOST).await;
         assert_eq!(one.rests(), None);
         later(Duration::from_millis(1)).await;
+        assert!(one.rests().is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_we_ask_ourselves_keeps_nobody_awake() {
+    here(async {
+        let mut one = Sleepy::begin().await;
+        let asks = || one.play.upstream.ask("ping", None).unwrap();
+        for _ in 0..7 {
+            later(SECOND).await;
+            let question = asks();
+            let id = one.play.sent().pop().unwrap()["id"].as_u64().unwrap();
+            one.play.answer(id);
+            assert!(question.answer().await.is_ok());
+        }
+        let idle_for = one.play.hub.idle_for(&one.play.server, &one.play.upstream);
+        assert_eq!(idle_for, Some(7 * SECOND));
+        later(SECOND).await;
         assert!(one.rests().is_some());
     })
     .await;

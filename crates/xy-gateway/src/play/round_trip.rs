@@ -44,10 +44,15 @@ async fn who_is_silent_may_have_other_calls_to_do() {
     here(async {
         let play = Play::begin().await;
         play.sent();
-        assert_eq!(asked(&play, false, |_| None).await, RoundTrip::Silent { calls: 0 });
+        let silent = |calls| RoundTrip::Silent { calls, has_spoken: false };
+        assert_eq!(asked(&play, false, |_| None).await, silent(0));
         let client = play.client(&json!({}));
         client.call("mine");
-        assert_eq!(asked(&play, false, |_| None).await, RoundTrip::Silent { calls: 1 });
+        assert_eq!(asked(&play, false, |_| None).await, silent(1));
+        let tells = asked(&play, false, |_| {
+            Some(json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }))
+        });
+        assert_eq!(tells.await, RoundTrip::Silent { calls: 1, has_spoken: true });
     })
     .await;
 }
@@ -61,7 +66,7 @@ async fn who_ends_meanwhile_is_not_silent() {
         let asking =
             tokio::task::spawn_local(async move { upstream.round_trip(false, WITHIN).await });
         later(SECOND).await;
-        play.upstream.close("`s` has ended");
+        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
         let RoundTrip::Broken(why) = asking.await.unwrap() else { panic!("it is not broken") };
         assert!(why.contains("`s` has ended"), "{why}");
     })

@@ -12,7 +12,7 @@ use crate::front::Refusal;
 pub(super) struct Two {
     pub(super) play: Play,
     /// It lives as long as this.
-    _other: Rc<Upstream>,
+    other: Rc<Upstream>,
     sent: Rc<Sent>,
 }
 
@@ -50,7 +50,7 @@ impl Two {
         let other = life(&play.hub, &server, said, sent.clone(), false, &abilities()).await;
         play.hub.learn(&play.server, &play.upstream, Known::new("s", abilities(), lists()));
         play.hub.learn(&server, &other, Known::new("t", abilities(), lists()));
-        Self { play, _other: other, sent }
+        Self { play, other, sent }
     }
 
     /// The profiles are these from now on.
@@ -233,6 +233,8 @@ async fn what_is_hidden_is_answered_like_what_is_not_there() {
         two.is_quiet();
         let near = one.refusal("tools/call", &by_name("t__pus"));
         assert!(!near.to_string().contains("push"), "{near}");
+        let near = one.refusal("tools/call", &by_name("x")).to_string();
+        assert!(near.contains("did you mean `s__x`?") && !near.contains("t__"), "{near}");
         let near = one.refusal("tools/call", &by_name("s__xx"));
         assert!(near.to_string().contains("s__x"), "{near}");
         let cursor = one.refusal("tools/list", &json!({ "cursor": "1:s__push" }));
@@ -245,7 +247,7 @@ async fn what_is_hidden_is_answered_like_what_is_not_there() {
 async fn before_a_server_is_known_its_rule_holds_too() {
     here(async {
         let play = Play::begin().await;
-        let two = Two { _other: play.upstream.clone(), sent: Rc::default(), play };
+        let two = Two { other: play.upstream.clone(), sent: Rc::default(), play };
         two.profiles(&[("one", ONLY_S)]);
         let one = two.client("one");
         for name in ["s__push", "s__y"] {
@@ -348,6 +350,131 @@ async fn modern_clients_listen_to_what_they_are_shown() {
         let told = one.heard();
         let accepted = &told[0]["params"]["notifications"]["resourceSubscriptions"];
         assert_eq!(*accepted, json!(["xy://s/file:///a/1"]), "{told:?}");
+    })
+    .await;
+}
+
+/// What a server of this name says of itself, and how to use it.
+fn saying(words: &str) -> Introduction {
+    let said = json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": { "tools": {} },
+        "serverInfo": { "name": "old" },
+        "instructions": words,
+    });
+    Introduction::read(&said.to_string()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_to_use_servers_is_told_in_the_order_of_the_profile_and_not_of_hidden_ones() {
+    here(async {
+        let two = Two::begin().await;
+        let hub = &two.play.hub;
+        let mut third = settings(CallRules::default());
+        third.name = ServerName::new("u").unwrap();
+        let third = hub.server_of(&Arc::new(third));
+        let (said, _) = mpsc::channel(64);
+        let long = "word ".repeat(1000);
+        let words = [("s", "use me so"), ("t", long.as_str()), ("u", "secret of u")];
+        let third_life =
+            life(hub, &third, said, Rc::default(), false, &saying("secret of u")).await;
+        let second = hub.server("t").unwrap();
+        let lives =
+            [(&two.play.server, &two.play.upstream), (&second, &two.other), (&third, &third_life)];
+        for ((server, upstream), (name, words)) in lives.into_iter().zip(words) {
+            hub.learn(server, upstream, Known::new(name, saying(words), lists()));
+        }
+        two.profiles(&[
+            ("one", "servers \"t\" \"s\""),
+            ("other", "servers \"u\" \"s\""),
+            ("not", "deny-servers \"u\""),
+        ]);
+        let told = |profile: &str| {
+            let visitor = two.open(View::Profile(profile.to_owned()), None).unwrap();
+            let words = text(&visitor.heard()[0]["result"]["instructions"]);
+            assert!(words.len() <= 2000, "{} bytes", words.len());
+            words
+        };
+        let place = |words: &str, part: &str| words.find(part);
+        let one = told("one");
+        let (first, last) = (place(&one, "\n\nt: word"), place(&one, "\n\ns: use me so"));
+        assert!(first.is_some() && first < last, "{one}");
+        assert!(one.contains("[…]") && !one.contains("secret"), "{one}");
+        let other = told("other");
+        assert!(other.ends_with("\n\nu: secret of u\n\ns: use me so"), "{other}");
+        assert!(!other.contains("word"), "{other}");
+        let not = told("not");
+        let (first, last) = (place(&not, "\n\ns: use me so"), place(&not, "\n\nt: word"));
+        assert!(first.is_some() && first < last && !not.contains("secret"), "{not}");
+        let all = told("default");
+        let places = ["\n\ns: ", "\n\nt: ", "\n\nu: secret of u"].map(|it| place(&all, it));
+        assert!(places[0].is_some() && places.is_sorted(), "{all}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_was_shortened_reaches_its_tool() {
+    here(async {
+        let two = Two::begin().await;
+        let inside = [
+            "a_tool_with_a_name_that_is_much_too_long_for_it_1",
+            "a_tool_with_a_name_that_is_much_too_long_for_it_2",
+        ];
+        let mut lists = lists();
+        let tool = |name: &str| json!({ "name": name, "inputSchema": {} }).to_string();
+        let items = inside.iter().map(|name| Item::read(Kind::Tools, &tool(name)).unwrap());
+        lists.set(Kind::Tools, items.collect());
+        let known = Known::new("s", abilities(), lists);
+        two.play.hub.learn(&two.play.server, &two.play.upstream, known);
+        let short = "servers \"s\"\nmanage #false\nname-budget 44";
+        let found = format!("{short}\ntools \"search\"");
+        two.profiles(&[("short", short), ("found", &found)]);
+        let (client, finder) = (two.client("short"), two.client("found"));
+        let names = client.names(Kind::Tools);
+        assert_eq!(names.len(), 2);
+        for (name, inside) in names.iter().zip(inside) {
+            assert!(name.len() <= 44 && !name.ends_with(inside), "{name}");
+            client.ask(&json!(name), "tools/call", &json!({ "name": name }));
+            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+            let asked =
+                json!({ "name": "call_tool", "arguments": { "name": name, "arguments": {} } });
+            finder.ask(&json!(name), "tools/call", &asked);
+            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_is_told_to_a_modern_client_that_listens() {
+    here(async {
+        let two = Two::begin().await;
+        let other = ("other", "servers \"t\"");
+        two.profiles(&[("one", ONLY_S), other]);
+        let listening = |profile: &str| {
+            let view = View::Profile(profile.to_owned());
+            let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
+            let heard = Rc::new(Heard::default());
+            let conversation = two.play.hub.open(entry, heard.clone()).unwrap();
+            let visitor = Visitor { conversation, heard };
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            let wanted = json!({ "toolsListChanged": true });
+            let params = json!({ "notifications": wanted, "_meta": meta });
+            visitor.ask(&json!("l"), "subscriptions/listen", &params);
+            visitor
+        };
+        let (one, unchanged) = (listening("one"), listening("other"));
+        later(SECOND).await;
+        assert_eq!(one.changed(), ["notifications/subscriptions/acknowledged"]);
+        unchanged.heard();
+        two.profiles(&[("one", "servers \"s\"\nmanage #false"), other]);
+        later(SECOND).await;
+        assert_eq!(one.changed(), ["notifications/tools/list_changed"]);
+        assert_eq!(unchanged.changed(), Vec::<String>::new());
     })
     .await;
 }

@@ -175,10 +175,54 @@ fn lines_about_nothing_are_known() {
     let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {
         kind == Kind::Tools && tools.iter().any(|(server, name)| fits(server, name))
     };
-    let idle = scope.idle_lines(&["git", "files"], &has);
-    let lines: Vec<u32> = idle.iter().map(|(line, _)| *line).collect();
-    assert_eq!(lines, [1, 2, 3, 6, 8], "{idle:?}");
+    let idle_without = |unknown: &[&str]| {
+        scope.idle_lines(&There { servers: &["git", "files"], unknown, has: &has })
+    };
+    let lines = |idle: &[(u32, String)]| idle.iter().map(|(line, _)| *line).collect::<Vec<_>>();
+    let idle = idle_without(&[]);
+    assert_eq!(lines(&idle), [1, 2, 3, 6, 8], "{idle:?}");
     assert!(idle[1].1.contains("git__stats"), "{idle:?}");
+    // What is not known of one server hides only what may be about it.
+    assert_eq!(lines(&idle_without(&["files"])), [1, 2, 3, 6, 8]);
+    assert_eq!(lines(&idle_without(&["git"])), [1, 3]);
+}
+
+#[test]
+fn a_profile_that_shows_nothing_is_known_although_each_line_is_about_something() {
+    const NOTHING: Option<&str> = Some("shows nothing at all");
+    const NO_TOOL: Option<&str> = Some("shows no tool");
+    // `a` has a tool and a prompt, `b` a tool alone, and of `c` nothing is known yet.
+    let all = [(Kind::Tools, "a", "x"), (Kind::Prompts, "a", "ask"), (Kind::Tools, "b", "x")];
+    let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {
+        all.iter().any(|(its, server, name)| *its == kind && fits(server, name))
+    };
+    let there = There { servers: &["a", "b", "c"], unknown: &["c"], has: &has };
+    let table = [
+        ("", None),
+        ("servers \"a\"", None),
+        ("servers \"a\"\nallow \"b__x\"", NO_TOOL),
+        ("servers \"b\"\nallow \"a__x\"", NOTHING),
+        ("servers \"b\"\nallow \"b__x\"\ndeny \"b__x\"", NOTHING),
+        ("servers \"a\"\nserver \"a\" { tools { allow \"x\"; deny \"x\" } }", NO_TOOL),
+        ("servers \"a\"\nserver \"a\" { tools { deny \"x\" } }", None),
+        ("servers \"b\"\ndeny-servers \"b\"", NOTHING),
+        ("deny-servers \"*\"\nallow \"list_servers\"", None),
+        ("deny-servers \"*\"\nallow \"list_servers\"\nmanage #false", NOTHING),
+        ("servers \"b\" \"c\"\nallow \"c__x\"", None),
+        ("servers \"b\" \"c\"\nallow \"*__x\"\ndeny \"b__x\"", None),
+        ("servers \"a\" \"c\"\nallow \"b__x\"", NO_TOOL),
+        ("servers \"c\"", None),
+    ];
+    for (text, expected) in table {
+        let said = scope(text).emptiness(&there);
+        let is_so = match (said, expected) {
+            (Some(said), Some(expected)) => said.starts_with(expected),
+            (said, expected) => said == expected,
+        };
+        assert!(is_so, "{text}: {said:?}");
+    }
+    let nobody = There { servers: &["a"], unknown: &[], has: &|_, _| false };
+    assert_eq!(scope("servers \"b\"").emptiness(&nobody), None, "there is nothing to show");
 }
 
 proptest! {

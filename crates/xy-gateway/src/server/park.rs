@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -16,10 +17,11 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use super::lot::{Load, Place};
-use super::{ADVICE, Server, Standing};
+use super::{ADVICE, STOPPED, Server, Standing};
 use crate::bridge::rounds::Rounds;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
+use crate::say;
 
 /// What has happened to a call before.
 #[derive(Clone, Default)]
@@ -37,10 +39,19 @@ pub(crate) struct Past {
     pub(crate) was_written: bool,
 }
 
+impl Past {
+    /// Whether it has waited for its server, or is sent again.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waits_since.is_some() || self.was_sent
+    }
+}
+
 /// A call that waits for its server.
 pub(crate) struct Waiting {
     pub(super) ticket: u64,
     pub(crate) client: Rc<Client>,
+    /// The server, by the name that its client used.
+    pub(crate) asked: Rc<Server>,
     pub(super) holder: Holder,
     pub(crate) id: Box<str>,
     pub(crate) text: Box<[u8]>,
@@ -49,7 +60,7 @@ pub(crate) struct Waiting {
     pub(super) is_modern: bool,
     pub(crate) past: Past,
     /// Its room among the calls of all servers, while it waits.
-    place: Option<Place>,
+    place: Option<(Place, Counted)>,
     /// Ends the wait after a while.
     timer: Option<AbortHandle>,
 }
@@ -62,9 +73,27 @@ impl Drop for Waiting {
     }
 }
 
+/// One more that waits under a name, for as long as this is there.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn at(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A call that is to wait.
 pub(crate) struct ToWait {
     pub(crate) client: Rc<Client>,
+    /// The server, by the name that its client used.
+    pub(crate) asked: Rc<Server>,
     pub(crate) holder: Holder,
     pub(crate) id: Box<str>,
     pub(crate) text: Box<[u8]>,
@@ -88,29 +117,44 @@ impl Server {
     /// Has a call wait, for which there is room; where it is meanwhile, and whether it is the
     /// first of its holder.
     pub(crate) fn wait(self: &Rc<Self>, call: ToWait) -> (Open, bool) {
-        let ToWait { client, holder, id, text, stream, is_modern, mut past } = call;
+        let ToWait { client, asked, holder, id, text, stream, is_modern, mut past } = call;
         let (ticket, since) = (self.ticket(&past), past.waits_since.unwrap_or_else(Instant::now));
         (past.ticket, past.waits_since) = (Some(ticket), Some(since));
         let timer = Some(self.set_timer(ticket, self.gives_up_at(&past, since)));
-        let place = Some(self.lot.take(text.len()));
-        let waits =
-            Waiting { ticket, client, holder, id, text, stream, is_modern, past, place, timer };
+        asked.counts.parked.set(asked.counts.parked.get() + 1);
+        let place = Some((self.lot.take(text.len()), Counted::at(&asked.counts.waiting)));
+        let waits = Waiting {
+            ticket,
+            client,
+            asked,
+            holder,
+            id,
+            text,
+            stream,
+            is_modern,
+            past,
+            place,
+            timer,
+        };
         self.waiting_bytes.set(self.waiting_bytes.get() + waits.text.len() as u64);
         let mut waiting = self.waiting.borrow_mut();
         let is_first = !waiting.iter().any(|it| it.holder == holder);
         let position = waiting.partition_point(|it| it.ticket < ticket);
         waiting.insert(position, waits);
         drop(waiting);
-        self.counts.parked.set(self.counts.parked.get() + 1);
-        self.count_waiting();
         (Open::Waiting { server: self.clone(), ticket }, is_first)
     }
 
     /// How long a call waits: for its server, and as long as it may take in all.
     fn gives_up_at(&self, past: &Past, since: Instant) -> Instant {
         let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
-        let queue = since + self.lot.park.queue;
-        all.map_or(queue, |all| all.min(queue))
+        end_of_wait(since + self.lot.park.queue, all).0
+    }
+
+    /// What it means that a call has waited as long as it may.
+    fn kind_of_end(&self, past: &Past, since: Instant) -> ErrorKind {
+        let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
+        end_of_wait(since + self.lot.park.queue, all).1
     }
 
     fn set_timer(self: &Rc<Self>, ticket: u64, at: Instant) -> AbortHandle {
@@ -128,19 +172,22 @@ impl Server {
     fn waited_enough(self: &Rc<Self>, ticket: u64) {
         let Some(waited) = self.take_waiting(ticket) else { return };
         let queue = self.lot.park.queue;
-        let since = waited.past.waits_since.map_or(queue, |since| since.elapsed());
-        let fault = self.too_late(&waited, since.min(queue));
+        let since = waited.past.waits_since.unwrap_or_else(Instant::now);
+        let kind = self.kind_of_end(&waited.past, since);
+        let fault = self.too_late(&waited, kind, since.elapsed().min(queue));
         self.give_up(&waited, &fault);
         self.release(); // Somebody may have waited behind it.
     }
 
     /// A call that waited is not sent, for this reason.
     pub(crate) fn give_up(&self, waited: &Waiting, fault: &CallError) {
-        self.fail(&waited.client, (&waited.id, waited.stream), &waited.past, fault);
+        let fault = say::under(&waited.asked.name, &self.name, fault);
+        let call = (&*waited.id, waited.stream);
+        waited.asked.fail(&waited.client, call, &waited.past, &fault);
     }
 
-    /// The same of any call. Of one that had been written to an earlier life nobody knows
-    /// whether it was done.
+    /// The same of any call that was asked under this name. Of one that had been written to an
+    /// earlier life nobody knows whether it was done.
     pub(crate) fn fail(
         &self,
         client: &Client,
@@ -148,7 +195,7 @@ impl Server {
         past: &Past,
         fault: &CallError,
     ) {
-        let is_unknown = fault.kind == ErrorKind::OutcomeUnknown;
+        let is_unknown = fault.kind.is_outcome_unknown();
         if !is_unknown && !past.was_written {
             return client.failed(id, stream, fault);
         }
@@ -167,7 +214,6 @@ impl Server {
         drop(waiting);
         taken.place = None;
         self.waiting_bytes.set(self.waiting_bytes.get() - taken.text.len() as u64);
-        self.count_waiting();
         Some(taken)
     }
 
@@ -190,7 +236,6 @@ impl Server {
         *self.waiting.borrow_mut() = left;
         let bytes: u64 = taken.iter().map(|it| it.text.len() as u64).sum();
         self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
-        self.count_waiting();
         taken
     }
 
@@ -223,10 +268,20 @@ impl Server {
     }
 
     /// Its settings have changed: who waits for an instance that is not its own any more waits
-    /// for another, or goes to it.
+    /// for another, or goes to it. So does who asked under a name that is another's by now.
     pub(crate) fn find_others(&self) {
-        for waited in self.take_those(|it| it.holder != self.holder(&it.client)) {
+        let is_other =
+            |it: &Waiting| it.holder != self.holder(&it.client) || !self.is_home_of(&it.asked);
+        for waited in self.take_those(is_other) {
             Self::send_again(&waited);
+        }
+    }
+
+    /// Nobody is to be asked under this name: who waits under it is told why.
+    pub(crate) fn give_up_all_as(&self, asked: &Self, why: &str) {
+        let fault = asked.down(why);
+        for waited in self.take_those(|it| std::ptr::eq(Rc::as_ptr(&it.asked), asked)) {
+            waited.asked.fail(&waited.client, (&waited.id, waited.stream), &waited.past, &fault);
         }
     }
 
@@ -254,6 +309,9 @@ impl Server {
         if let Standing::Down(why) = &*self.standing.borrow() {
             return Some(why.clone());
         }
+        if self.is_hidden() {
+            return Some(STOPPED.to_owned());
+        }
         self.down.borrow().get(&holder).cloned()
     }
 
@@ -267,24 +325,27 @@ impl Server {
         self.waiting.borrow().iter().filter(|it| it.holder == holder).count()
     }
 
-    fn count_waiting(&self) {
-        self.counts.waiting.store(self.waiting(), Ordering::Relaxed);
-    }
-
     /// One more call was sent again.
     pub(super) fn count_again(&self) {
         self.counts.again.set(self.counts.again.get() + 1);
     }
 
     /// A call has waited as long as it may: why it was not sent.
-    fn too_late(&self, waited: &Waiting, limit: Duration) -> CallError {
+    fn too_late(&self, waited: &Waiting, kind: ErrorKind, limit: Duration) -> CallError {
         let name = &self.name;
         if self.upstream(waited.holder).is_none() {
             let message = format!("`{name}` did not come up within {limit:?}");
-            let fault = CallError::new(ErrorKind::TimedOut, message);
-            let was_written = waited.past.was_written;
-            let fault = if was_written { fault } else { fault.cause("the call was not sent") };
-            return fault.hint(format!("`xy status {name}` says what it is doing"));
+            let fault = |message| {
+                let fault = CallError::new(kind, message);
+                let was_written = waited.past.was_written;
+                if was_written { fault } else { fault.cause("the call was not sent") }
+            };
+            return match self.progress(waited.holder) {
+                Some(progress) => fault(format!("{message}, as it is still {progress}")).hint(
+                    format!("that goes on: try again later; `xy status {name}` says how far it is"),
+                ),
+                None => fault(message).hint(format!("`xy status {name}` says what it is doing")),
+            };
         }
         let is_shared = waited.holder == Holder::Shared;
         let (with, one, hint) = if is_shared {
@@ -295,11 +356,20 @@ impl Server {
             ("another call", "call", hint.to_owned())
         };
         let message = format!("`{name}` was busy with {with} for {limit:?}");
-        CallError::new(ErrorKind::TimedOut, message)
+        CallError::new(kind, message)
             .cause(format!(
                 "it asks questions, so it serves one {one} at a time; the call was not sent"
             ))
             .hint(hint)
+    }
+}
+
+/// When a wait ends, and what that means: that the park keeps nothing for longer than until
+/// `queue`, or that the call has taken as long as it may `in_all`.
+fn end_of_wait(queue: Instant, in_all: Option<Instant>) -> (Instant, ErrorKind) {
+    match in_all.filter(|in_all| *in_all < queue) {
+        Some(in_all) => (in_all, ErrorKind::TimedOut),
+        None => (queue, ErrorKind::QueueFull),
     }
 }
 

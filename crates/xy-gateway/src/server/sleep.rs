@@ -1,17 +1,18 @@
 //! Which instances of a server sleep, and who needs them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 use xy_config::settings::ServerSettings;
 use xy_supervisor::instance::Holder;
+use xy_supervisor::launch::Progress;
 
 use super::Server;
 
 /// What is known of that.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Sleep {
     /// Those that have to be woken, as far as we have heard.
     away: RefCell<HashSet<Holder>>,
@@ -23,13 +24,35 @@ pub(super) struct Sleep {
     is_needed: Cell<bool>,
     /// The rules it lives by have changed.
     rules: Notify,
+    /// How far each is with what it needs before it can begin.
+    progress: RefCell<HashMap<Holder, Progressing>>,
 }
+
+impl Sleep {
+    /// How many instances sleep, or are being made to come.
+    pub(super) fn count(&self) -> usize {
+        self.away.borrow().len() + self.held.borrow().len()
+    }
+}
+
+/// Says how far an instance is with what it needs before it can begin, while that goes on.
+pub(crate) type Progressing = Box<dyn Fn() -> Option<Progress>>;
 
 impl Server {
     /// These of its instances sleep.
     pub(crate) fn set_away(&self, away: HashSet<Holder>) {
         *self.sleep.away.borrow_mut() = away;
         self.sleep.looks.set(self.sleep.looks.get() + 1);
+    }
+
+    /// These say how far its instances are with what they need.
+    pub(crate) fn set_progress(&self, progress: HashMap<Holder, Progressing>) {
+        *self.sleep.progress.borrow_mut() = progress;
+    }
+
+    /// How far an instance is with what it needs before it can begin, while that goes on.
+    pub(super) fn progress(&self, holder: Holder) -> Option<Progress> {
+        self.sleep.progress.borrow().get(&holder).and_then(|progress| progress())
     }
 
     /// How often it was looked at which of its instances sleep.
@@ -47,8 +70,8 @@ impl Server {
         self.sleep.away.borrow().iter().copied().collect()
     }
 
-    /// Somebody needs the instance that all share.
-    pub(crate) fn is_needed(&self) {
+    /// Somebody needs the instance that all share, from now on until it comes.
+    pub(crate) fn need(&self) {
         self.sleep.is_needed.set(true);
     }
 

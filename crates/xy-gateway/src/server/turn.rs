@@ -18,7 +18,8 @@ use crate::upstream::Upstream;
 impl Server {
     /// Whether it asks its clients questions, which it cannot address while they share it.
     pub(crate) fn asks(&self) -> bool {
-        self.asks.get() && self.settings.borrow().isolation == Isolation::Shared
+        let asks = self.home().map_or_else(|| self.asks.get(), |home| home.asks.get());
+        asks && self.settings.borrow().isolation == Isolation::Shared
     }
 
     /// It has asked something; whether that is new.

@@ -35,7 +35,7 @@ pub(super) fn definition() -> Value {
         "autoRepair": {
             "type": "array",
             "items": { "type": "object", "properties": { "action": { "type": "string" }, "reason": { "type": "string" } }, "required": ["action", "reason"] },
-            "description": "What was repaired and then found well: `worker_restarted`, `folder_created`, `lock_taken`, `socket_created` or `processes_reaped`; with `proven` false: a server that was started again and does not answer, or not yet",
+            "description": "What was repaired and then found well: `worker_restarted`, `folder_created`, `lock_taken`, `socket_created`, `processes_reaped` or `containers_removed`; with `proven` false: a server that was started again and does not answer, or not yet",
         },
         "diagnostics": {
             "type": "object",

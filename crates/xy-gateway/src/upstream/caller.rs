@@ -5,13 +5,16 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 
-use super::Upstream;
+use super::{Stage, Upstream};
 use crate::bridge::Across;
 use crate::bridge::hold::{Came, Hold};
 use crate::client::{Client, Kin};
 use crate::front::StreamNo;
 use crate::modern::Manner;
+use crate::say;
+use crate::server::Server;
 use crate::turns::Unit;
 
 /// Who waits for an answer.
@@ -23,6 +26,8 @@ pub(crate) enum Caller {
     Client {
         /// Which.
         client: Rc<Client>,
+        /// The server, by the name that it used.
+        asked: Rc<Server>,
         /// The client's own id of the request, as it was written.
         id: Box<str>,
         /// Where it came in.
@@ -123,6 +128,21 @@ impl Drop for Question {
     }
 }
 
+impl Upstream {
+    /// The number of the client whose call this is, if it is one that a client waits for.
+    pub(super) fn client_of(&self, ours: u64) -> Option<u64> {
+        match &self.calls.borrow().get(&ours)?.caller {
+            Caller::Client { client, .. } => Some(client.number()),
+            _ => None,
+        }
+    }
+
+    /// Whether it has to be greeted before anything is asked.
+    pub(super) fn is_to_be_greeted(&self) -> bool {
+        matches!(*self.stage.borrow(), Stage::Greeted)
+    }
+}
+
 /// Whose a call is.
 pub(crate) enum Whose {
     /// A client's, which asked it there; our id of it.
@@ -215,8 +235,19 @@ impl Caller {
         }
     }
 
-    /// It gets no answer, for this reason.
-    pub(super) fn fail(self, fault: &CallError) {
+    /// The server, by the name that the client used.
+    pub(super) fn asked(&self) -> Option<&Rc<Server>> {
+        match self {
+            Self::Client { asked, .. } => Some(asked),
+            Self::Parked(hold) => Some(&hold.asked),
+            _ => None,
+        }
+    }
+
+    /// It gets no answer by this server, for this reason.
+    pub(super) fn fail(self, by: &ServerName, fault: &CallError) {
+        let renamed = self.asked().map(|asked| say::under(&asked.name, by, fault));
+        let fault = renamed.as_ref().unwrap_or(fault);
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
             Self::Parked(hold) => hold.came(Came::Fault(fault.clone())),

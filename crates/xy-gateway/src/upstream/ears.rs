@@ -17,6 +17,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
 use super::{Caller, Question, Upstream};
+use crate::census::Census;
 use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
 
@@ -101,6 +102,14 @@ enum Opened {
 impl Ears {
     pub(super) fn count(&self) -> usize {
         self.count.get()
+    }
+
+    /// How much is kept.
+    pub(super) fn count_all(&self, census: &mut Census) {
+        let wanted = self.wanted.borrow();
+        census.add("ears", self.count());
+        census.add("ears_wanted", wanted.uris.len() + wanted.tasks.len());
+        census.add("ears_askers", self.askers.borrow().len());
     }
 
     /// The request that listens.

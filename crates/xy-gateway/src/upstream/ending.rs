@@ -1,9 +1,11 @@
 //! Calls that end otherwise than by an answer: cancelled, failed, lost; and the end of it all.
 
 use std::rc::Rc;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use xy_mcp::edit::Edits;
-use xy_mcp::head::id_in;
+use xy_mcp::head::Head;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::fate::{self, Text};
@@ -12,11 +14,36 @@ use super::wire::MAX_MESSAGE;
 use super::{Call, Caller, Follow, Stage, Upstream};
 use crate::client::Client;
 use crate::front::StreamNo;
-use crate::server::Past;
+use crate::server::{Past, Server};
+
+/// A server whose connections break because it dies is known to be dead by then.
+const DEAD_WITHIN: Duration = Duration::from_secs(2);
+
+/// How it comes that a server does not answer, for people to read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cause<'w> {
+    /// It is there, as far as anybody knows: only the way to it broke.
+    is_breach: bool,
+    words: &'w str,
+}
+
+impl<'w> Cause<'w> {
+    /// It has ended, or is not asked any more.
+    pub(crate) fn end(words: &'w str) -> Self {
+        Self { is_breach: false, words }
+    }
+
+    /// The way to it broke.
+    pub(crate) fn breach(words: &'w str) -> Self {
+        Self { is_breach: true, words }
+    }
+}
 
 /// A client's call that its server does not answer.
 pub(crate) struct Lost {
     pub(crate) client: Rc<Client>,
+    /// The server, by the name that the client used.
+    pub(crate) asked: Rc<Server>,
     /// The client's own id of it.
     pub(crate) id: Box<str>,
     pub(crate) stream: StreamNo,
@@ -37,7 +64,7 @@ impl Lost {
     /// Whoever waits for something else than a client's call comes back.
     fn of(call: Call, stage: fate::Stage) -> Result<Self, Caller> {
         let Call { caller, watch, has_asked, mut past, kept, .. } = call;
-        let Caller::Client { client, id, stream, follow, manner, .. } = caller else {
+        let Caller::Client { client, asked, id, stream, follow, manner, .. } = caller else {
             return Err(caller);
         };
         let is_modern = manner.is_some();
@@ -46,7 +73,19 @@ impl Lost {
         past.was_sent = true;
         let text = if kept.is_some() { Text::Kept } else { Text::NotKept };
         let written = kept.map(Kept::into_text);
-        Ok(Self { client, id, stream, follow, is_modern, stage, has_asked, past, text, written })
+        Ok(Self {
+            client,
+            asked,
+            id,
+            stream,
+            follow,
+            is_modern,
+            stage,
+            has_asked,
+            past,
+            text,
+            written,
+        })
     }
 }
 
@@ -68,7 +107,10 @@ impl Upstream {
     }
 
     pub(super) fn cancel_saying(self: &Rc<Self>, ours: u64, message: &[u8]) {
-        if self.give_up(ours).is_some() {
+        if let Some(caller) = self.give_up(ours) {
+            if !matches!(caller, Caller::Own(_) | Caller::Ears(_)) {
+                self.forget_in_time();
+            }
             self.tell_given_up(ours, message);
             self.call_is_over();
         }
@@ -89,17 +131,22 @@ impl Upstream {
         if let Some(call) = call {
             let message =
                 format!("`{}` answered with something that is no answer", self.key.server);
-            call.caller.fail(&CallError::new(ErrorKind::Internal, message).cause(reason));
+            let fault = CallError::new(ErrorKind::Internal, message).cause(reason);
+            call.caller.fail(&self.key.server, &fault);
             self.call_is_over();
         }
     }
 
     /// A line that is too long for a message, of which this is the beginning; whoever waits
-    /// for it is told.
+    /// for it is told, if it would have been an answer at all.
     pub(super) fn too_long(self: &Rc<Self>, head: &[u8]) {
         let limit = MAX_MESSAGE >> 20;
         self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
-        let named = id_in(head).and_then(|id| id.parse().ok());
+        let head = Head::of(head);
+        if !head.is_answer {
+            return;
+        }
+        let named = head.id.and_then(|id| id.parse().ok());
         // Some servers write the id last; then it is known only if one call is open.
         let calls = self.calls.borrow();
         let can_be = |call: &Call| !matches!(call.caller, Caller::Ears(_));
@@ -165,14 +212,33 @@ impl Upstream {
     pub(super) fn fail(self: &Rc<Self>, ours: u64, fault: &CallError) {
         let call = self.calls.borrow_mut().remove(&ours);
         if let Some(call) = call {
-            call.caller.fail(fault);
+            call.caller.fail(&self.key.server, fault);
             self.call_is_over();
         }
     }
 
-    /// A call gets no answer: `why` says how it came. If `is_final`, nothing else would come of
-    /// sending it again.
+    /// A call gets no answer, as the way to the server broke: `why` says how. If `is_final`,
+    /// nothing else would come of sending it again.
     pub(crate) fn lose(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
+        let is_visitor = |call: &Call| matches!(call.caller, Caller::Visitor(_));
+        let is_asked = self.calls.borrow().get(&ours).is_some_and(is_visitor);
+        if is_asked && stage == fate::Stage::Written && !is_final && self.wire.has_process() {
+            return self.lose_soon(ours, why);
+        }
+        self.lose_now(ours, stage, why, is_final);
+    }
+
+    /// The same, unless the server turns out to have died: that is another answer to a person.
+    fn lose_soon(self: &Rc<Self>, ours: u64, why: &str) {
+        let (upstream, why) = (self.clone(), why.to_owned());
+        tokio::task::spawn_local(async move {
+            sleep(DEAD_WITHIN).await;
+            upstream.lose_now(ours, fate::Stage::Written, &why, false);
+        });
+    }
+
+    fn lose_now(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
+        let why = Cause::breach(why);
         let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
         match Lost::of(call, stage) {
             Ok(mut lost) => {
@@ -181,7 +247,10 @@ impl Upstream {
                 }
                 self.company.lost(self, vec![lost], why);
             }
-            Err(caller) => caller.fail(&self.lost(stage == fate::Stage::Written, why)),
+            Err(caller) => {
+                let fault = self.lost(stage == fate::Stage::Written, why);
+                caller.fail(&self.key.server, &fault);
+            }
         }
         self.call_is_over();
     }
@@ -192,7 +261,7 @@ impl Upstream {
     }
 
     /// All calls get no answer: `why` says how it came.
-    pub(crate) fn lose_all(&self, why: &str) {
+    pub(crate) fn lose_all(&self, why: Cause<'_>) {
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, Call)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(ours, _)| *ours);
@@ -202,7 +271,10 @@ impl Upstream {
             let stage = self.stage_of(call.place, unread_from);
             match Lost::of(call, stage) {
                 Ok(call) => lost.push(call),
-                Err(caller) => caller.fail(&self.lost(stage == fate::Stage::Written, why)),
+                Err(caller) => {
+                    let fault = self.lost(stage == fate::Stage::Written, why);
+                    caller.fail(&self.key.server, &fault);
+                }
             }
         }
         self.company.lost(self, lost, why);
@@ -221,7 +293,7 @@ impl Upstream {
     }
 
     /// From now on nothing can be asked. Answers everyone who waits: `why` says how it came.
-    pub(crate) fn close(&self, why: &str) {
+    pub(crate) fn close(&self, why: Cause<'_>) {
         self.take_no_more();
         self.lose_all(why);
     }
@@ -233,21 +305,28 @@ impl Upstream {
         for Call { caller, .. } in std::mem::take(&mut *self.calls.borrow_mut()).into_values() {
             match caller {
                 Caller::Client { client, id, .. } => client.forget(&id),
-                caller => caller.fail(&self.lost(true, "another daemon took over")),
+                caller => {
+                    let fault = self.lost(true, Cause::end("another daemon took over"));
+                    caller.fail(&self.key.server, &fault);
+                }
             }
         }
         self.wire.hang_up();
     }
 
     /// What is said of a call that gets no answer.
-    pub(crate) fn lost(&self, is_written: bool, why: &str) -> CallError {
-        let server = &self.key.server;
-        if is_written {
-            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {why}"))
+    pub(crate) fn lost(&self, is_written: bool, why: Cause<'_>) -> CallError {
+        let (server, words) = (&self.key.server, why.words);
+        if is_written && why.is_breach {
+            CallError::new(ErrorKind::TransportFailed, format!("outcome unknown: {words}"))
+                .cause(format!("the call was sent to `{server}`, and the way to it broke before its answer"))
+                .hint(format!("find out whether it was done before you repeat it; `xy status {server}` shows how it is"))
+        } else if is_written {
+            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {words}"))
                 .cause(format!("the call was sent to `{server}`, and not answered"))
                 .hint(format!("find out whether it was done before you repeat it; `xy logs {server}` shows what it said last"))
         } else {
-            CallError::new(ErrorKind::NotRunning, format!("not done: {why}"))
+            CallError::new(ErrorKind::NotRunning, format!("not done: {words}"))
                 .cause(format!("the call was not sent to `{server}` yet"))
                 .hint("try again")
         }

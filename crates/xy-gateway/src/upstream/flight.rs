@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Call, Caller, ECHO, Follow, Upstream, Whose};
+use crate::census::Census;
 use crate::client::Client;
 use crate::tasks;
 use crate::turns::Flight;
@@ -169,6 +170,7 @@ impl Upstream {
         let Some((id, _)) = begun else { return };
         let caller = Caller::Nobody { since: Instant::now(), house, follow: Follow::Nothing };
         self.calls.borrow_mut().insert(ours, Call::of(caller, 0));
+        self.forget_in_time();
         let params = if is_modern {
             tasks::params_for_modern(&id)
         } else {
@@ -182,6 +184,50 @@ impl Upstream {
     /// Whether it may still speak to clients of another daemon.
     fn is_strange(&self) -> bool {
         self.strange_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Has what was given up just now forgotten once nothing said can be about it, also if
+    /// nobody says anything any more.
+    pub(super) fn forget_in_time(self: &Rc<Self>) {
+        if self.is_forgetting.replace(true) {
+            return;
+        }
+        let forgetting = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            sleep(ECHO).await;
+            while let Some(upstream) = forgetting.upgrade() {
+                upstream.forget_given_up();
+                let Some(since) = upstream.first_given_up() else {
+                    return upstream.is_forgetting.set(false);
+                };
+                drop(upstream);
+                sleep_until(since + ECHO).await;
+            }
+        });
+    }
+
+    /// When the first was given up of what is not forgotten.
+    fn first_given_up(&self) -> Option<Instant> {
+        let calls = self.calls.borrow();
+        let since = |call: &Call| match &call.caller {
+            Caller::Nobody { since, .. } => Some(*since),
+            _ => None,
+        };
+        calls.values().filter_map(since).min()
+    }
+
+    /// How much is kept for it.
+    pub(crate) fn count(&self, census: &mut Census) {
+        let calls = self.calls.borrow();
+        let given_up = |call: &&Call| matches!(call.caller, Caller::Nobody { .. });
+        let given_up = calls.values().filter(given_up).count();
+        census.add("calls", calls.len() - given_up);
+        census.add("calls_given_up", given_up);
+        census.add("call_copies_bytes", self.kept.get());
+        census.add("instance_users", self.users.borrow().len());
+        census.add("log_bytes", self.strays.borrow().len());
+        census.add("wire", self.wire.kept());
+        self.ears.count_all(census);
     }
 
     /// Forgets calls that were given up so long ago that nothing said now can be about them.

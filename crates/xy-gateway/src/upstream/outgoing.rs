@@ -44,6 +44,11 @@ impl Outgoing {
         begins
     }
 
+    /// How many messages wait, or have not been written whole.
+    pub(super) fn messages(&self) -> usize {
+        self.ends.len()
+    }
+
     /// How many bytes wait.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.head

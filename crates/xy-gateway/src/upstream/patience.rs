@@ -159,6 +159,7 @@ impl Upstream {
 
     fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
         let Some(caller) = self.give_up(ours) else { return };
+        self.forget_in_time();
         if let Caller::Parked(hold) = &caller {
             hold.is_late(fault.clone());
         }
@@ -167,7 +168,7 @@ impl Upstream {
         );
         self.tell_given_up(ours, message.as_bytes());
         if let Caller::Client { client, id, stream, .. } = caller {
-            client.failed(&id, stream, fault);
+            client.failed(&id, stream, fault); // It has the name that was asked.
         }
         self.call_is_over();
     }

@@ -81,6 +81,10 @@ impl Wire for Pipes {
         self.out.borrow().len()
     }
 
+    fn kept(&self) -> usize {
+        self.out.borrow().messages()
+    }
+
     fn close(&self) {
         self.is_closed.set(true);
         if let Some(stdin) = self.stdin.take() {

@@ -8,20 +8,23 @@
 //! One of the revision without sessions is told in the head of each request what that is about
 //! (`heads.rs`). Closing the stream of a call is all it hears when that is given up.
 //!
+//! What has waited goes in the order of its client (`order.rs`).
+//!
 //! A server of the others may forget the session at any time: then it is greeted again, by whoever leads
 //! this life (`life/web.rs`), and calls that it has not taken are sent again, once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Uri};
+use hyper::{Method, Response, Uri};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use xy_config::settings::Endpoint;
@@ -38,11 +41,14 @@ mod few;
 mod heads;
 mod listen;
 mod meaning;
+mod order;
 mod place;
+mod row;
 mod tell;
 
 use fetch::{Ask, Failed, Fetch};
 use heads::Heads;
+use order::Rows;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -98,8 +104,15 @@ pub(crate) struct Web {
     /// How many sessions there have been; calls wait here for the next.
     sessions: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
+    /// A call is over.
+    over: Notify,
     /// Calls of which nobody has taken anything.
     unsent: RefCell<HashSet<u64>>,
+    /// Calls of whose answers nothing was heard.
+    unheard: RefCell<HashSet<u64>>,
+    /// Calls that have waited, which go in their order, and what leads them.
+    rows: Rows,
+    leaders: RefCell<JoinSet<()>>,
     /// Answers to the server's questions that are on their way.
     answers: RefCell<JoinSet<()>>,
     /// What wants no answer, and waits for its turn.
@@ -194,7 +207,11 @@ impl Web {
             beside: RefCell::default(),
             sessions: watch::Sender::new(0),
             calls: RefCell::default(),
+            over: Notify::new(),
             unsent: RefCell::default(),
+            unheard: RefCell::default(),
+            rows: Rows::default(),
+            leaders: RefCell::default(),
             answers: RefCell::default(),
             untold: RefCell::default(),
             untold_bytes: Cell::new(0),
@@ -287,10 +304,25 @@ impl Web {
         }
     }
 
+    /// Resolves when everything that was sent has its answer, or is known to get none.
+    pub(crate) async fn until_answered(&self) {
+        let is_answered = || {
+            let unsent = self.unsent.borrow();
+            let is_ear = |call| self.upstream().is_some_and(|it| it.is_ear(call));
+            self.calls.borrow().keys().all(|call| unsent.contains(call) || is_ear(*call))
+        };
+        while !is_answered() {
+            self.over.notified().await;
+        }
+    }
+
     /// A call is over, however it ended.
     fn call_is_over(&self, call: u64) {
+        self.over.notify_one();
         self.calls.borrow_mut().remove(&call);
         self.unsent.borrow_mut().remove(&call);
+        self.unheard.borrow_mut().remove(&call);
+        self.rows.leave(call);
         self.beside.borrow_mut().remove(&call);
         let turn = self.first.borrow_mut().remove(&call);
         if let Some(turn) = turn {
@@ -317,12 +349,30 @@ impl Web {
     }
 
     /// Sends one message.
-    async fn post(&self, message: Bytes) -> Result<hyper::Response<hyper::body::Incoming>, Failed> {
+    async fn post(&self, message: Bytes) -> Result<Response<Incoming>, Failed> {
+        self.fetch.send(self.posted(message)?).await
+    }
+
+    /// The same of a call, of which it is told when it was sent.
+    async fn post_call(&self, call: u64, message: Bytes) -> Result<Response<Incoming>, Failed> {
+        let mut ask = self.posted(message)?;
+        let (sent, is_sent) = oneshot::channel();
+        ask.sent = Some(sent);
+        let mut sending = pin!(self.fetch.send(ask));
+        tokio::select! {
+            biased;
+            response = &mut sending => return response,
+            Ok(()) = is_sent => self.rows.sent(call),
+        }
+        sending.await
+    }
+
+    fn posted(&self, message: Bytes) -> Result<Ask, Failed> {
         let to = self.post_to.borrow().clone();
         let no_place = || Failed::Unconnected("it has not said where it listens".to_owned());
         let mut ask = self.ask(Method::POST, to.ok_or_else(no_place)?, message);
         self.add_heads(&mut ask);
-        self.fetch.send(ask).await
+        Ok(ask)
     }
 
     fn ask(&self, method: Method, to: Uri, body: Bytes) -> Ask {
@@ -343,7 +393,7 @@ impl Web {
                 headers.insert(name, value.clone());
             }
         }
-        Ask { method, to, headers, body }
+        Ask { method, to, headers, body, sent: None }
     }
 
     /// Whether this call begins a session.
@@ -424,6 +474,7 @@ impl Wire for Web {
                 }
             }
             self.unsent.borrow_mut().insert(ours);
+            self.unheard.borrow_mut().insert(ours);
             let body = Body::of(me, message);
             let task = tokio::task::spawn_local(call::run(ours, body));
             self.calls.borrow_mut().insert(ours, task.abort_handle());
@@ -468,6 +519,10 @@ impl Wire for Web {
         false
     }
 
+    fn has_process(&self) -> bool {
+        !self.is_remote
+    }
+
     fn has_heads(&self) -> bool {
         self.is_modern()
     }
@@ -475,6 +530,14 @@ impl Wire for Web {
     fn session(&self) -> Option<String> {
         let session = self.session.borrow();
         session.id.as_ref().and_then(|id| id.to_str().ok()).map(str::to_owned)
+    }
+
+    fn kept(&self) -> usize {
+        let of_calls = self.calls.borrow().len() + self.unsent.borrow().len();
+        let beside = self.beside.borrow().len() + self.first.borrow().len();
+        let answers = self.answers.borrow().len() + self.untold.borrow().len();
+        let in_order = self.unheard.borrow().len() + self.rows.kept();
+        of_calls + beside + answers + in_order + self.turns.borrow().len()
     }
 
     fn close(&self) {
@@ -495,6 +558,10 @@ impl Wire for Web {
         if is_under_way {
             self.beside.borrow_mut().insert(call);
         }
+    }
+
+    fn put_behind(&self, call: u64, client: u64, has_waited: bool) {
+        self.put_in_row(call, client, has_waited);
     }
 
     fn put_first(&self, call: u64) {

@@ -35,12 +35,26 @@ pub(crate) trait Wire {
         false
     }
 
+    /// Whether the server is a process here, whose death is seen otherwise than by its silence.
+    fn has_process(&self) -> bool {
+        false
+    }
+
     /// What is put from now on is sent after the answer to this call, where it would not be by
     /// itself.
     fn put_first(&self, _call: u64) {}
 
+    /// This call of a client, which was put just now, is sent after those of the same client
+    /// that have waited, as it may have itself, where it would not be by itself.
+    fn put_behind(&self, _call: u64, _client: u64, _has_waited: bool) {}
+
     /// This call, which was put just now, is sent however many others are under way.
     fn put_beside(&self, _call: u64) {}
+
+    /// How many things it keeps: messages, and what belongs to calls.
+    fn kept(&self) -> usize {
+        0
+    }
 
     /// What the session is called, if the server has given it a name.
     fn session(&self) -> Option<String> {

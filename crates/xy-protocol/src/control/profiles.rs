@@ -151,6 +151,9 @@ pub struct Explained {
     pub shown: bool,
     /// Whether it stands in their lists: with `tools "search"` most are found instead.
     pub listed: bool,
+    /// The line of the file below by which it is found instead of listed, if that is so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub found_line: Option<u32>,
     /// Why.
     pub why: String,
     /// The file that decided, if one did.

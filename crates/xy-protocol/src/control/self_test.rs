@@ -86,6 +86,9 @@ pub struct SupervisorHealth {
     pub uptime: u64,
     /// What it uses.
     pub memory_usage: MemoryUsage,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What a process uses.
@@ -316,6 +319,7 @@ mod tests {
                     pid: 1,
                     uptime: 2,
                     memory_usage: MemoryUsage { rss: Some(3) },
+                    note: None,
                 },
                 worker: vec![worker],
                 web_server: WebServerHealth {

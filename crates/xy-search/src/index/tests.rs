@@ -66,6 +66,46 @@ fn who_is_asked_for_by_name_stands_first() {
 }
 
 #[test]
+fn a_tool_is_found_by_a_name_that_says_nothing() {
+    let index = index_of(&["a/down: Something", "a/other: Something else", "b/up_to: Anything"]);
+    for name in ["down", "other", "up_to"] {
+        assert!(names(&index, name)[0].ends_with(name), "{name}");
+    }
+}
+
+#[test]
+fn a_verb_is_known_though_its_words_stand_apart() {
+    let index = index_of(&["a/revert: Undoes a change", "a/list: Lists rolls", "b/TurnOff: Off"]);
+    assert_eq!(names(&index, "roll the last release back")[0], "a__revert");
+    assert_eq!(names(&index, "turn the lamp off")[0], "b__TurnOff");
+    assert!(names(&index, "lamp off").is_empty(), "`off` says nothing where it makes no verb");
+}
+
+#[test]
+fn odd_forms_and_spellings_are_the_same_word() {
+    let index = index_of(&["a/send: Sends", "a/color: Colors", "a/person: A person"]);
+    for (query, expected) in [("sent", "a__send"), ("colour", "a__color"), ("people", "a__person")]
+    {
+        assert_eq!(names(&index, query), [expected], "{query}");
+    }
+}
+
+#[test]
+fn a_mistyped_word_may_be_one_that_no_tool_has() {
+    let index = index_of(&["a/forecast: Weather of a place", "a/news: News"]);
+    assert_eq!(names(&index, "umbrela"), ["a__forecast"]);
+    assert_eq!(names(&index, "3pm"), Vec::<String>::new());
+}
+
+#[test]
+fn who_asks_to_see_does_not_get_what_removes_first() {
+    let index = index_of(&["a/delete_event: An event", "a/list_event: An event"]);
+    assert_eq!(names(&index, "event")[0], "a__list_event");
+    assert_eq!(names(&index, "is there an event")[0], "a__list_event");
+    assert_eq!(names(&index, "cancel the event")[0], "a__delete_event");
+}
+
+#[test]
 fn nothing_is_found_where_nothing_fits() {
     let index = index_of(&FEW);
     for query in ["", "  ", "?!", "zebra", "\u{0}", "🦀", "天気"] {
@@ -99,19 +139,19 @@ fn what_goes_is_found_no_more() {
 }
 
 #[test]
-fn a_scope_is_asked_again_only_after_a_change() {
+fn a_rule_is_asked_again_only_after_a_change() {
     let mut index = index_of(&FEW);
     let asked = std::cell::Cell::new(0);
     let accepts = |server: &str, _: &str| {
         asked.set(asked.get() + 1);
         server != "files"
     };
-    let mut scope = Scope::default();
-    assert!(index.search_within(&mut scope, "disk", 5, accepts).is_empty());
-    assert!(index.search_within(&mut scope, "file", 5, accepts).is_empty());
+    let mut visible = Visible::default();
+    assert!(index.search_within(&mut visible, "disk", 5, accepts).is_empty());
+    assert!(index.search_within(&mut visible, "file", 5, accepts).is_empty());
     assert_eq!(asked.get(), 6);
     index.replace_server("disk", &[document("disk", "spin", "Spins a disk")]);
-    assert_eq!(index.search_within(&mut scope, "disk", 5, accepts)[0].name, "disk__spin");
+    assert_eq!(index.search_within(&mut visible, "disk", 5, accepts)[0].name, "disk__spin");
     assert_eq!(asked.get(), 13);
 }
 
@@ -253,4 +293,29 @@ fn json() -> impl Strategy<Value = String> {
             prop::collection::vec(field, 0..6).prop_map(|it| format!("{{{}}}", it.join(","))),
         ]
     })
+}
+
+#[test]
+fn a_word_that_stands_in_one_place_only_is_found_wherever_that_is() {
+    let definition = serde_json::json!({
+        "name": "zebra_one", "title": "Quokka", "description": "Wombat",
+        "inputSchema": { "properties": { "numbat": { "description": "Potoroo" } } },
+    });
+    let mut index = index_of(&FEW);
+    let tool = Document::of("dingo", "dingo__zebra_one", &definition.to_string());
+    assert_eq!(index.replace_server("dingo", &[tool]), 0);
+    let by_annotation = serde_json::json!({ "name": "x", "annotations": { "title": "Bilby" } });
+    let tool = Document::of("other", "other__x", &by_annotation.to_string());
+    assert_eq!(index.replace_server("other", &[tool]), 0);
+    for (place, query) in [
+        ("the name", "zebra"),
+        ("the title", "quokka"),
+        ("the description", "wombat"),
+        ("an argument's name", "numbat"),
+        ("what is said of an argument", "potoroo"),
+        ("the name of the server", "dingo"),
+    ] {
+        assert_eq!(names(&index, query), ["dingo__zebra_one"], "{place}");
+    }
+    assert_eq!(names(&index, "bilby"), ["other__x"], "the title among the annotations");
 }

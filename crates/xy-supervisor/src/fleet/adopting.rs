@@ -31,7 +31,9 @@ impl Owner {
     pub(super) fn adopt(&mut self, adopted: Adopted) {
         let is_welcome = self.is_welcome(&adopted);
         let Adopted { key, note, status, greeted_at, instance, logs } = adopted;
-        let wanted = self.wanted(&key.server);
+        // Another name of the process may want it, which is known once the files are applied.
+        let is_shared = note.settings.share_key.is_some();
+        let wanted = if is_shared { Wanted::Up } else { self.wanted(&key.server) };
         let life = note.life(&status, wanted, greeted_at.into_std());
         let pid = status.exited.is_none().then_some(status.pid);
         let ended_at = status
@@ -44,8 +46,8 @@ impl Owner {
             Wanted::Down => Some(Event::StopRequested),
             Wanted::Up => note.unheard(&status),
         };
-        let answers = note.answers;
-        let before = Before::Living { life, instance, pid, ended_at, unheard, answers };
+        let habit = note.habit();
+        let before = Before::Living { life, instance, pid, ended_at, unheard, habit };
         let handle = self.begin(&key, note.settings.clone(), logs, before);
         if !is_welcome {
             self.leaving.insert(key, handle);

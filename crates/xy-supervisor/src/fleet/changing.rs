@@ -7,6 +7,7 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::owner::Owner;
+use super::sharing::goes_on;
 use super::{
     AddError, AddReply, Applied, EstablishError, MAX_SERVERS, Member, Removed, Roster, settings_of,
 };
@@ -18,24 +19,40 @@ use crate::reload::{ServerMap, diff};
 impl Owner {
     pub(super) async fn apply(&mut self, servers: ServerMap, broken: &Broken) -> Applied {
         let mut roster = Roster::clone(&self.published.borrow());
-        let plan = diff(&settings_of(&roster), &servers);
+        let mut plan = diff(&settings_of(&roster), &servers);
         let mut leaving = Vec::new();
         let mut coming = Vec::new();
         for name in &plan.removed {
             leaving.extend(self.leave(&mut roster, name).await);
         }
-        for settings in plan.added.iter().filter_map(|name| servers.get(name)) {
-            coming.extend(self.join(&mut roster, settings));
-        }
-        for settings in plan.restarted.iter().filter_map(|name| servers.get(name)) {
-            if roster.get(&settings.name).is_some_and(|it| !is_held_alike(it, settings)) {
+        let (updated, mut kept) = (plan.updated.clone(), Vec::new());
+        let mut restarted: Vec<_> =
+            plan.restarted.iter().filter_map(|name| servers.get(name)).collect();
+        // Who owns instances first: others may follow it to another key.
+        restarted.sort_by_key(|it| roster.get(&it.name).is_some_and(|it| it.owner.is_some()));
+        for settings in restarted {
+            let Some(member) = roster.get(&settings.name) else { continue };
+            let is_same = member.settings.kind == settings.kind;
+            if !goes_on(&roster, member, settings) {
                 leaving.extend(self.leave(&mut roster, &settings.name).await);
                 coming.extend(self.join(&mut roster, settings).filter(is_wanted));
+            } else if is_same {
+                reconfigure(&mut roster, settings, &Event::RulesChanged).await;
+                kept.push(settings.name.clone()); // Only its key has changed.
             } else {
                 coming.extend(reconfigure(&mut roster, settings, &Event::ProcessChanged).await);
             }
         }
-        for settings in plan.updated.iter().filter_map(|name| servers.get(name)) {
+        plan.restarted.retain(|name| !kept.contains(name));
+        plan.updated.extend(kept);
+        plan.updated.sort_unstable();
+        coming.extend(self.rehome(&mut roster)); // Who comes may follow one of them.
+        let mut joined = Vec::new();
+        for settings in plan.added.iter().filter_map(|name| servers.get(name)) {
+            joined.extend(self.join(&mut roster, settings));
+        }
+        coming.splice(0..0, joined);
+        for settings in updated.iter().filter_map(|name| servers.get(name)) {
             coming.extend(reconfigure(&mut roster, settings, &Event::RulesChanged).await);
         }
         coming.extend(self.regroup(&mut roster).await);
@@ -149,12 +166,6 @@ impl Owner {
         self.added = added;
         Ok(())
     }
-}
-
-/// Whether the same clients share its instances as before.
-fn is_held_alike(member: &Member, settings: &ServerSettings) -> bool {
-    member.settings.isolation == settings.isolation
-        && member.settings.share_key == settings.share_key
 }
 
 fn is_wanted(instance: &InstanceHandle) -> bool {

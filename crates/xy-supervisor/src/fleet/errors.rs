@@ -13,6 +13,9 @@ pub enum HoldError {
     /// An operator stopped it.
     #[error("it was stopped, and stays so until somebody starts it")]
     Stopped,
+    /// Each client has one of its own.
+    #[error("each client has one of its own, and there is none that all share")]
+    NoneForAll,
     /// Too many clients have one.
     #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, and may have no more")]
     Full,

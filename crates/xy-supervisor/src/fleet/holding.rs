@@ -22,9 +22,10 @@ impl Owner {
             return Err(HoldError::Stopped);
         }
         let settings = member.settings.clone();
-        let holder = match settings.isolation {
-            Isolation::Shared => Holder::Shared,
-            Isolation::Client => key.holder,
+        let holder = match (settings.isolation, key.holder) {
+            (Isolation::Shared, _) => Holder::Shared,
+            (Isolation::Client, Holder::Shared) => return Err(HoldError::NoneForAll),
+            (Isolation::Client, holder) => holder,
         };
         if let Some(instance) = member.instances.get(&holder) {
             let instance = instance.clone();

@@ -152,7 +152,7 @@ impl Owner {
         settings: &Arc<ServerSettings>,
     ) -> InstanceHandle {
         let logs = Arc::new(LogBook::new(History::note(&instance_log(&self.parts.logs_dir, key))));
-        let before = self.predecessor_of(key).map_or(Before::Nothing, Before::Ending);
+        let before = self.predecessor_of(key, settings).map_or(Before::Nothing, Before::Ending);
         let handle = self.begin(key, settings.clone(), logs, before);
         self.member(roster, settings).instances.insert(key.holder, handle.clone());
         handle
@@ -195,9 +195,15 @@ impl Owner {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    fn predecessor_of(&mut self, key: &InstanceKey) -> Option<Predecessor> {
+    fn predecessor_of(
+        &mut self,
+        key: &InstanceKey,
+        settings: &ServerSettings,
+    ) -> Option<Predecessor> {
         let lock = lock_file(&self.parts.locks_dir, key);
-        let removed = self.leaving.remove(key).map(Predecessor::Removed);
+        let of_key = || self.ending_with_key(key, settings.share_key.as_deref()?);
+        let other = if self.leaving.contains_key(key) { None } else { of_key() };
+        let removed = self.leaving.remove(key).or(other).map(Predecessor::Removed);
         removed.or_else(|| is_held(&lock).then_some(Predecessor::Orphan(lock)))
     }
 

@@ -23,13 +23,17 @@ fn answered() -> Observation {
     Observation { outcome: Outcome::Answered, ..failed(NONE) }
 }
 
+fn ignored() -> Observation {
+    Observation { outcome: Outcome::Ignored, ..failed(NONE) }
+}
+
 fn not_made() -> Observation {
     Observation { outcome: Outcome::NotMade("it is not greeted yet".to_owned()), ..failed(NONE) }
 }
 
 /// What the first failure of one that answers says.
 fn says(seen: Observation) -> Verdict {
-    Pulse::new(true).observe(seen, &rules(), false)
+    Pulse::new(Habit::Answers).observe(seen, &rules(), false)
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn no_time_at_all_is_no_use_of_it() {
 
 #[test]
 fn only_a_whole_row_of_failures_is_enough() {
-    let mut pulse = Pulse::new(true);
+    let mut pulse = Pulse::new(Habit::Answers);
     let mut see = |seen| pulse.observe(seen, &rules(), false);
     assert_eq!(see(failed(NONE)), Verdict::Suspect(1));
     assert_eq!(see(failed(NONE)), Verdict::Suspect(2));
@@ -80,18 +84,43 @@ fn a_sleep_of_the_machine_is_no_failure() {
 }
 
 #[test]
-fn one_that_never_answers_is_not_asked_for_long_and_never_blamed() {
-    let mut pulse = Pulse::default();
-    // The first is asked so early that it does not count.
-    for _ in 0..4 {
-        assert!(pulse.is_worth_asking(&rules()));
-        assert_eq!(pulse.observe(failed(NONE), &rules(), false), Verdict::Nothing);
+fn one_that_ignores_it_is_not_asked_for_long_and_never_blamed() {
+    // It answers something else each time, or only when it was asked so early that it does not
+    // count; then it may be silent for as long as it likes.
+    for later in [ignored(), failed(NONE), failed(Evidence { calls: 1, ..NONE })] {
+        let mut pulse = Pulse::default();
+        assert_eq!(pulse.observe(ignored(), &rules(), false), Verdict::Alive);
+        for _ in 0..3 {
+            assert!(pulse.is_worth_asking(&rules()) && !pulse.is_in_doubt(&rules()));
+            let verdict = pulse.observe(later.clone(), &rules(), false);
+            assert!(matches!(verdict, Verdict::Alive | Verdict::Nothing), "{verdict:?}");
+        }
+        assert!(!pulse.is_worth_asking(&rules()));
+        assert_eq!(pulse.afresh().habit(), Habit::Ignores, "in its next life too");
+        // What a file asks for in so many words is what it is judged by.
+        let tcp = HealthRules { probe: HealthProbe::Tcp, ..rules() };
+        assert!(pulse.is_worth_asking(&tcp));
+        assert_eq!(pulse.observe(failed(NONE), &tcp, false), Verdict::Suspect(1));
     }
-    assert!(!pulse.is_worth_asking(&rules()));
-    // What a file asks for in so many words is what it is judged by.
-    let tcp = HealthRules { probe: HealthProbe::Tcp, ..rules() };
-    assert!(pulse.is_worth_asking(&tcp));
-    assert_eq!(pulse.observe(failed(NONE), &tcp, false), Verdict::Suspect(1));
+    // One that has answered once is known to, whatever it ignores later.
+    let mut pulse = Pulse::new(Habit::Ignores);
+    assert_eq!(pulse.observe(answered(), &rules(), false), Verdict::Alive);
+    assert_eq!((pulse.habit(), pulse.is_worth_asking(&rules())), (Habit::Answers, true));
+}
+
+#[test]
+fn one_that_answers_nothing_at_all_hangs_though_it_never_answered_before() {
+    let mut pulse = Pulse::default();
+    let mut see = |seen| pulse.observe(seen, &rules(), false);
+    assert_eq!(see(failed(NONE)), Verdict::Nothing, "so early it may have no time");
+    assert_eq!(see(failed(NONE)), Verdict::Suspect(1));
+    assert_eq!(see(failed(Evidence { has_spoken: true, ..NONE })), Verdict::Alive);
+    assert_eq!(see(failed(Evidence { calls: 1, cpu: BUSY, ..NONE })), Verdict::Alive);
+    assert_eq!(see(failed(NONE)), Verdict::Suspect(1));
+    assert_eq!(see(failed(Evidence { calls: 1, ..NONE })), Verdict::Suspect(2));
+    assert!(matches!(see(failed(NONE)), Verdict::Hung(_)));
+    assert_eq!(pulse.afresh().habit(), Habit::Unknown);
+    assert!(pulse.is_worth_asking(&rules()), "the next life is asked as often as it takes");
 }
 
 #[test]
@@ -108,9 +137,11 @@ fn whether_it_answers_is_found_out_early_and_once() {
     assert!(waits[7..].iter().all(|wait| *wait == interval));
     assert_eq!(pulse.afresh().wait(&rules()), SECOND, "it was never asked");
 
-    let mut ignores = Pulse::default();
-    let _ = ignores.observe(failed(NONE), &rules(), false);
-    assert_eq!((ignores.wait(&rules()), ignores.afresh().wait(&rules())), (interval, interval));
+    for silence in [failed(NONE), ignored()] {
+        let mut ignores = Pulse::default();
+        let _ = ignores.observe(silence, &rules(), false);
+        assert_eq!((ignores.wait(&rules()), ignores.afresh().wait(&rules())), (interval, interval));
+    }
     let mut answers = Pulse::default();
     let _ = answers.observe(answered(), &rules(), false);
     assert_eq!((answers.wait(&rules()), answers.afresh().wait(&rules())), (interval, interval));
@@ -123,23 +154,47 @@ fn whether_it_answers_is_found_out_early_and_once() {
     // One chance more than the early one is left, whatever `failures` says.
     let strict = HealthRules { failures: 1, ..rules() };
     let mut slow = Pulse::default();
-    let _ = slow.observe(failed(NONE), &strict, false);
+    let _ = slow.observe(ignored(), &strict, false);
     assert!(slow.is_worth_asking(&strict));
 }
 
 #[test]
-fn one_elsewhere_is_only_judged_while_nobody_waits_for_it() {
-    let says = |evidence| Pulse::new(true).observe(failed(evidence), &rules(), true);
-    assert_eq!(says(NONE), Verdict::Suspect(1));
-    assert_eq!(says(Evidence { calls: 2, ..NONE }), Verdict::Nothing);
-    assert_eq!(says(Evidence { calls: 2, has_spoken: true, ..NONE }), Verdict::Alive);
+fn one_out_of_sight_is_only_judged_while_nobody_waits_for_it() {
+    let with_calls = Evidence { calls: 2, ..NONE };
+    let table = [
+        ("nobody waits", NONE, Verdict::Suspect(1)),
+        (
+            "its process is busy, but nobody waits",
+            Evidence { cpu: BUSY, ..NONE },
+            Verdict::Suspect(1),
+        ),
+        ("nothing is seen of it in a call", with_calls, Verdict::Nothing),
+        (
+            "its process does nothing in a call",
+            Evidence { cpu: IDLE, ..with_calls },
+            Verdict::Nothing,
+        ),
+        ("it spoke in a call", Evidence { has_spoken: true, ..with_calls }, Verdict::Alive),
+        ("it writes in a call", Evidence { has_written: true, ..with_calls }, Verdict::Alive),
+    ];
+    for (what, evidence, verdict) in table {
+        let says = Pulse::new(Habit::Answers).observe(failed(evidence), &rules(), true);
+        assert_eq!(says, verdict, "{what}");
+    }
+    // What is not judged neither counts nor ends the row.
+    let mut pulse = Pulse::new(Habit::Answers);
+    let mut see = |evidence| pulse.observe(failed(evidence), &rules(), true);
+    assert_eq!(see(NONE), Verdict::Suspect(1));
+    assert_eq!(see(with_calls), Verdict::Nothing);
+    assert_eq!(see(NONE), Verdict::Suspect(2));
+    assert!(matches!(see(NONE), Verdict::Hung(_)));
 }
 
 #[test]
 fn the_reason_can_be_read() {
     let hung = |failures, evidence| {
         let rules = HealthRules { failures, ..rules() };
-        let mut pulse = Pulse::new(true);
+        let mut pulse = Pulse::new(Habit::Answers);
         loop {
             if let Verdict::Hung(why) = pulse.observe(failed(evidence), &rules, false) {
                 return why;
@@ -159,7 +214,9 @@ fn the_reason_can_be_read() {
     let endless = Outcome::Failed("x".repeat(1 << 20));
     let rules = HealthRules { failures: 1, ..rules() };
     let seen = Observation { outcome: endless, ..failed(NONE) };
-    let Verdict::Hung(why) = Pulse::new(true).observe(seen, &rules, false) else { panic!() };
+    let Verdict::Hung(why) = Pulse::new(Habit::Answers).observe(seen, &rules, false) else {
+        panic!()
+    };
     assert!(why.len() < 400);
 }
 
@@ -173,6 +230,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
 fn any_observation() -> impl Strategy<Value = Observation> {
     let outcome = prop_oneof![
         1 => Just(Outcome::Answered),
+        1 => Just(Outcome::Ignored),
         4 => Just(Outcome::Failed("no answer".to_owned())),
         1 => Just(Outcome::NotMade("no way".to_owned())),
     ];
@@ -184,7 +242,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
     })
 }
 
-/// Whether it counts against a server here that answers, by the words of the design.
+/// Whether it counts against a server here, by the words of the design.
 fn counts(seen: &Observation) -> bool {
     let Evidence { calls, has_spoken, has_written, cpu } = seen.evidence;
     let is_alive = has_spoken || calls > 0 && (has_written || cpu == BUSY);
@@ -193,28 +251,35 @@ fn counts(seen: &Observation) -> bool {
 
 proptest! {
     /// Whatever comes, a server is only ended after `failures` probes that count, with none in
-    /// between that was answered, and never if it has not answered once.
+    /// between that was answered, never for the early one, and never if it has answered other
+    /// things and no probe.
     #[test]
     fn nothing_is_ended_without_a_row_of_failures(
         history in proptest::collection::vec(any_observation(), 0..40),
         failures in 1..5_u32,
-        answered_before in any::<bool>(),
+        before in prop_oneof![Just(Habit::Unknown), Just(Habit::Answers), Just(Habit::Ignores)],
     ) {
         let rules = HealthRules { failures, ..HealthRules::default() };
-        let mut pulse = Pulse::new(answered_before);
-        let (mut row, mut answers) = (0, answered_before);
+        let mut pulse = Pulse::new(before);
+        let (mut row, mut habit, mut is_tried) = (0, before, false);
         for seen in history {
-            let against = counts(&seen) && answers;
+            let is_early = habit == Habit::Unknown && !is_tried;
+            let against = counts(&seen) && habit != Habit::Ignores && !is_early;
             let verdict = pulse.observe(seen.clone(), &rules, false);
-            answers |= seen.outcome == Outcome::Answered;
+            is_tried |= !matches!(seen.outcome, Outcome::NotMade(_));
+            habit = match (&seen.outcome, habit) {
+                (Outcome::Answered, _) => Habit::Answers,
+                (Outcome::Ignored, Habit::Unknown) => Habit::Ignores,
+                (_, habit) => habit,
+            };
             row = match &verdict {
                 Verdict::Alive => 0,
                 _ if against => row + 1,
                 _ => row,
             };
             prop_assert_eq!(matches!(verdict, Verdict::Hung(_)), against && row >= failures);
-            prop_assert_eq!(pulse.answers(), answers);
-            if seen.outcome == Outcome::Answered {
+            prop_assert_eq!(pulse.habit(), habit);
+            if matches!(seen.outcome, Outcome::Answered | Outcome::Ignored) {
                 prop_assert_eq!(verdict, Verdict::Alive);
             }
         }

@@ -47,6 +47,7 @@ fn change(server: &str, reason: Reason) -> StateChange {
             to: ServerState::Running,
             reason,
             at: time_of_day(),
+            last_attempt: None,
         },
         pid: Some(7),
         restart_count: 0,

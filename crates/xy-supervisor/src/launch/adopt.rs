@@ -65,7 +65,7 @@ impl Adopted {
     /// The same, with what a CLI of a container engine may leave removed at its end.
     #[must_use]
     pub fn tidied_by(mut self, containers: &ContainerLauncher) -> Self {
-        self.instance = containers.tidied(&self.key, &self.note.settings, self.instance);
+        self.instance = containers.tidied(&self.key, &self.note.settings, None, self.instance);
         self
     }
 
@@ -80,23 +80,39 @@ impl Adopted {
 pub struct Stragglers {
     tries: JoinSet<Option<Adopted>>,
     launcher: Arc<ProcessLauncher>,
+    /// Those that have no shim.
+    containers: JoinSet<Option<Adopted>>,
 }
 
 impl Stragglers {
+    /// The same, with containers whose engines have not answered yet.
+    #[must_use]
+    pub fn and(mut self, containers: JoinSet<Option<Adopted>>) -> Self {
+        self.containers = containers;
+        self
+    }
+
     /// Whether all have answered.
     pub fn is_empty(&self) -> bool {
-        self.tries.is_empty()
+        self.tries.is_empty() && self.containers.is_empty()
     }
 
     /// The next that has answered; `None` when there are no more.
     pub async fn next(&mut self) -> Option<Adopted> {
-        while let Some(tried) = self.tries.join_next().await {
-            match tried.ok().flatten() {
-                Some(adopted) => return Some(adopted),
-                None => self.launcher.sweep().await, // Its shim may have been killed.
+        loop {
+            tokio::select! {
+                Some(tried) = self.tries.join_next() => match tried.ok().flatten() {
+                    Some(adopted) => return Some(adopted),
+                    None => self.launcher.sweep().await, // Its shim may have been killed.
+                },
+                Some(tried) = self.containers.join_next() => {
+                    if let Some(adopted) = tried.ok().flatten() {
+                        return Some(adopted);
+                    }
+                }
+                else => return None,
             }
         }
-        None
     }
 }
 
@@ -171,7 +187,7 @@ impl ProcessLauncher {
             adopted.extend(tried.ok().flatten());
         }
         self.sweep().await;
-        (adopted, Stragglers { tries, launcher: self.clone() })
+        (adopted, Stragglers { tries, launcher: self.clone(), containers: JoinSet::new() })
     }
 
     /// Ends what carries a mark of ours and belongs to no shim that is there.
@@ -187,10 +203,12 @@ impl ProcessLauncher {
         }
     }
 
-    /// The lives that some shim minds; `None` if one of them does not say which it is.
+    /// The lives that some shim minds, or this daemon itself; `None` if one of the shims does not
+    /// say which it is.
     pub(super) fn owned_lives(&self) -> Option<HashSet<String>> {
         let held = held_locks(self.locks_dir()).ok()?;
-        held.iter().map(|(_, lock)| Some(holder(lock)?.life)).collect()
+        let minded = held.iter().map(|(_, lock)| Some(holder(lock)?.life));
+        minded.chain(self.shims().helpers().into_iter().map(Some)).collect()
     }
 
     /// Takes over one server, if it is there.

@@ -1,28 +1,33 @@
 //! Lives that are containers of an engine, Docker or Podman, each with nobody between.
 //!
 //! There is no shim: the engine itself keeps a container going when a daemon is killed, keeps
-//! what it says, and knows how it ended. What only a daemon knows is in a file (`kept.rs`).
+//! what it says, and knows how it ended. What only a daemon knows is in a file (`kept.rs`). Of
+//! Podman, the stream of a stdio server is held by a small process beside (`grip.rs`).
 //! What no engine does is to end a container that no daemon comes back for: that is left to
 //! the next daemon.
 //!
 //! ```text
 //! start ── engine, image (pull), create, attach, start ──► life ─┬─ attach   bytes, both ways
+//!                                                                ├─ stream   one that can be left
+//!                                                                ├─ grip     and who holds it then
 //!                                                                ├─ log      its file, the ring
 //! adopt ── kept, attach, missed ─────────────────────────────────┼─ fate     what became of it
 //!                                                                └─ faults   in words
-//! reconcile ── removes what carries our label and nobody owns
+//! reconcile ── removes what carries our label and nobody owns, at all `engines` ever used
 //! ```
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use cli::is_run_by_cli;
 pub use reconcile::Unowned;
 use tokio::time::Instant;
 
 use super::adopt::home_id;
+use super::orphans::{self, Shims};
+use super::process::ProcessLauncher;
 use super::{Instance, Launch, LaunchOrder};
 use crate::speak::Speak;
 
@@ -31,8 +36,10 @@ mod attach;
 mod cli;
 mod create;
 mod engine;
+mod engines;
 mod fate;
 mod faults;
+mod grip;
 mod kept;
 mod life;
 mod log;
@@ -41,6 +48,10 @@ mod missed;
 mod pull;
 mod reconcile;
 mod start;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod witness;
 
 /// Begins lives that are containers.
 #[derive(Clone)]
@@ -56,15 +67,19 @@ struct Shared {
     kept_dir: PathBuf,
     logs_dir: PathBuf,
     speaker: Arc<dyn Speak>,
+    /// Who knows the children of this daemon: the programs that keep logins are such.
+    shims: Shims,
+    /// The program that becomes a grip; without it a stream ends with its daemon.
+    grip: Option<PathBuf>,
     began_at: Instant,
     owned: reconcile::Owned,
-    engines: reconcile::Engines,
+    engines: engines::Engines,
 }
 
 impl Shared {
     /// What tells one life from all others.
     fn new_life(&self) -> String {
-        format!("{}-{:016x}", self.home, RandomState::new().build_hasher().finish())
+        orphans::new_life(&self.home)
     }
 }
 
@@ -78,18 +93,27 @@ impl fmt::Debug for ContainerLauncher {
 
 impl ContainerLauncher {
     /// What is known of each is kept in `kept_dir`, which also says whose they are; their logs
-    /// are in `logs_dir`. `speaker` speaks with them.
-    pub fn new(kept_dir: PathBuf, logs_dir: PathBuf, speaker: Arc<dyn Speak>) -> Self {
+    /// are in `logs_dir`. `speaker` speaks with them, and `processes` knows whom it must not take
+    /// for an orphan.
+    pub fn new(
+        kept_dir: PathBuf,
+        logs_dir: PathBuf,
+        speaker: Arc<dyn Speak>,
+        processes: &ProcessLauncher,
+    ) -> Self {
         // Whose they are is told by the folder itself, so it has to be there.
         let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept_dir);
+        let engines = engines::Engines::remembered(&kept_dir);
         let shared = Shared {
             home: home_id(&kept_dir),
             kept_dir,
             logs_dir,
             speaker,
+            shims: processes.shims().clone(),
+            grip: Some(processes.program().to_owned()),
             began_at: Instant::now(),
             owned: reconcile::Owned::default(),
-            engines: reconcile::Engines::default(),
+            engines,
         };
         Self { shared: Arc::new(shared) }
     }

@@ -9,13 +9,14 @@ use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
 use xy_shim::wire::{ExitReport, GoneRules, Order, Report, StatusReport};
 
-use self::speaking::{Pipes, Speech, said_in};
+use self::speaking::Pipes;
 use super::adopt::is_of_home;
 use super::fault::explain;
 use super::limits;
 use super::orphans::{Lives, Shims};
 use super::shim_link::{Heard, ShimLink};
 use super::shim_process::ShimProcess;
+use super::speech::{Speech, said_in};
 use super::{Ask, InstanceEnds, LaunchOrder, News, millis};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
@@ -61,6 +62,8 @@ pub(super) struct Driver {
     speaker: Arc<dyn Speak>,
     /// While somebody speaks with it.
     speech: Option<Speech>,
+    /// What is waited for of whoever speaks with it, and until when.
+    patience: Option<(Instant, Due)>,
     /// What its speaker has to say to that of a later daemon.
     speaker_note: String,
     /// The latest note of its task, and when that was left; none before the first of ours.
@@ -123,6 +126,7 @@ impl Driver {
             link,
             speaker,
             speech: None,
+            patience: None,
             speaker_note: String::new(),
             noted: (!order.note.is_empty()).then(|| (order.note.clone(), Instant::now())),
             order,
@@ -236,7 +240,7 @@ impl Driver {
     /// Waits for one thing; every arm is cancel-safe.
     async fn next_turn(&mut self) -> Turn {
         let shim_ends = self.end.as_ref().map(|(_, finish_by)| (*finish_by, Due::ShimGone));
-        let speech_waits = self.speech.as_ref().and_then(|speech| speech.patience);
+        let speech_waits = self.patience.filter(|_| self.speech.is_some());
         let next_due = shim_ends.into_iter().chain(speech_waits).min_by_key(|(at, _)| *at);
         let due = next_due.map_or(Due::ShimGone, |(_, due)| due);
         tokio::select! {

@@ -3,20 +3,22 @@
 //! The kernel kills a server's leader with its shim. Everything else is known by the mark
 //! of that life in its environment, wherever it has gone. Below a shim that we started
 //! ourselves it also falls to us, as the daemon is a child subreaper. A daemon that had no
-//! children when it began has only shims below it, so whatever else is its child is such an
-//! orphan, also if it has cleared its environment; what carries the mark of another life of
-//! ours is left to whoever minds that life. A daemon that began with children, or is the
+//! children when it began has below it only shims and the programs that it asks for logins,
+//! and knows each of them, so whatever else is its child is such an orphan, also if it has
+//! cleared its environment; what carries the mark of another life of ours is left to whoever
+//! minds that life. A daemon that began with children, or is the
 //! first process of a container, gets the orphans of others too: it knows its own by the
 //! mark alone.
 //!
 //! Where there is no subreaper (macOS) nothing falls to us, and the mark is all there is.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -31,9 +33,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// So many looks in a row must find nothing: who forks all the time slips through one.
 const LOOKS: u32 = 4;
 
-/// The shims that are our children: theirs is the only exit status somebody waits for.
+/// The shims that are our children, and the few other programs that we ask something: theirs is
+/// the only exit status somebody waits for.
 #[derive(Debug, Clone)]
 pub(super) struct Shims {
+    /// In the mark of all processes that are ours.
+    home: Arc<str>,
     children: Arc<Mutex<Children>>,
 }
 
@@ -41,9 +46,16 @@ pub(super) struct Shims {
 #[derive(Debug)]
 struct Children {
     shims: HashSet<u32>,
+    /// The marks of those that are no shims: no lock says that somebody minds them.
+    helpers: HashSet<String>,
     /// Nobody else's orphans can fall to us.
     #[cfg(target_os = "linux")]
     are_all_ours: bool,
+}
+
+/// What tells the processes of one life from all others.
+pub(super) fn new_life(home: &str) -> String {
+    format!("{home}-{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// Lives of this home: which of them are over.
@@ -56,13 +68,14 @@ pub(super) trait Lives: Send + Sync + 'static {
 
 impl Shims {
     /// None yet; children that this process has already are somebody else's.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(home: &str) -> Self {
         let children = Children {
             shims: HashSet::new(),
+            helpers: HashSet::new(),
             #[cfg(target_os = "linux")]
             are_all_ours: linux::children().is_empty() && std::process::id() != 1,
         };
-        Self { children: Arc::new(Mutex::new(children)) }
+        Self { home: home.into(), children: Arc::new(Mutex::new(children)) }
     }
 
     fn children(&self) -> MutexGuard<'_, Children> {
@@ -76,6 +89,26 @@ impl Shims {
         let shim = command.spawn()?;
         children.shims.extend(shim.id());
         Ok(shim)
+    }
+
+    /// Starts a program that is asked something, in a group and with a mark of its own: it is no
+    /// orphan either, until it is dropped, and is one if this daemon is killed.
+    pub(super) fn spawn_helper(&self, command: &mut Command) -> io::Result<Helper> {
+        let life = new_life(&self.home);
+        command.process_group(0).kill_on_drop(true).env(marked::MARK, &life);
+        self.children().helpers.insert(life.clone());
+        match self.spawn(command) {
+            Ok(child) => Ok(Helper { pid: child.id(), child, life, shims: self.clone() }),
+            Err(error) => {
+                self.children().helpers.remove(&life);
+                Err(error)
+            }
+        }
+    }
+
+    /// The marks of the programs that are asked something now.
+    pub(super) fn helpers(&self) -> Vec<String> {
+        self.children().helpers.iter().cloned().collect()
     }
 
     /// A shim has been reaped.
@@ -146,6 +179,26 @@ impl Shims {
     }
 }
 
+/// A program that is asked something. Dropping it ends it, with all that is in its group.
+#[derive(Debug)]
+pub(super) struct Helper {
+    pub(super) child: Child,
+    pid: Option<u32>,
+    life: String,
+    shims: Shims,
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // While it has not been reaped its number is its own, and so is that of its group.
+        if let Some(group) = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
+            let _ = kill_process_group(group, Signal::KILL); // It may have ended this instant.
+        }
+        self.shims.forget(self.pid);
+        self.shims.children().helpers.remove(&self.life);
+    }
+}
+
 /// What one look brought.
 #[derive(Debug, Default)]
 struct Seen {
@@ -212,6 +265,39 @@ mod linux {
     pub(super) fn kill(pid: Pid) {
         if let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) {
             let _ = pidfd_send_signal(held, Signal::KILL); // It may have died this instant.
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_is_asked_something_is_no_orphan_until_it_is_dropped() {
+        let shims = Shims::new("home");
+        let mut command = Command::new("sleep");
+        let helper = shims.spawn_helper(command.arg("600").stdin(Stdio::null())).unwrap();
+        let pid = helper.pid.unwrap();
+        assert!(shims.children().shims.contains(&pid));
+        assert!(shims.helpers().contains(&helper.life));
+        // Whoever comes after a killed daemon knows it by its mark.
+        let is_marked = |it: &marked::Marked| it.pid == pid;
+        while cfg!(target_os = "linux")
+            && !marked::processes(|life| life == helper.life).iter().any(is_marked)
+        {
+            sleep(LOOK_AGAIN).await; // It is not itself before its first moment.
+        }
+        drop(helper);
+        assert!(shims.helpers().is_empty() && !shims.children().shims.contains(&pid));
+        let is_running = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.split(") ").last().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+        };
+        while is_running() {
+            sleep(LOOK_AGAIN).await;
         }
     }
 }

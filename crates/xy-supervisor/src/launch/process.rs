@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use super::adopt::home_id;
 use super::driver::{Below, Driver};
 use super::fault::is_transient;
 use super::limits;
-use super::orphans::Shims;
+use super::orphans::{self, Shims};
 use super::shim_link::ShimLink;
 use super::shim_process::ShimProcess;
 use super::{Instance, Launch, LaunchOrder, News, millis};
@@ -80,7 +79,8 @@ impl ProcessLauncher {
         open_files: Option<u64>,
         speaker: Arc<dyn Speak>,
     ) -> Self {
-        let (shims, home) = (Shims::new(), home_id(&locks_dir));
+        let home = home_id(&locks_dir);
+        let shims = Shims::new(&home);
         let memory_kept_by = limits::memory_kept_by();
         Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home, speaker }
     }
@@ -93,13 +93,18 @@ impl ProcessLauncher {
         &self.locks_dir
     }
 
+    /// The file of the program that becomes a shim, or a grip.
+    pub(super) fn program(&self) -> &Path {
+        &self.shim.path
+    }
+
     pub(super) fn shims(&self) -> &Shims {
         &self.shims
     }
 
     /// What tells the processes of one life from all others.
     fn new_life(&self) -> String {
-        format!("{}-{:016x}", self.home, RandomState::new().build_hasher().finish())
+        orphans::new_life(&self.home)
     }
 
     /// Where the shim of a life listens: a short name, as such paths may not be long.

@@ -265,17 +265,17 @@ impl ShimLink {
 }
 
 #[cfg(target_os = "linux")]
-fn receive_flags() -> RecvFlags {
+pub(super) fn receive_flags() -> RecvFlags {
     RecvFlags::CMSG_CLOEXEC
 }
 
 #[cfg(not(target_os = "linux"))]
-fn receive_flags() -> RecvFlags {
+pub(super) fn receive_flags() -> RecvFlags {
     RecvFlags::empty() // There is no such flag; each descriptor is marked when it is taken.
 }
 
 /// A descriptor that no shim shall inherit: it would keep a server's stdin open.
-fn private(fd: OwnedFd) -> OwnedFd {
+pub(super) fn private(fd: OwnedFd) -> OwnedFd {
     // It can only fail for a descriptor that is not open.
     let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
     fd

@@ -47,9 +47,9 @@ impl ShimProcess {
     }
 }
 
-/// Reaps an adopted shim that has ended, if it is a child of ours: a daemon that handed over
+/// Reaps an adopted shim or grip that has ended, if it is a child of ours: a daemon that handed over
 /// to nobody goes on with its own. Of others there is nothing to be reaped.
-async fn until_reaped(pid: u32) {
+pub(super) async fn until_reaped(pid: u32) {
     let Some(pid) = pid.try_into().ok().and_then(Pid::from_raw) else { return };
     let if_dead = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     while matches!(waitid(WaitId::Pid(pid), if_dead), Ok(None)) {

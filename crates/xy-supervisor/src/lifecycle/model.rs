@@ -44,6 +44,8 @@ enum Fact {
     LaunchedAsAsked,
     /// A life began because the one before had failed.
     LaunchedAgain,
+    /// A life began because somebody found the one before broken.
+    LaunchedInRepair,
     /// A life began because one that lives somewhere else could not be reached.
     TriedAgain,
     BecameReady,
@@ -156,14 +158,62 @@ impl Book {
         let Some(begun) = life.iter().position(|entry| entry.fact.begins_the_end()) else {
             return false; // It ended by itself.
         };
-        let asked_for = |entry: &Entry| {
-            matches!(entry.fact, Fact::StartAsked | Fact::RestartAsked | Fact::NewProcess)
-        };
-        !life[begun].fact.is_a_fault() || life[begun..].iter().any(asked_for)
+        let is_wish = |entry: &Entry| entry.fact.is_wish();
+        !life[begun].fact.is_a_fault() || life[begun..].iter().any(is_wish)
     }
 
     fn launch_of(&self, end: usize) -> usize {
         self.entries[..end].iter().rposition(|entry| entry.fact.is_launch()).unwrap()
+    }
+
+    /// Whether the life that ended at `end` was ended to repair it, and nobody has wanted
+    /// anything else since.
+    fn is_repaired(&self, end: usize) -> bool {
+        let life = &self.entries[self.launch_of(end)..end];
+        let begun = life.iter().position(|entry| entry.fact.begins_the_end());
+        let is_wish = |entry: &Entry| entry.fact.is_wish();
+        begun.is_some_and(|begun| {
+            life[begun].fact == Fact::RepairAsked && !life[begun..].iter().any(is_wish)
+        })
+    }
+
+    /// Whether an end counts: it is a failure, and its rules want another life after it.
+    fn counts(&self, end: usize) -> bool {
+        let Entry { rules, fact, .. } = &self.entries[end];
+        let life = &self.entries[self.launch_of(end)..end];
+        let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
+        let is_final =
+            matches!(fact, Fact::Ended(Ending::Hopeless | Ending::NeverLaunchable)) && was_fit;
+        let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
+        let is_wanted = self.is_remote
+            || match rules.restart.policy {
+                RestartPolicy::Always => true,
+                RestartPolicy::OnFailure => !is_clean,
+                RestartPolicy::Never => false,
+            };
+        !is_final && is_wanted && !self.is_repaired(end)
+    }
+
+    /// Whether a life had been ready for long enough when it ended, or began to.
+    fn is_proof(&self, index: usize) -> bool {
+        let life = &self.entries[self.launch_of(index)..index];
+        let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
+        let was_up = |at: &Entry| {
+            let uptime = ready.map(|ready| at.at - ready.at);
+            uptime.is_some_and(|uptime| uptime >= at.rules.restart.reset_after)
+        };
+        let end = &self.entries[index];
+        let needs_none = end.rules.restart.reset_after.is_zero();
+        let ends_it = |entry: &&Entry| match entry.fact {
+            Fact::Hung | Fact::RepairAsked => true,
+            Fact::Unfit => !self.is_remote,
+            _ => false,
+        };
+        match life.iter().find(ends_it) {
+            // From then on it was not up any more, if it ever was.
+            Some(begun) => was_up(begun) || self.counts(index) && needs_none,
+            None => self.counts(index) && (was_up(end) || needs_none),
+        }
     }
 
     /// What an end means that nobody asked for.
@@ -214,24 +264,12 @@ impl Book {
     /// When one that lives somewhere else is tried again: after delays that grow with each
     /// silence since somebody wanted it, or since it had been there for a while.
     fn next_try(&self, end: usize) -> Must {
-        let proved = |&index: &usize| {
-            let life = &self.entries[self.launch_of(index)..index];
-            let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
-            let uptime = |end: &Entry| ready.map_or(Duration::ZERO, |ready| end.at - ready.at);
-            let is_enough = |uptime, end: &Entry| uptime >= end.rules.restart.reset_after;
-            let end = &self.entries[index];
-            match life.iter().find(|entry| entry.fact == Fact::Hung) {
-                None => is_enough(uptime(end), end),
-                // From then on it was not there any more.
-                Some(hung) => is_enough(uptime(hung), hung) || is_enough(Duration::ZERO, end),
-            }
-        };
-        let silences = self.failures(end);
-        let since = silences.iter().rposition(proved).unwrap_or(0);
+        let since = self.last_proof(end);
+        let silences = self.failures(end).into_iter().filter(|&index| index >= since).count();
         let restart = &self.entries[end].rules.restart;
         let least_ever = Duration::from_millis(100);
         let first = restart.backoff_initial.max(least_ever);
-        let row = silences.len() - 1 - since;
+        let row = silences - 1;
         let most = restart.backoff_max;
         let delay = (0..row).fold(first, |delay, _| (delay * 2).min(most)).min(most);
         let longest = if restart.jitter { (delay + delay / 4).min(most) } else { delay };
@@ -239,10 +277,20 @@ impl Book {
         Must::Wait { least: at + delay.max(least_ever), most: at + longest.max(least_ever) }
     }
 
-    /// All ends up to `end` since somebody last wanted a life, none of which was asked for.
+    /// All ends up to `end` since somebody last wanted a life that count.
     fn failures(&self, end: usize) -> Vec<usize> {
+        self.ends(end).into_iter().filter(|&index| self.counts(index)).collect()
+    }
+
+    fn ends(&self, end: usize) -> Vec<usize> {
         let since = self.last_wish(end);
         (since..=end).filter(|&index| self.entries[index].fact.is_end()).collect()
+    }
+
+    /// Since when rows count: the last life that was ready for long enough, or the last wish.
+    fn last_proof(&self, end: usize) -> usize {
+        let proof = self.ends(end).into_iter().rfind(|&index| self.is_proof(index));
+        proof.unwrap_or_else(|| self.last_wish(end))
     }
 
     /// Where the last life began that somebody wanted.
@@ -270,34 +318,18 @@ impl Book {
 
     /// Automatic restarts up to `end` since a life was ready for long enough.
     fn restarts_in_a_row(&self, end: usize) -> usize {
-        let proved = |&index: &usize| {
-            let life = &self.entries[self.launch_of(index)..index];
-            let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
-            let uptime = |end: &Entry| ready.map_or(Duration::ZERO, |ready| end.at - ready.at);
-            let is_enough = |uptime, end: &Entry| uptime >= end.rules.restart.reset_after;
-            let end = &self.entries[index];
-            match life.iter().find(|entry| matches!(entry.fact, Fact::Unfit | Fact::Hung)) {
-                None => is_enough(uptime(end), end),
-                // From then on it was not up any more, if it ever was.
-                Some(unfit) => {
-                    ready.is_some() && is_enough(uptime(unfit), unfit)
-                        || is_enough(Duration::ZERO, end)
-                }
-            }
-        };
-        let last_proof = self.failures(end).into_iter().rfind(proved);
-        let since = last_proof.unwrap_or_else(|| self.last_wish(end));
-        self.entries[since..end].iter().filter(|entry| entry.fact == Fact::LaunchedAgain).count()
+        let since = self.last_proof(end);
+        self.entries[since..end].iter().filter(|entry| entry.fact.is_restart()).count()
     }
 
     fn restart_count(&self) -> usize {
         let since = self.facts().collect::<Vec<_>>();
         let wish = since.iter().rposition(|fact| *fact == Fact::LaunchedAsAsked).unwrap_or(0);
-        since[wish..].iter().filter(|fact| **fact == Fact::LaunchedAgain).count()
+        since[wish..].iter().filter(|fact| fact.is_restart()).count()
     }
 
     fn restarts_total(&self) -> usize {
-        self.facts().filter(|fact| *fact == Fact::LaunchedAgain).count()
+        self.facts().filter(|fact| fact.is_restart()).count()
     }
 
     /// Writes down an event and what follows from it; answers what must be done.
@@ -353,7 +385,12 @@ impl Book {
         };
         self.entries.push(entry(fact));
         if self.is_launch_due(fact, &before) {
-            self.entries.push(entry(Fact::LaunchedAsAsked));
+            let is_repair = match fact {
+                Fact::Ended(_) => self.is_repaired(self.entries.len() - 1),
+                fact => fact == Fact::RepairAsked,
+            };
+            let launched = if is_repair { Fact::LaunchedInRepair } else { Fact::LaunchedAsAsked };
+            self.entries.push(entry(launched));
         }
         let was_ending = matches!(before, Must::BeEnding { .. });
         match self.entries.last().unwrap().fact {
@@ -383,7 +420,17 @@ impl Book {
 
 impl Fact {
     fn is_launch(self) -> bool {
-        matches!(self, Self::LaunchedAsAsked | Self::LaunchedAgain | Self::TriedAgain)
+        self.is_restart() || matches!(self, Self::LaunchedAsAsked | Self::TriedAgain)
+    }
+
+    /// Whether a life began that nobody wished for.
+    fn is_restart(self) -> bool {
+        matches!(self, Self::LaunchedAgain | Self::LaunchedInRepair)
+    }
+
+    /// Whether somebody wants another life.
+    fn is_wish(self) -> bool {
+        matches!(self, Self::StartAsked | Self::RestartAsked | Self::NewProcess)
     }
 
     fn is_end(self) -> bool {

@@ -12,6 +12,7 @@ use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
 use super::{AfterStop, Event, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
+use crate::health::Habit;
 use crate::launch::millis;
 
 const FORMAT: u32 = 1;
@@ -39,7 +40,10 @@ pub(crate) struct Note {
     unfit: Option<String>,
     /// Whether it is known to answer probes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) answers: bool,
+    answers: bool,
+    /// Whether it is known to ignore them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    ignores: bool,
     /// What whoever spoke with it left for whoever does next.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) speaker: String,
@@ -108,14 +112,24 @@ impl Note {
                 _ => None,
             },
             answers: false,
+            ignores: false,
             speaker: String::new(),
             older_by_ms: 0,
         }
     }
 
-    /// The same of one that is known to answer probes, or is not.
-    pub(crate) fn of_one_that(self, answers: bool) -> Self {
-        Self { answers, ..self }
+    /// The same of one that takes to being probed like this.
+    pub(crate) fn of_one_with(self, habit: Habit) -> Self {
+        Self { answers: habit == Habit::Answers, ignores: habit == Habit::Ignores, ..self }
+    }
+
+    /// How it took to being probed.
+    pub(crate) fn habit(&self) -> Habit {
+        match (self.answers, self.ignores) {
+            (true, _) => Habit::Answers,
+            (false, true) => Habit::Ignores,
+            (false, false) => Habit::Unknown,
+        }
     }
 
     /// As bytes; empty, which is no note, if a shim would not keep it.
@@ -396,7 +410,7 @@ mod tests {
         let ours = xy_config::settings::Rules::default();
         assert_eq!(note.settings.rules.health, ours.health);
         assert_eq!(note.settings.rules.ready.timeout, ours.ready.timeout);
-        assert!(!note.answers);
+        assert_eq!(note.habit(), Habit::Unknown);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use super::*;
 
@@ -31,13 +32,54 @@ async fn get(says: &'static [u8]) -> Result<(), String> {
     tried.map_err(|why| why.replace(&port.to_string(), "1"))
 }
 
+/// A server that answers each GET with this status; the first lines of what it is asked.
+async fn page(status: &'static str) -> (u16, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (lines, asked) = mpsc::channel(8);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 1024];
+            let count = stream.read(&mut head).await.unwrap();
+            let head = String::from_utf8_lossy(&head[..count]);
+            lines.send(head.lines().next().unwrap_or_default().to_owned()).await.unwrap();
+            let answer = format!("HTTP/1.1 {status}\r\nLocation: /up\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (port, asked)
+}
+
 #[tokio::test]
-async fn success_is_any_status_from_200_to_299() {
-    assert_eq!(get(b"HTTP/1.1 200 OK\r\n\r\n").await, Ok(()));
-    assert_eq!(get(b"HTTP/1.1 299 Odd\r\nX: y").await, Ok(()));
-    let refused = get(b"HTTP/1.1 503 No\r\n\r\n").await.unwrap_err();
-    assert_eq!(refused, "GET http://127.0.0.1:1/mcp/health was answered with status 503");
-    assert!(get(b"HTTP/1.1 301 Moved\r\n\r\n").await.is_err());
+async fn success_is_any_status_from_200_to_299_at_any_path() {
+    let paths = [(None, "/mcp/health"), (Some("/"), "/"), (Some("/a/b?c=d&e"), "/a/b?c=d&e")];
+    for (status, is_good) in [
+        ("200 OK", true),
+        ("204 No Content", true),
+        ("299 Odd", true),
+        ("300 Choose", false),
+        ("301 Moved Permanently", false),
+        ("302 Found", false),
+        ("304 Not Modified", false),
+        ("308 Permanent Redirect", false),
+        ("400 Bad Request", false),
+        ("401 Unauthorized", false),
+        ("404 Not Found", false),
+        ("500 Internal Server Error", false),
+        ("503 Service Unavailable", false),
+    ] {
+        for (path, asked_for) in paths {
+            let (port, mut asked) = page(status).await;
+            let tried = Target::http(port, path).attempt(LONG).await;
+            let code = &status[..3];
+            let why =
+                format!("GET http://127.0.0.1:{port}{asked_for} was answered with status {code}");
+            assert_eq!(tried, if is_good { Ok(()) } else { Err(why) }, "{status}");
+            assert_eq!(asked.recv().await.unwrap(), format!("GET {asked_for} HTTP/1.1"));
+            assert!(asked.try_recv().is_err(), "a redirect is not followed");
+        }
+    }
+    assert_eq!(get(b"HTTP/1.1 299 Odd\r\nX: y").await, Ok(()), "its head need not end");
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::net::Ipv4Addr;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 use tokio::time::advance;
-use xy_config::settings::ServerSettings;
+use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::server::{ServerState, Transport, Wanted};
 
 use super::*;
@@ -17,8 +18,9 @@ use crate::task::{Before, Parts, Task};
 /// More than any play here takes.
 const AGES: Duration = Duration::from_hours(1);
 
-const SILENT: Bearing = Bearing { answers: false, calls: 0, speaks: false, writes: false };
-const ANSWERS: Bearing = Bearing { answers: true, ..SILENT };
+const SILENT: Bearing = Bearing { habit: Habit::Unknown, calls: 0, speaks: false, writes: false };
+const IGNORES: Bearing = Bearing { habit: Habit::Ignores, ..SILENT };
+const ANSWERS: Bearing = Bearing { habit: Habit::Answers, ..SILENT };
 
 fn begin(launcher: &FakeLauncher, settings: ServerSettings) -> InstanceHandle {
     begin_with(launcher, settings, Arc::new(LogBook::default()))
@@ -87,8 +89,23 @@ async fn one_that_hangs_before_its_first_regular_probe_is_found_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_hangs_from_the_first_moment_of_its_first_life_is_found_too() {
+    for bearing in [SILENT, Bearing { calls: 2, ..SILENT }] {
+        let launcher = FakeLauncher::each_lives_on();
+        launcher.bears(bearing);
+        let server = begin(&launcher, settings("a"));
+        reaches(&server, |now| now.state() == ServerState::Stopping).await;
+        assert!(matches!(server.now().life.reason, Reason::Unhealthy(_)), "{bearing:?}");
+        assert_eq!(launcher.probes(), 4, "an early one that does not count, and three that do");
+        launcher.bears(ANSWERS);
+        reaches(&server, |now| now.health == Health::Healthy).await;
+        assert_eq!(server.now().life.tally.restart_count, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn whether_it_answers_is_asked_once_for_all_lives() {
-    for bearing in [ANSWERS, SILENT] {
+    for bearing in [ANSWERS, SILENT, IGNORES] {
         let launcher = FakeLauncher::each_lives_on();
         launcher.bears(bearing);
         let server = begin(&launcher, settings("a"));
@@ -182,14 +199,19 @@ async fn what_is_written_between_two_probes_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_never_answers_is_left_in_peace() {
-    let launcher = FakeLauncher::each_lives_on();
-    launcher.bears(Bearing { calls: 1, ..SILENT });
-    let server = begin(&launcher, settings("a"));
-    sleep(24 * AGES).await;
-    assert_eq!(launcher.launches(), 1);
-    assert_eq!(launcher.probes(), 4, "it is not asked any more");
-    assert_eq!(server.now().health, Health::Unknown);
+async fn one_that_ignores_it_is_left_in_peace() {
+    // It answers other things always, or only at first.
+    for later in [IGNORES, SILENT] {
+        let launcher = FakeLauncher::each_lives_on();
+        launcher.bears(Bearing { calls: 1, ..IGNORES });
+        let server = begin(&launcher, settings("a"));
+        sleep(10 * SECOND).await;
+        launcher.bears(Bearing { calls: 1, ..later });
+        sleep(24 * AGES).await;
+        assert_eq!(launcher.launches(), 1);
+        assert_eq!(launcher.probes(), 4, "it is not asked any more");
+        assert_eq!(server.now().health, Health::Unknown);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,6 +264,23 @@ async fn what_is_down_is_never_woken_and_what_is_switched_off_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_sleeps_is_never_woken_by_a_probe() {
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let mut settings = settings("a");
+    settings.rules.idle_stop = Some(10 * SECOND);
+    let server = begin(&launcher, settings);
+    reaches(&server, |now| now.health == Health::Healthy).await;
+    server.request(Event::Idle("not used".into())).await.unwrap();
+    reaches(&server, |now| now.state() == ServerState::Asleep).await;
+    let probes = launcher.probes();
+    launcher.bears(SILENT);
+    sleep(AGES).await;
+    assert_eq!((launcher.launches(), launcher.probes()), (1, probes));
+    assert_eq!(server.now().state(), ServerState::Asleep);
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_rules_apply_to_a_living_server() {
     let (launcher, server) = healthy_then(SILENT).await;
     let mut strict = settings("a");
@@ -272,6 +311,26 @@ async fn one_elsewhere_that_does_not_answer_is_unreachable_and_not_crashed() {
     assert_eq!(now.life.tally.restart_count, 0, "nothing is counted");
     launcher.bears(ANSWERS);
     reaches(&server, |now| now.health == Health::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_behind_the_cli_of_an_engine_is_only_judged_while_nobody_waits_for_it() {
+    let mut by_cli = settings("a");
+    let process = process_of(&mut by_cli);
+    process.command = "/usr/bin/docker".into();
+    process.args = ["run", "-i", "image"].map(str::to_owned).into();
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let server = begin(&launcher, by_cli);
+    reaches(&server, |now| now.health == Health::Healthy).await;
+    launcher.bears(Bearing { calls: 1, ..SILENT });
+    sleep(AGES).await;
+    assert_eq!(launcher.launches(), 1, "it may compute in its container");
+    assert_eq!(server.now().state(), ServerState::Running);
+
+    launcher.bears(SILENT);
+    reaches(&server, |now| now.state() == ServerState::Stopping).await;
+    assert!(matches!(server.now().life.reason, Reason::Unhealthy(_)));
 }
 
 fn behind(port: u16, probe: Probe) -> ServerSettings {
@@ -330,4 +389,35 @@ async fn a_port_that_nobody_listens_at_any_more_is_a_failure() {
     reaches(&server, |now| now.health == Health::Healthy).await;
     drop(listener);
     reaches(&server, |now| matches!(now.life.reason, Reason::Unhealthy(_))).await;
+}
+
+#[tokio::test]
+async fn a_try_that_hangs_is_cut_after_its_time_and_made_again() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let mut settings = behind(listener.local_addr().unwrap().port(), Probe::Http);
+    let ready = &mut settings.rules.ready;
+    assert_eq!(ready.timeout, 2 * SECOND, "so long, if no file says otherwise");
+    (ready.timeout, ready.within) = (Duration::from_millis(50), AGES);
+    let launcher = FakeLauncher::each_lives_on();
+    let server = begin(&launcher, settings);
+    // Three are taken and told nothing; without a limit the first would be waited for for ever.
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(timeout(AGES, listener.accept()).await.unwrap().unwrap().0);
+    }
+    assert_eq!(server.now().state(), ServerState::Starting);
+    // From now on each is answered, however late one comes to be.
+    let answering = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        }
+    });
+    reaches(&server, |now| now.state() == ServerState::Running).await;
+    answering.abort();
+    // Each was hung up on when its time was over: what it had asked is there, and then the end.
+    for mut stream in taken {
+        let mut asked = Vec::new();
+        stream.read_to_end(&mut asked).await.unwrap();
+        assert!(asked.starts_with(b"GET /mcp/health "), "{asked:?}");
+    }
 }

@@ -153,7 +153,8 @@ impl Home {
             let processes = Arc::new(processes);
             let (adopted, _) = processes.adopt_all().await;
             let kept_dir = self.folder.path().join("containers");
-            let containers = ContainerLauncher::new(kept_dir, logs_dir.clone(), speaker.clone());
+            let (logs, said_by) = (logs_dir.clone(), speaker.clone());
+            let containers = ContainerLauncher::new(kept_dir, logs, said_by, &processes);
             let remotes = RemoteLauncher::new(speaker);
             let launcher = Arc::new(EveryLauncher { processes, remotes, containers });
             let parts = FleetParts {
@@ -197,7 +198,8 @@ impl Daemon {
 
     /// A client takes an instance of its own.
     pub(crate) fn hold(&self, client: u64) -> InstanceHandle {
-        self.within(self.fleet.hold(&ServerName::new(NAME).unwrap(), client)).unwrap()
+        self.within(self.fleet.hold(&ServerName::new(NAME).unwrap(), Holder::Client(client)))
+            .unwrap()
     }
 
     /// That client leaves.

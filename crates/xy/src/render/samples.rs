@@ -32,6 +32,7 @@ pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
         transport: Transport::Stdio,
         restarts_total: 0,
         reason: None,
+        progress: None,
         next: None,
         warnings: Vec::new(),
     }
@@ -105,6 +106,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         to,
         reason: reason.into(),
         at: at(seconds_ago),
+        last_attempt: (seconds_ago == 80).then(|| "it is given up if this life fails too".into()),
     };
     ServerStatus {
         entry: ServerEntry {
@@ -125,6 +127,9 @@ pub(crate) fn failed_status() -> ServerStatus {
         transitions: vec![
             transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
             transition(ServerState::Starting, ServerState::Running, "ready", 3999),
+            transition(ServerState::Running, ServerState::Restarting, "ended by\nsignal 11", 90),
+            transition(ServerState::Restarting, ServerState::Starting, "last attempt (5 of 5)", 80),
+            transition(ServerState::Starting, ServerState::Running, "ready", 79),
             transition(ServerState::Running, ServerState::Failed, "ended by\nsignal 11", 65),
         ],
         last_stderr: vec!["panic: \x1b[1moh no".into(), "  at main".into()],

@@ -43,7 +43,10 @@ pub(crate) fn render(tested: &SelfTested) -> String {
 fn rows(tested: &SelfTested) -> Vec<Row> {
     let health = &tested.health;
     let supervisor = &health.supervisor;
-    let words = format!("pid {}, up {} s", supervisor.pid, supervisor.uptime);
+    let mut words = format!("pid {}, up {} s", supervisor.pid, supervisor.uptime);
+    if let Some(note) = &supervisor.note {
+        words += &format!(", {}", safe_text(note));
+    }
     let mut rows = vec![row("daemon", judged(supervisor.status), &words)];
     rows.extend(health.worker.iter().map(worker));
     rows.push(door(&health.web_server));

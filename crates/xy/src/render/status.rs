@@ -71,7 +71,8 @@ fn instances(status: &ServerStatus) -> Option<String> {
         let who = who.map(|it| format!(" ({})", safe_text(&it.name))).unwrap_or_default();
         let state = paint(style_of(it.state), it.state);
         let used = used(it).map(|used| format!(", {used}")).unwrap_or_default();
-        Some(format!("{state} for client {holder}{who}{pid}{used}"))
+        let log = it.log_file.as_ref().map(|log| format!(", log {}", safe_text(log)));
+        Some(format!("{state} for client {holder}{who}{pid}{used}{}", log.unwrap_or_default()))
     };
     let all: Vec<String> = status.instances.iter().filter_map(one).collect();
     (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
@@ -205,7 +206,11 @@ fn transitions(status: &ServerStatus, now: Timestamp) -> String {
         let (from, to) =
             (change.from, paint(style_of(change.to), format_args!("{:<10}", change.to)));
         let reason = safe_text(&change.reason);
-        text += &format!("  {}  {from:>10} → {to}  {reason}\n", paint(DIM, when));
+        text += &format!("  {}  {from:>10} → {to}  {reason}\n", paint(DIM, &when));
+        if let Some(why) = &change.last_attempt {
+            let last = paint(YELLOW, format_args!("{:>23}", "last attempt"));
+            text += &format!("  {}  {last}  {}\n", paint(DIM, when), safe_text(why));
+        }
     }
     text
 }
@@ -256,6 +261,7 @@ mod tests {
             clients: vec![InstanceClients { name: "editor".to_owned(), count: 2 }],
             memory_bytes: pid.map(|_| (12 << 20) + 5),
             cpu_ms: pid.map(|_| 1234),
+            log_file: pid.map(|_| "/logs/own@1.log".to_owned()),
         };
         status.instances = vec![one(None, Some(1), ServerState::Running)];
         assert_eq!(instances(&status), None);
@@ -269,7 +275,7 @@ mod tests {
         let told = uncoloured(&instances(&status).unwrap());
         assert_eq!(
             told,
-            "2: running for client 1 (editor), pid 7, 12 MiB of memory, 1.2s of CPU; failed for client 4 (editor)"
+            "2: running for client 1 (editor), pid 7, 12 MiB of memory, 1.2s of CPU, log /logs/own@1.log; failed for client 4 (editor)"
         );
     }
 

@@ -67,6 +67,9 @@ fn told(it: &Explained) -> String {
         (Some(file), None) => say("in", file),
         _ => {}
     }
+    if let (Some(file), Some(line)) = (&it.file, it.found_line) {
+        say("found instead of listed by", &format!("{file}:{line}"));
+    }
     if let Some(exposed) = it.exposed.as_ref().filter(|exposed| **exposed != it.name) {
         say("called", exposed);
     }
@@ -105,6 +108,7 @@ mod tests {
             description: Some("Careful".into()),
             known: false,
             line: None,
+            found_line: Some(9),
             why: "nothing hides it".into(),
             ..hidden
         };
@@ -112,6 +116,7 @@ mod tests {
         tool git__push in profile work: shown, but found by `search_tools` instead of listed
           because: nothing hides it
           in: profiles/work.kdl
+          found instead of listed by: profiles/work.kdl:9
           called: push
           described as: Careful
           note: no server is known to have it now

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use xy_protocol::control::{ByName, Request};
-use xy_protocol::server::ServerStatus;
+use xy_protocol::server::{Progress, ServerStatus};
 
 use crate::link::{Link, read};
 use crate::output::Teller;
@@ -55,24 +55,18 @@ fn follow(name: &str, teller: &Teller, is_over: &AtomicBool) {
         thread::park_timeout(EVERY);
         let Ok(answer) = link.ask_promptly(&ask) else { return };
         let Ok(status) = read::<ServerStatus>(&answer) else { return };
-        if let Some(bar) = status.entry.reason.as_deref().and_then(bar) {
-            teller.say(bar);
+        if let Some(progress) = &status.entry.progress {
+            teller.say(bar(progress));
         }
     }
 }
 
-/// `pulling x:1 45 %` with a bar, if it is that. Pure.
-fn bar(reason: &str) -> Option<String> {
-    let image = reason.strip_prefix("pulling ")?;
-    let percent = image
-        .rsplit_once(' ')
-        .filter(|(_, unit)| *unit == "%")
-        .and_then(|(rest, _)| rest.rsplit_once(' '))
-        .and_then(|(_, number)| number.parse::<usize>().ok());
-    let shown = safe_text(reason);
-    let Some(percent) = percent.map(|it| it.min(100)) else { return Some(shown.into_owned()) };
-    let done = percent * WIDTH / 100;
-    Some(format!("[{}{}] {shown}", "█".repeat(done), "░".repeat(WIDTH - done)))
+/// `pulling x:1 45 %` with a bar, if it is known how far it is. Pure.
+fn bar(progress: &Progress) -> String {
+    let what = safe_text(&progress.what);
+    let Some(percent) = progress.percent.map(|it| it.min(100)) else { return what.into_owned() };
+    let done = usize::from(percent) * WIDTH / 100;
+    format!("[{}{}] {what} {percent} %", "█".repeat(done), "░".repeat(WIDTH - done))
 }
 
 #[cfg(test)]
@@ -81,12 +75,9 @@ mod tests {
 
     #[test]
     fn a_fetch_is_shown_as_a_bar() {
-        assert_eq!(
-            bar("pulling x:1 50 %").as_deref(),
-            Some("[████████████░░░░░░░░░░░░] pulling x:1 50 %")
-        );
-        assert_eq!(bar("pulling x:1").as_deref(), Some("pulling x:1"));
-        assert!(bar("pulling x:1 999 %").is_some_and(|it| !it.contains('░')));
-        assert_eq!(bar("start requested"), None);
+        let shown = |percent| bar(&Progress { what: "pulling x:1".into(), percent });
+        assert_eq!(shown(Some(50)), "[████████████░░░░░░░░░░░░] pulling x:1 50 %");
+        assert_eq!(shown(None), "pulling x:1");
+        assert!(!shown(Some(255)).contains('░'));
     }
 }

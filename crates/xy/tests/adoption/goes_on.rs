@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{is_alive, marked_processes};
+use xy_testkit::{free_port, is_alive, marked_processes};
 
 use crate::support::{
     ask, changes_in, home, pid_in, running, running_after, says, signal, status, tail, texts,
@@ -250,4 +250,47 @@ fn daemons_that_are_killed_one_after_another_change_nothing() {
     }
     assert!(daemon.terminate().success());
     assert_eq!(marked_processes(home.mark()), []);
+}
+
+/// How often a server was asked this, as it has written down.
+fn heard_of(diary: &Path, method: &str) -> usize {
+    let text = std::fs::read_to_string(diary).unwrap_or_default();
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    messages.filter(|it| it["method"] == method).count()
+}
+
+#[test]
+fn a_server_at_a_port_goes_on_in_its_session_and_is_not_greeted_again() {
+    for (flags, greeting) in [
+        (&["--sessions"][..], "initialize"),
+        (&["--era", "modern", "--no-listen"], "server/discover"),
+    ] {
+        let home = home();
+        let port = free_port().to_string();
+        let diary = home.root().join("harness/web.diary");
+        let noting = ["--only-tools", "--http", &port, "--diary", diary.to_str().unwrap()];
+        let kdl = home.kdl_mcp(&[&noting, flags].concat());
+        // In the newer era a probe asks what a greeting does.
+        home.server("web", &format!("{kdl}port {port}\nhealth {{ probe \"off\" }}\n"));
+        let mut daemon = home.daemon();
+        let pid = running(&home, "web");
+        let says = |word: &str| {
+            let client = home.mcp_connect(&["--no-start"]);
+            client.initialize();
+            assert_eq!(client.call_text("web__echo", json!({ "message": word })), word);
+            client.close();
+        };
+        says("first");
+        assert_eq!(heard_of(&diary, greeting), 1);
+        for round in ["second", "third"] {
+            daemon.kill9();
+            daemon = home.daemon();
+            assert_eq!(running(&home, "web"), pid);
+            says(round);
+            assert_eq!(heard_of(&diary, greeting), 1, "{greeting}: it never noticed");
+        }
+        assert_eq!(heard_of(&diary, "tools/call"), 3);
+        assert_eq!(status(&home, "web")["restarts_total"], 0);
+        home.finish();
+    }
 }

@@ -202,7 +202,26 @@ fn every_help_has_an_example() {
     for verb in VERBS {
         assert!(all.contains(&format!("\n  {verb} ")), "{verb} is not told:\n{all}");
     }
-    assert!(!all.contains("sample-server") && !all.contains("shim"), "{all}");
+    let hidden = ["sample-server", "shim", "grip"];
+    assert!(!hidden.iter().any(|verb| all.contains(verb)), "{all}");
+    home.finish();
+}
+
+#[test]
+fn what_is_only_for_the_daemon_says_so_and_touches_nothing() {
+    let home = home();
+    let mine = home.root().join("mine");
+    std::fs::write(&mine, "words").unwrap();
+    for words in [&["grip"][..], &["grip", mine.to_str().unwrap(), "abc"]] {
+        let ran = home.xy(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{words:?}");
+        assert!(
+            ran.stderr.starts_with("xy: the stream of a container cannot be held: "),
+            "{ran:?}"
+        );
+    }
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "words");
+    std::fs::remove_file(&mine).unwrap();
     home.finish();
 }
 

@@ -246,6 +246,31 @@ fn without_supervision_a_named_server_is_run_directly_and_nothing_else() {
 }
 
 #[test]
+fn the_file_says_whether_there_is_a_daemon_whatever_the_environment_says() {
+    let home = home().with_env("XY_SUPERVISOR_ENABLED", "true");
+    home.server("seven", &home.kdl_command("xy-test-exit", &["--code", "7"]));
+    home.write_config("xy.kdl", "supervisor #false\n");
+    let exit = Client::start(&home, &["--server", "seven"]).ended().0.code();
+    assert_eq!(exit, Some(7), "it was run directly");
+    no_daemon_was_there(&home);
+    let (code, told) = refused(&home, &[]);
+    assert_eq!(code, Some(1), "{told}");
+    let daemon = home.daemon_fails();
+    let daemon_told = String::from_utf8(daemon.stderr).unwrap();
+    for told in [told, daemon_told] {
+        assert!(told.contains("`supervisor` is false in"), "{told}");
+        assert!(told.contains("remove `supervisor #false` from"), "{told}");
+    }
+    home.finish();
+
+    let home = crate::stage::home().with_env("XY_SUPERVISOR_ENABLED", "false");
+    home.write_config("xy.kdl", "supervisor #true\n");
+    home.daemon();
+    assert_eq!(home.xy(&["list"]).code, 0);
+    home.finish();
+}
+
+#[test]
 fn a_variable_that_cannot_be_understood_is_an_error_of_the_configuration() {
     let home =
         home().with_env("XY_SUPERVISOR_ENABLED", "maybe").with_env("XY_RESTART_DELAY_MS", "1s");

@@ -1,8 +1,12 @@
 //! In front of a real daemon: one is started, and only one.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use xy_testkit::Home;
 
 use crate::stage::{Client, INITIALIZE, home};
@@ -44,6 +48,67 @@ fn several_bridges_at_once_end_up_with_one_daemon() {
     let log = fs::read_to_string(home.root().join("state/xy/daemon.log")).unwrap();
     assert_eq!(log.matches("ready pid=").count(), 1, "{log}");
     assert!(log.contains(&format!("ready pid={pid}")), "{log}");
+    home.finish();
+}
+
+#[test]
+fn many_bridges_that_start_at_one_instant_have_one_daemon_and_each_can_call() {
+    const COUNT: usize = 12;
+    let home = home();
+    home.mcp_server("one", &[]);
+    let start = Barrier::new(COUNT);
+    thread::scope(|scope| {
+        for number in 0..COUNT {
+            let (home, start) = (&home, &start);
+            scope.spawn(move || {
+                start.wait();
+                let client = home.mcp_connect(&["--within", "20s"]);
+                assert_eq!(client.initialize()["serverInfo"]["name"], "xy");
+                let own = number.to_string();
+                assert_eq!(client.call_text("one__echo", json!({ "message": own })), own);
+                client.close();
+            });
+        }
+    });
+    let pid = pid_of_daemon(&home).expect("a daemon runs");
+    let log = fs::read_to_string(home.root().join("state/xy/daemon.log")).unwrap();
+    assert_eq!(log.matches("ready pid=").count(), 1, "{log}");
+    assert!(log.contains(&format!("ready pid={pid}")), "{log}");
+    home.finish();
+}
+
+/// The threads of a process, by name.
+#[cfg(target_os = "linux")]
+fn threads(pid: u32) -> Vec<String> {
+    let all = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name = |path: PathBuf| fs::read_to_string(path.join("comm")).ok();
+    let mut names: Vec<String> =
+        all.filter_map(|it| name(it.path())).map(|name| name.trim_end().to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_bridge_is_two_threads_that_carry_and_the_first_that_waits_for_them() {
+    let home = home();
+    home.mcp_server("one", &[]);
+    home.daemon();
+    home.wait_for_state("one", "running");
+    let mut client = Client::start(&home, &[]);
+    client.say(INITIALIZE);
+    client.hear();
+    for id in 1..=50 {
+        let params = json!({ "name": "one__slow_echo", "arguments": { "message": "x", "ms": 5 } });
+        let method = "tools/call";
+        let call = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        client.say(&call.to_string());
+    }
+    for _ in 1..=50 {
+        client.hear();
+        assert_eq!(threads(client.pid()), ["downward", "upward", "xy"]);
+    }
+    client.kill();
     home.finish();
 }
 
@@ -104,5 +169,31 @@ fn a_client_without_the_variable_that_says_where_sockets_are_finds_the_daemon() 
     let mut command = home.command(&["list"]);
     let listed = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
     assert!(listed.status.success(), "{listed:?}");
+    home.finish();
+}
+
+#[test]
+fn a_client_of_a_profile_has_what_that_shows_and_one_of_none_that_exists_is_told() {
+    let home = home();
+    home.mcp_server("one", &[]);
+    home.mcp_server("two", &[]);
+    let profile = "servers \"one\"\nmanage #false\nallow \"one__echo\" \"one__sum\"\n\
+        tool \"one__sum\" { name \"add\" }\n";
+    home.write_config("profiles/work.kdl", profile);
+    home.daemon();
+    let client = home.mcp_connect(&["--profile", "work"]);
+    client.initialize();
+    assert_eq!(client.tool_names(), ["one__echo", "add"]);
+    let sum = client.call("add", json!({ "a": 1, "b": 2 }));
+    assert_eq!(sum["result"]["structuredContent"]["sum"], 3.0, "{sum}");
+    for hidden in ["one__sum", "one__env", "two__echo", "list_servers"] {
+        let refused = client.call(hidden, json!({ "message": "m" }));
+        let message = refused["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with(&format!("Unknown tool: {hidden}")), "{refused}");
+    }
+    client.close();
+    let refused = home.xy(&["connect", "--profile", "wrok"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert!(refused.stderr.contains("wrok"), "{refused:?}");
     home.finish();
 }

@@ -9,7 +9,8 @@ use crate::support::{ask, home, pid_in, running, running_after, status};
 
 crate::with_each_engine!(
     an_image_that_is_not_there_is_told_at_once,
-    a_command_that_is_not_in_the_image_is_told_at_once,
+    an_end_by_a_code_of_engines_is_explained_and_not_tried_again,
+    one_that_may_not_be_used_is_told_with_what_to_do,
     a_name_that_is_taken_is_told,
     a_port_that_is_taken_is_told,
     a_folder_that_is_not_there_is_told_at_once,
@@ -27,6 +28,8 @@ fn no_engine_is_told() {
     home.wait_until("it is told", || {
         reason(&home, "one").contains("no container engine listens at `/nowhere/engine.sock`")
     });
+    let started = home.xy(&["start", "one"]);
+    assert!(started.stderr.contains("start Docker or Podman"), "{started:?}");
     let state = status(&home, "one")["state"].clone();
     assert!(state == "restarting" || state == "failed", "{state}");
     home.finish();
@@ -70,15 +73,40 @@ fn an_image_that_cannot_be_fetched_is_told(engine: &Engine) {
     engine.finish(home);
 }
 
-fn a_command_that_is_not_in_the_image_is_told_at_once(engine: &Engine) {
+/// With an init it is that which cannot run the command: Docker's says so by its exit code, Podman's
+/// by a line on stderr.
+fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine) {
     let home = home();
-    home.write_config("servers/one.kdl", &engine.kdl(&home, &["nope"], "init #false"));
+    let odd = "the engine itself could not run it";
+    let table = [
+        ("absent-bare", "/bin/nope", "init #false", "127", "there is no `/bin/nope` in the image"),
+        ("odd", "/bin/xy-test-exit", "args \"--code\" \"125\"", "125", odd),
+        ("odd-bare", "/bin/xy-test-exit", "args \"--code\" \"125\"; init #false", "125", odd),
+        ("absent", "/bin/nope", "", "127", "`/bin/nope` was not found in the image"),
+        (
+            "plain",
+            "/etc/passwd",
+            "",
+            "126",
+            "`/etc/passwd` is in the image, but cannot be executed",
+        ),
+        ("plain-bare", "/etc/passwd", "init #false", "126", "`/etc/passwd` cannot be executed"),
+    ];
+    for (name, command, more, _, _) in &table {
+        let kdl = engine.kdl(&home, &["x"], &format!("network \"none\"; {more}"));
+        let kdl = kdl.replace("command \"/bin/x\"", &format!("command {command:?}"));
+        home.write_config(&format!("servers/{name}.kdl"), &kdl);
+    }
     home.daemon();
-    let failed = home.wait_for_state("one", "failed");
-    let why = failed["reason"].as_str().unwrap();
-    assert!(why.contains("`/bin/nope`") && why.contains("127"), "{why}");
-    assert_eq!(failed["restarts_total"], 0);
-    assert!(engine.containers(&home).is_empty());
+    for (name, _, _, code, words) in &table {
+        let failed = home.wait_for_state(name, "failed");
+        let why = failed["reason"].as_str().unwrap();
+        assert!(why.contains(code) && why.contains(words), "{name}: {why}");
+        assert_eq!(failed["restarts_total"], 0, "{name}: {failed:#}");
+        let refused = home.xy(&["start", name]);
+        assert!(refused.stderr.contains("correct `command`"), "{name}: {refused:?}");
+    }
+    home.wait_until("nothing is left", || engine.containers(&home).is_empty());
     engine.finish(home);
 }
 
@@ -156,7 +184,7 @@ fn one_removed_behind_our_back_is_told_and_started_again(engine: &Engine) {
     echoes(&client, "one");
     assert_ne!(engine.container(&home), id);
     let told = again["transitions"].to_string();
-    assert!(told.contains("removed its container") || told.contains("SIGKILL"), "{told}");
+    assert!(told.contains("somebody else has removed its container"), "{told}");
     drop(client);
     engine.finish(home);
 }
@@ -185,37 +213,10 @@ fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
     engine.finish(home);
 }
 
-#[test]
-fn docker_restarted_under_us_takes_its_containers_with_it_and_they_come_again() {
-    for is_gentle in [true, false] {
-        let (engine, own) = Engine::of_its_own("docker");
-        let home = home();
-        engine.mcp_server(
-            &home,
-            "one",
-            &[],
-            "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n",
-        );
-        home.daemon();
-        let first = running(&home, "one");
-        let client = client(&home);
-        echoes(&client, "one");
-        own.end("docker", is_gentle);
-        own.up("docker");
-        home.wait_until("there is another", || {
-            let now = status(&home, "one");
-            now["state"] == "running" && pid_in(&now) != first
-        });
-        echoes(&client, "one");
-        assert_eq!(engine.containers(&home).len(), 1);
-        drop(client);
-        engine.finish(home);
-    }
-}
-
-#[test]
-fn podman_restarted_under_us_cuts_its_containers_off_and_they_come_again() {
-    let (engine, own) = Engine::of_its_own("podman");
+/// A server is there again after its engine was restarted under us.
+#[track_caller]
+fn comes_again(kind: &'static str, is_gentle: bool) {
+    let (engine, own) = Engine::of_its_own(kind);
     let home = home();
     engine.mcp_server(
         &home,
@@ -227,16 +228,29 @@ fn podman_restarted_under_us_cuts_its_containers_off_and_they_come_again() {
     let first = running(&home, "one");
     let client = client(&home);
     echoes(&client, "one");
-    own.end("podman", false);
-    own.up("podman");
-    home.wait_until("there is another", || {
+    own.end(kind, is_gentle);
+    own.up(kind);
+    let again = home.wait_until("there is another", || {
         let now = status(&home, "one");
-        now["state"] == "running" && pid_in(&now) != first
+        (now["state"] == "running" && pid_in(&now) != first).then_some(now)
     });
+    let told = again["transitions"].to_string();
+    assert!(told.contains("its engine was restarted, or cut it off"), "{told}");
     echoes(&client, "one");
     assert_eq!(engine.containers(&home).len(), 1);
     drop(client);
     engine.finish(home);
+}
+
+#[test]
+fn docker_restarted_under_us_takes_its_containers_with_it_and_they_come_again() {
+    comes_again("docker", true);
+    comes_again("docker", false);
+}
+
+#[test]
+fn podman_restarted_under_us_cuts_its_containers_off_and_they_come_again() {
+    comes_again("podman", false);
 }
 
 /// An engine whose containers live on when it is restarted, and a server of it.
@@ -296,11 +310,9 @@ fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
 }
 
 /// As nobody, who has no right to anything. The socket of an engine is for its group alone.
-#[test]
-fn docker_that_may_not_be_used_is_told_at_once() {
+fn one_that_may_not_be_used_is_told_with_what_to_do(engine: &Engine) {
     use std::os::unix::fs::PermissionsExt;
 
-    let engine = Engine::docker();
     let home = home();
     home.write_config("servers/one.kdl", &engine.kdl(&home, &["xy-test-mcp"], ""));
     let as_nobody = home.root().join("harness/as-nobody");
@@ -319,5 +331,15 @@ fn docker_that_may_not_be_used_is_told_at_once() {
     let daemon = home.spawn_daemon(&as_nobody, &[]);
     let told = "to=failed reason=there is no right to use the container engine at";
     home.wait_until("it is told", || daemon.stderr().contains(told));
+    // Whoever starts it is told what to do.
+    let started = home.command_of(&as_nobody, &["start", "one"]).output().unwrap();
+    let said = String::from_utf8_lossy(&started.stderr).into_owned();
+    let socket = engine.socket.display();
+    let why = format!("there is no right to use the container engine at `{socket}`");
+    assert!(said.contains(&why) && said.contains("join the group that owns the socket"), "{said}");
+    let status = home.command_of(&as_nobody, &["status", "one", "--json"]).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status["state"], &status["restarts_total"]), (&json!("failed"), &json!(0)));
+    assert_eq!(status["reason"], why, "{status:#}");
     engine.finish(home);
 }

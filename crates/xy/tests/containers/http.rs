@@ -1,6 +1,7 @@
 //! Containers that are reached by a port.
 
 use serde_json::json;
+use xy_testkit::free_port;
 
 use crate::stage::{Engine, client, echoes};
 use crate::support::{ask, home, running, running_after, status};
@@ -12,31 +13,28 @@ crate::with_each_engine!(
     one_over_sse_is_spoken_with_and_found_again_after_a_death,
 );
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
-    let home = home();
+/// Writes the file of `one`, which listens in its container; answers the port outside.
+fn serve_by_port(engine: &Engine, home: &xy_testkit::Home) -> u16 {
     let port = free_port();
     let kdl = engine.kdl(
-        &home,
+        home,
         &["xy-test-mcp", "--http", "8000"],
         "port 8000; env { LISTEN_ANYWHERE 1; }",
     );
     home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n"));
+    port
+}
+
+fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
+    let home = home();
+    let port = serve_by_port(engine, &home);
     home.daemon();
     running(&home, "one");
     let client = client(&home);
     echoes(&client, "one");
-    let all = engine.containers(&home);
-    let published = &all[0]["Ports"][0];
-    assert_eq!(
-        (&published["IP"], &published["PublicPort"]),
-        (&json!("127.0.0.1"), &json!(port)),
-        "{all:#?}"
-    );
+    let published = engine.inspect(&engine.container(&home))["NetworkSettings"]["Ports"].clone();
+    let loopback = json!([{ "HostIp": "127.0.0.1", "HostPort": port.to_string() }]);
+    assert_eq!(published, json!({ "8000/tcp": loopback }), "there, and nowhere else");
     assert_eq!(status(&home, "one")["port"], port);
     ask(&home, "stop", json!({ "name": "one" }));
     assert!(engine.containers(&home).is_empty());
@@ -46,13 +44,7 @@ fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
 
 fn one_by_http_is_adopted_too(engine: &Engine) {
     let home = home();
-    let port = free_port();
-    let kdl = engine.kdl(
-        &home,
-        &["xy-test-mcp", "--http", "8000"],
-        "port 8000; env { LISTEN_ANYWHERE 1; }",
-    );
-    home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n"));
+    serve_by_port(engine, &home);
     let daemon = home.daemon();
     let before = running(&home, "one");
     let client = client(&home);

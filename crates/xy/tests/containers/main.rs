@@ -9,10 +9,17 @@
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
 mod adoption;
+mod between;
+mod cli;
+mod cuts;
 mod faults;
+mod fields;
+mod found;
+mod grips;
 mod health;
 mod http;
 mod life;
+mod mends;
 mod park;
 mod pull;
 mod shown;

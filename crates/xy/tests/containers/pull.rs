@@ -6,20 +6,19 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use xy_testkit::Home;
 
 use crate::stage::{Engine, client, echoes, reason};
-use crate::support::{home, running, status};
+use crate::support::{ask, home, running, status};
 
 /// What is fetched, by its digest, with its type.
 struct Shelf {
-    manifest: Vec<u8>,
-    blobs: Vec<(String, Vec<u8>)>,
+    image: Mutex<Image>,
     /// Until then only half of a blob is given out, and then drop by drop.
     is_open: AtomicBool,
     /// How often somebody has waited for the other half.
@@ -28,9 +27,49 @@ struct Shelf {
     login: &'static str,
 }
 
+/// An image as a registry has it.
+#[derive(Clone)]
+struct Image {
+    manifest: Vec<u8>,
+    blobs: Vec<(String, Vec<u8>)>,
+}
+
+impl Image {
+    /// One with this layer, in which `VERSION` is this.
+    fn of(folder: &Path, layer: &[u8], diff: &str, version: &str) -> Self {
+        let config = json!({
+            "architecture": "amd64", "os": "linux",
+            "config": {
+                "Entrypoint": ["/bin/xy-test-mcp"], "Env": [format!("VERSION={version}")],
+            },
+            "rootfs": { "type": "layers", "diff_ids": [diff] },
+        });
+        let config = config.to_string().into_bytes();
+        let (config_digest, layer_digest) = (digest(folder, &config), digest(folder, layer));
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+            "config": {
+                "mediaType": "application/vnd.docker.container.image.v1+json",
+                "size": config.len(), "digest": config_digest,
+            },
+            "layers": [{
+                "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                "size": layer.len(), "digest": layer_digest,
+            }],
+        });
+        Self {
+            manifest: manifest.to_string().into_bytes(),
+            blobs: vec![(config_digest, config), (layer_digest, layer.to_vec())],
+        }
+    }
+}
+
 struct Registry {
     port: u16,
     shelf: Arc<Shelf>,
+    /// A newer image of the same name.
+    newer: Image,
 }
 
 fn digest(folder: &Path, bytes: &[u8]) -> String {
@@ -63,29 +102,10 @@ impl Registry {
         shell(&script, folder.path());
         let layer = std::fs::read(folder.path().join("layer.tar.gz")).unwrap();
         let diff = digest(folder.path(), &std::fs::read(folder.path().join("layer.tar")).unwrap());
-        let config = json!({
-            "architecture": "amd64", "os": "linux",
-            "config": { "Entrypoint": ["/bin/xy-test-mcp"] },
-            "rootfs": { "type": "layers", "diff_ids": [diff] },
-        });
-        let config = config.to_string().into_bytes();
-        let (config_digest, layer_digest) =
-            (digest(folder.path(), &config), digest(folder.path(), &layer));
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-            "config": {
-                "mediaType": "application/vnd.docker.container.image.v1+json",
-                "size": config.len(), "digest": config_digest,
-            },
-            "layers": [{
-                "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                "size": layer.len(), "digest": layer_digest,
-            }],
-        });
+        let [image, newer] =
+            ["1", "2"].map(|version| Image::of(folder.path(), &layer, &diff, version));
         let shelf = Arc::new(Shelf {
-            manifest: manifest.to_string().into_bytes(),
-            blobs: vec![(config_digest, config), (layer_digest, layer)],
+            image: Mutex::new(image),
             is_open: AtomicBool::new(!login.is_empty()),
             waits: AtomicU32::new(0),
             login,
@@ -99,7 +119,12 @@ impl Registry {
                 std::thread::spawn(move || serve(&shelf, visitor));
             }
         });
-        Self { port, shelf }
+        Self { port, shelf, newer }
+    }
+
+    /// From now on it has a newer image under the same name.
+    fn renew(&self) {
+        *self.shelf.image.lock().unwrap() = self.newer.clone();
     }
 
     fn image(&self) -> String {
@@ -127,18 +152,23 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
     }
     let mut words = first.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let is_manifest = path.contains("/manifests/");
-    let blob = shelf.blobs.iter().find(|(digest, _)| path.ends_with(digest.as_str()));
+    let is_manifest = path.starts_with("/v2/x/manifests/");
+    let image = shelf.image.lock().unwrap().clone();
+    let blob = image.blobs.iter().find(|(digest, _)| path.ends_with(digest.as_str()));
     let (kind, body): (&str, &[u8]) = match blob {
         _ if is_manifest => {
-            ("application/vnd.docker.distribution.manifest.v2+json", &shelf.manifest)
+            ("application/vnd.docker.distribution.manifest.v2+json", &image.manifest)
         }
         Some((_, bytes)) => ("application/octet-stream", bytes),
         None if path == "/v2/" => ("application/json", b"{}"),
         None => {
-            return visitor.write_all(
-                b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            let body = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+            let answer = format!(
+                "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n\
+                 Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
             );
+            return visitor.write_all(answer.as_bytes());
         }
     };
     let head = format!(
@@ -165,8 +195,10 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
 
 crate::with_each_engine!(
     an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it,
+    whoever_starts_it_at_a_terminal_sees_a_bar,
     what_does_not_exist_is_not_fetched_again_and_again,
     an_image_is_fetched_as_whoever_is_logged_in,
+    a_newer_image_is_fetched_and_used_at_a_restart,
 );
 
 fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine: &Engine) {
@@ -202,6 +234,37 @@ fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine:
     let client = client(&home);
     echoes(&client, "one");
     drop(client);
+    engine.finish(home);
+    engine.must("DELETE", &format!("/images/{image}?force=1"));
+}
+
+fn whoever_starts_it_at_a_terminal_sees_a_bar(engine: &Engine) {
+    let home = home().with_env("TERM", "xterm");
+    let registry = Registry::open();
+    let image = registry.image();
+    let kdl = fetched(engine, &home, &image);
+    home.write_config("servers/one.kdl", &format!("{kdl}start \"lazy\"\n"));
+    home.daemon();
+    let screen = home.root().join("harness/screen");
+    let start = format!("stty cols 120; {} start one", env!("CARGO_BIN_EXE_xy"));
+    let mut terminal = home
+        .command_of(Path::new("script"), &["-qefc", &start, screen.to_str().unwrap()])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown =
+        || String::from_utf8_lossy(&std::fs::read(&screen).unwrap_or_default()).into_owned();
+    // Half of the image is there, and is shown as half of a bar.
+    let told = format!("░] pulling {image} ");
+    home.wait_until("there is a bar", || shown().contains(&told) && shown().contains("[█"));
+    registry.shelf.is_open.store(true, Ordering::Relaxed);
+    assert!(terminal.wait().unwrap().success(), "{}", shown());
+    assert_eq!(status(&home, "one")["state"], "running");
+    // Whoever has no terminal is told how it ended, and of no bar.
+    ask(&home, "stop", json!({ "name": "one" }));
+    let plain = home.xy(&["start", "one"]);
+    assert!(plain.code == 0 && !plain.stderr.contains('█'), "{plain:?}");
     engine.finish(home);
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
@@ -255,12 +318,46 @@ fn an_image_is_fetched_as_whoever_is_logged_in(engine: &Engine) {
 fn what_does_not_exist_is_not_fetched_again_and_again(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
-    let image = registry.image().replace(
-        "/x:1",
-        "/nope@sha256:0000000000000000000000000000000000000000000000000000000000000000",
-    );
+    let image = registry.image().replace("/x:1", "/nope:1");
     home.write_config("servers/one.kdl", &fetched(engine, &home, &image));
     home.daemon();
-    home.wait_until("it is told", || reason(&home, "one").contains("could not be fetched"));
+    let failed = home.wait_for_state("one", "failed");
+    assert!(reason(&home, "one").contains("could not be fetched"), "{failed:#}");
+    assert_eq!(failed["restarts_total"], 0, "{failed:#}");
     engine.finish(home);
+}
+
+fn a_newer_image_is_fetched_and_used_at_a_restart(engine: &Engine) {
+    let home = home();
+    let registry = Registry::open();
+    registry.shelf.is_open.store(true, Ordering::Relaxed);
+    let image = registry.image();
+    let kdl = fetched(engine, &home, &image).replace("pull \"missing\"", "pull \"always\"");
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    let version = || client.call_text("one__env", json!({ "name": "VERSION" }));
+    let id_of_image = || {
+        let found = engine.must("GET", &format!("/images/{image}/json"));
+        serde_json::from_str::<serde_json::Value>(&found).unwrap()["Id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(version().contains('1'), "{}", version());
+    let older = id_of_image();
+    ask(&home, "restart", json!({ "name": "one" }));
+    running(&home, "one");
+    assert!(version().contains('1') && id_of_image() == older, "there is no newer one yet");
+    registry.renew();
+    ask(&home, "restart", json!({ "name": "one" }));
+    running(&home, "one");
+    assert!(version().contains('2'), "{}", version());
+    assert_ne!(id_of_image(), older);
+    drop(client);
+    engine.finish(home);
+    for left in [image, older] {
+        engine.must("DELETE", &format!("/images/{left}?force=1"));
+    }
 }

@@ -9,6 +9,7 @@ crate::with_each_engine!(
     the_status_names_the_container_and_what_holds_it,
     diagnostics_tell_of_the_engine_and_keep_secrets,
     without_a_daemon_it_is_told_that_one_is_needed,
+    one_is_asked_anything_and_has_so_long_to_answer,
 );
 
 fn the_status_names_the_container_and_what_holds_it(engine: &Engine) {
@@ -23,7 +24,7 @@ fn the_status_names_the_container_and_what_holds_it(engine: &Engine) {
     assert_eq!(container["engine"], engine.kind);
     assert_eq!(container["socket"], engine.socket.to_str().unwrap());
     assert!(container["version"].as_str().unwrap().contains('.'), "{now:#}");
-    assert_eq!(container["ends_with_daemon"], engine.kind == "podman");
+    assert_eq!(container["ends_with_daemon"], false);
     assert_eq!((&now["alive"], &now["ready"]), (&json!(true), &json!(true)));
     assert_eq!(now["containment"], "container");
     let limits = json!([
@@ -64,5 +65,26 @@ fn without_a_daemon_it_is_told_that_one_is_needed(engine: &Engine) {
     assert!(ran.stderr.contains("it is a container"), "{ran:?}");
     assert!(ran.stderr.contains("xy connect --server one"), "{ran:?}");
     assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}
+
+fn one_is_asked_anything_and_has_so_long_to_answer(engine: &Engine) {
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "");
+    home.daemon();
+    running(&home, "one");
+    let request = |params: &str, timeout: &str| {
+        home.xy(&["request", "one", "tools/call", "--params", params, "--timeout", timeout])
+    };
+    let echo = r#"{"name":"echo","arguments":{"message":"hello"}}"#;
+    let asked = request(echo, "60s");
+    assert!(asked.code == 0 && asked.stdout.contains("hello"), "{asked:?}");
+    let slow = r#"{"name":"slow_echo","arguments":{"message":"late","ms":600000}}"#;
+    let late = request(slow, "1s");
+    assert!(late.code == 1 && !late.stdout.contains("late"), "{late:?}");
+    assert!(late.stderr.contains("1s"), "it is told how long was waited: {late:?}");
+    let asked = request(echo, "60s");
+    assert!(asked.code == 0 && asked.stdout.contains("hello"), "{asked:?}");
+    assert_eq!(status(&home, "one")["restarts_total"], 0);
     engine.finish(home);
 }

@@ -44,7 +44,8 @@ impl Engine {
         Self::with_options(kind, "")
     }
 
-    /// The same, with options for Docker's.
+    /// The same, with options: for Docker's on its command line, for Podman's in the section
+    /// `engine` of its file.
     #[track_caller]
     pub(crate) fn with_options(kind: &'static str, options: &'static str) -> (Self, OwnEngine) {
         let folder = tempfile::Builder::new().prefix("xye").tempdir_in("/tmp").unwrap();
@@ -99,6 +100,31 @@ impl Engine {
         all[0]["Id"].as_str().unwrap().to_owned()
     }
 
+    /// All that the engine knows of a container.
+    #[track_caller]
+    pub(crate) fn inspect(&self, id: &str) -> Value {
+        let found = self.must("GET", &format!("/containers/{id}/json"));
+        serde_json::from_str(&found).unwrap_or_else(|why| panic!("{why}: {found}"))
+    }
+
+    /// Makes an image of the test servers with more of its own, in the words of a recipe for
+    /// images; whoever makes it removes it.
+    #[track_caller]
+    pub(crate) fn image_with(&self, home: &Home, recipe: &[&str]) -> String {
+        let body = json!({ "Image": "localhost/xy-test", "Cmd": ["/bin/xy-test-mcp"] });
+        let (made, said) = self.ask("POST", "/containers/create", Some(&body));
+        assert_eq!(made, 201, "{said}");
+        let id = serde_json::from_str::<Value>(&said).unwrap()["Id"].as_str().unwrap().to_owned();
+        let changes: Vec<String> = recipe.iter().map(|line| escaped(line)).collect();
+        let changes = changes.join("&changes=");
+        let name = format!("localhost/own-{}", &home.mark()[..12]);
+        let commit = format!("/commit?container={id}&repo={name}&tag=latest&changes={changes}");
+        let (made, said) = self.ask("POST", &commit, Some(&json!({})));
+        assert_eq!(made, 201, "{said}");
+        self.must("DELETE", &format!("/containers/{id}?force=1"));
+        name
+    }
+
     /// What a server file says: a container of the test image that runs this.
     pub(crate) fn kdl(&self, home: &Home, command: &[&str], more: &str) -> String {
         let (program, args) = command.split_first().unwrap();
@@ -132,9 +158,18 @@ impl Engine {
 /// Where all containers with the mark of a test are listed.
 fn listing(mark: &str) -> String {
     let filter = json!({ "label": [format!("test={mark}")] }).to_string();
-    let filter = filter.replace('{', "%7b").replace('}', "%7d").replace('"', "%22");
-    let filter = filter.replace('[', "%5b").replace(']', "%5d").replace('=', "%3d");
-    format!("/containers/json?all=1&filters={filter}")
+    format!("/containers/json?all=1&filters={}", escaped(&filter))
+}
+
+/// A text as a part of a URL.
+fn escaped(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'/' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02x}"),
+    };
+    text.bytes().map(one).collect()
 }
 
 /// An engine that ends with the test.
@@ -167,7 +202,7 @@ impl OwnEngine {
             .arg(self.path())
             // Beside another engine it must not touch what both would share.
             .env("XY_ENGINE_ALONE", "1")
-            .env("XY_DOCKERD_OPTIONS", self.options)
+            .env(if kind == "podman" { "XY_PODMAN_OPTIONS" } else { "XY_DOCKERD_OPTIONS" }, self.options)
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();

@@ -133,6 +133,84 @@ fn the_last_attempt_is_told_and_the_limits_that_are_used() {
     assert_eq!((&last[0]["state"], &last[0]["restart_count"]), (&json!("starting"), &json!(2)));
     let ran = home.xy(&["events", "bad", "--history", "100", "--no-follow"]);
     assert!(ran.stdout.contains("last attempt  restart 2 in a row"), "{}", ran.stdout);
+    let ran = home.xy(&["status", "bad"]);
+    assert!(ran.stdout.contains("last attempt  restart 2 in a row"), "{}", ran.stdout);
+    home.finish();
+}
+
+#[test]
+fn the_last_attempt_of_either_limit_is_in_the_events_on_disk_and_in_the_status() {
+    let rules = [
+        ("restart { backoff-initial \"0s\"; max-attempts 2; max-retries-per-minute 0 }", 2),
+        ("restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 3 }", 3),
+    ];
+    for (rule, restarts) in rules {
+        let home = home();
+        home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
+        home.server("bad", &format!("{}{rule}\n", home.kdl_command("xy-test-exit", &[])));
+        home.daemon();
+        let status = home.wait_for_state("bad", "failed");
+        until_kept(&home, "failed");
+        let kept = fs::read_to_string(home.root().join("state/xy/events.jsonl")).unwrap();
+        let kept: Vec<Value> =
+            kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let last = kept.iter().position(|it| it["kind"] == "last_attempt").unwrap();
+        assert_eq!(kept.iter().filter(|it| it["kind"] == "last_attempt").count(), 1, "{kept:#?}");
+        // It is told after the change that begins it, and nothing is tried after it.
+        let told = [&kept[last - 1], &kept[last]];
+        assert!(told.iter().all(|it| it["to"] == "starting" && it["restart_count"] == restarts));
+        assert_eq!(kept[last - 1]["kind"], "changed");
+        assert!(kept[last + 1..].iter().all(|it| it["to"] != "starting"), "{kept:#?}");
+        assert_eq!(kept.last().unwrap()["to"], "failed");
+
+        let events = all_of(&home, "bad");
+        let event = events.iter().find(|it| it["kind"] == "last_attempt").unwrap();
+        assert_eq!(event["reason"], kept[last]["reason"]);
+        let changes = status["transitions"].as_array().unwrap();
+        let marked: Vec<_> = changes.iter().filter(|it| it["last_attempt"].is_string()).collect();
+        assert_eq!((marked.len(), &marked[0]["to"]), (1, &json!("starting")), "{status:#}");
+        assert_eq!(marked[0]["last_attempt"], kept[last]["reason"]);
+        let shown = home.xy(&["status", "bad"]).stdout;
+        let line = format!("last attempt  {}", kept[last]["reason"].as_str().unwrap());
+        assert!(shown.contains(&line), "{shown}");
+        home.finish();
+    }
+}
+
+#[test]
+fn a_journal_that_was_torn_by_a_kill_is_read_around_and_one_that_is_full_is_put_aside() {
+    let home = home();
+    let file = home.root().join("state/xy/events.jsonl");
+    home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    until_kept(&home, "running");
+    daemon.kill9();
+    let torn = r#"{"time":"2026-11-16T22:13:20.123Z","boot":"x","se"#;
+    let kept = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{kept}{torn}")).unwrap();
+
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    let told = all_of(&home, "one");
+    assert_eq!(states(&told)[..2], ["starting", "running"], "what was before it: {told:#?}");
+    assert_eq!(told.last().unwrap()["reason"], "taken over from an earlier daemon");
+    until_kept(&home, "running");
+    let now = fs::read_to_string(&file).unwrap();
+    assert!(now.starts_with(&format!("{kept}{torn}\n{{")), "a line of its own: {now}");
+    daemon.kill9();
+
+    // As full as it may be.
+    let line = now.lines().next().unwrap();
+    let mut full = format!("{line}\n").repeat((1 << 20) / (line.len() + 1));
+    full.push_str(&"x".repeat((1 << 20) - full.len()));
+    fs::write(&file, full).unwrap();
+    home.daemon();
+    home.wait_for_state("one", "running");
+    until_kept(&home, "running");
+    let older = fs::metadata(home.root().join("state/xy/events.jsonl.1")).unwrap();
+    assert!(older.len() == 1 << 20 && fs::metadata(&file).unwrap().len() < 1 << 16);
+    assert_eq!(all_of(&home, "one").last().unwrap()["state"], "running");
     home.finish();
 }
 

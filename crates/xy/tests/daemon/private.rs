@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,6 +32,45 @@ fn files_are_private_whatever_the_umask_says() {
     assert_eq!(mode(&state.join("logs")), "700");
     for file in ["xy.pid", "wishes.json", "logs/one.log"] {
         assert_eq!(mode(&state.join(file)), "600", "{file}");
+    }
+    ends(&home, &mut daemon);
+    home.finish();
+}
+
+#[test]
+fn tokens_and_the_way_in_for_clients_are_private_whatever_the_umask_says() {
+    let home = home_with_one();
+    home.mcp_server("two", &[]);
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; auth \"token\"; }\n");
+    let mut daemon = daemon_by(&home, "umask 0; exec \"$@\"");
+    let mut daemon = daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    serves(&home, &mut daemon);
+    home.wait_for_state("one", "running");
+    home.wait_for_state("two", "running");
+    home.call("token_add", json!({ "name": "a" })).unwrap();
+    let state = home.root().join("state/xy");
+    home.wait_until("it is remembered", || state.join("manifests/two.json").exists());
+    assert_eq!(mode(&home.mcp_socket()), "600");
+    for file in ["token", "manage-token", "state-key", "tokens.json", "manifests/two.json"] {
+        assert_eq!(mode(&state.join(file)), "600", "{file}");
+    }
+    // Nothing besides is open either.
+    let mut folders = vec![state];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            // Something that is written whole may be there for a moment only.
+            let Ok(found) = fs::symlink_metadata(&path) else { continue };
+            // What a link leads to says who may. Shims are behind a closed folder, and ask the
+            // kernel who comes.
+            if found.is_symlink() || found.file_type().is_socket() {
+                continue;
+            }
+            assert_eq!(found.permissions().mode() & 0o077, 0, "{}", path.display());
+            if found.is_dir() {
+                folders.push(path);
+            }
+        }
     }
     ends(&home, &mut daemon);
     home.finish();

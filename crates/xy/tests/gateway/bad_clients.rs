@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xy_testkit::McpClient;
+use xy_testkit::{Home, McpClient};
 
 use crate::stage::{
     code, echoes, heard_of, home, home_of_two, local, local_of, metrics, nothing_is_open, ready,
@@ -133,6 +133,8 @@ fn what_is_not_there_is_named_with_what_is_nearest() {
         let answer = client.call(name, json!({}));
         assert_eq!(code(&answer), -32602, "{answer}");
     }
+    let bare = client.call("echo", json!({}));
+    assert!(words(&bare).contains("did you mean `a__echo` or `b__echo`?"), "{bare}");
     let prompt = client.request("prompts/get", json!({ "name": "a__gret" }));
     assert_eq!(code(&prompt), -32602);
     assert!(words(&prompt).contains("`a__greet`"), "{prompt}");
@@ -180,6 +182,66 @@ fn a_hundred_megabytes_are_refused_and_the_connection_lives_on() {
     home.finish();
 }
 
+/// The most memory that the daemon has had at one time, in kB.
+#[cfg(target_os = "linux")]
+fn peak(home: &Home) -> u64 {
+    let pid = home.call("info", Value::Null).unwrap()["pid"].as_u64().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Nothing tells.
+#[cfg(not(target_os = "linux"))]
+fn peak(_home: &Home) -> u64 {
+    0
+}
+
+/// A call of a hundred megabytes and a little.
+fn huge() -> String {
+    let filler = "x".repeat(100 << 20);
+    format!(r#"{{"jsonrpc":"2.0","id":"huge","method":"tools/call","params":{{"x":"{filler}"}}}}"#)
+}
+
+#[test]
+fn a_hundred_megabytes_over_http_are_refused_in_words_and_kept_nowhere() {
+    let home = home_of_two();
+    let client = web(&home);
+    echoes(&client, "a");
+    let (before, huge) = (peak(&home), huge());
+    // All of it is sent before the answer is read, as most clients do.
+    let refused = client.post(&huge);
+    assert_eq!(refused.status, 413, "{}", refused.body);
+    assert!(refused.body.contains("which is the most there may be"), "{}", refused.body);
+    // The same of somebody who does not say how much will come.
+    let headers = [("Content-Length", ""), ("Transfer-Encoding", "chunked")];
+    let chunked = format!("{:x}\r\n{huge}\r\n0\r\n\r\n", huge.len());
+    let refused = client.exchange("POST", &headers, &chunked);
+    assert_eq!(refused.status, 413, "{}", refused.body);
+    echoes(&client, "a");
+    let grown = peak(&home).saturating_sub(before);
+    assert!(grown < 80 << 10, "the daemon had {grown} kB more");
+    home.finish();
+}
+
+#[test]
+fn a_hundred_megabytes_over_a_bridge_are_refused_in_words_and_kept_nowhere() {
+    let home = home_of_two();
+    let client = crate::stage::bridged(&home);
+    echoes(&client, "a");
+    let before = peak(&home);
+    assert!(client.send_bytes(huge().as_bytes()) && client.send_bytes(b"\n"));
+    let answer = client.wait_answer("\"huge\"");
+    assert_eq!(code(&answer), -32600, "{answer}");
+    assert!(words(&answer).contains("32 MiB"), "{answer}");
+    echoes(&client, "a");
+    assert_eq!(client.unclaimed_answers(), [""; 0]);
+    let grown = peak(&home).saturating_sub(before);
+    assert!(grown < 80 << 10, "the daemon had {grown} kB more");
+    drop(client);
+    home.finish();
+}
+
 #[test]
 fn a_batch_is_answered_message_by_message_where_there_are_batches() {
     let home = home_of_two();
@@ -215,6 +277,25 @@ fn a_batch_is_answered_message_by_message_where_there_are_batches() {
     let told = web.post(r#"[{"jsonrpc":"2.0","method":"notifications/whatever"}]"#);
     assert_eq!(told.status, 202, "{told:?}");
     echoes(&web, "a");
+    home.finish();
+}
+
+#[test]
+fn a_batch_is_refused_whole_where_there_are_none() {
+    let home = home_of_two();
+    let batch = r#"[{"jsonrpc":"2.0","id":"1","method":"ping"},
+        {"jsonrpc":"2.0","id":"2","method":"tools/call","params":{"name":"a__who"}}]"#;
+    for version in ["2025-06-18", "2025-11-25"] {
+        let client = home.mcp_http("/mcp");
+        client.initialize_as(json!({ "protocolVersion": version, "capabilities": {} }));
+        let refused = client.post(batch);
+        assert_eq!(refused.status, 400, "{version}: {refused:?}");
+        let error = refused.json();
+        assert_eq!((code(&error), &error["id"]), (-32600, &Value::Null), "{version}");
+        assert!(words(&error).contains("batch"), "{version}: {error}");
+        echoes(&client, "b");
+    }
+    assert_eq!(heard_of(&home, "a", "tools/call"), [Value::Null; 0], "nothing of it was done");
     home.finish();
 }
 

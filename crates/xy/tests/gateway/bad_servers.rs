@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, read_log_lines};
 
 use crate::stage::{
-    code, diary_file, echoes, heard_of, home, linger, local, nothing_is_open, ready, serve,
-    serve_noting, serve_with, words,
+    code, echoes, heard_of, home, linger, local, nothing_is_open, ready, serve, serve_noting,
+    serve_with, words,
 };
 use crate::support::status;
 
@@ -354,17 +354,63 @@ fn an_answer_of_more_than_32_mib_is_an_error_to_its_caller_alone() {
 }
 
 #[test]
-fn a_garbled_manifest_is_forgotten() {
+fn what_is_too_long_and_no_answer_costs_nobody_an_answer() {
     let home = home_with_bad(&[], "");
+    let (client, other) = (local(&home), local(&home));
     ready(&home, &["bad"]);
-    let file = home.root().join("state/xy/manifests/bad.json");
-    home.wait_until("it is remembered", || file.exists());
-    home.call("shutdown", Value::Null).unwrap();
-    home.wait_until("the daemon ends", || !home.socket().exists());
-    std::fs::write(&file, "{ not json").unwrap();
-    home.daemon();
-    let client = local(&home);
-    assert!(client.tool_names().iter().any(|name| name == "bad__echo"));
-    assert!(!diary_file(&home, "bad").exists());
+    let bytes = 33 << 20;
+    let slow = other.start_call("bad__never", json!({}));
+    for line in [
+        "FILLER",
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"FILLER"}}"#,
+        // Servers number what they ask as we do.
+        r#"{"jsonrpc":"2.0","id":OWN_ID,"method":"ping","params":{"x":"FILLER"}}"#,
+    ] {
+        let say = json!({ "line": line, "bytes": bytes });
+        assert_eq!(client.call_text("bad__say", say), "say", "{line}");
+        assert_eq!(other.answer_within(slow, Duration::ZERO), None, "{line}");
+    }
+    other.cancel(&json!(slow));
+    // The same with nothing open but the call itself, whose answer it might be taken for.
+    let say = json!({ "line": "FILLER", "bytes": bytes });
+    assert_eq!(client.call_text("bad__say", say), "say");
     home.finish();
+}
+
+#[test]
+fn a_garbled_manifest_is_forgotten() {
+    // Half of it, no text at all, nothing, something else, and a folder.
+    for (damage, says) in [
+        (Some(&b"{ not json"[..]), "key must be a string"),
+        (Some(b"\xff\xfe\0\x80"), "UTF-8"),
+        (Some(b""), "EOF"),
+        (Some(b"[7]"), "at line 1"),
+        (None, "it is not a regular file"),
+    ] {
+        let home = home_with_bad(&[], "");
+        ready(&home, &["bad"]);
+        let file = home.root().join("state/xy/manifests/bad.json");
+        home.wait_until("it is remembered", || file.exists());
+        home.call("shutdown", Value::Null).unwrap();
+        home.wait_until("the daemon ends", || !home.socket().exists());
+        match damage {
+            Some(bytes) => std::fs::write(&file, bytes).unwrap(),
+            None => std::fs::remove_file(&file).and_then(|()| std::fs::create_dir(&file)).unwrap(),
+        }
+        let daemon = home.daemon();
+        let client = local(&home);
+        assert!(client.tool_names().iter().any(|name| name == "bad__echo"));
+        echoes(&client, "bad");
+        let told = daemon.stderr();
+        let line = told.lines().find(|line| line.contains("a manifest cannot be read: forgotten"));
+        let line = line.unwrap_or_else(|| panic!("it is not told: {told}"));
+        assert!(line.contains("manifests/bad.json") && line.contains(says), "{line}");
+        if damage.is_some() {
+            let is_whole = || std::fs::read_to_string(&file).is_ok_and(|it| it.contains("echo"));
+            home.wait_until("it is remembered again", is_whole);
+        } else {
+            std::fs::remove_dir(&file).unwrap(); // What is not ours is left alone.
+        }
+        home.finish();
+    }
 }

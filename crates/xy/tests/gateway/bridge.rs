@@ -73,6 +73,19 @@ fn wanted(answer: &Value, message: &str) -> (String, Value) {
     (key.clone(), result["requestState"].clone())
 }
 
+/// The same of a server that another call with the same token may have come back to in just that
+/// moment: then nobody is asked, since it is not clear for whom that is.
+#[track_caller]
+fn ask_until_clear(client: &McpModern, message: &str) -> (String, Value) {
+    for _ in 0..CROWD {
+        let answer = client.request("tools/call", asks(message));
+        if !answer.to_string().contains("it is not clear which client this is for") {
+            return wanted(&answer, message);
+        }
+    }
+    panic!("it was never clear for whom `{message}` was");
+}
+
 #[track_caller]
 fn ask(client: &McpModern, message: &str) -> (String, Value) {
     wanted(&client.request("tools/call", asks(message)), message)
@@ -325,7 +338,7 @@ fn with_isolation_those_whom_the_door_cannot_tell_apart_take_turns_too() {
                 let (message, name) = (format!("question {number}"), format!("name {number}"));
                 let client = modern(home);
                 all_at_once.wait();
-                let given = ask(&client, &message);
+                let given = ask_until_clear(&client, &message);
                 let answer = client.request("tools/call", again(&message, &given, &name));
                 assert_eq!(told(&answer), reply(&name));
             });

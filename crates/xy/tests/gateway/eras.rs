@@ -4,10 +4,12 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::Home;
 use xy_testkit::remote::Remote;
+use xy_testkit::{Home, free_port};
 
-use crate::stage::{echoes, heard, heard_of, home, linger, local, ready, serve_noting, web};
+use crate::stage::{
+    diary_file, echoes, heard, heard_of, home, linger, local, ready, serve_noting, serve_with, web,
+};
 use crate::support::{running, running_after, signal, status};
 
 const MODERN: &str = "2026-07-28";
@@ -22,6 +24,9 @@ fn home_with(flags: &[&str]) -> Home {
     ready(&home, &["s"]);
     home
 }
+
+/// An answer of more than 32 MiB takes its time on a busy machine.
+const UNHURRIED: &str = "ready { within \"60s\" }\n";
 
 /// The revision that is spoken with it.
 #[track_caller]
@@ -67,6 +72,24 @@ fn a_legacy_server_is_asked_once_and_known_from_then_on() {
         let before = heard(&home, "s").len();
         restart(&home);
         assert_eq!(methods(&home, before)[0], "initialize");
+        home.finish();
+    }
+}
+
+#[test]
+fn a_server_of_an_older_revision_is_spoken_to_in_its_own() {
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18"] {
+        let home = home_with(&["--protocol", version]);
+        let offered = heard_of(&home, "s", "initialize");
+        assert_eq!(offered[0]["params"]["protocolVersion"], LEGACY, "the newest is offered");
+        assert_eq!(spoken(&home), version);
+        let shown = home.xy(&["status", "s"]).stdout;
+        let is_told = |line: &str| line.contains("protocol") && line.contains(version);
+        assert!(shown.lines().any(is_told), "{version}: {shown}");
+        for client in [&*local(&home), &*web(&home)] {
+            assert!(client.tool_names().contains(&"s__echo".to_owned()), "{version}");
+            echoes(client, "s");
+        }
         home.finish();
     }
 }
@@ -274,7 +297,12 @@ fn one_that_dies_whatever_it_is_asked_is_counted_from_the_second_time() {
 #[test]
 fn one_whose_first_answer_cannot_be_read_is_asked_the_older_way_once() {
     for how in ["huge", "odd", "garbage"] {
-        let home = home_with(&["--discover", how]);
+        let home = home();
+        let diary = diary_file(&home, "s");
+        let flags = ["--discover", how, "--diary", diary.to_str().unwrap()];
+        serve_with(&home, "s", &flags, UNHURRIED);
+        home.daemon();
+        ready(&home, &["s"]);
         let now = status(&home, "s");
         assert_eq!(
             (&now["protocol"], &now["restarts_total"]),
@@ -299,7 +327,7 @@ fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
         let home = home();
         let flags = ["--era", "modern", "--discover", how];
         let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
-        home.write_config("servers/s.kdl", &format!("{}{once}", home.kdl_mcp(&flags)));
+        home.write_config("servers/s.kdl", &format!("{}{once}{UNHURRIED}", home.kdl_mcp(&flags)));
         home.daemon();
         let now = home.wait_for_state("s", "failed");
         let reason = now["reason"].as_str().unwrap();
@@ -392,12 +420,6 @@ fn an_adopted_modern_server_is_not_asked_again() {
     home.finish();
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 // Over HTTP.
 
 #[track_caller]
@@ -470,7 +492,7 @@ fn a_stream_without_an_answer_is_lost_and_never_taken_up_again() {
         let params = json!({ "name": tool, "arguments": { "message": "x" } });
         let params = json!({ "server": "s", "method": "tools/call", "params": params });
         let error = home.call("request", params).unwrap_err();
-        assert_eq!(error["code"], -32010, "{error}");
+        assert_eq!(error["code"], -32011, "{error}");
     }
     assert!(remote.heads().iter().all(|head| head.method == "POST"));
     home.finish();

@@ -2,10 +2,12 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{Home, is_alive};
+use xy_testkit::{Home, McpClient, is_alive};
 
+use crate::scopes::found;
 use crate::stage::{
-    capable, code, home, linger, local, serve, serve_with, stranger, told, web, who, who_at_last,
+    capable, code, home, linger, local, serve, serve_with, stranger, stranger_at, told, web, who,
+    who_at_last, words,
 };
 use crate::support::{ask, signal};
 
@@ -215,6 +217,63 @@ fn a_killed_daemon_leaves_nobodys_instance_behind() {
     home.wait_until("the old one has ended", || !is_alive(before));
     drop(client);
     home.wait_until("the new one has ended", || !is_alive(after));
+    home.finish();
+}
+
+/// Nothing tells a client of the tool `own__secret`, which another client's instance has.
+#[track_caller]
+fn knows_no_secret(client: &McpClient) {
+    assert!(!client.tool_names().contains(&"own__secret".to_owned()), "it would be pinned");
+    for query in ["secret", "own__secret", "Was added"] {
+        let names = found(client, query);
+        assert!(!names.contains(&"own__secret".to_owned()), "{query}: {names:?}");
+    }
+    for tool in ["describe_tool", "call_tool"] {
+        let told = |name: &str| client.call(tool, json!({ "name": name }))["result"].clone();
+        let (secret, nothing) = (told("own__secret"), told("own__unheard"));
+        assert_eq!(secret["isError"], true, "{secret}");
+        assert_eq!(secret.to_string().replace("own__secret", "own__unheard"), nothing.to_string());
+    }
+    let called = client.call("own__secret", json!({}));
+    assert_eq!((code(&called), words(&called)), (-32602, "Unknown tool: own__secret"));
+}
+
+#[test]
+fn what_one_clients_instance_adds_is_nobody_elses_nor_of_the_next_daemon() {
+    let home = home();
+    serve_with(&home, "own", &[], "isolation \"client\"\n");
+    let profile = "tools \"search\"\nmanage #false\npin \"own__secret\"\n";
+    home.write_config("profiles/find.kdl", profile);
+    let daemon = home.daemon();
+    let finder = || {
+        let client = stranger_at(&home, &json!({ "profile": "find" }));
+        client.initialize();
+        client
+    };
+    let instances = || ask(&home, "status", json!({ "name": "own" }))["instances"].clone();
+    let (ada, without, with) = (finder(), finder(), finder());
+    // By a call, not by a list: it is known all the same what anybody would get.
+    ada.call_text("own__add_tool", json!({ "name": "secret" }));
+    home.wait_until("it is listed", || ada.tool_names().contains(&"own__secret".to_owned()));
+    assert_eq!(found(&ada, "secret"), ["own__secret"]);
+    assert_eq!(found(&ada, "own__secret")[0], "own__secret");
+    let described = ada.call("describe_tool", json!({ "name": "own__secret" }));
+    assert_eq!(described["result"]["structuredContent"]["tool"]["description"], "Was added");
+    assert_eq!(ada.call_text("call_tool", json!({ "name": "own__secret" })), "secret");
+    assert_eq!(ada.call_text("own__secret", json!({})), "secret");
+
+    knows_no_secret(&without);
+    assert_eq!(found(&without, "own__echo")[0], "own__echo");
+    assert_eq!(instances().as_array().map(Vec::len), Some(1), "it has none of its own");
+    who(&with, "own__who");
+    knows_no_secret(&with);
+    assert_eq!(instances().as_array().map(Vec::len), Some(2));
+
+    daemon.kill9();
+    home.daemon();
+    let later = finder();
+    assert_eq!(found(&later, "own__echo")[0], "own__echo", "what anybody gets is remembered");
+    knows_no_secret(&later);
     home.finish();
 }
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::Home;
+use xy_testkit::{Home, McpClient};
 
 use crate::stage::{
-    code, echoes, home, home_of_two, linger, local, ready, serve, serve_with, told,
+    code, echoes, heard_of, home, home_of_two, linger, local, ready, serve, serve_with, told,
     tools_of_servers, web, words,
 };
 use crate::support::{ask, pid_in, running, running_after, signal};
@@ -55,6 +55,21 @@ fn a_server_that_takes_too_long_comes_later() {
     assert!((Duration::from_millis(3500)..Duration::from_secs(6)).contains(&took), "{took:?}");
     client.wait_notification(CHANGED);
     assert_eq!(servers_in(&client.tool_names()), ["quick", "slow"]);
+    home.finish();
+}
+
+#[test]
+fn a_server_is_asked_for_its_list_once_however_often_clients_ask() {
+    let home = home_of_two();
+    let (socket, http) = (local(&home), web(&home));
+    for _ in 0..10 {
+        assert_eq!(servers_in(&socket.tool_names()), ["a", "b"]);
+        assert_eq!(servers_in(&http.tool_names()), ["a", "b"]);
+    }
+    // What was said before this has been heard before it.
+    echoes(&socket, "a");
+    let asked = heard_of(&home, "a", "tools/list");
+    assert_eq!(asked.len(), 1, "{asked:?}");
     home.finish();
 }
 
@@ -124,12 +139,13 @@ fn a_long_list_comes_in_pieces() {
     home.daemon();
     ready(&home, &["a", "b"]);
     let client = local(&home);
+    // A busy machine may need longer for such lists than a client is kept waiting.
+    home.wait_until("all is listed", || tools_of_servers(&client).len() == 2 * (4000 + 28));
     let first = client.request("tools/list", Value::Null);
     let cursor = first["result"]["nextCursor"].clone();
     assert!(cursor.is_string(), "it is one piece");
     assert!(first.to_string().len() < 5 << 20);
     let names = tools_of_servers(&client);
-    assert_eq!(names.len(), 2 * (4000 + 28));
     let mut once = names.clone();
     once.sort();
     once.dedup();
@@ -170,6 +186,45 @@ fn tools_leave_with_a_server_that_is_stopped_and_come_back() {
     linger();
     assert_eq!((told(&socket, CHANGED), told(&http, CHANGED)), (0, 0), "told once");
     assert_eq!(told(&socket, "notifications/prompts/list_changed"), 0, "never asked for them");
+    home.finish();
+}
+
+#[test]
+fn prompts_and_resources_that_change_are_told_to_those_who_have_seen_them() {
+    let home = home_of_two();
+    let (socket, http) = (local(&home), web(&home));
+    assert_eq!(http.open_stream(), 200);
+    let listed = |client: &McpClient, kind: &str| {
+        let answer = client.request(&format!("{kind}/list"), Value::Null);
+        answer["result"][kind].to_string()
+    };
+    for kind in ["prompts", "resources"] {
+        for client in [&*socket, &*http] {
+            assert!(!listed(client, kind).contains("fresh"));
+        }
+        // The server says so itself.
+        let add = json!({ "name": "fresh", "kind": kind });
+        assert_eq!(socket.call_text("a__add_tool", add), "changed");
+        for client in [&*socket, &*http] {
+            client.wait_notification(&format!("notifications/{kind}/list_changed"));
+            assert!(listed(client, kind).contains("fresh"), "{kind}");
+        }
+    }
+    // Or they leave with it, and come back.
+    for request in ["stop", "start"] {
+        ask(&home, request, json!({ "name": "a" }));
+        for client in [&*socket, &*http] {
+            for kind in ["prompts", "resources"] {
+                client.wait_notification(&format!("notifications/{kind}/list_changed"));
+                listed(client, kind);
+            }
+        }
+    }
+    linger();
+    for kind in ["prompts", "resources", "tools"] {
+        let method = format!("notifications/{kind}/list_changed");
+        assert_eq!((told(&socket, &method), told(&http, &method)), (0, 0), "{kind}: told once");
+    }
     home.finish();
 }
 

@@ -2,13 +2,12 @@
 //! of the rest its client is told that nobody knows.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::remote::Remote;
-use xy_testkit::{Home, McpClient};
+use xy_testkit::{Home, McpClient, free_port};
 
 use crate::stage::{
     bridged, code, echoes, heard_of, home, local, metrics, nothing_is_open, ready, serve_noting,
@@ -254,9 +253,7 @@ fn a_call_for_a_remote_server_that_is_away_waits_until_it_is_back() {
     let remote = Remote::start_at(port);
     assert_eq!(text(&client.wait_answer(seen)), "2");
     assert_eq!(text(&client.wait_answer(unseen)), "3");
-    let mut done = remote.done();
-    done.sort_unstable();
-    assert_eq!(done, ["2", "3"]);
+    assert_eq!(remote.done(), ["2", "3"], "in their order");
     home.finish();
 }
 
@@ -349,13 +346,9 @@ fn no_call_waits_for_longer_than_its_file_says_and_the_status_shows_who_waits() 
     assert_eq!(code(&full), -32008, "{full}");
     for id in calls {
         let late = client.wait_answer(id);
-        assert_eq!(code(&late), -32007, "{late}");
+        assert_eq!(code(&late), -32008, "{late}");
         assert!(words(&late).contains("2s"), "{late}");
     }
     home.wait_until("nobody waits", || status(&home, "mute")["parked"] == 0);
     home.finish();
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

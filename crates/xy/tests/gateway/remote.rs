@@ -8,7 +8,8 @@ use xy_testkit::remote::{Mood, Remote, Tls, To};
 use xy_testkit::{Home, McpClient};
 
 use crate::stage::{
-    capable, code, diary_file, echoes, heard_of, home, local, ready, serve, serve_with, web, words,
+    capable, code, diary_file, echoes, heard_of, home, linger, local, ready, serve, serve_with,
+    web, words,
 };
 
 const REMOTE: &str = "far";
@@ -102,10 +103,37 @@ fn a_forgotten_session_is_begun_again_and_nothing_is_done_twice() {
     for (number, id) in (3..403).zip(calls) {
         assert_eq!(text(&client.wait_answer(id)), number.to_string());
     }
-    let mut done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
-    done.sort_unstable();
-    assert_eq!(done, (1..403).collect::<Vec<_>>(), "each was done once");
+    let done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
+    assert_eq!(done, (1..403).collect::<Vec<_>>(), "each was done once, in order");
     assert_eq!(remote.begun(), 3);
+    home.finish();
+}
+
+#[test]
+fn calls_that_are_lined_up_are_not_stranded_by_a_second_greeting() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let client = local(&home);
+    assert_eq!(text(&client.call("far__echo", say("0"))), "0");
+    // Of those who find the session forgotten, everybody waits for the next.
+    remote.mood(To::Greetings, Mood::Waits);
+    remote.forget();
+    let first = client.start_call("far__echo", say("1"));
+    let greetings = || remote.heads().iter().filter(|it| it.message == "initialize").count();
+    home.wait_until("it is greeted again", || greetings() == 2);
+    let calls: Vec<u64> =
+        (2..52).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
+    home.wait_until("they wait", || status(&home)["parked"] == 50);
+    // They go in a row, in the middle of which it forgets twice more.
+    remote.forget_after(&[10, 15]);
+    remote.let_go();
+    for (number, id) in (1..52).zip([&[first][..], &calls].concat()) {
+        let answer = client.wait_answer(id);
+        assert_eq!(text(&answer), number.to_string(), "{answer}");
+    }
+    let done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
+    assert_eq!(done, (0..52).collect::<Vec<_>>(), "each was done once, in order");
+    assert_eq!(remote.begun(), 4, "one session at first, and one for each that was forgotten");
     home.finish();
 }
 
@@ -199,6 +227,46 @@ fn whoever_is_not_let_in_any_more_is_told_and_so_is_everybody() {
     remote.mood(To::Everything, Mood::Well);
     assert_eq!(home.xy(&["start", REMOTE]).code, 0);
     assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    home.finish();
+}
+
+#[test]
+fn a_call_under_way_at_one_that_refuses_everybody_hears_its_own_answer() {
+    // Whether the server is given up by that.
+    for (status_code, is_given_up) in [(401, true), (403, false)] {
+        let remote = Remote::start();
+        let home = running(&remote);
+        let (one, other) = (local(&home), local(&home));
+        let under_way = one.start_call("far__wait", say("1"));
+        home.wait_until("it is under way", || remote.done() == ["1"]);
+        remote.mood(To::Everything, Mood::Status(status_code, Vec::new()));
+        let refused = other.call("far__echo", say("2"));
+        assert_eq!(code(&refused), -32009, "{refused}");
+        linger(); // By then a server that nobody is waited for at has failed.
+        remote.let_go();
+        let answer = one.wait_answer(under_way);
+        assert_eq!(text(&answer), "1", "{status_code}: {answer}");
+        let state = if is_given_up { "failed" } else { "running" };
+        home.wait_for_state(REMOTE, state);
+        home.finish();
+    }
+}
+
+#[test]
+fn a_call_under_way_at_one_that_refuses_everybody_is_not_waited_for_for_ever() {
+    let remote = Remote::start();
+    let home = running(&remote);
+    let (one, other) = (local(&home), local(&home));
+    let under_way = one.start_call("far__wait", say("1"));
+    home.wait_until("it is under way", || remote.done() == ["1"]);
+    remote.mood(To::Everything, Mood::Status(401, Vec::new()));
+    let refused = other.call("far__echo", say("2"));
+    assert_eq!(code(&refused), -32009, "{refused}");
+    // Nobody ever lets it go.
+    let lost = one.wait_answer(under_way);
+    assert_eq!(code(&lost), -32010, "{lost}");
+    assert!(words(&lost).contains("outcome unknown"), "{lost}");
+    home.wait_for_state(REMOTE, "failed");
     home.finish();
 }
 

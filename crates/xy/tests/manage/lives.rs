@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use xy_testkit::Home;
 
 use crate::rights::OWN;
-use crate::support::{home, pid_in, signal};
+use crate::support::{home, pid_in, signal, status};
 use crate::{CHANGED, add, connect, fails, home_and_client, listed, mcp_program};
 
 #[test]
@@ -65,6 +65,27 @@ fn all_that_can_be_asked_for_is_what_runs() {
     assert_eq!(listed(&client, "dev").unwrap()["status"], "running");
     client.call_value("remove_server", json!({ "name": "dev", "persist": true }));
     assert!(!file.exists());
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn one_without_a_file_is_reloaded_as_it_was_added() {
+    let (home, client) = home_and_client();
+    let folder = home.root().join("tmp");
+    let added = json!({
+        "name": "dev", "command": mcp_program(&home), "args": ["--only-tools", "--v2"],
+        "env": { "COLOUR": "blue" }, "cwd": folder,
+    });
+    let added = client.call_value("add_server", added);
+    let reloaded = client.call_value("reload_server", json!({ "name": "dev" }));
+    assert_ne!(reloaded["pid"], added["pid"], "it is another life");
+    assert_eq!(reloaded["tools"], added["tools"]);
+    assert_eq!(client.call_text("dev__env", json!({ "name": "COLOUR" })), "blue");
+    let dev = listed(&client, "dev").unwrap();
+    assert_eq!(dev["args"], json!(["--only-tools", "--v2"]));
+    #[cfg(target_os = "linux")]
+    assert_eq!(fs::read_link(format!("/proc/{}/cwd", dev["pid"])).unwrap(), folder);
     client.close();
     home.finish();
 }
@@ -169,6 +190,85 @@ fn a_server_that_ended_by_itself_has_crashed_and_one_that_was_stopped_has_not() 
     let stopped = listed(&client, "stopped").unwrap();
     assert_eq!((&stopped["status"], &stopped["pid"]), (&json!("stopped"), &Value::Null));
     client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_that_waits_for_its_next_try_and_one_that_was_given_up_have_crashed() {
+    let home = home();
+    let dies = home.kdl_mcp(&["--die-on", "initialize"]);
+    let patient = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
+    home.write_config("servers/again.kdl", &format!("{dies}{patient}"));
+    let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+    home.write_config("servers/never.kdl", &format!("{dies}{once}"));
+    home.daemon();
+    home.wait_for_state("again", "restarting");
+    home.wait_for_state("never", "failed");
+    let client = connect(&home);
+    for name in ["again", "never"] {
+        let told = listed(&client, name).unwrap();
+        assert_eq!(told["status"], "crashed", "{told:#}");
+        assert_eq!((&told["pid"], &told["uptime_seconds"]), (&Value::Null, &Value::Null));
+        assert_eq!(told["tools"], json!([]), "{told:#}");
+    }
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn one_that_is_added_has_5_s_to_end_and_is_not_started_again_whatever_is_usual() {
+    let home = home();
+    let usual = "stop { grace \"1s\"; }; restart { policy \"always\"; }";
+    home.write_config("xy.kdl", &format!("defaults {{ {usual} }}\n"));
+    home.daemon();
+    let client = connect(&home);
+    let program = mcp_program(&home);
+    client.call_value("add_server", json!({ "name": "here", "command": program }));
+    let stays = json!({ "name": "stays", "command": program, "persist": true });
+    client.call_value("add_server", stays);
+    let kept = fs::read_to_string(home.root().join("state/xy/added.json")).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let rules = &kept["servers"][0]["rules"];
+    let file = fs::read_to_string(home.root().join("config/xy/servers/stays.kdl")).unwrap();
+    assert!(file.contains("stop { grace \"5s\" }"), "{file}");
+    assert!(file.contains("restart { policy \"never\" }"), "{file}");
+    assert_eq!(rules["restart"]["policy"], "Never", "{kept:#}");
+    assert_eq!(rules["stop"]["grace"], json!({ "secs": 5, "nanos": 0 }), "{kept:#}");
+    for name in ["here", "stays"] {
+        signal(pid_in(&listed(&client, name).unwrap()), Signal::KILL);
+        home.wait_for_state(name, "failed");
+        assert_eq!(status(&home, name)["restarts_total"], 0, "{name}");
+    }
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn calls_of_one_client_are_answered_once_each_when_another_removes_their_server() {
+    let (home, client) = home_and_client();
+    let other = connect(&home);
+    for round in 0..3 {
+        add(&home, &client, "dev", &["--only-tools"]);
+        let calls: Vec<u64> = (0..40_u64)
+            .map(|number| {
+                let arguments = json!({ "message": number, "ms": 5 * (number % 8) });
+                client.start_call("dev__slow_echo", arguments)
+            })
+            .collect();
+        let removed = other.call_value("remove_server", json!({ "name": "dev" }));
+        assert_eq!(removed["removed"], true, "{round}: {removed}");
+        for (number, id) in (0_u64..).zip(calls) {
+            let answer = client.wait_answer(id);
+            let text = answer["result"]["content"][0]["text"].as_str();
+            let code = answer["error"]["code"].as_i64();
+            let is_told = code.is_some_and(|code| [-32005, -32010, -32602].contains(&code));
+            assert!(text == Some(&number.to_string()) || is_told, "{answer:#}");
+        }
+        assert_eq!(client.unclaimed_answers(), [""; 0], "each was answered once");
+        assert_eq!(listed(&client, "dev"), None);
+    }
+    client.close();
+    other.close();
     home.finish();
 }
 

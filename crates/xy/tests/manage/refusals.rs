@@ -37,10 +37,16 @@ fn a_server_that_does_not_start_is_not_added() {
         ("/bin/sh", vec!["-c", "echo no good >&2; exit 3"], "no good"),
         (&*mcp_program(&home), vec!["--refuse-init"], "server `dev` was not added"),
     ] {
-        let ask = json!({ "name": "dev", "command": command, "args": args });
-        let told = fails(&client, "add_server", ask);
-        assert!(told.contains("server `dev` was not added") && told.contains(why), "{told}");
-        assert_eq!(listed(&client, "dev"), None);
+        for persist in [false, true] {
+            let ask =
+                json!({ "name": "dev", "command": command, "args": args, "persist": persist });
+            let told = fails(&client, "add_server", ask);
+            assert!(told.contains("server `dev` was not added") && told.contains(why), "{told}");
+            assert_eq!(listed(&client, "dev"), None);
+            let files = ["config/xy/servers/dev.kdl", "state/xy/added.json"];
+            let left: Vec<_> = files.iter().filter(|it| home.root().join(it).exists()).collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
     }
     client.close();
     home.finish();

@@ -4,6 +4,9 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
+use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::{Daemon, Home, free_port};
+
 use crate::home_with_mcp;
 use crate::support::{ask, home, refused};
 
@@ -48,6 +51,82 @@ fn each_reason_why_there_is_no_response_has_its_kind() {
     assert_eq!(kind(&["one", "ping"]), "NotRunning");
     let late = refused(&home, "request", json!({ "server": "one", "method": "ping", "id": null }));
     assert_eq!(late["code"], -32005, "an id that is null is none: {late:#}");
+    home.finish();
+}
+
+/// What `xy request` fails with: its kind, and what a person reads.
+#[track_caller]
+fn failure(home: &Home, words: &[&str]) -> (String, String) {
+    let ran = home.xy(&[&["request"], words, &["--json"]].concat());
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let error: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let (kind, message) = (&error["error"]["data"]["kind"], &error["error"]["message"]);
+    (kind.as_str().unwrap().to_owned(), message.as_str().unwrap().to_owned())
+}
+
+/// A call of a tool that is never answered, and what else happens in it.
+fn never(arguments: &Value) -> String {
+    json!({ "name": "never", "arguments": arguments }).to_string()
+}
+
+#[test]
+fn a_late_answer_a_death_and_a_broken_pipe_are_three_errors() {
+    let home = home();
+    let tireless = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }";
+    let kdl = format!("{}{tireless}\n", home.kdl_mcp(&["--die-on", "please/die"]));
+    home.write_config("servers/one.kdl", &kdl);
+    home.write_config("servers/each.kdl", &format!("{kdl}isolation \"client\"\n"));
+    home.daemon();
+    for server in ["one", "each"] {
+        let answers = || home.xy(&["request", server, "ping"]).code == 0;
+        home.wait_until("it answers", answers);
+        let late = never(&json!({}));
+        let late = failure(&home, &[server, "tools/call", "--params", &late, "--timeout", "100ms"]);
+        assert_eq!(late.0, "TimedOut", "{late:?}");
+        let dead = failure(&home, &[server, "please/die"]);
+        assert_eq!(dead.0, "OutcomeUnknown", "{dead:?}");
+        for pipe in ["stdout", "stdin"] {
+            home.wait_until("it answers", answers);
+            let broken = never(&json!({ "close": pipe }));
+            let broken = failure(&home, &[server, "tools/call", "--params", &broken]);
+            assert_eq!(broken.0, "TransportFailed", "{server}: {broken:?}");
+            assert!(broken.1.contains(&format!("closed its {pipe}")), "{broken:?}");
+            assert!(![&late.1, &dead.1].contains(&&broken.1));
+        }
+        home.wait_until("it answers", answers);
+        let person = never(&json!({ "close": "stdout" }));
+        let person = home.xy(&["request", server, "tools/call", "--params", &person]);
+        assert_eq!((person.code, person.stdout.as_str()), (1, ""), "{person:?}");
+        for words in ["closed its stdout", "the way to it broke before its answer"] {
+            assert!(person.stderr.contains(words), "{words}: {person:?}");
+        }
+    }
+    home.finish();
+}
+
+#[test]
+fn a_broken_connection_and_a_death_of_a_server_that_listens_are_two_errors() {
+    let remote = Remote::start();
+    let port = free_port().to_string();
+    let home = home();
+    home.write_config("servers/far.kdl", &remote.kdl());
+    let kdl = home.kdl_mcp(&["--http", &port, "--die-on", "please/die"]);
+    home.write_config("servers/near.kdl", &format!("{kdl}transport \"http\"\nport {port}\n"));
+    home.daemon();
+    home.wait_for_state("far", "running");
+    home.wait_for_state("near", "running");
+    let echo = json!({ "name": "echo", "arguments": { "message": "x" } }).to_string();
+    let echo = ["far", "tools/call", "--params", &echo];
+    for mood in [Mood::HangsUp, Mood::BreaksOff, Mood::Status(500, Vec::new())] {
+        remote.mood(To::Calls, mood.clone());
+        let broken = failure(&home, &echo);
+        assert_eq!(broken.0, "TransportFailed", "{mood:?}: {broken:?}");
+    }
+    remote.mood(To::Calls, Mood::Silent);
+    let late = failure(&home, &[&echo[..], &["--timeout", "100ms"]].concat());
+    assert_eq!(late.0, "TimedOut", "{late:?}");
+    let dead = failure(&home, &["near", "please/die"]);
+    assert_eq!(dead.0, "OutcomeUnknown", "{dead:?}");
     home.finish();
 }
 
@@ -101,13 +180,53 @@ fn a_list_warns_that_nobody_can_come_in() {
     home.0.finish();
 }
 
+#[test]
+fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
+    let (home, taken, daemon) = home_at_taken_port();
+    let address = taken.local_addr().unwrap().to_string();
+    let info = home.wait_until("it is known", || {
+        let info = ask(&home, "info", Value::Null);
+        (!info["gateway_problem"].is_null()).then_some(info)
+    });
+    let problem = info["gateway_problem"].as_str().unwrap();
+    assert!(problem.contains(&address) && problem.contains("in use"), "{info:#}");
+    assert_eq!(info["gateway_url"], Value::Null, "{info:#}");
+    let told = [home.xy(&["info"]).stdout, home.xy(&["list"]).stderr, daemon.stderr()];
+    for told in &told {
+        assert!(told.contains(&address) && told.contains("in use"), "{told}");
+    }
+    assert!(told[2].contains("could not listen for HTTP, and will try again"), "{}", told[2]);
+    // The sockets serve, the one for people and the one for clients.
+    let client = crate::connect(&home);
+    assert_eq!(client.call_text("one__echo", json!({ "message": "x" })), "x");
+    let called = home.xy(&["call", "one__echo", "message=y"]);
+    assert_eq!((called.code, called.stdout.trim_end()), (0, "y"), "{called:?}");
+
+    drop(taken);
+    assert_eq!(home.gateway_address(), address, "it was tried again");
+    let web = home.mcp_http("/mcp");
+    web.initialize();
+    assert_eq!(web.call_text("one__echo", json!({ "message": "z" })), "z");
+    assert_eq!(client.call_text("one__echo", json!({ "message": "x" })), "x");
+    let list = home.xy(&["list"]);
+    assert_eq!((list.code, list.stderr.as_str()), (0, ""), "{list:?}");
+    assert_eq!(ask(&home, "info", Value::Null)["gateway_problem"], Value::Null);
+    client.close();
+    home.finish();
+}
+
 /// A home whose gateway finds somebody else at its address.
-fn home_with_taken_port() -> (xy_testkit::Home, TcpListener) {
+fn home_with_taken_port() -> (Home, TcpListener) {
+    let (home, taken, _) = home_at_taken_port();
+    (home, taken)
+}
+
+fn home_at_taken_port() -> (Home, TcpListener, Daemon) {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let home = home();
     home.write_config("xy.kdl", &format!("gateway {{ listen \"{address}\" }}\n"));
     home.mcp_server("one", &[]);
-    home.daemon();
-    (home, taken)
+    let daemon = home.daemon();
+    (home, taken, daemon)
 }

@@ -6,6 +6,10 @@ use crate::inspector::ask;
 use crate::peer::Peer;
 use crate::stage::Stage;
 
+/// Tools of other servers that are found too, and what is in their answers.
+const FRIENDS: [(&str, &str); 2] =
+    [("time__get_current_time", "UTC"), ("memory__read_graph", "entities")];
+
 /// A home whose clients find the tools of all servers; they are known to the daemon.
 #[track_caller]
 fn searching() -> (Stage, xy_testkit::Daemon) {
@@ -14,7 +18,11 @@ fn searching() -> (Stage, xy_testkit::Daemon) {
     let (stage, daemon) = stage.started();
     stage.home.wait_until("the sum can be found", || {
         let found = stage.home.call("search", json!({ "query": "add two numbers" })).unwrap();
-        found.to_string().contains("everything__get-sum")
+        let all_are_known = ["time", "memory"].into_iter().all(|server| {
+            let query = json!({ "query": "read the current time or graph", "server": server });
+            stage.home.call("search", query).unwrap().to_string().contains("__")
+        });
+        all_are_known && found.to_string().contains("everything__get-sum")
     });
     (stage, daemon)
 }
@@ -29,6 +37,12 @@ fn sees_three_tools_and_finds_the_rest(name: &str, seen: &Value) {
     let missing = seen["missing"].as_str().unwrap();
     assert!(missing.starts_with("error: "), "{name}: {missing}");
     assert!(missing.contains("did you mean `everything__get-sum`?"), "{name}: {missing}");
+    for (friend, (tool, says)) in FRIENDS.into_iter().enumerate() {
+        let friend = &seen["friends"][friend];
+        assert!(friend["found"].to_string().contains(tool), "{name}: {friend}");
+        assert_eq!(friend["described"], tool, "{name}");
+        assert!(friend["called"].to_string().contains(says), "{name}: {friend}");
+    }
 }
 
 #[test]
@@ -62,5 +76,18 @@ fn the_inspector_finds_a_tool_and_calls_it() {
     let called = call("call_tool", &[&format!("name={name}"), r#"arguments={"a":2,"b":40}"#]);
     let text = json!([{ "type": "text", "text": "The sum of 2 and 40 is 42." }]);
     assert_eq!(called["content"], text, "{called}");
+    for ((name, says), (query, arguments)) in FRIENDS.into_iter().zip([
+        ("what time is it in another timezone", r#"{"timezone":"UTC"}"#),
+        ("read the whole knowledge graph", "{}"),
+    ]) {
+        let found = call("search_tools", &[&format!("query={query}")]);
+        let names = found["structuredContent"]["tools"].as_array().unwrap();
+        assert!(names.iter().any(|it| it["name"] == name), "{query}: {found}");
+        let described = call("describe_tool", &[&format!("name={name}")]);
+        assert_eq!(described["structuredContent"]["tool"]["name"], name, "{described}");
+        let args = [format!("name={name}"), format!("arguments={arguments}")];
+        let called = call("call_tool", &[&args[0], &args[1]]);
+        assert!(called["content"].to_string().contains(says), "{called}");
+    }
     stage.home.finish();
 }

@@ -49,6 +49,10 @@ fn uses_everything(stage: &Stage, target: &[&str]) {
     let time = ["tools/call", "--tool-name", "time__get_current_time", "--tool-arg", zone];
     let time = ask(&time)["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(time.contains("Europe/Berlin"), "{time}");
+    let fact = r#"entities=[{"name":"xy","entityType":"daemon","observations":["keeps servers"]}]"#;
+    ask(&["tools/call", "--tool-name", "memory__create_entities", "--tool-arg", fact]);
+    let graph = ask(&["tools/call", "--tool-name", "memory__read_graph"]);
+    assert_eq!(names(&graph["structuredContent"]["entities"], "name"), ["xy"], "{graph}");
     let read = ask(&["resources/read", "--uri", document]);
     let text = read["contents"][0]["text"].as_str().unwrap();
     assert!(text.starts_with("# Everything Server"), "{text}");

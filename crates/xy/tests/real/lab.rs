@@ -1,12 +1,11 @@
 //! A home with our fixture in it, behind a daemon and by itself.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use xy_testkit::{Daemon, Home, McpHttp};
+use xy_testkit::{Daemon, Home, McpHttp, free_port};
 
 use crate::stage::installed;
 
@@ -157,13 +156,6 @@ fn container(engine: &str, port: Option<&str>, era: Era) -> String {
          env {{ LISTEN_ANYWHERE 1; FIXTURE_AWAY_MS 12000; }}\n}}\n",
         if port.is_some() { "port 8000" } else { "network \"none\"" }
     )
-}
-
-/// A port that was free a moment ago.
-#[track_caller]
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// The fixture by itself, over Streamable HTTP. Dropping it ends it.

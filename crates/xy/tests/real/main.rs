@@ -15,6 +15,7 @@ mod finding;
 mod inspector;
 mod lab;
 mod peer;
+mod runners;
 mod same;
 mod stage;
 mod tour;

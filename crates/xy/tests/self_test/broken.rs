@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 #[cfg(target_os = "linux")]
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 use xy_testkit::is_alive;
 
 use crate::redact::redacted;
-use crate::support::{ask, home, pid_in, running, signal, sleeper, status};
+use crate::support::{ask, home, pid_in, running, says, signal, sleeper, status};
 use crate::{closed_home, tested, worker};
 
 #[test]
@@ -121,7 +122,8 @@ fn a_server_that_is_deadlocked_is_replaced_and_the_journal_says_by_whom() {
 #[test]
 fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
     let home = closed_home();
-    let rules = "restart { max-attempts 1; backoff-initial \"2s\"; jitter #false }\n";
+    // Between two tries there is more time than a test takes.
+    let rules = "restart { max-attempts 1; backoff-initial \"4s\"; jitter #false }\n";
     let kdl = home.kdl_command("xy-test-exit", &["--code", "3"]);
     home.write_config("servers/loops.kdl", &format!("{kdl}{rules}"));
     home.daemon();
@@ -129,17 +131,169 @@ fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
 
     let tested = tested(&home);
 
-    let mut shown = tested.clone();
-    // How often it was tried by itself before is not the point.
-    shown["diagnostics"]["restartHistory"] = json!("…");
-    shown["health"]["worker"][0]["restartCount"] = json!("…");
-    insta::assert_snapshot!(redacted(&home, &shown));
+    insta::assert_snapshot!(redacted(&home, &tested));
     let history = tested["diagnostics"]["restartHistory"].as_array().unwrap();
-    assert!(history.iter().all(|it| it["server"] == "loops" && it["reason"].is_string()));
-    assert!(history.len() >= 2, "{history:#?}");
+    let times: Vec<_> = history.iter().map(|it| it["timestamp"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "the oldest is the first: {history:#?}");
     let ran = home.xy(&["self-test"]);
     assert_eq!(ran.code, 1, "{ran:#?}");
     assert!(ran.stdout.contains("not all is well"), "{ran:#?}");
+    home.finish();
+}
+
+#[test]
+fn a_server_that_dies_at_every_start_is_tried_at_once_and_all_its_lives_are_told() {
+    let home = closed_home();
+    let rules = "restart { max-attempts 9; backoff-initial \"10m\"; backoff-max \"10m\" }\n";
+    let kdl = home.kdl_command("xy-test-exit", &["--code", "3"]);
+    home.write_config("servers/loops.kdl", &format!("{kdl}{rules}"));
+    home.daemon();
+    home.wait_for_state("loops", "restarting");
+
+    let once = tested(&home);
+    assert_eq!(once["autoRepair"][0]["proven"], false, "{once:#}");
+    let twice = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &twice));
+    home.finish();
+}
+
+#[test]
+fn calls_of_a_server_that_hangs_get_what_is_due_to_them_and_its_repair_is_proven() {
+    let home = closed_home();
+    let diary = home.root().join("harness/hangs.diary");
+    // Nobody else would find it.
+    let rest = "health { probe \"off\" }\nstop { grace \"1s\" }\n";
+    let flags = ["--only-tools", "--unbuffered", "--dull", "--diary", diary.to_str().unwrap()];
+    home.write_config("servers/hangs.kdl", &format!("{}{rest}", home.kdl_mcp(&flags)));
+    home.daemon();
+    let hangs = running(&home, "hangs");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    client.tool_names();
+    let call = |tool: &str, message: &str, ms: u64| {
+        client.start_call(&format!("hangs__{tool}"), json!({ "message": message, "ms": ms }))
+    };
+    let heard = |said: &str| {
+        let text = std::fs::read_to_string(&diary).unwrap_or_default();
+        text.matches(&format!("\"message\":\"{said}\"")).count()
+    };
+    // Both take longer than the test of a server that does not answer.
+    let seen = [call("read_only", "seen-look", 13_000), call("mutating", "seen-write", 600_000)];
+    // From here on it reads nothing, not even when it is let go on to be ended.
+    assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
+    signal(hangs, Signal::STOP);
+    let unseen = call("mutating", "unseen-write", 0);
+
+    let tested = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &tested));
+    let (repair, now) = (&tested["autoRepair"][0], running(&home, "hangs"));
+    assert_eq!((&repair["previousPid"], &repair["newPid"]), (&json!(hangs), &json!(now)));
+    assert!(!is_alive(hangs));
+    let [look, write] = seen.map(|id| client.wait_answer(id));
+    assert_eq!(look["result"]["content"][0]["text"], "seen-look", "it does no harm: {look}");
+    assert_eq!(write["error"]["code"], -32010, "nobody knows: {write}");
+    let unseen = client.wait_answer(unseen);
+    assert_eq!(unseen["result"]["content"][0]["text"], "unseen-write", "it was not read: {unseen}");
+    assert_eq!((heard("seen-write"), heard("unseen-write")), (1, 1), "nothing was done twice");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_with_one_long_call_is_busy_and_nobody_restarts_it() {
+    let home = closed_home();
+    let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
+    for name in ["mutters", "spins"] {
+        home.write_config(
+            &format!("servers/{name}.kdl"),
+            &format!("{kdl}stop {{ grace \"1s\" }}\n"),
+        );
+    }
+    home.daemon();
+    let before = ["mutters", "spins"].map(|name| running(&home, name));
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    // Neither hears anything until that is over: one writes to its log, and one computes.
+    let calls = [("mutters__mutter", "begins to mutter"), ("spins__spin", "begins to spin")].map(
+        |(tool, begins)| {
+            let call = client.start_call(tool, json!({ "ms": 600_000 }));
+            says(&home, tool.split_once("__").unwrap().0, begins);
+            call
+        },
+    );
+
+    let tested = tested(&home);
+
+    insta::assert_snapshot!(redacted(&home, &tested));
+    for (name, pid) in ["mutters", "spins"].into_iter().zip(before) {
+        let now = status(&home, name);
+        assert_eq!((pid_in(&now), &now["restarts_total"]), (pid, &json!(0)), "{now:#}");
+    }
+    for call in calls {
+        assert_eq!(client.answer_within(call, Duration::ZERO), None, "it goes on");
+    }
+    client.close();
+    home.finish();
+}
+
+/// Nobody can see for whom a server waits, only that there is somebody.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_may_wait_for_somebody_else_in_its_call_is_left_alone() {
+    let home = closed_home();
+    let far = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = far.local_addr().unwrap().port();
+    let mcp = home.program("xy-test-mcp");
+    // A connection that its parent has opened, and leaves to it.
+    let script =
+        format!("exec 3<>/dev/tcp/127.0.0.1/{port}; exec {} --only-tools --dull", mcp.display());
+    home.server(
+        "waits",
+        &format!("command \"bash\"\nargs \"-c\" {script:?}\nstop {{ grace \"1s\" }}\n"),
+    );
+    home.daemon();
+    let pid = running(&home, "waits");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    let call = client.start_call("waits__stall", json!({ "ms": 600_000 }));
+    says(&home, "waits", "begins to stall");
+    let tested = tested(&home);
+    assert_eq!(worker(&tested, "waits")["status"], "ok", "{tested:#}");
+    assert_eq!(running(&home, "waits"), pid);
+    assert_eq!(client.answer_within(call, Duration::ZERO), None, "it goes on");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_server_that_is_deadlocked_in_a_call_is_replaced_unless_one_only_looks() {
+    let home = closed_home();
+    let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
+    // Nobody else would find it.
+    home.server("hangs", &format!("{kdl}stop {{ grace \"1s\" }}\nhealth {{ probe \"off\" }}\n"));
+    home.daemon();
+    let hangs = running(&home, "hangs");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    let open = client.start_call("hangs__never", json!({}));
+    assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
+
+    let why = "it did not answer two questions in a row, has a call to do and does nothing";
+    let looked = ask(&home, "self_test", json!({ "repair": false }));
+    let seen = worker(&looked, "hangs");
+    assert_eq!((&seen["status"], &seen["note"]), (&json!("failed"), &json!(why)), "{looked:#}");
+    assert_eq!(running(&home, "hangs"), hangs, "only looked at");
+    assert_eq!(client.answer_within(open, Duration::ZERO), None);
+
+    let mended = tested(&home);
+    assert_eq!(worker(&mended, "hangs")["status"], "restarted", "{mended:#}");
+    assert_eq!(mended["autoRepair"][0]["reason"], why, "{mended:#}");
+    assert!(!is_alive(hangs));
+    assert_eq!(client.wait_answer(open)["error"]["code"], -32010);
+    assert_eq!(client.call_text("hangs__echo", json!({ "message": "a" })), "a");
+    client.close();
     home.finish();
 }
 

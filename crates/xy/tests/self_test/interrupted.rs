@@ -30,7 +30,8 @@ fn who_leaves_or_is_killed_in_the_middle_of_a_test_breaks_nothing() {
     // It answers nothing, so that a test of it takes a while, and says when it was asked.
     let flags =
         ["--only-tools", "--ignore-ping", "--list-never", "--diary", diary.to_str().unwrap()];
-    home.server("deaf", &format!("{}health {{ probe \"off\" }}\n", home.kdl_mcp(&flags)));
+    let kdl = format!("{}health {{ probe \"off\" }}\n", home.kdl_mcp(&flags));
+    home.write_config("servers/deaf.kdl", &kdl); // Ready once it has spoken.
     let daemon = home.daemon();
     let deaf = running(&home, "deaf");
     let (leaves, stays) = (begin(&home), begin(&home));

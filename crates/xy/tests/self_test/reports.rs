@@ -100,6 +100,12 @@ fn a_report_has_all_that_helps_and_no_secret() {
     assert_eq!(report["configuration"]["valid"], true);
     assert!(report["metrics"]["xy_clients"].is_number(), "{:#}", report["metrics"]);
     assert_masked(&home, &ask(&home, "diagnostics", json!({})).to_string());
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    let told = client.call_value("get_diagnostics", json!({}));
+    assert_eq!(server(&told, "near")["configuration"]["env"]["PEM"], "***");
+    assert_masked(&home, &told.to_string());
+    client.close();
     home.finish();
 }
 

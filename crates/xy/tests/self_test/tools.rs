@@ -40,3 +40,29 @@ fn a_client_tests_restarts_and_reads() {
     client.close();
     home.finish();
 }
+
+#[test]
+fn a_client_that_only_looks_changes_nothing() {
+    let home = closed_home();
+    home.mcp_server("one", &["--only-tools"]);
+    home.daemon();
+    let one = running(&home, "one");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    signal(one, Signal::STOP);
+
+    let looked = client.call_value("self_test", json!({ "repair": false }));
+
+    assert_eq!((&looked["success"], looked.get("autoRepair")), (&json!(false), None));
+    let found = &looked["health"]["worker"][0];
+    assert_eq!((&found["status"], &found["pid"]), (&json!("failed"), &json!(one)), "{looked:#}");
+    let why = "it did not answer: a signal has stopped its process";
+    assert_eq!(found["note"], why, "{looked:#}");
+    assert_eq!(running(&home, "one"), one, "it is left as it is");
+    let odd = client.call("self_test", json!({ "repair": "no" }));
+    assert!(odd["error"].is_object() || odd["result"]["isError"] == true, "{odd:#}");
+    signal(one, Signal::CONT);
+    assert_eq!(client.call_text("one__echo", json!({ "message": "a" })), "a");
+    client.close();
+    home.finish();
+}

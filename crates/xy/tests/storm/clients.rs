@@ -52,10 +52,12 @@ impl Client {
     /// turns.
     pub(crate) fn bridge(home: &Home, number: usize) -> Self {
         let client = home.mcp_connect(&["--no-start"]);
-        match number % 2 {
-            0 => Self::Bridge(client, Era::Legacy).introduced(),
-            _ => Self::Bridge(client, Era::Modern),
+        if number.is_multiple_of(2) {
+            return Self::Bridge(client, Era::Legacy).introduced();
         }
+        // It greets nobody: only an answer shows that it has found the first daemon.
+        client.request("tools/list", json!({ "_meta": meta() }));
+        Self::Bridge(client, Era::Modern)
     }
 
     fn introduced(self) -> Self {

@@ -14,20 +14,25 @@ use crate::{seconds, tell};
 const SERVERS: usize = 10;
 const CLIENTS: usize = 50;
 
-/// Those that are called over HTTP.
+/// Those that are called over HTTP: one that runs somewhere else, and two of ours.
+const FAR: usize = 7;
 const WEB: [usize; 2] = [8, 9];
 
-/// Ten servers: of both eras, that read ahead and that do not, by pipes and over HTTP.
+/// Ten servers: of both eras, that read ahead and that do not, by pipes, over HTTP and by a URL.
 #[track_caller]
 fn servers(scene: &mut Scene) {
     for number in 0..SERVERS {
+        if number == FAR {
+            scene.serve_far(&format!("server{number}"));
+            continue;
+        }
         let own: &[&str] = match number {
-            4 => &["--unbuffered"],
-            5 => &["--era", "both"],
-            6 => &["--era", "modern"],
+            3 => &["--unbuffered"],
+            4 => &["--era", "both"],
+            5 => &["--era", "modern"],
+            6 => &["--era", "modern", "--unbuffered"],
             // Over HTTP it has no streams, and so nothing to listen to.
             9 => &["--era", "modern", "--no-listen"],
-            7 => &["--era", "modern", "--unbuffered"],
             _ => &[],
         };
         let (http, more) =
@@ -55,9 +60,13 @@ fn storm(mercy: Mercy, time: Duration) {
     tell(&format!("{SERVERS} servers, {CLIENTS} clients, {time:?}, mercy: {mercy:?}"));
     let is_struck = |server: &usize| blows.iter().any(|blow| blow.is_at(*server));
     let unstruck: Vec<usize> = all.iter().copied().filter(|it| !is_struck(it)).collect();
-    let tally = scene.settle(calls, blows, &Rules { unordered: WEB.into(), ..Rules::default() });
+    let [waited, resumed] = ["xy_server_calls_parked_total", "xy_server_calls_again_total"]
+        .map(|name| scene.counted(name));
+    let unordered = [FAR].into_iter().chain(WEB).collect();
+    let tally = scene.settle(calls, blows, &Rules { unordered, ..Rules::default() });
     assert_eq!(unstruck, [0; 0], "not all were killed");
     assert!(tally.unknown > 0, "nothing was interrupted: {tally:?}");
+    assert!(waited > 0 && resumed > 0, "{waited} calls waited, {resumed} were sent again");
     assert!(mercy == Mercy::None || tally.struck_twice == 0, "{tally:?}");
     scene.finish(clients);
 }

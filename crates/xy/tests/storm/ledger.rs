@@ -2,7 +2,7 @@
 //!
 //! A call has a number that no other has. It must be answered once. What must not be done twice
 //! is never written down twice, and once if it has a result; what may be done twice has a
-//! result, unless it was struck twice.
+//! result, unless it was struck twice, and is never done a third time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,8 +18,18 @@ pub(crate) enum Kind {
     Record,
     /// It may be, and is written down each time.
     Idempotent,
-    /// It changes nothing.
+    /// It changes nothing; that it was asked is written down elsewhere.
     Look,
+}
+
+impl Kind {
+    /// How often it may be done at most: it is sent again once, if that does no harm.
+    fn most(self) -> usize {
+        match self {
+            Self::Record => 1,
+            Self::Idempotent | Self::Look => 2,
+        }
+    }
 }
 
 /// What a client was told.
@@ -33,6 +43,12 @@ pub(crate) enum Outcome {
     Refused(String),
     /// Something that is none of these.
     Strange(String),
+}
+
+impl Outcome {
+    fn is_done(&self) -> bool {
+        matches!(self, Self::Done { .. })
+    }
 }
 
 /// One call and its answers. Moments are counted from the beginning of the test.
@@ -117,18 +133,21 @@ pub(crate) struct Ledger {
     pub(crate) blows: Vec<Blow>,
     /// What each server wrote down, in its order.
     pub(crate) records: Vec<Vec<u64>>,
+    /// The same of those who only looked.
+    pub(crate) looks: Vec<Vec<u64>>,
 }
 
 /// Counts, and says what is wrong, a sentence each.
 pub(crate) fn check(ledger: &Ledger, rules: &Rules) -> (Tally, Vec<String>) {
     let mut tally = Tally { calls: ledger.calls.len(), ..Tally::default() };
     let mut faults = Vec::new();
-    let mut executions = executions(&ledger.records);
+    let (mut records, mut looks) = (executions(&ledger.records), executions(&ledger.looks));
     for call in &ledger.calls {
-        let done = executions.remove(&call.number).unwrap_or_default();
+        let theirs = if call.kind == Kind::Look { &mut looks } else { &mut records };
+        let done = theirs.remove(&call.number).unwrap_or_default();
         judge(call, &done, &ledger.blows, rules, &mut tally, &mut faults);
     }
-    for (number, servers) in executions {
+    for (number, servers) in records.into_iter().chain(looks) {
         faults.push(format!("{number} was done by {servers:?}, and never asked for"));
     }
     faults.extend(disorder(ledger, rules));
@@ -159,12 +178,9 @@ fn judge(
     if done.iter().any(|server| *server != call.server) {
         fault("another server did it");
     }
-    if call.kind == Kind::Look && !done.is_empty() {
-        fault("a look was written down");
-    }
-    if call.kind == Kind::Record && done.len() > 1 {
+    if done.len() > call.kind.most() {
         tally.doubled += 1;
-        fault("it was done twice");
+        fault(&format!("it was done {} times", done.len()));
     }
     let (answered_at, outcome) = match &call.answers[..] {
         [] => {
@@ -180,7 +196,7 @@ fn judge(
     match outcome {
         Outcome::Done { .. } => {
             tally.done += 1;
-            if call.kind != Kind::Look && done.is_empty() {
+            if done.is_empty() {
                 fault("it has a result and was not done");
             }
         }
@@ -320,8 +336,13 @@ mod tests {
         Outcome::Unknown("it died".to_owned())
     }
 
+    /// Every look that has a result was one.
     fn ledger(calls: Vec<Call>, record: &[u64]) -> Ledger {
-        Ledger { calls, blows: Vec::new(), records: vec![record.to_vec(), Vec::new()] }
+        let is_seen =
+            |it: &&Call| it.kind == Kind::Look && it.answers.iter().any(|(_, told)| told.is_done());
+        let looks = calls.iter().filter(is_seen).map(|it| it.number).collect();
+        let (records, looks) = (vec![record.to_vec(), Vec::new()], vec![looks, Vec::new()]);
+        Ledger { calls, blows: Vec::new(), records, looks }
     }
 
     /// The only fault of this, and what is counted.
@@ -359,8 +380,37 @@ mod tests {
             let all = ledger(vec![call(1, Kind::Record, &[told])], &[1, 1]);
             let (tally, fault) = only_fault(&all);
             assert_eq!(tally.doubled, 1);
-            assert!(fault.starts_with("it was done twice"), "{fault}");
+            assert!(fault.starts_with("it was done 2 times"), "{fault}");
         }
+    }
+
+    #[test]
+    fn what_may_be_done_twice_is_not_done_a_third_time() {
+        let of = |kind, times| {
+            let mut all = ledger(vec![call(1, kind, &[done()])], &[]);
+            let theirs = if kind == Kind::Look { &mut all.looks } else { &mut all.records };
+            theirs[0] = vec![1; times];
+            all
+        };
+        for kind in [Kind::Idempotent, Kind::Look] {
+            for times in [1, 2] {
+                assert_eq!(check(&of(kind, times), &Rules::default()).1, [""; 0], "{kind:?}");
+            }
+            let (tally, fault) = only_fault(&of(kind, 3));
+            assert_eq!(tally.doubled, 1);
+            assert!(fault.starts_with("it was done 3 times"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_look_that_is_written_down_as_a_change_is_seen() {
+        let mut all = ledger(vec![call(1, Kind::Look, &[done()])], &[1]);
+        let (_, fault) = only_fault(&all);
+        assert_eq!(fault, "1 was done by [0], and never asked for");
+        all.records[0].clear();
+        all.looks[0].push(2);
+        let (_, fault) = only_fault(&all);
+        assert_eq!(fault, "2 was done by [0], and never asked for");
     }
 
     #[test]
@@ -376,8 +426,10 @@ mod tests {
 
     #[test]
     fn a_result_of_what_was_not_done_is_seen() {
-        for kind in [Kind::Record, Kind::Idempotent] {
-            let (_, fault) = only_fault(&ledger(vec![call(1, kind, &[done()])], &[]));
+        for kind in [Kind::Record, Kind::Idempotent, Kind::Look] {
+            let mut all = ledger(vec![call(1, kind, &[done()])], &[]);
+            all.looks[0].clear();
+            let (_, fault) = only_fault(&all);
             assert!(fault.starts_with("it has a result and was not done"), "{fault}");
         }
     }

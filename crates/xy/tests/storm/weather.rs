@@ -74,7 +74,13 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
         if !some.is_empty() {
             let server = *chance.pick(&some);
             let (pid, at) = (pid_in(&listed[server]), scene.now());
-            signal(pid, weather.signal);
+            if let Some(far) = scene.far(server) {
+                // Whoever keeps that one starts it again, soon or after a while.
+                let most = if chance.one_in(2) { 100 } else { 1 };
+                far.kill(chance.millis_below(most));
+            } else {
+                signal(pid, weather.signal);
+            }
             conditions[server] = Condition::Struck(pid);
             last[server] = pid.into();
             blows.push(Blow { victim: Victim::Server { server, pid }, at });

@@ -152,11 +152,10 @@ pub(crate) fn deaf(home: &Home, grace: &str) -> String {
 }
 
 /// The parent of a process: that of a server's leader is its shim.
-#[cfg(target_os = "linux")]
 #[track_caller]
 pub(crate) fn parent_of(pid: u32) -> u32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
-    let after_name = stat.rsplit(')').next().expect("a name in parentheses");
-    let parent = after_name.split_whitespace().nth(1).expect("a parent");
-    parent.parse().expect("a number")
+    let mut ps = std::process::Command::new("ps");
+    let told = ps.args(["-o", "ppid=", "-p", &pid.to_string()]).output().expect("`ps` can be run");
+    let parent = String::from_utf8(told.stdout).expect("it is text");
+    parent.trim().parse().expect("it is there")
 }

@@ -23,6 +23,47 @@ fn a_probe_that_an_engine_may_answer_is_warned_of() {
 }
 
 #[test]
+fn a_container_by_the_cli_of_an_engine_is_hinted_at_and_nothing_else_is() {
+    let told = |text: &str| rendered(&check_files(&[("a.kdl", text)]));
+    let hint = "a container that xy knows only as the process";
+    for line in [
+        "command \"docker\"\nargs \"run\" \"--rm\" \"-i\" \"x\"\n",
+        "command \"/usr/bin/podman\"\nargs \"run\" \"-i\" \"x\"\n",
+        "command \"docker\"\nargs \"container\" \"run\" \"x\"\n",
+    ] {
+        assert_eq!(told(line).matches(hint).count(), 1, "{}", told(line));
+    }
+    for line in [
+        "command \"npx\"\nargs \"-y\" \"run\"\n",
+        "command \"uvx\"\nargs \"run\"\n",
+        "command \"docker\"\nargs \"compose\" \"run\" \"x\"\n",
+        "command \"docker-mcp\"\nargs \"run\"\n",
+    ] {
+        assert!(!told(line).contains(hint), "{}", told(line));
+    }
+}
+
+#[test]
+fn containers_share_a_key_only_if_they_are_the_same_container() {
+    let file = |more: &str| format!("container {{ image \"x:1\"; {more} }}\nshare-key \"k\"\n");
+    let first = file("args \"-y\"; env { A \"1\"; B \"2\" }; volumes \"data:/data\"");
+    let with = |other: &str| rendered(&check_files(&[("a.kdl", &first), ("b.kdl", other)]));
+    let turned = file("volumes \"data:/data\"; env { B \"2\"; A \"1\" }; args \"-y\"");
+    assert_eq!(with(&turned), "", "the order of words means nothing");
+    for (what, other) in [
+        ("image", first.replace("x:1", "x:2")),
+        ("args", first.replace("-y", "-n")),
+        ("env", first.replace("A \"1\"", "A \"3\"")),
+        ("volumes", first.replace("data:/data", "data:/data:ro")),
+        ("memory", first.replace("image", "memory \"64MiB\"; image")),
+        ("no container", "command \"npx\"\nshare-key \"k\"\n".to_owned()),
+    ] {
+        let told = with(&other);
+        assert!(told.contains("but they are not the same process"), "{what}: {told}");
+    }
+}
+
+#[test]
 fn an_image_is_enough() {
     let read = container("container { image \"ghcr.io/x/y:1\" }");
     assert_eq!(read, ContainerSettings::of_image("ghcr.io/x/y:1".into()));

@@ -5,28 +5,26 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
 use tokio::time::Instant;
+use xy_config::settings::ParkSettings;
 use xy_mcp::envelope::text_of;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{HELD_FOR, Hold, Inside, ReplyTo};
 use crate::bridge::state::{self, Bond, Key, Unfit};
+use crate::census::Census;
 use crate::held::Held;
 use crate::modern::Manner;
 use crate::names::quoted;
 use crate::say;
+use crate::server::Server;
 use crate::upstream::Upstream;
 
-/// How many calls are parked at one time.
-const MOST: usize = 1000;
-
-/// How many of them may be of clients that a door cannot tell apart.
-const MOST_OF_ONE: usize = 250;
+/// Of all that may be parked, one part in so many may be of clients that a door cannot tell
+/// apart.
+const PARTS: usize = 4;
 
 /// How many states are remembered that have been used.
 const MOST_USED: usize = 10_000;
-
-/// Answers that wait for their clients, and questions, in bytes.
-const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// All calls that are parked.
 pub(crate) struct Parked {
@@ -37,7 +35,11 @@ pub(crate) struct Parked {
     /// The oldest first.
     used: RefCell<VecDeque<u64>>,
     next: Cell<u64>,
+    /// How many there may be.
+    most: usize,
+    /// Answers that wait for their clients, and questions; and how much there may be of these.
     bytes: Rc<Cell<usize>>,
+    most_bytes: usize,
     /// When this daemon began to keep any, and what time it was then.
     since: (Instant, u64),
 }
@@ -59,6 +61,7 @@ pub(crate) struct NewHold {
     pub(crate) method: Box<str>,
     pub(crate) bond: Bond,
     pub(crate) upstream: Weak<Upstream>,
+    pub(crate) asked: Rc<Server>,
     pub(crate) ours: u64,
     pub(crate) info: Option<String>,
     pub(crate) lacks: Option<&'static str>,
@@ -66,14 +69,16 @@ pub(crate) struct NewHold {
 
 impl Parked {
     /// None yet. Numbers begin with `first`, which no other daemon has come to.
-    pub(crate) fn new(key: Key, first: u64) -> Self {
+    pub(crate) fn new(key: Key, first: u64, park: &ParkSettings) -> Self {
         Self {
             key,
             kept: RefCell::default(),
             order: RefCell::default(),
             used: RefCell::default(),
             next: Cell::new(first),
+            most: park.held_calls,
             bytes: Rc::default(),
+            most_bytes: usize::try_from(park.held_bytes).unwrap_or(usize::MAX),
             since: (Instant::now(), seconds_now()),
         }
     }
@@ -81,6 +86,14 @@ impl Parked {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.kept.borrow().len()
+    }
+
+    /// How much is kept.
+    pub(crate) fn count(&self, census: &mut Census) {
+        census.add("calls_parked", self.kept.borrow().len());
+        census.add("calls_parked_bytes", self.bytes.get());
+        census.add("calls_parked_deadlines", self.order.borrow().len());
+        census.add("states_used", self.used.borrow().len());
     }
 
     /// A new number, for clients of this house; `None` if there are too many, over all or of
@@ -92,13 +105,28 @@ impl Parked {
             Kept::Again(house) => *house,
         };
         let theirs = || kept.values().filter(|it| of(it) == house).count();
-        let has_room = kept.len() < MOST && (kept.len() < MOST_OF_ONE || theirs() < MOST_OF_ONE);
+        let of_one = self.most.div_ceil(PARTS);
+        let has_room = kept.len() < self.most && (kept.len() < of_one || theirs() < of_one);
         has_room.then(|| self.next.replace(self.next.get().wrapping_add(1)))
+    }
+
+    /// Why no more calls can be parked.
+    pub(crate) fn full(&self) -> CallError {
+        CallError::new(ErrorKind::QueueFull, "too many calls wait for their clients")
+            .cause(format!(
+                "no more may be held than `held-calls` of `park` says, which is {}, and a quarter \
+                 of these for one client",
+                self.most
+            ))
+            .hint(
+                "try again later, or write a larger `park { held-calls … }` in `xy.kdl` and start \
+                 the daemon anew",
+            )
     }
 
     /// Parks a call, in which nothing is asked yet; `None` if there are too many.
     pub(crate) fn park(&self, new: NewHold) -> Option<Rc<Hold>> {
-        let NewHold { reply_to, manner, method, bond, upstream, ours, info, lacks } = new;
+        let NewHold { reply_to, manner, method, bond, upstream, asked, ours, info, lacks } = new;
         let number = self.number(reply_to.client.house())?;
         let (client, house) = (reply_to.client.number(), reply_to.client.house());
         let (is_tied, kin) = (reply_to.client.stays(), reply_to.client.kin());
@@ -112,11 +140,12 @@ impl Parked {
             method,
             bond,
             upstream,
+            asked,
             ours,
             info,
             lacks: Cell::new(lacks),
             inside: RefCell::new(Inside { reply_to: Some(reply_to), ..Inside::default() }),
-            held: RefCell::new(Held::of(&self.bytes, MOST_BYTES)),
+            held: RefCell::new(Held::of(&self.bytes, self.most_bytes)),
             given_at: Cell::new(None),
             is_over: Cell::new(false),
         });
@@ -135,7 +164,7 @@ impl Parked {
         let mut all = self.kept.borrow_mut();
         all.insert(number, kept);
         let mut order = self.order.borrow_mut();
-        if order.len() > 2 * MOST {
+        if order.len() > self.most.saturating_mul(2) {
             order.retain(|(_, number)| all.contains_key(number));
         }
         order.push_back((Instant::now() + HELD_FOR, number));
@@ -242,12 +271,6 @@ fn used_before() -> CallError {
     say::invalid("`requestState` is not accepted")
         .cause("it has been used, and is good for one use")
         .hint("whoever used it has got the answer")
-}
-
-/// No more calls can be parked.
-pub(crate) fn too_many() -> CallError {
-    let message = format!("{MOST} calls wait for their clients, which is the most there may be");
-    CallError::new(ErrorKind::QueueFull, message).hint("try again later")
 }
 
 /// There is no such call any more.

@@ -14,8 +14,8 @@ use crate::era::{Era, Introduction};
 use crate::front::View;
 use crate::modern;
 use crate::say;
-use crate::server::{Server, Went};
-use crate::upstream::{self, Follow};
+use crate::server::{STOPPED, Server, Went};
+use crate::upstream::{self, Follow, Upstream};
 
 impl Client {
     /// Behind one door for all servers a task that is not remembered could never be asked for
@@ -79,12 +79,16 @@ impl Client {
         Verdict::Under(Open::Here(task.abort_handle()))
     }
 
+    /// Sends a request on to a server, by the name that it is asked under.
     pub(super) fn send_on(
         &self,
         request: &Request<'_>,
         server: &Rc<Server>,
         renamed: Option<(&str, String)>,
     ) -> Result<Verdict, CallError> {
+        if server.is_hidden() {
+            return Err(server.down(STOPPED));
+        }
         let follow = self.follow(request, server);
         let outgoing = upstream::Request {
             text: request.text,
@@ -93,6 +97,7 @@ impl Client {
             renamed,
             what: (request.method, request.params.name().or(request.params.uri())),
             hidden: self.hidden(request, &follow),
+            asked: server.clone(),
             follow,
             watch: None,
             params: request.params_text,
@@ -121,7 +126,9 @@ impl Client {
         if outgoing.follow == Follow::NewTask && outgoing.manner.is_none() {
             self.hub.check_room_for_task(self)?;
         }
-        match server.call(&self.me(), outgoing, request.stream)? {
+        let home = server.at_home();
+        let went = home.call(&self.me(), outgoing, request.stream);
+        match went.map_err(|fault| say::under(&server.name, &home.name, &fault))? {
             Went::Sent(open) => Ok(Verdict::Under(open)),
             Went::Waits { open, is_first } => {
                 if is_first {
@@ -142,13 +149,18 @@ impl Client {
             View::Profile(_) | View::All if concerns_one => self.hub.servers_of(self),
             View::Profile(_) | View::All => Vec::new(),
         };
+        let mut told: Vec<Rc<Upstream>> = Vec::new();
         for server in servers {
             let holder = server.holder(self);
             if concerns_one && holder == Holder::Shared {
                 continue;
             }
-            if let Some(upstream) = server.upstream(holder) {
-                upstream.send(text);
+            let upstream = server.upstream(holder).filter(|_| !server.is_hidden());
+            // One with several names hears it once.
+            let is_new = |it: &Rc<Upstream>| !told.iter().any(|other| Rc::ptr_eq(it, other));
+            if let Some(upstream) = upstream.filter(is_new) {
+                upstream.pass(text);
+                told.push(upstream);
             }
         }
     }

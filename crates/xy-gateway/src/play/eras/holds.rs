@@ -28,6 +28,7 @@ impl Play {
             method: "tools/call".into(),
             bond: crate::bridge::bond(client.entry(), "tools/call", None),
             upstream: Rc::downgrade(&self.upstream),
+            asked: self.server.clone(),
             ours: 1,
             info: None,
             lacks: None,
@@ -64,6 +65,28 @@ async fn a_thousand_calls_wait_and_a_quarter_of_them_for_one_house() {
         assert!(play.hub.parked.allow_again(clients[4].house()).is_none());
         play.hub.parked.forget(holds[0].number);
         assert!(play.parks(&clients[4]).is_some() && play.parks(&clients[4]).is_none());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_many_wait_and_how_much_is_kept_of_them_is_what_the_file_says() {
+    here(async {
+        let park = ParkSettings { held_calls: 6, held_bytes: 100, ..ParkSettings::default() };
+        let play = Play::where_may_wait(park, CallRules::default(), false, &legacy()).await;
+        let clients: Vec<_> = (1..=3).map(|house| play.of_house(1_000_000 + house)).collect();
+        for client in &clients {
+            assert!(play.parks(client).is_some() && play.parks(client).is_some());
+            assert!(play.parks(client).is_none(), "a quarter, and not less than that");
+        }
+        assert!(play.parks(&play.of_house(2_000_000)).is_none(), "of all");
+        let fault = play.hub.parked.full();
+        assert_eq!(fault.kind, ErrorKind::QueueFull);
+        let (cause, hint) = (fault.cause.unwrap(), fault.hint.unwrap());
+        assert!(cause.contains("`held-calls`") && cause.contains("is 6,"), "{cause}");
+        assert!(hint.contains("park { held-calls … }"), "{hint}");
+        let mut kept = play.hub.hold_bytes();
+        assert!(kept.holds(100) && !kept.holds(101));
     })
     .await;
 }

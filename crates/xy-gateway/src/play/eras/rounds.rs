@@ -163,7 +163,7 @@ async fn what_a_round_has_behind_it_is_not_forgotten_while_it_waits_for_the_next
         client.call("a");
         later(4 * SECOND).await;
         let question = asked(&play, &client);
-        play.upstream.close("`s` has ended");
+        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
         play.hub.over(&play.server, &play.upstream, "`s` has ended");
         tell(&client, &question);
         assert_eq!(play.server.waiting(), 1);

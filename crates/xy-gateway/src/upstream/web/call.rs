@@ -104,15 +104,18 @@ impl Call {
     /// answers whether it was sent within a session.
     async fn post(&self, body: &Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
-            // The session that it was meant for may have been forgotten before it was sent.
-            let count = *self.web.sessions.borrow();
-            let must_wait = body.is_modern.is_some() && !self.web.is_in_session();
-            if must_wait && !self.next_session(count).await {
+            if !self.in_session(body).await {
                 self.undone("it forgot the session, and there is no other");
                 return None;
             }
             if body.is_modern.is_some_and(|it| it != self.web.is_modern()) {
                 self.undone("it speaks another revision since");
+                return None;
+            }
+            // One that went before it may have found nobody: it must not overtake that one.
+            let is_clients = self.upstream.client_of(self.ours).is_some();
+            if is_clients && self.upstream.is_to_be_greeted() {
+                self.unsent("it cannot be reached");
                 return None;
             }
             if !self.upstream.is_wanted(self.ours) {
@@ -122,7 +125,7 @@ impl Call {
             self.session.set(count);
             let had_session = self.web.has_session();
             self.web.unsent.borrow_mut().remove(&self.ours);
-            let response = match self.web.post(body.text.clone()).await {
+            let response = match self.web.post_call(self.ours, body.text.clone()).await {
                 Ok(response) => response,
                 Err(failed) => {
                     self.not_sent(&failed);
@@ -140,6 +143,7 @@ impl Call {
                     return None;
                 }
                 self.web.unsent.borrow_mut().insert(self.ours);
+                self.web.rows.comes_back(self.ours);
                 self.web.forgotten(count);
                 if !self.next_session(count).await {
                     self.undone("it forgot the session, and there is no other");
@@ -147,6 +151,8 @@ impl Call {
                 }
                 continue;
             }
+            self.web.unheard.borrow_mut().remove(&self.ours);
+            self.web.rows.leave(self.ours);
             if response.status().is_success() {
                 self.web.take_session(self.ours, response.headers());
             }
@@ -210,6 +216,24 @@ impl Call {
         }
         self.hear(&text);
         !self.upstream.is_open(self.ours)
+    }
+
+    /// Waits until it can be sent: within a session, and behind those of its client that have
+    /// waited before it. Whether it can.
+    async fn in_session(&self, body: &Body) -> bool {
+        loop {
+            // The session that it was meant for may have been forgotten before it was sent.
+            let count = *self.web.sessions.borrow();
+            let is_missed = || body.is_modern.is_some() && !self.web.is_in_session();
+            if is_missed() && !self.next_session(count).await {
+                return false;
+            }
+            self.web.rows.turn(self.ours).await;
+            if !is_missed() {
+                return true;
+            }
+            self.web.rows.comes_back(self.ours);
+        }
     }
 
     async fn next_session(&self, count: u64) -> bool {

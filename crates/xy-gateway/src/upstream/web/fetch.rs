@@ -1,12 +1,15 @@
 //! One request over HTTP, and its answer's head: connections are kept, redirects are followed
 //! as far as the same server goes.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, LOCATION};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_rustls::builderstates::WantsSchemes;
@@ -14,7 +17,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, oneshot};
 
 use super::place::{is_same_origin, resolve, shown};
 use crate::held::Held;
@@ -35,8 +38,6 @@ const MOST_REDIRECTS: usize = 5;
 
 /// Connections that are kept for each server.
 const MOST_IDLE: usize = 32;
-
-type Body = Full<Bytes>;
 
 /// What sends requests.
 #[derive(Debug, Clone)]
@@ -59,12 +60,44 @@ pub(super) enum Failed {
 }
 
 /// One request.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Ask {
     pub(super) method: Method,
     pub(super) to: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// Hears when it is handed to a connection, which sends it before anybody else goes on.
+    pub(super) sent: Option<oneshot::Sender<()>>,
+}
+
+/// What is sent, and who hears of it.
+#[derive(Debug)]
+pub(super) struct Body {
+    text: Full<Bytes>,
+    sent: Option<oneshot::Sender<()>>,
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = Pin::new(&mut self.text).poll_frame(context);
+        let sent = self.sent.take().filter(|_| frame.is_ready());
+        let _ = sent.map(|sent| sent.send(())); // Nobody need want to know.
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.text.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.text.size_hint()
+    }
 }
 
 /// What connects to servers that the system trusts. Made once: it takes a while.
@@ -88,7 +121,7 @@ impl Fetch {
     /// Sends a request, also to where the same server says that it should go.
     pub(super) async fn send(&self, mut ask: Ask) -> Result<Response<Incoming>, Failed> {
         for _ in 0..=MOST_REDIRECTS {
-            let response = self.send_once(&ask).await?;
+            let response = self.send_once(&mut ask).await?;
             if !is_redirect(response.status()) {
                 return Ok(response);
             }
@@ -97,8 +130,9 @@ impl Fetch {
         Err(Failed::LedAway(format!("it leads on and on, more than {MOST_REDIRECTS} times")))
     }
 
-    async fn send_once(&self, ask: &Ask) -> Result<Response<Incoming>, Failed> {
-        let mut request = Request::new(Full::new(ask.body.clone()));
+    async fn send_once(&self, ask: &mut Ask) -> Result<Response<Incoming>, Failed> {
+        let body = Body { text: Full::new(ask.body.clone()), sent: ask.sent.take() };
+        let mut request = Request::new(body);
         *request.method_mut() = ask.method.clone();
         *request.uri_mut() = ask.to.clone();
         *request.headers_mut() = ask.headers.clone();

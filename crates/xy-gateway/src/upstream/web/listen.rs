@@ -6,6 +6,7 @@ use std::time::Duration;
 use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use tokio::time::{Instant, sleep, timeout};
+use xy_mcp::head::Head;
 use xy_mcp::sse::{Events, Piece};
 
 use super::fetch::{Failed, next_piece};
@@ -93,9 +94,9 @@ impl Streamed {
             }
             Piece::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
             Piece::TooLong(head) => match during {
-                Some(ours) => upstream.too_long_for(ours),
+                Some(ours) if Head::of(&head).is_answer => upstream.too_long_for(ours),
                 None if self.is_only => upstream.too_long(&head),
-                None => upstream.stray(b"xy: it said something too long"),
+                _ => upstream.stray(b"xy: it said something too long"),
             },
         }
     }

@@ -175,3 +175,28 @@ async fn an_added_server_goes_on_unless_its_adding_was_not_finished() {
     assert_eq!(fleet.roster().keys().map(ServerName::as_str).collect::<Vec<_>>(), ["known"]);
     assert_eq!((instance(&fleet, "known").now().pid, launcher.launches()), (Some(4711), 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_goes_on_under_the_name_that_is_wanted_though_its_owners_is_stopped() {
+    let name = |text| ServerName::new(text).unwrap();
+    for (stopped, is_up) in [(vec!["a"], true), (vec!["b"], true), (vec!["a", "b"], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let wishes = Wishes { stopped: stopped.iter().map(|it| name(it)).collect() };
+        wishes.write(&folder.path().join("wishes.json")).unwrap();
+        let launcher = FakeLauncher::each_lives_on();
+        let keyed = |name| ServerSettings { share_key: Some("k".to_owned()), ..settings(name) };
+        let (mut one, mut ends) = left("a", status());
+        one.note.settings = Arc::new(keyed("a"));
+        let fleet = fleet(folder.path(), &launcher, vec![one]);
+        let servers = ["a", "b"].map(|it| (name(it), Arc::new(keyed(it))));
+        fleet.apply(servers.into(), Broken::default()).await.unwrap();
+        sleep(SECOND).await;
+        let is_asked = matches!(ends.asks.try_recv(), Ok(InstanceAsk::Stop { .. }));
+        assert_eq!((is_asked, launcher.launches()), (!is_up, 0), "{stopped:?}");
+        let state = instance(&fleet, "a").now().state();
+        assert_eq!(state == ServerState::Running, is_up, "{stopped:?}");
+        for server in ["a", "b"] {
+            assert_eq!(fleet.roster()[server].is_hidden(), stopped.contains(&server));
+        }
+    }
+}

@@ -18,7 +18,7 @@ async fn harbour() -> Harbour {
 
 impl Harbour {
     async fn hold(&self, client: u64) -> Result<InstanceHandle, HoldError> {
-        self.fleet.hold(&name("a"), client).await
+        self.fleet.hold(&name("a"), Holder::Client(client)).await
     }
 
     fn holders(&self) -> Vec<Holder> {
@@ -155,7 +155,7 @@ async fn there_is_a_bound_and_those_who_are_ending_count() {
 #[tokio::test(start_paused = true)]
 async fn who_is_not_there_cannot_be_held() {
     let harbour = harbour().await;
-    let nobody = harbour.fleet.hold(&name("nobody"), 1).await;
+    let nobody = harbour.fleet.hold(&name("nobody"), Holder::Client(1)).await;
     assert_eq!(nobody.unwrap_err(), HoldError::Unknown);
     harbour.shut_down().await;
     assert_eq!(harbour.hold(1).await.unwrap_err(), HoldError::Closed);
@@ -169,7 +169,7 @@ async fn the_end_of_the_daemon_and_of_a_file_ends_them_all() {
     assert_eq!(names_of(&applied.leaving), "a@1 a@2");
     gone(&one).await;
     gone(&two).await;
-    let three = harbour.fleet.hold(&name("b"), 3).await.unwrap();
+    let three = harbour.fleet.hold(&name("b"), Holder::Client(3)).await.unwrap();
     harbour.shut_down().await;
     assert_eq!((three.now().life.state, harbour.launcher.living()), (State::Retired, 0));
 }

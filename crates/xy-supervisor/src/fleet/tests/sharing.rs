@@ -101,6 +101,54 @@ async fn if_the_owner_leaves_the_next_begins_one_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_next_process_waits_for_the_end_of_the_one_whose_owner_has_left() {
+    let launcher = FakeLauncher::each_stops_in(SECOND);
+    let harbour = Harbour::with(launcher, &[sharing("a"), sharing("b")]).await;
+    for servers in [vec![sharing("b")], vec![sharing("c")]] {
+        harbour.apply(&[sharing("b"), sharing("c")]).await; // Both follow, and then one.
+        harbour.apply(&servers).await;
+        for _ in 0..40 {
+            assert!(harbour.launcher.living() <= 1, "two of one process at once");
+            sleep(SECOND / 10).await;
+        }
+        assert_eq!(harbour.launcher.living(), 1);
+    }
+    assert_eq!(harbour.launcher.launched(), ["a", "b", "c"]);
+    harbour.shut_down().await;
+    assert_eq!(harbour.launcher.living(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_key_takes_nobody_its_process_but_who_follows_another() {
+    let keyed = |name: &str, key: Option<&str>| ServerSettings {
+        share_key: key.map(str::to_owned),
+        ..settings(name)
+    };
+    let harbour = harbour().await;
+    // Another word for the same.
+    let applied = harbour.apply(&[keyed("a", Some("l")), keyed("b", Some("l"))]).await;
+    sleep(AGES).await;
+    assert_eq!((harbour.owner("b"), harbour.launcher.launches()), (Some(name("a")), 2));
+    assert_eq!(names(&applied.plan.updated), "a");
+    assert_eq!(names(&applied.plan.restarted), "b");
+    // One that comes follows who has the key.
+    harbour.apply(&[keyed("a", Some("m")), keyed("b", Some("m")), keyed("0", Some("m"))]).await;
+    sleep(AGES).await;
+    assert_eq!((harbour.owner("0"), harbour.launcher.launches()), (Some(name("a")), 2));
+    // The owner goes its own way, with its process; the next of the others begins one.
+    harbour.apply(&[keyed("a", None), keyed("b", Some("m")), keyed("0", Some("m"))]).await;
+    sleep(AGES).await;
+    assert_eq!((harbour.owner("a"), harbour.owner("b")), (None, Some(name("0"))));
+    assert_eq!(harbour.launcher.launched(), ["a", "c", "0"]);
+    // Who follows another leaves its own.
+    harbour.apply(&[keyed("a", Some("m")), keyed("b", Some("m")), keyed("0", Some("m"))]).await;
+    sleep(AGES).await;
+    assert_eq!((harbour.owner("a"), harbour.launcher.living()), (Some(name("0")), 1));
+    assert_eq!(harbour.launcher.launches(), 3);
+    harbour.shut_down().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_process_is_restarted_once() {
     let harbour = harbour().await;
     let changed = |name| {
@@ -119,7 +167,7 @@ async fn a_client_has_one_of_its_own_under_both_names() {
     let launcher = FakeLauncher::each_stops_in(SECOND);
     let harbour = Harbour::with(launcher, &[alone("a"), alone("b")]).await;
     for server in ["b", "a", "b"] {
-        settled(&harbour.fleet.hold(&name(server), 7).await.unwrap()).await;
+        settled(&harbour.fleet.hold(&name(server), Holder::Client(7)).await.unwrap()).await;
     }
     assert_eq!(harbour.launcher.launched(), ["a@7"]);
     harbour.fleet.release(&name("b"), 7).await;

@@ -21,11 +21,13 @@ async fn nothing_starts_until_somebody_uses_it_and_all_who_do_share_one_start() 
     assert_eq!(harbour.launcher.launched(), ["b"]);
     assert_eq!(harbour.server("a").now().state(), ServerState::Asleep);
     let a = name("a");
-    let holds = (0..50).map(|client| harbour.fleet.hold(&a, client));
-    let mut held = Vec::new();
-    for hold in holds {
-        held.push(hold.await.unwrap());
+    let mut holds = JoinSet::new();
+    for client in 0..50 {
+        let (fleet, a) = (harbour.fleet.clone(), a.clone());
+        holds.spawn(async move { fleet.hold(&a, Holder::Client(client)).await });
     }
+    let held: Vec<_> = holds.join_all().await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(held.len(), 50);
     for instance in &held {
         settled(instance).await;
         assert_eq!(instance.now().state(), ServerState::Running);
@@ -38,7 +40,7 @@ async fn what_an_operator_stopped_is_not_held_and_sleeps_no_more_once_it_is_star
     let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[lazy("a")]).await;
     harbour.ask(Ask::Stop, &["a"]).await;
     assert_eq!(harbour.server("a").now().state(), ServerState::Stopped);
-    let refused = harbour.fleet.hold(&name("a"), 1).await.unwrap_err();
+    let refused = harbour.fleet.hold(&name("a"), Holder::Client(1)).await.unwrap_err();
     assert_eq!(refused, HoldError::Stopped);
     let harbour = harbour.next_day(&[lazy("a")]).await;
     assert_eq!(harbour.server("a").now().state(), ServerState::Stopped, "it stays so");
@@ -71,13 +73,15 @@ async fn there_is_room_for_so_many_and_no_more() {
     let harbour = Harbour { folder, launcher, fleet };
     harbour.apply(&[settings("a"), lazy("b"), lazy("c")]).await;
     harbour.settle().await;
-    settled(&harbour.fleet.hold(&name("b"), 1).await.unwrap()).await;
+    settled(&harbour.fleet.hold(&name("b"), Holder::Client(1)).await.unwrap()).await;
     // Nobody here says that it is idle.
-    let HoldError::NoRoom(full) = harbour.fleet.hold(&name("c"), 1).await.unwrap_err() else {
+    let HoldError::NoRoom(full) =
+        harbour.fleet.hold(&name("c"), Holder::Client(1)).await.unwrap_err()
+    else {
         panic!("there is room");
     };
     assert_eq!(full.by, [(name("a"), 1), (name("b"), 1)]);
-    settled(&harbour.fleet.hold(&name("b"), 2).await.unwrap()).await;
+    settled(&harbour.fleet.hold(&name("b"), Holder::Client(2)).await.unwrap()).await;
     harbour.ask(Ask::Start, &["c"]).await;
     harbour.settle().await;
     assert_eq!(harbour.launcher.living(), 3, "an operator may");

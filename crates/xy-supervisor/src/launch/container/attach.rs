@@ -14,15 +14,16 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
-use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
+use xy_shim::sequence::Sequence;
 
 use super::engine::{Pieces, next};
 use super::kept::{PlaceFile, TornMark};
 use super::log::LogSink;
-use super::missed::{Counter, Missed, overlap};
+use super::missed::{Counter, Missed, Noting, overlap};
 use crate::launch::millis;
-use crate::wait::time_of_day;
+use crate::wait::{time_of_day, until};
 
 /// So much is carried at once.
 const PIECE: usize = 64 * 1024;
@@ -39,12 +40,15 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a fresh stream is listened to for what the engine's log has as well.
 const FRESH_WITHIN: Duration = Duration::from_millis(100);
+const ALL_FRESH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Our ends of the pipes, and where the rest goes.
 #[derive(Debug)]
 pub(super) struct Carrier {
     /// To whoever speaks with it: what it says on its stdout. None if that is for its log.
     pub(super) stdout: Option<pipe::Sender>,
+    /// Something was said that whoever speaks with it did not want any more.
+    pub(super) is_unheard: bool,
     /// From whoever speaks with it. None once that has been closed.
     pub(super) stdin: Option<pipe::Receiver>,
     pub(super) log: LogSink,
@@ -56,6 +60,10 @@ pub(super) struct Carrier {
     pub(super) is_ending: Arc<AtomicBool>,
     /// Whether whoever speaks with it has closed its pipe, and all in it has been carried.
     pub(super) is_in_done: watch::Sender<bool>,
+    /// Rings when it is to be left to another daemon.
+    pub(super) leave: Arc<Notify>,
+    /// Its stream and first process, if its engine hangs up only once that is gone.
+    pub(super) sequence: Option<Arc<Sequence>>,
 }
 
 /// The other ends.
@@ -82,6 +90,8 @@ pub(super) fn pipes() -> io::Result<(pipe::Receiver, pipe::Sender, PipeEnds)> {
 pub(super) struct Cut {
     /// What was written last may not have arrived: half a message, or one that is lost.
     pub(super) is_doubtful: bool,
+    /// The container certainly ran at that moment, so it was not its end that cut the stream.
+    pub(super) is_outlived: bool,
 }
 
 /// What is known of the way in, also when it is dropped half-way.
@@ -103,18 +113,39 @@ impl WayIn {
 }
 
 impl Carrier {
-    /// Carries until the stream is cut, or the container has ended.
-    pub(super) async fn carry(mut self, attached: AttachContainerResults) -> (Self, Cut) {
+    /// Passes on what was missed before this stream, then carries until it is cut, or the
+    /// container has ended.
+    pub(super) async fn carry(
+        mut self,
+        attached: AttachContainerResults,
+        missed: Missed,
+    ) -> (Self, Cut) {
         let AttachContainerResults { mut output, mut input } = attached;
+        self.count(&missed);
         let way_in = WayIn {
             began: Instant::now(),
             is_busy: AtomicBool::new(false),
             wrote_ms: AtomicU64::new(0),
         };
         {
-            let Self { stdout, stdin, log, counter, place, torn, is_ending, is_in_done } =
-                &mut self;
-            let out = carry_out(&mut output, stdout.as_mut(), log, counter, place);
+            let Self {
+                stdout,
+                is_unheard,
+                stdin,
+                log,
+                counter,
+                place,
+                torn,
+                is_ending,
+                is_in_done,
+                leave,
+                ..
+            } = &mut self;
+            let out = async {
+                *is_unheard |= !pass_on_missed(missed, stdout.as_mut(), log).await;
+                let way_out = WayOut { stdout: stdout.as_mut(), is_unheard, log, counter, place };
+                carry_out(&mut output, way_out, leave).await;
+            };
             let inward = async {
                 carry_in(stdin, &mut input, torn, &way_in).await;
                 is_in_done.send_replace(true);
@@ -131,15 +162,23 @@ impl Carrier {
                 }
             }
         }
-        (self, Cut { is_doubtful: way_in.is_doubtful() })
+        let is_outlived = self.sequence.as_ref().is_some_and(|it| it.is_cut_off());
+        (self, Cut { is_doubtful: way_in.is_doubtful(), is_outlived })
     }
 
-    /// Passes on what was missed before a fresh stream.
+    /// Notes how far it is, once nothing is carried any more.
+    pub(super) fn note(&self) {
+        let unread = self.stdout.as_ref().map_or(0, |pipe| unread_in(pipe, self.is_unheard));
+        let mut noting = Noting::after(self.place.read());
+        if let Some(noted) = noting.step(&self.counter, unread) {
+            self.place.write(&noted);
+        }
+    }
+
+    /// Passes on what was missed before the end.
     pub(super) async fn make_good(&mut self, missed: Missed) {
         self.count(&missed);
-        let Self { stdout, log, .. } = self;
-        pass_on(true, Bytes::from(missed.err), stdout.as_mut(), log).await;
-        pass_on(false, Bytes::from(missed.out), stdout.as_mut(), log).await;
+        self.is_unheard |= !pass_on_missed(missed, self.stdout.as_mut(), &self.log).await;
     }
 
     /// Counts what was missed, which goes another way.
@@ -152,7 +191,10 @@ impl Carrier {
 /// What was missed, and what has come on a fresh stream since: once, whichever way it came.
 pub(super) async fn with_fresh(mut missed: Missed, output: &mut Pieces<LogOutput>) -> Missed {
     let mut fresh = Missed::default();
-    while let Ok(Some(Ok(piece))) = timeout(FRESH_WITHIN, next(output)).await {
+    // One that never stops talking is not waited for: what came twice has come by then.
+    let give_up_at = Instant::now() + ALL_FRESH_WITHIN;
+    let piece_within = || give_up_at.min(Instant::now() + FRESH_WITHIN);
+    while let Ok(Some(Ok(piece))) = timeout_at(piece_within(), next(output)).await {
         match piece {
             LogOutput::StdErr { message } => fresh.err.extend_from_slice(&message),
             other => fresh.out.extend_from_slice(other.as_ref()),
@@ -168,31 +210,35 @@ pub(super) async fn with_fresh(mut missed: Missed, output: &mut Pieces<LogOutput
     missed
 }
 
-/// From the stream to the pipe and to the log.
-async fn carry_out(
-    output: &mut Pieces<LogOutput>,
-    mut stdout: Option<&mut pipe::Sender>,
-    log: &LogSink,
-    counter: &mut Counter,
-    place: &PlaceFile,
-) {
-    let mut is_noted = false;
+/// Where the bytes of a stream go.
+struct WayOut<'a> {
+    stdout: Option<&'a mut pipe::Sender>,
+    is_unheard: &'a mut bool,
+    log: &'a LogSink,
+    counter: &'a mut Counter,
+    place: &'a PlaceFile,
+}
+
+/// From the stream to the pipe and to the log, until it is over or is to be left.
+async fn carry_out(output: &mut Pieces<LogOutput>, way_out: WayOut<'_>, leave: &Notify) {
+    let WayOut { mut stdout, is_unheard, log, counter, place } = way_out;
+    let mut noting = Noting::after(place.read());
     loop {
         let asked_at = Instant::now();
         let mut pause = LOOK_AGAIN;
         let piece = loop {
             // What whoever speaks with it has not read yet is lost with this daemon.
-            let is_used = stdout.as_deref().is_none_or(is_empty);
-            if !is_noted && is_used {
-                place.write(&counter.place());
-                is_noted = true;
+            let unread = stdout.as_deref().map_or(0, |pipe| unread_in(pipe, *is_unheard));
+            if let Some(noted) = noting.step(counter, unread) {
+                place.write(&noted);
             }
-            if is_noted {
-                break next(output).await;
-            }
-            match timeout(pause, next(output)).await {
-                Ok(piece) => break piece,
-                Err(_) => pause = (pause * 2).min(LOOK_AT_LEAST),
+            let look_at = (!noting.is_done(counter)).then(|| Instant::now() + pause);
+            tokio::select! {
+                biased;
+                // Whoever wants that notes the rest.
+                () = leave.notified() => return,
+                piece = next(output) => break piece,
+                () = until(look_at) => pause = (pause * 2).min(LOOK_AT_LEAST),
             }
         };
         let (is_stderr, bytes) = match piece {
@@ -204,17 +250,32 @@ async fn carry_out(
             }
         };
         counter.hear(is_stderr, &bytes, now_ms(), millis(asked_at.elapsed()));
-        pass_on(is_stderr, bytes, stdout.as_deref_mut(), log).await;
-        is_noted = false;
+        *is_unheard |= !pass_on(is_stderr, bytes, stdout.as_deref_mut(), log).await;
     }
 }
 
-async fn pass_on(is_stderr: bool, bytes: Bytes, stdout: Option<&mut pipe::Sender>, log: &LogSink) {
+async fn pass_on_missed(
+    missed: Missed,
+    mut stdout: Option<&mut pipe::Sender>,
+    log: &LogSink,
+) -> bool {
+    pass_on(true, Bytes::from(missed.err), stdout.as_deref_mut(), log).await;
+    pass_on(false, Bytes::from(missed.out), stdout, log).await
+}
+
+/// `false` if nobody speaks with it any more, so nobody has had it.
+async fn pass_on(
+    is_stderr: bool,
+    bytes: Bytes,
+    stdout: Option<&mut pipe::Sender>,
+    log: &LogSink,
+) -> bool {
     match stdout {
-        Some(stdout) if !is_stderr => {
-            let _ = stdout.write_all(&bytes).await; // Nobody may speak with it any more.
+        Some(stdout) if !is_stderr => stdout.write_all(&bytes).await.is_ok(),
+        _ => {
+            log.write(is_stderr, bytes).await;
+            true
         }
-        _ => log.write(is_stderr, bytes).await,
     }
 }
 
@@ -254,9 +315,113 @@ fn now_ms() -> u64 {
     millis(time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Whether everything in a pipe has been read.
-fn is_empty(pipe: &pipe::Sender) -> bool {
+/// How many bytes in a pipe have not been read. All of them, as far as anybody knows, once it has
+/// not taken some.
+fn unread_in(pipe: &pipe::Sender, is_unheard: bool) -> u64 {
+    if is_unheard {
+        return u64::MAX;
+    }
     // Where it cannot be seen it is taken for read, as a daemon that is killed may lose it.
-    rustix::io::ioctl_fionread(pipe).is_ok_and(|unread| unread == 0)
-        || cfg!(not(target_os = "linux"))
+    rustix::io::ioctl_fionread(pipe).unwrap_or(if cfg!(target_os = "linux") { u64::MAX } else { 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::task::{Context, Poll, ready};
+
+    use futures_core::Stream;
+    use xy_protocol::server::ServerName;
+
+    use super::super::kept::Keeper;
+    use super::super::stream;
+    use super::*;
+    use crate::instance::InstanceKey;
+    use crate::logs::LogBook;
+
+    /// A carrier of a container whose engine is at the other end.
+    fn carrier(folder: &std::path::Path) -> (Carrier, PipeEnds, Keeper) {
+        let key = InstanceKey::shared(ServerName::new("one").unwrap());
+        let keeper = Keeper::new(folder, &key, "abc", std::path::Path::new("/d.sock"));
+        let (stdin, stdout, ends) = pipes().unwrap();
+        let (log, _) = LogSink::open(&folder.join("one.log"), Arc::new(LogBook::default()));
+        let place = keeper.place();
+        let carrier = Carrier {
+            stdout: Some(stdout),
+            is_unheard: false,
+            stdin: Some(stdin),
+            log,
+            counter: Counter::after(place.read()),
+            place,
+            torn: keeper.torn_mark(),
+            is_ending: Arc::default(),
+            is_in_done: watch::channel(false).0,
+            leave: Arc::default(),
+            sequence: None,
+        };
+        (carrier, ends, keeper)
+    }
+
+    /// Says something all the time.
+    struct Chatter(tokio::time::Interval);
+
+    impl Stream for Chatter {
+        type Item = Result<LogOutput, bollard::errors::Error>;
+
+        fn poll_next(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Self::Item>> {
+            ready!(self.0.poll_tick(context));
+            Poll::Ready(Some(Ok(LogOutput::StdErr { message: Bytes::from_static(b"tick\n") })))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_never_stops_talking_is_not_waited_for() {
+        let began_at = Instant::now();
+        let ticks = tokio::time::interval_at(began_at + FRESH_WITHIN / 2, FRESH_WITHIN / 2);
+        let mut output: Pieces<LogOutput> = Box::pin(Chatter(ticks));
+        let missed = with_fresh(Missed::default(), &mut output).await;
+        assert_eq!(began_at.elapsed(), ALL_FRESH_WITHIN);
+        assert!(missed.err.starts_with(b"tick\ntick\n") && missed.out.is_empty());
+    }
+
+    /// The daemon is replaced, and whoever spoke with it reads no more, or has read all.
+    #[tokio::test]
+    async fn what_is_said_to_nobody_is_left_to_the_next_daemon() {
+        for is_read in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (carrier, PipeEnds { stdin, stdout }, keeper) = carrier(folder.path());
+            let (ours, mut engine) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let (attached, _) = stream::resume(ours.into(), None).unwrap();
+            let leave = carrier.leave.clone();
+            let carrying = tokio::spawn(carrier.carry(attached, Missed::default()));
+            let mut reader = pipe::Receiver::from_owned_fd(stdout).ok().filter(|_| is_read);
+            engine.write_all(b"\x01\0\0\0\0\0\0\x04one\n").unwrap();
+            if let Some(reader) = &mut reader {
+                let mut line = [0; 4];
+                reader.read_exact(&mut line).await.unwrap();
+                assert_eq!(&line, b"one\n");
+            } else {
+                // Until it has been taken off the stream.
+                engine.write_all(b"\x02\0\0\0\0\0\0\x05oops\n").unwrap();
+                let log = folder.path().join("one.log");
+                let is_logged =
+                    || std::fs::read_to_string(&log).is_ok_and(|it| it.contains("oops"));
+                while !is_logged() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            leave.notify_one();
+            let (carrier, _) = carrying.await.unwrap();
+            carrier.log.finish().await;
+            carrier.note();
+            let noted = keeper.place().read();
+            assert_eq!((noted.out, noted.err), if is_read { (4, 0) } else { (0, 5) });
+            drop((stdin, reader));
+        }
+    }
 }

@@ -28,11 +28,12 @@ pub(super) const LABEL_LIFE: &str = "xy.life";
 pub(super) const ENGINE_LOG_BYTES: u64 = 16 << 20;
 
 /// The name of an instance's container: no engine has two of one name, so there are never two.
+/// No server has a `.` in its name, so none has the name of another one's client.
 pub(super) fn name(home: &str, key: &InstanceKey) -> String {
     let home = home.get(..8).unwrap_or(home);
     match key.holder {
         Holder::Shared => format!("xy-{}-{home}", key.server),
-        Holder::Client(client) => format!("xy-{}-client{client}-{home}", key.server),
+        Holder::Client(client) => format!("xy-{}.client{client}-{home}", key.server),
     }
 }
 
@@ -203,6 +204,8 @@ mod tests {
     fn each_instance_has_a_name_of_its_own() {
         let client = InstanceKey { holder: Holder::Client(7), ..key() };
         assert_eq!(name("0123456789abcdef", &key()), "xy-git-01234567");
-        assert_eq!(name("0123456789abcdef", &client), "xy-git-client7-01234567");
+        assert_eq!(name("0123456789abcdef", &client), "xy-git.client7-01234567");
+        let namesake = InstanceKey::parse("git-client7").unwrap();
+        assert_eq!(name("0123456789abcdef", &namesake), "xy-git-client7-01234567");
     }
 }

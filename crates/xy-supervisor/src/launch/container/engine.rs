@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use bollard::auth::DockerCredentials;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerState, CreateImageInfo};
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerState, CreateImageInfo,
+};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, CreateImageOptions, InspectContainerOptions,
     KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
@@ -24,6 +27,8 @@ use futures_core::Stream;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{ContainerSettings, EngineKind};
+
+use super::stream;
 
 /// How long an engine may take to say that it is there: on a busy machine, long.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
@@ -117,7 +122,8 @@ pub(super) fn places(
             if let Some(socket) = from("DOCKER_HOST")? {
                 return Ok(vec![socket]);
             }
-            Ok([docker()?, podman()?].concat())
+            // Where Podman is somewhere else, Docker may still be here.
+            Ok([docker()?, podman().unwrap_or_default()].concat())
         }
     }
 }
@@ -145,10 +151,45 @@ pub(super) struct Seen {
     pub(super) labels: HashMap<String, String>,
 }
 
+/// Whether an engine has an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HasImage {
+    Yes,
+    No,
+    /// It has one for this platform, which is not the one that was asked for.
+    ForOther(String),
+}
+
+/// Whether two platforms are of the same system and processor; there are two words for some, and
+/// of a variant little is said by images. Pure.
+fn is_same_platform(one: &str, other: &str) -> bool {
+    let parts = |platform: &str| {
+        let platform = platform.to_lowercase();
+        let (os, rest) = platform.split_once('/').unwrap_or(("linux", &platform));
+        let kind = rest.split('/').next().unwrap_or_default();
+        let kind = match kind {
+            "x86_64" | "x86-64" => "amd64",
+            "aarch64" => "arm64",
+            "armhf" | "armel" => "arm",
+            "i386" | "i686" => "386",
+            kind => kind,
+        };
+        (os.to_owned(), kind.to_owned())
+    };
+    parts(one) == parts(other)
+}
+
 impl Engine {
     /// The engine that these settings mean.
     pub(super) async fn find(settings: &ContainerSettings) -> Result<Self, NoEngine> {
-        let variable = |name: &str| std::env::var(name).ok();
+        Self::find_by(settings, |name| std::env::var(name).ok()).await
+    }
+
+    /// The engine that these settings mean to somebody with these variables.
+    pub(super) async fn find_by(
+        settings: &ContainerSettings,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, NoEngine> {
         let tried = places(settings.host.as_deref(), settings.engine, variable)?;
         for socket in &tried {
             match UnixStream::connect(socket).await {
@@ -192,13 +233,22 @@ impl Engine {
         if self.closes_stdin { EngineKind::Podman } else { EngineKind::Docker }
     }
 
-    /// Whether it has an image of this name.
-    pub(super) async fn has_image(&self, image: &str) -> Result<bool, Error> {
-        match self.docker.inspect_image(image).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+    /// Whether it has an image of this name, for this platform. Docker sees that itself.
+    pub(super) async fn look_for(
+        &self,
+        image: &str,
+        platform: Option<&str>,
+    ) -> Result<HasImage, Error> {
+        let found = match self.docker.inspect_image(image).await {
+            Ok(found) => found,
+            Err(error) if is_absent(&error) => return Ok(HasImage::No),
+            Err(error) => return Err(error),
+        };
+        let is_for = found.os.zip(found.architecture).map(|(os, kind)| format!("{os}/{kind}"));
+        let other = is_for
+            .zip(platform)
+            .filter(|(is_for, wanted)| self.closes_stdin && !is_same_platform(is_for, wanted));
+        Ok(other.map_or(HasImage::Yes, |(is_for, _)| HasImage::ForOther(is_for)))
     }
 
     /// Fetches an image, as whoever this is; the pieces tell how far it is.
@@ -246,6 +296,12 @@ impl Engine {
         self.docker.attach_container(id, Some(options)).await
     }
 
+    /// The same as a stream that is nobody else's, and can be handed on.
+    pub(super) async fn attach_apart(&self, id: &str) -> Result<OwnedFd, Error> {
+        let attached = timeout(ANSWER_WITHIN, stream::attach(&self.socket, id)).await;
+        attached.unwrap_or(Err(Error::RequestTimeoutError))
+    }
+
     /// What it has said since that second, as the engine has kept it.
     pub(super) fn logs(&self, id: &str, since: i32) -> Pieces<LogOutput> {
         let options = LogsOptions {
@@ -264,10 +320,15 @@ impl Engine {
 
     /// Its state; `None` if there is no such container.
     pub(super) async fn state(&self, id: &str) -> Result<Option<ContainerState>, Error> {
+        Ok(self.inspect(id).await?.map(|found| found.state.unwrap_or_default()))
+    }
+
+    /// All of it; `None` if there is no such container.
+    async fn inspect(&self, id: &str) -> Result<Option<ContainerInspectResponse>, Error> {
         let give_up_at = Instant::now() + CLEARED_UP_WITHIN;
         loop {
             match self.docker.inspect_container(id, None::<InspectContainerOptions>).await {
-                Ok(found) => return Ok(Some(found.state.unwrap_or_default())),
+                Ok(found) => return Ok(Some(found)),
                 Err(error) if is_absent(&error) => return Ok(None),
                 Err(error) if is_between(&error) && Instant::now() < give_up_at => {
                     sleep(CLEARED_UP_YET).await;
@@ -279,14 +340,10 @@ impl Engine {
 
     /// The labels of whoever has this name or id.
     pub(super) async fn labels(&self, name: &str) -> Result<Option<Seen>, Error> {
-        match self.docker.inspect_container(name, None::<InspectContainerOptions>).await {
-            Ok(found) => Ok(Some(Seen {
-                id: found.id.unwrap_or_default(),
-                labels: found.config.and_then(|config| config.labels).unwrap_or_default(),
-            })),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.inspect(name).await?.map(|found| Seen {
+            id: found.id.unwrap_or_default(),
+            labels: found.config.and_then(|config| config.labels).unwrap_or_default(),
+        }))
     }
 
     /// Resolves when it does not run any more, or when that cannot be told.
@@ -314,12 +371,29 @@ impl Engine {
         self.docker.unpause_container(id).await
     }
 
-    /// Removes it with all that is its own, running or not. It is fine if it is gone.
+    /// Removes it with all that is its own, running or not. It is fine if it is gone, or if
+    /// somebody else removes it: that is waited for, as its name is taken until then.
     pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
+        if self.closes_stdin {
+            // Podman would ask it to end first, and wait for ten seconds.
+            let _ = self.kill(id).await; // Most have ended already.
+        }
         let options = RemoveContainerOptions { force: true, v: true, link: false };
         match self.docker.remove_container(id, Some(options)).await {
-            Err(error) if !is_absent(&error) && !is_being_removed(&error) => Err(error),
+            Err(error) if is_being_removed(&error) => {
+                self.until_removed(id).await;
+                Ok(())
+            }
+            Err(error) if !is_absent(&error) => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Waits until somebody else has removed it, or for long enough.
+    async fn until_removed(&self, id: &str) {
+        let give_up_at = Instant::now() + CLEARED_UP_WITHIN;
+        while Instant::now() < give_up_at && self.labels(id).await.is_ok_and(|it| it.is_some()) {
+            sleep(CLEARED_UP_YET).await;
         }
     }
 
@@ -338,7 +412,7 @@ impl Engine {
 
 /// Whether a container is in a state that only Podman has: it has ended, and how is not written
 /// down yet.
-fn is_between(error: &Error) -> bool {
+pub(super) fn is_between(error: &Error) -> bool {
     matches!(error, Error::JsonDataError { message, .. } if message.contains("`stopped`"))
 }
 
@@ -404,7 +478,20 @@ mod tests {
                    `tcp://10.0.0.1:2375`";
         assert_eq!(found(None, None, &env), [why]);
         assert_eq!(found(None, Some(EngineKind::Podman), &env), ["/run/podman/podman.sock"]);
+        let env = [("CONTAINER_HOST", "tcp://10.0.0.1:2375")];
+        assert!(found(None, Some(EngineKind::Podman), &env)[0].contains("`CONTAINER_HOST` names"));
+        assert_eq!(found(None, None, &env), ["/var/run/docker.sock"]);
         assert_eq!(found(None, None, &[("DOCKER_HOST", "")])[0], "/var/run/docker.sock");
+    }
+
+    #[test]
+    fn platforms_are_compared_by_what_they_mean() {
+        for same in ["linux/amd64", "linux/x86_64", "LINUX/AMD64", "amd64", "linux/amd64/v2"] {
+            assert!(is_same_platform("linux/amd64", same), "{same}");
+        }
+        for other in ["linux/arm64", "windows/amd64", "linux/s390x", "arm64", "linux", ""] {
+            assert!(!is_same_platform("linux/amd64", other), "{other}");
+        }
     }
 
     /// Somebody at a socket who says this to everyone, and then hangs up or never does.

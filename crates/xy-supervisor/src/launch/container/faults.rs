@@ -5,6 +5,8 @@ use bollard::errors::Error;
 use xy_config::settings::{ContainerSettings, ServerSettings};
 
 use super::engine::{NoEngine, is_name_taken};
+use super::login::NoLogin;
+use super::pull::{NotPulled, Why};
 use crate::lifecycle::{Exit, LaunchFault, Oom};
 
 /// More of an engine's own words is not repeated.
@@ -41,6 +43,18 @@ pub(super) fn no_image(settings: &ServerSettings, image: &str) -> LaunchFault {
     }
 }
 
+/// The image that is there is for something else, and no other is to be fetched.
+pub(super) fn other_platform(settings: &ServerSettings, image: &str, is_for: &str) -> LaunchFault {
+    let wanted = settings.container().and_then(|it| it.platform.as_deref()).unwrap_or_default();
+    LaunchFault {
+        permanent: true,
+        message: format!(
+            "the image `{image}` does not match its platform: wanted {wanted}, it is for {is_for}"
+        ),
+        hint: Some(format!("correct `platform`, `image` or `pull` at {}", place(settings))),
+    }
+}
+
 /// A folder that is to be mounted does not exist.
 pub(super) fn no_folder(settings: &ServerSettings, folder: &str) -> LaunchFault {
     LaunchFault {
@@ -50,32 +64,45 @@ pub(super) fn no_folder(settings: &ServerSettings, folder: &str) -> LaunchFault 
     }
 }
 
+/// What is said of an image that no other try would bring, by engines and registries. A registry
+/// that only says 404 is repeated in other words by each engine.
+const HOPELESS: [&str; 11] = [
+    "manifest unknown",
+    "not found",
+    "http 404 response",
+    "status code 404",
+    "statuscode: 404",
+    "access denied",
+    "unauthorized",
+    "no basic auth credentials",
+    "authentication required",
+    "invalid reference",
+    "no matching manifest",
+];
+
 /// The image could not be fetched.
-pub(super) fn not_pulled(settings: &ServerSettings, image: &str, why: &Error) -> LaunchFault {
-    let words = words(why);
-    let lower = words.to_lowercase();
-    let is_unknown = [
-        "manifest unknown",
-        "not found",
-        "access denied",
-        "unauthorized",
-        "no basic auth credentials",
-        "authentication required",
-        "invalid reference",
-        "no matching manifest",
-    ]
-    .iter()
-    .any(|it| lower.contains(it));
-    let hint = if is_unknown {
-        format!(
+pub(super) fn not_pulled(settings: &ServerSettings, image: &str, why: &NotPulled) -> LaunchFault {
+    let words = why.words();
+    let is_hopeless = match &why.why {
+        Why::Refused(error) => {
+            let lower = self::words(error).to_lowercase();
+            HOPELESS.iter().any(|it| lower.contains(it))
+        }
+        Why::Stalled | Why::TooLong => false,
+    };
+    // Who did not say who we are may do so the next time.
+    let permanent = is_hopeless && !why.no_login.as_ref().is_some_and(NoLogin::may_pass);
+    let again = if permanent { "" } else { "; it is tried again" };
+    let hint = match &why.no_login {
+        Some(no_login) => format!("{}{again}", no_login.hint()),
+        None if is_hopeless => format!(
             "correct `image` at {}, or log in where it is kept: `docker login`",
             place(settings)
-        )
-    } else {
-        "see whether its registry can be reached; it is tried again".to_owned()
+        ),
+        None => format!("see whether its registry can be reached{again}"),
     };
     LaunchFault {
-        permanent: is_unknown,
+        permanent,
         message: format!("the image `{image}` could not be fetched: {words}"),
         hint: Some(hint),
     }
@@ -116,6 +143,14 @@ pub(super) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             return told(false, format!("the engine cannot be asked: {words}"), hint);
         }
     }
+    // It was just made, so whoever did that can do it to the next one too.
+    if has(&["no such container", "marked for removal"]) {
+        return told(
+            false,
+            format!("somebody else has removed its container: {words}"),
+            "see who removes containers here: `docker events`".into(),
+        );
+    }
     if has(&["port is already allocated", "address already in use", "ports are not available"]) {
         return told(
             false,
@@ -134,7 +169,11 @@ pub(super) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             format!("correct `command` or `args` at {file}"),
         );
     }
-    if has(&["permission denied: unknown", "could not be invoked", "exec format error"]) {
+    // Podman says the same of other things that are not permitted.
+    let is_not_executable = has(&["oci permission denied"]) && has(&["exec: ", "open executable"]);
+    if is_not_executable
+        || has(&["permission denied: unknown", "could not be invoked", "exec format error"])
+    {
         return told(
             true,
             format!("`{command}` cannot be executed in the container (an engine's exit code 126)"),
@@ -163,12 +202,25 @@ pub(super) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             format!("correct `user` at {file}"),
         );
     }
-    let permanent = matches!(why, Error::DockerResponseServerError { status_code: 400..=499, .. });
+    let permanent = is_permanent(why, &lower);
     told(
         permanent,
         format!("the engine refused it: {words}"),
         format!("correct `container` at {file}"),
     )
+}
+
+/// Whether a refusal stays one. What is in another's way, or was there when it was looked for, may
+/// be otherwise next time. Pure.
+fn is_permanent(why: &Error, words: &str) -> bool {
+    match why {
+        Error::DockerResponseServerError { status_code: 409, .. } => false,
+        Error::DockerResponseServerError { status_code: 404, .. } => {
+            !words.contains("no such image")
+        }
+        Error::DockerResponseServerError { status_code, .. } => (400..500).contains(status_code),
+        _ => false,
+    }
 }
 
 /// Whether an engine could not make a container for want of an init of its own.
@@ -177,10 +229,31 @@ pub(super) fn is_for_want_of_init(why: &Error) -> bool {
     ["catatonit", "docker-init", "init binary", "init_path"].iter().any(|it| lower.contains(it))
 }
 
-/// What an end before anything was said means, if engines use its code for themselves.
-pub(super) fn never_began(settings: &ServerSettings, exit: Exit) -> Option<LaunchFault> {
+/// What Podman's init says if it cannot run the command; it ends with 1, as anybody may.
+pub(super) fn words_of_init(line: &[u8]) -> Option<String> {
+    let line = str::from_utf8(line).ok()?.strip_prefix("ERROR (catatonit:")?;
+    let (_, why) = line.split_once("): failed to exec pid1: ")?;
+    Some(why.trim().chars().take(LONGEST).collect())
+}
+
+/// What an end before anything was said means, if engines use its code for themselves, or if its
+/// init has said why.
+pub(super) fn never_began(
+    settings: &ServerSettings,
+    exit: Exit,
+    init: Option<&str>,
+) -> Option<LaunchFault> {
     let command = settings.container().map_or("its command", |it| shown_command(it));
     let message = match exit.code? {
+        1 if init == Some("No such file or directory") => {
+            format!(
+                "its init could not run it (as code 127): `{command}` was not found in the image"
+            )
+        }
+        1 if let Some(why) = init => format!(
+            "its init could not run it (as code 126): `{command}` is in the image, but cannot be \
+             executed: {why}"
+        ),
         125 => "exited with code 125: the engine itself could not run it".to_owned(),
         126 => format!("exited with code 126: `{command}` is in the image, but cannot be executed"),
         127 => format!("exited with code 127: `{command}` was not found in the image"),
@@ -193,13 +266,23 @@ pub(super) fn never_began(settings: &ServerSettings, exit: Exit) -> Option<Launc
 /// How a container ended, from what its engine knows.
 pub(super) fn exit(code: Option<i64>, is_oom: bool, memory: Option<u64>) -> Exit {
     let code = code.and_then(|code| i32::try_from(code).ok());
-    let oom = is_oom.then(|| memory.map_or(Oom::Machine, |bytes| Oom::Limit { bytes }));
+    let oom = is_oom.then(|| oom(memory));
     // An engine tells a death by a signal as a shell does.
     let signals = [1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15];
     match code.map(|code| code - 128).filter(|signal| signals.contains(signal)) {
         Some(signal) => Exit { code: None, signal: Some(signal), oom },
         None => Exit { code, signal: None, oom },
     }
+}
+
+/// How one ended that the kernel has killed for want of memory.
+pub(super) fn killed_for_memory(memory: Option<u64>) -> Exit {
+    Exit { code: None, signal: Some(9), oom: Some(oom(memory)) }
+}
+
+/// Whose memory it was that there was too little of.
+fn oom(limit: Option<u64>) -> Oom {
+    limit.map_or(Oom::Machine, |bytes| Oom::Limit { bytes })
 }
 
 fn shown_command(container: &ContainerSettings) -> &str {
@@ -249,6 +332,24 @@ mod tests {
             ),
             (
                 500,
+                "runc: runc create failed: unable to start container process: exec: \"/etc/passwd\": permission denied: OCI permission denied",
+                true,
+                "`its command` cannot be executed in the container (an engine's exit code 126)",
+            ),
+            (
+                500,
+                "crun: open executable: Permission denied: OCI permission denied",
+                true,
+                "`its command` cannot be executed",
+            ),
+            (
+                500,
+                "runc create failed: error mounting \"/x\": permission denied: OCI permission denied",
+                false,
+                "the engine refused it",
+            ),
+            (
+                500,
                 "driver failed programming external connectivity on endpoint x: Bind for 127.0.0.1:80 failed: port is already allocated",
                 false,
                 "port 0 of this machine is taken",
@@ -278,6 +379,19 @@ mod tests {
                 "a folder of its `volumes`",
             ),
             (500, "statfs /nope: no such file or directory", true, "a folder of its `volumes`"),
+            (404, "No such container: 8b9f", false, "somebody else has removed its container"),
+            (
+                404,
+                "no container with name or ID \"8b9f\" found: no such container",
+                false,
+                "somebody else has removed its container",
+            ),
+            (
+                409,
+                "container is marked for removal and cannot be started",
+                false,
+                "somebody else has removed its container",
+            ),
             (404, "network nope not found", true, "its network does not exist"),
             (
                 500,
@@ -285,6 +399,14 @@ mod tests {
                 true,
                 "there is no such user",
             ),
+            (404, "No such image: x", false, "the engine refused it: No such image: x"),
+            (
+                404,
+                "image with reference x was found but does not match the specified platform: wanted linux/s390x",
+                true,
+                "the engine refused it",
+            ),
+            (409, "preparing container x for attach: crun: oops", false, "the engine refused it"),
             (400, "something new", true, "the engine refused it: something new"),
             (500, "something else", false, "the engine refused it: something else"),
         ];
@@ -316,21 +438,49 @@ mod tests {
             (126, "exited with code 126"),
             (127, "exited with code 127"),
         ] {
-            let fault = never_began(&settings, Exit::code(code)).unwrap();
+            let fault = never_began(&settings, Exit::code(code), None).unwrap();
             assert!(fault.permanent && fault.message.starts_with(begins), "{fault:?}");
         }
-        assert_eq!(never_began(&settings, Exit::code(1)), None);
+        assert_eq!(never_began(&settings, Exit::code(1), None), None);
+    }
+
+    #[test]
+    fn an_init_that_says_why_it_ran_nothing_is_heard() {
+        let settings = container_settings("git");
+        let said = |line: &str| words_of_init(line.as_bytes());
+        let told = |line, code| {
+            let fault = never_began(&settings, Exit::code(code), said(line).as_deref());
+            fault.map(|it| it.message)
+        };
+        let absent = "ERROR (catatonit:6): failed to exec pid1: No such file or directory";
+        let plain = "ERROR (catatonit:6): failed to exec pid1: Permission denied";
+        let begins = "its init could not run it (as code";
+        assert!(told(absent, 1).unwrap().starts_with(&format!("{begins} 127)")));
+        assert!(told(plain, 1).unwrap().starts_with(&format!("{begins} 126)")));
+        assert!(told(plain, 1).unwrap().ends_with("executed: Permission denied"));
+        assert_eq!(told(absent, 2), None, "that is not its own code");
+        assert_eq!(said("it says ERROR (catatonit:6): failed to exec pid1: no"), None);
+        assert_eq!(said("ERROR (catatonit:6): something else"), None);
     }
 
     #[test]
     fn an_image_that_nobody_has_is_not_fetched_again_and_again() {
         let settings = container_settings("git");
-        let pulled = |error: &str| {
-            not_pulled(&settings, "x", &Error::DockerStreamError { error: error.into() })
-        };
+        let because = |why| not_pulled(&settings, "x", &NotPulled { why, no_login: None });
+        let pulled =
+            |error: &str| because(Why::Refused(Error::DockerStreamError { error: error.into() }));
         assert!(pulled("manifest unknown: manifest unknown").permanent);
         assert!(pulled("Head \"http://x/v2/y/manifests/1\": no basic auth credentials").permanent);
         assert!(pulled("pull access denied for x, repository does not exist").permanent);
         assert!(!pulled("dial tcp: lookup registry-1.docker.io: i/o timeout").permanent);
+        assert!(!because(Why::Stalled).permanent && !because(Why::TooLong).permanent);
+        assert_eq!(
+            because(Why::Stalled).message,
+            "the image `x` could not be fetched: nothing was heard for 1m"
+        );
+        assert_eq!(
+            because(Why::TooLong).message,
+            "the image `x` could not be fetched: it took longer than 30m"
+        );
     }
 }

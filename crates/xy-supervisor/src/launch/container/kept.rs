@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::missed::Place;
+use super::stream::TakenFile;
 use crate::instance::InstanceKey;
 
 const FORMAT: u32 = 1;
@@ -35,6 +36,9 @@ pub(super) struct Kept {
     pub(super) note: String,
     /// Its end has been asked for.
     pub(super) stopping: bool,
+    /// Somebody holds its stream while there is no daemon (`grip.rs`).
+    #[serde(default)]
+    pub(super) held: bool,
 }
 
 /// Keeps one file, for as long as its container is there.
@@ -55,6 +59,7 @@ impl Keeper {
             noted_ms: 0,
             note: String::new(),
             stopping: false,
+            held: false,
         };
         Self { stem: stem(folder, key), kept }
     }
@@ -92,9 +97,19 @@ impl Keeper {
         PlaceFile::open(&with(&self.stem, "at"))
     }
 
+    /// The file in which it is marked how much has been taken off its stream.
+    pub(super) fn taken(&self) -> io::Result<TakenFile> {
+        TakenFile::find(&with(&self.stem, "taken"))
+    }
+
+    /// The same of a stream that begins.
+    pub(super) fn begin_taken(&self) -> io::Result<TakenFile> {
+        TakenFile::begin(&with(&self.stem, "taken"))
+    }
+
     /// It is gone: nothing has to be known.
     pub(super) fn forget(&self) {
-        for ending in ["json", "at", "torn", "new"] {
+        for ending in ["json", "at", "taken", "torn", "new"] {
             let _ = fs::remove_file(with(&self.stem, ending)); // Not every one was ever written.
         }
     }
@@ -190,6 +205,9 @@ mod tests {
         let mut keeper = Keeper::new(folder.path(), &key, "abc", Path::new("/d.sock"));
         keeper.change(|kept| kept.note = "a note".into());
         keeper.torn_mark().set(true);
+        assert!(keeper.taken().is_err());
+        keeper.begin_taken().unwrap();
+        keeper.taken().unwrap();
         let place = Place { out: 7, err: 8, ..Place::default() };
         keeper.place().write(&place);
         assert_eq!(keeper.place().read(), place);

@@ -10,31 +10,37 @@ use std::time::Duration;
 
 use bollard::container::AttachContainerResults;
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use xy_protocol::server::Transport;
+use xy_shim::sequence::Sequence;
 
-use self::speaking::{Speech, said_in};
 use super::Shared;
 use super::attach::{self, Carrier, Cut, PipeEnds, with_fresh};
 use super::engine::Engine;
-use super::fate::{self, Fate, Now};
+use super::fate::{Fate, Now, Watched};
+use super::grip::Grip;
 use super::kept::Keeper;
 use super::log::LogSink;
-use super::missed::{self, Counter, Missed};
+use super::missed::{self, Counter, Missed, Place};
+use super::reconcile::Hold;
 use super::start::Begun;
+use super::witness::Witness;
 use super::{create, faults};
+use crate::launch::speech::{CLOSED_STDOUT, NO_DESCRIPTORS, Speech, said_in};
 use crate::launch::{Ask, Contained, InstanceEnds, LaunchOrder, News};
 use crate::logs::instance_log;
-use crate::speak::{Before, Checkup, Line, Rest, SAID, Said, TOLD, Told, Way};
+use crate::speak::{Before, Checkup, Rest, Said, Told, Way};
 use crate::wait::until;
 
 mod begin;
 mod ending;
+mod gripping;
 mod speaking;
 
 pub(super) use begin::run;
+use gripping::gone;
 
 /// How long an engine that is not there is waited for, when something is to be ended.
 const ENGINE_BACK_WITHIN: Duration = Duration::from_secs(5);
@@ -54,8 +60,8 @@ const LEAST_STREAM: Duration = Duration::from_secs(1);
 /// So many of these in a row mean that it has closed its output.
 const MOST_SHORT: u32 = 3;
 
-const CLOSED_STDOUT: &str = "it closed its stdout";
 const PAUSED: &str = "somebody else has paused its container";
+const DEAF: &str = "its engine was restarted, or cut it off, and it hears nobody any more";
 const DOUBTFUL: &str = "the connection with its engine was cut in the middle of a conversation";
 
 /// One thing that happens while a life goes on.
@@ -69,7 +75,12 @@ enum Turn {
     SpeakerGone,
     LogTrouble,
     Cut(Box<Carrier>, Cut),
+    Rejoined(Result<Box<Rejoined>, String>),
+    /// The rest of what it said has been passed on, or cannot be.
+    RestHeard,
     Over(Fate),
+    /// Who held its stream is gone.
+    GripGone,
     Looked(Result<Now, String>),
     Due(Due),
     /// Something asked of the engine is done, or came to nothing.
@@ -85,8 +96,8 @@ enum Due {
     Mute,
     /// What a server said at its end, from whoever spoke with it.
     LastWords,
-    /// The rest of its output.
-    Rest,
+    /// The last of its output.
+    LastOutput,
     /// The end of its grace.
     Kill,
     /// The end of the engine's time to kill it.
@@ -103,20 +114,34 @@ pub(super) struct Driver {
     engine: Engine,
     id: String,
     pid: u32,
-    memory: Option<u64>,
+    watched: Watched,
     keeper: Keeper,
+    /// That it is ours; until its end, or for ever if it is left to another daemon.
+    hold: Option<Hold>,
     log: LogSink,
+    /// The number of the first line in its log that is of this life.
+    first_line: u64,
     troubles: watch::Receiver<Option<String>>,
     attached: Option<AttachContainerResults>,
+    grip: Option<Grip>,
+    gripped_at: Instant,
     /// While nothing is carried.
     carrier: Option<Box<Carrier>>,
     carrying: Option<JoinHandle<(Carrier, Cut)>>,
+    /// A stream that was cut is being attached again.
+    rejoining: Option<JoinHandle<Result<Rejoined, String>>>,
+    /// The rest of what it said is being passed on, after its end.
+    resting: Option<JoinHandle<()>>,
     carried_since: Instant,
     short_streams: u32,
     was_doubtful: bool,
-    /// The stream was cut while it ran.
+    /// The stream was cut while it ran, and no other has lasted since.
     was_cut: bool,
+    /// Which of them ended first, also while the stream is still being read.
+    sequence: Option<Arc<Sequence>>,
     is_in_done: watch::Receiver<bool>,
+    /// Has what carries its bytes note how far it is, and end.
+    leave: Arc<Notify>,
     is_ending_shared: Arc<AtomicBool>,
     pipe_ends: Option<PipeEnds>,
     waiting: Option<JoinHandle<Fate>>,
@@ -144,11 +169,19 @@ impl Driver {
         ends: InstanceEnds,
         begun: Begun,
     ) -> Self {
-        let Begun { engine, id, pid, attached, keeper } = begun;
+        let Begun { engine, id, pid, attached, grip, keeper, hold } = begun;
+        let watched = Watched {
+            engine: engine.clone(),
+            id: id.clone(),
+            memory: order.settings.container().and_then(|it| it.memory),
+            witness: engine.closes_stdin.then(|| Witness::of(pid, &id)).flatten(),
+            is_ending: Arc::default(),
+        };
         let file = instance_log(&shared.logs_dir, &order.key);
         let (log, troubles) = LogSink::open(&file, order.logs.clone());
         let is_ending_shared = Arc::new(AtomicBool::new(false));
         let (is_in_done_sender, is_in_done) = watch::channel(false);
+        let leave = Arc::<Notify>::default();
         let is_stdio = order.settings.transport() == Transport::Stdio;
         let pipes = is_stdio.then(attach::pipes).and_then(Result::ok);
         let (stdin, stdout, pipe_ends) = match pipes {
@@ -156,8 +189,12 @@ impl Driver {
             None => (None, None, None),
         };
         let place = keeper.place();
+        let stream = grip.as_ref().map(Grip::stream);
+        let sequence = engine.closes_stdin.then(|| Sequence::watch(pid, &id, stream)).flatten();
+        let sequence = sequence.map(Arc::new);
         let carrier = Carrier {
             stdout,
+            is_unheard: false,
             stdin,
             log: log.clone(),
             counter: Counter::after(place.read()),
@@ -165,9 +202,13 @@ impl Driver {
             torn: keeper.torn_mark(),
             is_ending: is_ending_shared.clone(),
             is_in_done: is_in_done_sender,
+            leave: leave.clone(),
+            sequence: sequence.clone(),
         };
         Self {
-            memory: order.settings.container().and_then(|it| it.memory),
+            watched,
+            sequence,
+            first_line: order.logs.next_seq(),
             noted: (!order.note.is_empty()).then(|| (order.note.clone(), Instant::now())),
             shared,
             order,
@@ -176,16 +217,22 @@ impl Driver {
             id,
             pid,
             keeper,
+            hold: Some(hold),
             log,
             troubles,
             attached,
+            grip,
+            gripped_at: Instant::now(),
             carrier: Some(Box::new(carrier)),
             carrying: None,
+            rejoining: None,
+            resting: None,
             carried_since: Instant::now(),
             short_streams: 0,
             was_doubtful: false,
             was_cut: false,
             is_in_done,
+            leave,
             is_ending_shared,
             pipe_ends,
             waiting: None,
@@ -219,20 +266,22 @@ impl Driver {
             carrier.count(&missed);
         }
         self.log.put(true, Bytes::from(missed.err));
+        // What nobody can answer any more, or nobody has to, is only logged.
+        let is_logged = fate.is_some() || !self.is_stdio();
+        let (logged, unread) =
+            if is_logged { (missed.out, Vec::new()) } else { (Vec::new(), missed.out) };
+        self.log.put(false, Bytes::from(logged));
         if let Some(fate) = fate {
-            if self.is_stdio() {
-                self.log.put(false, Bytes::from(missed.out));
-            }
             // How it ended is kept until there is a task that can be told.
             if self.ends.notes.changed().await.is_err() {
-                return;
+                return self.keep_hold();
             }
             self.has_task = true;
             self.attached = None;
             self.over(fate).await;
             return self.go_on_to_the_end().await;
         }
-        let before = Before { note: speaker_note, unread: missed.out };
+        let before = Before { note: speaker_note, unread };
         self.begin(Some(before)).await;
         self.go_on_to_the_end().await;
     }
@@ -251,28 +300,18 @@ impl Driver {
             (false, _) => Way::Endpoint,
             (true, Some(PipeEnds { stdin, stdout })) => Way::Pipes { stdin, stdout },
             (true, None) => {
-                self.unfit("the daemon has too many files open".to_owned()).await;
-                self.carry();
+                self.unfit(NO_DESCRIPTORS.to_owned()).await;
+                self.carry(Missed::default());
                 return self.watch();
             }
         };
-        let (said_to_us, said) = mpsc::channel(SAID);
-        let (told, told_by_us) = mpsc::channel(TOLD);
-        let speech = Speech { said, told };
+        let speaker = self.shared.speaker.as_ref();
+        let speech = Speech::open(speaker, &self.order, self.pid, way, before);
         if self.is_ending {
             speech.tell(Told::Close);
         }
         self.speech = Some(speech);
-        self.shared.speaker.speak(Line {
-            key: self.order.key.clone(),
-            settings: self.order.settings.clone(),
-            pid: Some(self.pid),
-            way,
-            before,
-            said: said_to_us,
-            told: told_by_us,
-        });
-        self.carry();
+        self.carry(Missed::default());
         self.watch();
     }
 
@@ -284,22 +323,22 @@ impl Driver {
             name: create::name(&self.shared.home, &self.order.key),
             id: self.id.clone(),
             is_here: xy_shim::cpu::is_minded_for(self.pid, &self.id),
-            ends_with_daemon: self.engine.closes_stdin && self.is_stdio(),
+            ends_with_daemon: self.engine.closes_stdin && self.is_stdio() && self.grip.is_none(),
         }
     }
 
-    /// Has its bytes carried by the stream that is there.
-    fn carry(&mut self) {
+    /// Has its bytes carried by the stream that is there, after what was missed before.
+    fn carry(&mut self, missed: Missed) {
         if let (Some(carrier), Some(attached)) = (self.carrier.take(), self.attached.take()) {
             self.carried_since = Instant::now();
-            self.carrying = Some(tokio::spawn(carrier.carry(attached)));
+            self.carrying = Some(tokio::spawn(carrier.carry(attached, missed)));
         }
     }
 
     /// Has it watched.
     fn watch(&mut self) {
-        let (engine, id) = (self.engine.clone(), self.id.clone());
-        self.waiting = Some(tokio::spawn(fate::until_over(engine, id, self.memory)));
+        let watched = self.watched.clone();
+        self.waiting = Some(tokio::spawn(async move { watched.until_over().await }));
         self.wait_for(LOOK_EVERY, Due::Look);
     }
 
@@ -333,7 +372,7 @@ impl Driver {
                 Turn::Rest(rest) => self.pass_rest(rest),
                 Turn::SpeakerGone => {
                     self.speech = None;
-                    if self.fate.is_some() && self.carrying.is_none() {
+                    if self.fate.is_some() && self.carrying.is_none() && self.resting.is_none() {
                         break;
                     }
                 }
@@ -342,11 +381,19 @@ impl Driver {
                     self.tell(News::LogTrouble(problem)).await;
                 }
                 Turn::Cut(carrier, cut) => {
-                    if self.on_cut(carrier, &cut).await {
+                    if self.on_cut(carrier, &cut) {
+                        break;
+                    }
+                }
+                Turn::Rejoined(again) => self.rejoined(again).await,
+                Turn::RestHeard => {
+                    self.dues.retain(|(_, it)| *it != Due::LastOutput);
+                    if self.end_line() {
                         break;
                     }
                 }
                 Turn::Over(fate) => self.over(fate).await,
+                Turn::GripGone => self.grip_again().await,
                 Turn::Looked(now) => self.looked(now).await,
                 // Nothing can be done; it is found when the engine is back.
                 Turn::ErrandDone { is_engine_gone } if is_engine_gone && self.fate.is_none() => {
@@ -380,6 +427,15 @@ impl Driver {
                     None => Turn::Over(Fate::Lost("the daemon has a fault".to_owned())),
                 }
             }
+            again = ended(&mut self.rejoining) => {
+                self.rejoining = None;
+                let again = again.unwrap_or_else(|| Err("the daemon has a fault".to_owned()));
+                Turn::Rejoined(again.map(Box::new))
+            }
+            _ = ended(&mut self.resting) => {
+                self.resting = None;
+                Turn::RestHeard
+            }
             fate = ended(&mut self.waiting) => {
                 self.waiting = None;
                 Turn::Over(fate.unwrap_or_else(|| Fate::Lost("the daemon has a fault".to_owned())))
@@ -388,6 +444,7 @@ impl Driver {
                 self.looking = None;
                 Turn::Looked(now.unwrap_or_else(|| Err("the daemon has a fault".to_owned())))
             }
+            () = gone(self.grip.as_ref()) => Turn::GripGone,
             Ok(()) = self.troubles.changed() => Turn::LogTrouble,
             Some(done) = self.errands.join_next() => {
                 Turn::ErrandDone { is_engine_gone: done.unwrap_or(false) }
@@ -413,7 +470,12 @@ impl Driver {
                 self.speech = None;
                 return true;
             }
-            Due::Rest => {
+            Due::LastOutput => {
+                if let Some(resting) = self.resting.take() {
+                    tracing::warn!(server = %self.order.key, "its last words may be missing");
+                    resting.abort();
+                    let _ = resting.await;
+                }
                 if let Some(carrying) = self.carrying.take() {
                     carrying.abort();
                     // Until it is gone it may still read what somebody takes for unread.
@@ -438,9 +500,8 @@ impl Driver {
     }
 
     fn look(&mut self) {
-        let (engine, id, memory) = (self.engine.clone(), self.id.clone(), self.memory);
-        self.looking =
-            Some(tokio::spawn(async move { fate::look_patiently(&engine, &id, memory).await }));
+        let watched = self.watched.clone();
+        self.looking = Some(tokio::spawn(async move { watched.look_patiently().await }));
     }
 
     /// What is true of it now, maybe because somebody else has done something.
@@ -449,7 +510,7 @@ impl Driver {
             return;
         }
         match now {
-            Ok(Now::Runs { .. }) if self.carrying.is_none() => {
+            Ok(Now::Runs { .. }) if self.carrying.is_none() && self.rejoining.is_none() => {
                 self.was_cut = true;
                 self.attach_again().await;
             }
@@ -462,57 +523,63 @@ impl Driver {
     }
 
     /// The stream is cut, or the container has ended. `true` once nothing more is waited for.
-    async fn on_cut(&mut self, carrier: Box<Carrier>, cut: &Cut) -> bool {
+    fn on_cut(&mut self, carrier: Box<Carrier>, cut: &Cut) -> bool {
         self.carrier = Some(carrier);
         if self.fate.is_some() {
-            // Whoever speaks with it sees that there is no more.
-            self.hear_the_rest().await;
-            self.dues.retain(|(_, it)| *it != Due::Rest);
-            return self.end_line();
+            self.dues.retain(|(_, it)| *it != Due::LastOutput);
+            return !self.hears_the_rest() && self.end_line();
         }
         self.was_doubtful |= cut.is_doubtful;
         let is_short = self.carried_since.elapsed() < LEAST_STREAM;
         self.short_streams = if is_short { self.short_streams + 1 } else { 0 };
-        if self.looking.is_none() {
-            self.look();
-        }
+        self.was_cut = cut.is_outlived || (self.was_cut && is_short);
+        // One that is under way may have seen it run just before it ended.
+        end(&mut self.looking);
+        self.look();
         false
     }
 
     /// The stream was cut and the container runs: goes on where it was, if that can be told.
     async fn attach_again(&mut self) {
-        let Some(mut carrier) = self.carrier.take() else { return };
+        let Some(carrier) = &self.carrier else { return };
+        let place = carrier.counter.heard();
+        if self.is_stdio() && self.engine.closes_stdin {
+            return self.unfit(DEAF.to_owned()).await;
+        }
         if self.is_stdio() && self.was_doubtful {
-            self.carrier = Some(carrier);
             return self.unfit(DOUBTFUL.to_owned()).await;
         }
         if self.short_streams >= MOST_SHORT {
-            self.carrier = Some(carrier);
             return self.unfit(CLOSED_STDOUT.to_owned()).await;
         }
-        let place = carrier.counter.heard();
-        let (engine, id) = (self.engine.clone(), self.id.clone());
-        let again = async {
-            let mut attached = engine.attach(&id).await.map_err(|why| faults::words(&why))?;
-            let missed = missed::read(&engine, &id, place).await;
-            let missed = missed.map_err(|why| why.to_string())?;
-            Ok::<_, String>((with_fresh(missed, &mut attached.output).await, attached))
-        };
-        // Nothing else is heard meanwhile, so it may not take long.
-        let again = timeout(ATTACH_WITHIN, again).await;
-        match again.unwrap_or_else(|_| Err("its engine takes too long".to_owned())) {
-            Ok((missed, attached)) => {
+        let rejoining = rejoin(self.engine.clone(), self.id.clone(), place, self.is_stdio());
+        self.rejoining = Some(tokio::spawn(rejoining));
+    }
+
+    /// What came of attaching again.
+    async fn rejoined(&mut self, again: Result<Box<Rejoined>, String>) {
+        match (again, &mut self.carrier) {
+            (Ok(again), Some(carrier)) => {
                 tracing::info!(server = %self.order.key, "attached again");
-                carrier.counter = Counter::after(place);
-                // Whoever does not read what was missed misses it.
-                let _ = timeout(ATTACH_WITHIN, carrier.make_good(missed)).await;
-                (self.carrier, self.attached) = (Some(carrier), Some(attached));
-                self.carry();
+                if let Some(grip) = self.grip.take() {
+                    grip.end(&self.shared).await; // What it held is no stream any more.
+                }
+                self.keeper.change(|kept| kept.held = false);
+                carrier.counter = Counter::after(again.place);
+                self.attached = Some(again.attached);
+                self.carry(again.missed);
             }
-            Err(why) => {
-                self.carrier = Some(carrier);
+            (Err(why), _) => {
                 self.unfit(format!("the connection with its engine was cut: {why}")).await;
             }
+            (Ok(_), None) => {} // It is carried already.
+        }
+    }
+
+    /// It stays ours: nobody here must take it for one that has been left.
+    fn keep_hold(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.keep();
         }
     }
 
@@ -528,16 +595,51 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        for task in [self.waiting.take()].into_iter().flatten() {
-            task.abort();
-        }
-        if let Some(looking) = self.looking.take() {
-            looking.abort();
-        }
-        if let Some(carrying) = self.carrying.take() {
-            carrying.abort();
-        }
+        end(&mut self.waiting);
+        end(&mut self.looking);
+        end(&mut self.carrying);
+        end(&mut self.rejoining);
+        end(&mut self.resting);
     }
+}
+
+fn end<T>(task: &mut Option<JoinHandle<T>>) {
+    if let Some(task) = task.take() {
+        task.abort();
+    }
+}
+
+/// A stream that was attached again.
+struct Rejoined {
+    attached: AttachContainerResults,
+    /// What had been heard before.
+    place: Place,
+    /// What was said since then.
+    missed: Missed,
+}
+
+/// Attaches again to a container of which so much has been heard.
+async fn rejoin(
+    engine: Engine,
+    id: String,
+    place: Place,
+    is_stdio: bool,
+) -> Result<Rejoined, String> {
+    let again = async {
+        let mut attached = engine.attach(&id).await.map_err(|why| faults::words(&why))?;
+        let missed = match missed::read(&engine, &id, place).await {
+            Err(why) if is_stdio => return Err(why.to_string()),
+            Err(why) => {
+                tracing::warn!(container = id, "lines are missing in its log: {why}");
+                Missed::default()
+            }
+            Ok(missed) => missed,
+        };
+        let missed = with_fresh(missed, &mut attached.output).await;
+        Ok(Rejoined { attached, place, missed })
+    };
+    let again = timeout(ATTACH_WITHIN, again).await;
+    again.unwrap_or_else(|_| Err("its engine takes too long".to_owned()))
 }
 
 /// What came of a task; never, while there is none. Cancel-safe.

@@ -1,9 +1,11 @@
-//! Who is logged in at a registry, as `docker login` and `podman login` have written it down.
+//! Who is logged in at a registry, as `docker login` and `podman login` have written it down; and
+//! which context Docker's CLI uses, which is in the same file.
 //!
 //! No engine reads these files for others: whoever asks it to fetch an image has to say who
 //! they are. What is secret stays in memory, goes to the engine by its socket, and is in no log.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,6 +18,8 @@ use tokio::process::Command;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use xy_config::settings::EngineKind;
+
+use crate::launch::orphans::Shims;
 
 /// No such file is longer.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -32,6 +36,9 @@ const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// Whom such a program names whose secret is a token.
 const TOKEN_USER: &str = "<token>";
 
+/// What such a program says, on its stdout and with an exit code, if nobody has logged in there.
+const NOBODY: &[u8] = b"credentials not found";
+
 /// A file of logins, as far as it is used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -39,6 +46,13 @@ struct Logins {
     auths: BTreeMap<String, Login>,
     creds_store: Option<String>,
     cred_helpers: BTreeMap<String, String>,
+}
+
+/// The same file, as far as it says where an engine is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Chosen {
+    current_context: Option<String>,
 }
 
 /// One of them. Some files have what is secret, others only the name of who keeps it.
@@ -76,21 +90,75 @@ enum Found {
     },
 }
 
+/// Who keeps a login and does not say it.
+#[derive(Debug, thiserror::Error)]
+#[error("`docker-credential-{helper}`, which keeps the login at `{server}`, {why}")]
+pub(super) struct NoLogin {
+    helper: String,
+    server: String,
+    why: Unsaid,
+}
+
+impl NoLogin {
+    /// Whether it may be otherwise the next time, without anybody doing anything.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self.why, Unsaid::Silent | Unsaid::Failed)
+    }
+
+    /// What can be done about it.
+    pub(super) fn hint(&self) -> String {
+        format!("see that `docker-credential-{}` works, or log in again", self.helper)
+    }
+}
+
+/// Why it does not.
+#[derive(Debug, thiserror::Error)]
+enum Unsaid {
+    #[error("has no name of a program")]
+    Odd,
+    #[error("is not on the `PATH` of the daemon")]
+    Missing,
+    #[error("could not be started: {0}")]
+    NotStarted(io::Error),
+    #[error("did not answer within {HELPER_WITHIN:?}")]
+    Silent,
+    #[error("failed")]
+    Failed,
+    #[error("said something that is no login")]
+    Garbage,
+}
+
 /// Who we are at the registry of this image, if anybody has logged in there.
-pub(super) async fn of_image(image: &str, engine: EngineKind) -> Option<DockerCredentials> {
+pub(super) async fn of_image(
+    image: &str,
+    engine: EngineKind,
+    shims: &Shims,
+) -> Result<Option<DockerCredentials>, NoLogin> {
     let registry = registry_of(image).to_owned();
     let places = places(engine, |name| std::env::var(name).ok());
     let found = spawn_blocking(move || places.iter().find_map(|file| look(file, &registry)));
-    match found.await.ok().flatten()? {
-        Found::Here(login) => Some(login),
-        Found::Asks { helper, server } => match ask(&helper, &server).await {
-            Ok(login) => login,
-            Err(why) => {
-                tracing::warn!(helper, %why, "it does not say who we are at a registry");
-                None
-            }
-        },
+    match found.await.ok().flatten() {
+        None => Ok(None),
+        Some(Found::Here(login)) => Ok(Some(login)),
+        Some(Found::Asks { helper, server }) => {
+            let asked = ask_helper(&helper, &server, shims).await;
+            asked.map_err(|why| NoLogin { helper, server, why })
+        }
     }
+}
+
+async fn ask_helper(
+    helper: &str,
+    server: &str,
+    shims: &Shims,
+) -> Result<Option<DockerCredentials>, Unsaid> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !helper.chars().all(is_plain) {
+        return Err(Unsaid::Odd);
+    }
+    let program = format!("docker-credential-{helper}");
+    let asking = ask(OsStr::new(&program), server, shims);
+    timeout(HELPER_WITHIN, asking).await.unwrap_or(Err(Unsaid::Silent))
 }
 
 /// Where an image is kept. Pure.
@@ -104,7 +172,7 @@ fn registry_of(image: &str) -> &str {
 /// The files of logins, the likeliest first. Pure.
 fn places(engine: EngineKind, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let below = |name: &str, path: &str| variable(name).map(|it| Path::new(&it).join(path));
-    let docker = below("DOCKER_CONFIG", "config.json").or(below("HOME", ".docker/config.json"));
+    let docker = docker_file(&variable);
     let podman = [
         variable("REGISTRY_AUTH_FILE").map(PathBuf::from),
         below("XDG_RUNTIME_DIR", "containers/auth.json"),
@@ -115,6 +183,19 @@ fn places(engine: EngineKind, variable: impl Fn(&str) -> Option<String>) -> Vec<
         EngineKind::Docker => docker.into_iter().chain(podman).collect(),
         EngineKind::Podman => podman.chain(docker).collect(),
     }
+}
+
+/// The file of Docker's CLI. Pure.
+fn docker_file(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let below = |name: &str, path: &str| variable(name).map(|it| Path::new(&it).join(path));
+    below("DOCKER_CONFIG", "config.json").or(below("HOME", ".docker/config.json"))
+}
+
+/// The context that somebody with these variables has chosen by `docker context use`.
+pub(super) fn docker_context(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let text = read(&docker_file(variable)?)?;
+    let chosen: Chosen = serde_json::from_slice(&text).ok()?; // The CLI would not heed it either.
+    chosen.current_context
 }
 
 fn look(file: &Path, registry: &str) -> Option<Found> {
@@ -180,45 +261,51 @@ impl Login {
     }
 }
 
-/// Asks a program that keeps secrets, as `docker` does: by its name and one line.
-async fn ask(helper: &str, server: &str) -> io::Result<Option<DockerCredentials>> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !helper.chars().all(is_plain) {
-        return Err(io::Error::other("its name is no name of a program"));
+/// Asks a program that keeps secrets, as `docker` does: by one word and one line. Dropping it ends
+/// the program.
+async fn ask(
+    program: &OsStr,
+    server: &str,
+    shims: &Shims,
+) -> Result<Option<DockerCredentials>, Unsaid> {
+    let mut command = Command::new(program);
+    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut helper = shims.spawn_helper(&mut command).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unsaid::Missing,
+        _ => Unsaid::NotStarted(error),
+    })?;
+    if let Some(mut stdin) = helper.child.stdin.take() {
+        // One that does not read has its reasons.
+        let _ = stdin.write_all(format!("{server}\n").as_bytes()).await;
     }
-    let asking = async {
-        let mut child = Command::new(format!("docker-credential-{helper}"))
-            .arg("get")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // One that does not read has its reasons.
-            let _ = stdin.write_all(format!("{server}\n").as_bytes()).await;
-        }
-        let mut said = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(LONGEST_ANSWER).read_to_end(&mut said).await?;
-        }
-        Ok::<_, io::Error>((child.wait().await?, said))
-    };
-    let (ended, said) = timeout(HELPER_WITHIN, asking).await??;
+    let mut said = Vec::new();
+    if let Some(stdout) = helper.child.stdout.take() {
+        let read = stdout.take(LONGEST_ANSWER + 1).read_to_end(&mut said).await;
+        read.map_err(|_| Unsaid::Failed)?;
+    }
+    if said.len() as u64 > LONGEST_ANSWER {
+        return Err(Unsaid::Garbage); // It may have more to say, and is not waited for.
+    }
+    let ended = helper.child.wait().await.map_err(|_| Unsaid::Failed)?;
     if !ended.success() {
-        return Ok(None); // So it says that it knows nobody there.
+        let is_nobody = said.windows(NOBODY.len()).any(|it| it == NOBODY);
+        return if is_nobody { Ok(None) } else { Err(Unsaid::Failed) };
     }
-    let Kept { username, secret } =
-        serde_json::from_slice(&said).map_err(|_| io::Error::other("its answer is none"))?;
+    credentials(&said, server).map(Some)
+}
+
+/// What such a program has said. Pure.
+fn credentials(said: &[u8], server: &str) -> Result<DockerCredentials, Unsaid> {
+    let Kept { username, secret } = serde_json::from_slice(said).map_err(|_| Unsaid::Garbage)?;
     let blank = DockerCredentials {
         serveraddress: Some(server.to_owned()),
         ..DockerCredentials::default()
     };
-    Ok(Some(if username == TOKEN_USER {
+    Ok(if username == TOKEN_USER {
         DockerCredentials { identitytoken: Some(secret), ..blank }
     } else {
         DockerCredentials { username: Some(username), password: Some(secret), ..blank }
-    }))
+    })
 }
 
 /// Reads base64 with or without its padding; `None` if it is none.
@@ -247,6 +334,8 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Not;
+
     use super::*;
 
     fn found(file: &str, image: &str) -> Option<Found> {
@@ -317,8 +406,76 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_helper_with_an_odd_name_is_not_run() {
-        assert!(ask("../../bin/sh", "x").await.is_err());
-        assert!(ask("xy-there-is-none", "x").await.is_err());
+    async fn a_helper_that_cannot_be_started_is_told() {
+        let shims = Shims::new("home");
+        let told = async |helper: &str| {
+            let asked = ask_helper(helper, "r.example.com", &shims).await;
+            asked.map_err(|why| {
+                NoLogin { helper: helper.into(), server: "r.example.com".into(), why }.to_string()
+            })
+        };
+        assert_eq!(
+            told("xy-there-is-none").await.unwrap_err(),
+            "`docker-credential-xy-there-is-none`, which keeps the login at `r.example.com`, is \
+             not on the `PATH` of the daemon"
+        );
+        assert!(told("../../bin/sh").await.unwrap_err().ends_with("has no name of a program"));
+    }
+
+    /// A program that does this when it is asked.
+    fn program(folder: &tempfile::TempDir, does: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+
+        let file = folder.path().join("docker-credential-x");
+        std::fs::write(&file, format!("#!/bin/sh\n{does}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+
+    /// How many processes were started from this file, and live.
+    fn running(file: &Path) -> usize {
+        let file = file.to_str().unwrap();
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let lines = all.filter_map(|it| std::fs::read(it.path().join("cmdline")).ok());
+        lines.filter(|it| String::from_utf8_lossy(it).contains(file)).count()
+    }
+
+    #[tokio::test]
+    async fn what_a_helper_says_is_a_login_or_none_or_told() {
+        let shims = Shims::new("home");
+        let told = async |does: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let asked = ask(program(&folder, does).as_os_str(), "r", &shims).await;
+            asked.map(|it| it.and_then(|it| it.username)).map_err(|why| why.to_string())
+        };
+        let login = r#"read -r at && echo "{\"Username\":\"me at $at\",\"Secret\":\"s\"}""#;
+        assert_eq!(told(login).await, Ok(Some("me at r".into())));
+        let nobody = "echo credentials not found in native keychain; exit 1";
+        assert_eq!(told(nobody).await, Ok(None));
+        assert_eq!(told("echo pass is not initialized; exit 1").await, Err("failed".into()));
+        let garbage = Err("said something that is no login".to_owned());
+        assert_eq!(told("echo hello").await, garbage);
+        assert_eq!(told("exit 0").await, garbage);
+        assert_eq!(told("exec cat /dev/zero").await, garbage, "it does not go on for ever");
+    }
+
+    #[tokio::test]
+    async fn a_helper_that_hangs_is_ended_with_all_that_it_began() {
+        let (shims, folder) = (Shims::new("home"), tempfile::tempdir().unwrap());
+        let hangs = r#"[ "$1" = child ] || "$0" child & echo >>"$0.began"; exec tail -f "$0""#;
+        let file = program(&folder, hangs);
+        let began = folder.path().join("docker-credential-x.began");
+        let asking = ask(file.as_os_str(), "r", &shims);
+        tokio::select! {
+            _ = asking => panic!("it hangs"),
+            () = async {
+                while std::fs::read(&began).is_ok_and(|it| it.len() == 2).not() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            } => {}
+        }
+        while running(&file) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

@@ -14,6 +14,9 @@ use super::engine::{Engine, next};
 /// No more than this is made good; a server that said more is started anew.
 const MOST: usize = 8 << 20;
 
+/// Docker logs so much of an unfinished line only with the rest of it.
+const UNLOGGED: u64 = 16 << 10;
+
 /// So many milliseconds without a word are a quiet moment.
 const QUIET_MS: u64 = 3000;
 
@@ -115,6 +118,44 @@ impl Counter {
     }
 }
 
+/// Which place is noted for a later daemon: stderr is logged at once, while stdout counts once
+/// whoever speaks with the server has read it. Who is never done with all of it gets on with it
+/// all the same, so it is not heard again.
+#[derive(Debug)]
+pub(super) struct Noting {
+    noted: Place,
+    /// The next place, once so many bytes of stdout have been read.
+    next: Option<(u64, Place)>,
+}
+
+impl Noting {
+    pub(super) fn after(noted: Place) -> Self {
+        Self { noted, next: None }
+    }
+
+    /// What is to be noted, if something is, while so many bytes of what was heard are unread.
+    pub(super) fn step(&mut self, counter: &Counter, unread: u64) -> Option<Place> {
+        let read = counter.out.saturating_sub(unread);
+        let before = self.noted;
+        if let Some((_, place)) = self.next.take_if(|(out, _)| *out <= read) {
+            self.noted = place;
+        }
+        if counter.out <= read {
+            (self.noted, self.next) = (counter.place(), None);
+        } else if self.next.is_none() {
+            self.next = Some((counter.out, counter.place()));
+        }
+        // Counted from the same quiet moment as before, as the rest of that place.
+        self.noted.err = counter.err;
+        (self.noted != before).then_some(self.noted)
+    }
+
+    /// Whether everything that was heard is noted.
+    pub(super) fn is_done(&self, counter: &Counter) -> bool {
+        self.noted == counter.place()
+    }
+}
+
 /// What was missed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Missed {
@@ -131,8 +172,25 @@ pub(super) enum NotKept {
     Engine(#[from] Error),
 }
 
+/// All that was said, however much that is.
+const ALL: [u64; 2] = [u64::MAX; 2];
+
 /// Reads what was said after `place`.
 pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
+    read_until(engine, id, place, ALL).await
+}
+
+/// Reads what was said after `place`, up to so many bytes of stdout and of stderr.
+pub(super) async fn read_until(
+    engine: &Engine,
+    id: &str,
+    place: Place,
+    until: [u64; 2],
+) -> Result<Missed, NotKept> {
+    let mut wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
+    if wanted == [0; 2] {
+        return Ok(Missed::default()); // Nothing was, so its engine need not be asked.
+    }
     let since = i32::try_from(place.quiet_second).unwrap_or(0);
     let mut logs = engine.logs(id, since);
     let mut skip =
@@ -152,13 +210,21 @@ pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Miss
         let skipped = skip[stream].min(length);
         skip[stream] -= skipped;
         let rest = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
+        let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX).min(rest.len());
+        let rest = &rest[..most];
+        wanted[stream] -= most as u64;
         let into = if stream == 0 { &mut missed.out } else { &mut missed.err };
         into.extend_from_slice(rest);
         if into.len() > MOST {
             return Err(NotKept::TooMuch);
         }
+        if wanted == [0; 2] {
+            return Ok(missed);
+        }
     }
-    Ok(missed)
+    // Of what was heard all has to be there, or what follows it was not told from it.
+    let is_all_there = skip.iter().all(|it| *it <= if engine.closes_stdin { 0 } else { UNLOGGED });
+    if until == ALL && is_all_there { Ok(missed) } else { Err(NotKept::TooMuch) }
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.
@@ -199,6 +265,32 @@ mod tests {
         let place = counter.place();
         assert_eq!((place.quiet_second, place.quiet_out, place.quiet_err), (22, 6, 0));
         assert_eq!((place.out, place.err), (6, 2));
+    }
+
+    #[test]
+    fn what_is_logged_is_noted_at_once_and_what_is_read_as_soon_as_it_is() {
+        let mut counter = Counter::after(Place::default());
+        let mut noting = Noting::after(Place::default());
+        let noted = |it: Option<Place>| it.map(|it| (it.out, it.err));
+        counter.hear(false, b"one\n", 1000, 0);
+        assert_eq!(noted(noting.step(&counter, 4)), None);
+        counter.hear(true, b"oops\n", 1001, 0);
+        assert_eq!(noted(noting.step(&counter, 4)), Some((0, 5)), "nobody has read the first");
+        counter.hear(false, b"two\n", 1002, 0);
+        assert_eq!(noted(noting.step(&counter, 4)), Some((4, 5)), "nobody has read the second");
+        counter.hear(false, b"thr", 1003, 0);
+        assert_eq!(noted(noting.step(&counter, 3)), Some((8, 5)));
+        assert_eq!(noted(noting.step(&counter, 0)), None, "half a line is not noted");
+        assert!(noting.is_done(&counter));
+        // What comes after a quiet moment is not counted from there before it has been read.
+        counter.hear(false, b"ee\n", 1004, 0);
+        noting.step(&counter, 0);
+        counter.hear(true, b"late\n", 9000, 7996);
+        counter.hear(false, b"x\n", 9001, 0);
+        let place = noting.step(&counter, 2).unwrap();
+        assert_eq!((place.out, place.err, place.quiet_second), (14, 10, 0));
+        let place = noting.step(&counter, 0).unwrap();
+        assert_eq!((place.out, place.quiet_second, place.quiet_out), (16, 3, 14));
     }
 
     #[test]

@@ -9,7 +9,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::engine::{Engine, next};
-use super::{faults, login};
+use super::faults;
+use super::login::{self, NoLogin};
+use crate::launch::Progress;
+use crate::launch::orphans::Shims;
 
 /// A registry that says nothing for so long is not there.
 const WORD_WITHIN: Duration = Duration::from_secs(60);
@@ -22,7 +25,14 @@ const MOST_LAYERS: usize = 1024;
 
 /// Why an image was not fetched.
 #[derive(Debug)]
-pub(super) enum NotPulled {
+pub(super) struct NotPulled {
+    pub(super) why: Why,
+    /// Who should have said who we are, and did not.
+    pub(super) no_login: Option<NoLogin>,
+}
+
+#[derive(Debug)]
+pub(super) enum Why {
     Refused(Error),
     Stalled,
     TooLong,
@@ -30,12 +40,20 @@ pub(super) enum NotPulled {
 
 impl NotPulled {
     pub(super) fn words(&self) -> String {
-        match self {
-            Self::Refused(why) => faults::words(why),
-            Self::Stalled => format!("nothing was heard for {WORD_WITHIN:?}"),
-            Self::TooLong => format!("it took longer than {ALL_WITHIN:?}"),
+        let why = match &self.why {
+            Why::Refused(why) => faults::words(why),
+            Why::Stalled => format!("nothing was heard for {}", shown(WORD_WITHIN)),
+            Why::TooLong => format!("it took longer than {}", shown(ALL_WITHIN)),
+        };
+        match &self.no_login {
+            Some(no_login) => format!("{why}; {no_login}"),
+            None => why,
         }
     }
+}
+
+fn shown(time: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(time)
 }
 
 /// Fetches an image. Dropping it gives up.
@@ -43,28 +61,37 @@ pub(super) async fn pull(
     engine: &Engine,
     image: &str,
     platform: Option<&str>,
-    progress: &watch::Sender<Option<String>>,
+    shims: &Shims,
+    progress: &watch::Sender<Option<Progress>>,
 ) -> Result<(), NotPulled> {
-    progress.send_replace(Some(format!("pulling {image}")));
-    let login = login::of_image(image, engine.kind()).await;
+    let tell = |percent| {
+        let what = format!("pulling {image}");
+        progress.send_replace(Some(Progress { what, percent }));
+    };
+    tell(None);
+    // Without a login it is tried as nobody: many images are for everybody.
+    let (login, no_login) = match login::of_image(image, engine.kind(), shims).await {
+        Ok(login) => (login, None),
+        Err(why) => {
+            tracing::warn!(image, "{why}");
+            (None, Some(why))
+        }
+    };
     let mut pieces = engine.pull(image, platform, login);
     let mut layers = Layers::default();
     let all = async {
         loop {
             match timeout(WORD_WITHIN, next(&mut pieces)).await {
-                Err(_) => return Err(NotPulled::Stalled),
+                Err(_) => return Err(Why::Stalled),
                 Ok(None) => return Ok(()),
-                Ok(Some(Err(why))) => return Err(NotPulled::Refused(why)),
-                Ok(Some(Ok(info))) => {
-                    let percent = layers.hear(&info);
-                    let told = percent.map_or_else(String::new, |it| format!(" {it} %"));
-                    // Also if nothing has changed: it is still going on.
-                    progress.send_replace(Some(format!("pulling {image}{told}")));
-                }
+                Ok(Some(Err(why))) => return Err(Why::Refused(why)),
+                // Also if nothing has changed: it is still going on.
+                Ok(Some(Ok(info))) => tell(layers.hear(&info)),
             }
         }
     };
-    timeout(ALL_WITHIN, all).await.unwrap_or(Err(NotPulled::TooLong))
+    let pulled = timeout(ALL_WITHIN, all).await.unwrap_or(Err(Why::TooLong));
+    pulled.map_err(|why| NotPulled { why, no_login })
 }
 
 /// How much there is of each layer.
@@ -76,7 +103,7 @@ struct Layers {
 
 impl Layers {
     /// Hears one thing; how much is there of all that is known, in hundredths.
-    fn hear(&mut self, info: &CreateImageInfo) -> Option<u64> {
+    fn hear(&mut self, info: &CreateImageInfo) -> Option<u8> {
         let detail = info.progress_detail.as_ref();
         let number = |it: Option<i64>| it.and_then(|it| u64::try_from(it).ok());
         if let Some(layer) = &info.id
@@ -102,7 +129,7 @@ impl Layers {
             .known
             .values()
             .fold((0, 0), |(there, all), (current, total)| (there + current, all + total));
-        (all > 0).then(|| there * 100 / all)
+        (all > 0).then(|| u8::try_from(u128::from(there) * 100 / u128::from(all)).unwrap_or(100))
     }
 }
 

@@ -1,14 +1,16 @@
 //! Containers with our label that no server owns: they are removed, and no others are.
 //!
 //! A daemon that is killed between making a container and writing that down leaves one, and so
-//! does an engine that was away when one should have been removed.
+//! does an engine that was away when one should have been removed. Where to look is known from
+//! earlier daemons too (`engines.rs`).
 
-use std::collections::{BTreeSet, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
@@ -16,7 +18,11 @@ use super::cli::LABEL_RUN;
 use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
 use super::engine::{Engine, Seen};
 use super::faults;
+use super::grip;
 use crate::instance::InstanceKey;
+
+#[cfg(test)]
+mod tests;
 
 /// How often it is looked for what nobody owns.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
@@ -27,47 +33,53 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_mins(3);
 /// How long one engine may take.
 const ENGINE_WITHIN: Duration = Duration::from_mins(1);
 
-/// The names of the containers that some life of this daemon owns.
-#[derive(Debug, Default)]
-pub(super) struct Owned(Mutex<HashSet<String>>);
+/// The names of the containers that some life of this daemon owns. Two never own the same one:
+/// whoever comes second waits, as for the lock of a shim.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Owned(Arc<watch::Sender<HashSet<String>>>);
 
 impl Owned {
-    pub(super) fn take(&self, name: &str) {
-        self.names().insert(name.to_owned());
+    /// `false` if somebody has it.
+    pub(super) fn take(&self, name: &str) -> bool {
+        self.0.send_if_modified(|names| names.insert(name.to_owned()))
     }
 
     pub(super) fn release(&self, name: &str) {
-        self.names().remove(name);
+        self.0.send_if_modified(|names| names.remove(name));
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.names().contains(name)
+        self.0.borrow().contains(name)
     }
 
-    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The engines that there may be something of ours at.
-#[derive(Debug, Default)]
-pub(super) struct Engines {
-    sockets: Mutex<BTreeSet<PathBuf>>,
-    /// There is one that was not looked at yet.
-    is_news: Notify,
-}
-
-impl Engines {
-    pub(super) fn saw(&self, socket: &Path) {
-        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        if sockets.insert(socket.to_owned()) {
-            self.is_news.notify_one();
+    /// Owns a name, once nobody else does. Cancel-safe.
+    pub(super) async fn hold(&self, name: &str) -> Hold {
+        let mut names = self.0.subscribe();
+        while !self.take(name) {
+            // The sender is here, so there is no error.
+            let _ = names.wait_for(|names| !names.contains(name)).await;
         }
+        Hold { owned: self.clone(), name: name.to_owned() }
     }
+}
 
-    fn all(&self) -> Vec<PathBuf> {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.iter().cloned().collect()
+/// A name that is owned until this is dropped, also by a task that is ended in the middle.
+#[derive(Debug)]
+pub(super) struct Hold {
+    owned: Owned,
+    name: String,
+}
+
+impl Hold {
+    /// It stays owned for as long as this daemon lives: it is left to another one.
+    pub(super) fn keep(mut self) {
+        self.name.clear();
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.owned.release(&self.name);
     }
 }
 
@@ -76,7 +88,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut again_at = Instant::now() + LOOK_EVERY;
     loop {
         tokio::select! {
-            () = shared.engines.is_news.notified() => {}
+            () = shared.engines.until_news() => {}
             () = sleep_until(again_at) => again_at = Instant::now() + LOOK_EVERY,
         }
         let _ = once(&shared, true).await; // What could not be removed is found again.
@@ -92,12 +104,24 @@ pub struct Unowned {
     pub left: Vec<String>,
 }
 
-/// Looks at every engine that has been seen, once, and removes what nobody owns.
-pub(super) async fn once(shared: &Shared, removes: bool) -> Unowned {
-    let mut all = Unowned::default();
+/// Looks at every engine that has been seen, once, and removes what nobody owns. All at the same
+/// time: one that is silent holds up no other.
+pub(super) async fn once(shared: &Arc<Shared>, removes: bool) -> Unowned {
+    let mut looks = JoinSet::new();
     for socket in shared.engines.all() {
-        let looking = one(shared, &socket, removes, &mut all);
-        let _ = timeout(ENGINE_WITHIN, looking).await; // Later, then.
+        let shared = shared.clone();
+        looks.spawn(async move {
+            let mut found = Unowned::default();
+            let looking = one(&shared, &socket, removes, &mut found);
+            let _ = timeout(ENGINE_WITHIN, looking).await; // Later, then.
+            found
+        });
+    }
+    let mut all = Unowned::default();
+    while let Some(found) = looks.join_next().await {
+        let Unowned { removed, left } = found.unwrap_or_default();
+        all.removed.extend(removed);
+        all.left.extend(left);
     }
     all
 }
@@ -116,6 +140,7 @@ async fn one(shared: &Shared, socket: &Path, removes: bool, all: &mut Unowned) {
             continue;
         }
         let instance = seen.labels.get(LABEL_INSTANCE).cloned().unwrap_or_default();
+        grip::end_at(shared, &grip::path(&shared.kept_dir, &seen.id)).await;
         match engine.remove(&seen.id).await {
             Ok(()) => {
                 tracing::warn!(instance, container = seen.id, "nobody owned it: removed");

@@ -1,4 +1,5 @@
-//! The beginning of a container's life: engine, image, container, stream, start, in this order.
+//! The beginning of a container's life: name, engine, image, container, stream, start, in this
+//! order.
 //!
 //! Whoever asks for a stop meanwhile is heard between any two steps and during a pull; what
 //! has been made by then is removed again.
@@ -14,14 +15,19 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use xy_config::settings::{ContainerSettings, MountSource, Pull};
+use xy_protocol::server::Transport;
+use xy_shim::grip::Word;
 
 use super::Shared;
 use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
-use super::engine::{Engine, is_name_taken};
+use super::engine::{Engine, HasImage, is_name_taken};
 use super::faults;
+use super::grip::{self, Grip};
 use super::kept::Keeper;
-use super::pull::{self, NotPulled};
-use crate::launch::{LaunchOrder, millis};
+use super::pull;
+use super::reconcile::Hold;
+use super::stream;
+use crate::launch::{LaunchOrder, Progress, millis};
 use crate::lifecycle::LaunchFault;
 use crate::wait::time_of_day;
 
@@ -39,7 +45,19 @@ pub(super) struct Begun {
     pub(super) pid: u32,
     /// None of one that has ended.
     pub(super) attached: Option<AttachContainerResults>,
+    /// Who holds its stream while there is no daemon, if that has to be held.
+    pub(super) grip: Option<Grip>,
     pub(super) keeper: Keeper,
+    /// That it is ours.
+    pub(super) hold: Hold,
+}
+
+/// What a container that was started has besides.
+struct Running {
+    pid: u32,
+    attached: AttachContainerResults,
+    grip: Option<Grip>,
+    keeper: Keeper,
 }
 
 /// Why there is none.
@@ -62,23 +80,67 @@ pub(super) type Cancelled = watch::Receiver<bool>;
 pub(super) async fn begin(
     shared: Arc<Shared>,
     order: LaunchOrder,
-    progress: watch::Sender<Option<String>>,
+    progress: watch::Sender<Option<Progress>>,
     mut cancelled: Cancelled,
 ) -> Result<Begun, NotBegun> {
     let settings = order.settings.container().ok_or_else(no_container)?;
+    let name = create::name(&shared.home, &order.key);
+    // What an earlier daemon left may still be on its way to be taken over.
+    let hold = tokio::select! {
+        hold = shared.owned.hold(&name) => hold,
+        _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
+    };
     let engine = Engine::find(settings).await.map_err(|why| faults::no_engine(&why))?;
     shared.engines.saw(&engine.socket);
     if let Some(missing) = missing_folder(settings).await {
         return Err(faults::no_folder(&order.settings, &missing).into());
     }
-    have_image(&engine, &order, settings, &progress, &mut cancelled).await?;
-    let name = create::name(&shared.home, &order.key);
-    let id = make(&shared, &engine, &order, settings, &name).await?;
-    let begun = run(&shared, &engine, &order, &name, &id, &cancelled).await;
-    if begun.is_err() {
-        let _ = timeout(UNDO_WITHIN, engine.remove(&id)).await; // Else it is found later.
+    have_image(&shared, &engine, &order, &progress, &mut cancelled).await?;
+    let mut body = create::body(settings, &shared.home, &order.key, &shared.new_life());
+    loop {
+        let begun = match make(&shared, &engine, &order, &body, &name).await {
+            Err(why) => Err(why),
+            Ok(id) => {
+                let begun = run(&shared, &engine, &order, &id, &cancelled).await;
+                if begun.is_err() {
+                    let _ = timeout(UNDO_WITHIN, engine.remove(&id)).await; // Else it is found later.
+                }
+                begun.map(|running| (id, running))
+            }
+        };
+        match begun {
+            Ok((id, Running { pid, attached, grip, keeper })) => {
+                let attached = Some(attached);
+                return Ok(Begun { engine, id, pid, attached, grip, keeper, hold });
+            }
+            Err(NotRun::Cancelled) => return Err(NotBegun::Cancelled),
+            // Some engines see that when they make it, others when they start it.
+            Err(NotRun::Refused(why)) if has_init(&body) && faults::is_for_want_of_init(&why) => {
+                if shared.engines.lacks_init(&engine.socket) {
+                    let socket = engine.socket.display();
+                    tracing::warn!(%socket, "this engine has no init: containers run without one");
+                }
+                if let Some(host) = &mut body.host_config {
+                    host.init = Some(false);
+                }
+            }
+            Err(NotRun::Refused(why)) => {
+                return Err(faults::not_started(&order.settings, &name, &why).into());
+            }
+        }
     }
-    begun
+}
+
+/// Why a container is not there, or does not run.
+enum NotRun {
+    Cancelled,
+    Refused(Error),
+}
+
+impl From<Error> for NotRun {
+    fn from(why: Error) -> Self {
+        Self::Refused(why)
+    }
 }
 
 /// A folder that is to be mounted and does not exist: some engines would make it.
@@ -100,40 +162,42 @@ fn no_container() -> LaunchFault {
 }
 
 async fn have_image(
+    shared: &Shared,
     engine: &Engine,
     order: &LaunchOrder,
-    settings: &ContainerSettings,
-    progress: &watch::Sender<Option<String>>,
+    progress: &watch::Sender<Option<Progress>>,
     cancelled: &mut Cancelled,
 ) -> Result<(), NotBegun> {
     let server = &order.settings;
+    let settings = server.container().ok_or_else(no_container)?;
     let image = &settings.image;
     let refused = |why: Error| faults::not_started(server, image, &why);
-    let is_there = engine.has_image(image).await.map_err(refused)?;
+    let platform = settings.platform.as_deref();
+    let found = engine.look_for(image, platform).await.map_err(refused)?;
+    let is_there = found == HasImage::Yes;
     match settings.pull {
+        Pull::Never if let HasImage::ForOther(is_for) = found => {
+            return Err(faults::other_platform(server, image, &is_for).into());
+        }
         Pull::Never if !is_there => return Err(faults::no_image(server, image).into()),
         Pull::Never => return Ok(()),
         Pull::Missing if is_there => return Ok(()),
         Pull::Missing | Pull::Always => {}
     }
     let pulled = tokio::select! {
-        pulled = pull::pull(engine, image, settings.platform.as_deref(), progress) => pulled,
+        pulled = pull::pull(engine, image, platform, &shared.shims, progress) => pulled,
         _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
     };
+    progress.send_replace(None); // What comes now is not the fetch.
     match pulled {
         Ok(()) => Ok(()),
         // An older one is better than none, if there is one.
         Err(why) if is_there => {
-            tracing::warn!(server = %order.key, image, "not fetched anew: {}", why.words());
+            let why = why.words();
+            tracing::warn!(server = %order.key, image, "not fetched anew, the one here is used: {why}");
             Ok(())
         }
-        Err(NotPulled::Refused(why)) => Err(faults::not_pulled(server, image, &why).into()),
-        Err(why) => Err(LaunchFault {
-            permanent: false,
-            message: format!("the image `{image}` could not be fetched: {}", why.words()),
-            hint: Some("see whether its registry can be reached; it is tried again".into()),
-        }
-        .into()),
+        Err(why) => Err(faults::not_pulled(server, image, &why).into()),
     }
 }
 
@@ -142,31 +206,24 @@ async fn make(
     shared: &Shared,
     engine: &Engine,
     order: &LaunchOrder,
-    settings: &ContainerSettings,
+    body: &ContainerCreateBody,
     name: &str,
-) -> Result<String, NotBegun> {
-    let life = shared.new_life();
-    let platform = settings.platform.as_deref();
-    let mut body = create::body(settings, &shared.home, &order.key, &life);
+) -> Result<String, NotRun> {
+    let platform = order.settings.container().and_then(|it| it.platform.as_deref());
     let mut tries = 0;
     loop {
         match engine.create(name, platform, body.clone()).await {
             Ok(id) => return Ok(id),
             Err(why) if is_name_taken(&why) && tries < NAME_TRIES => {
                 tries += 1;
-                if !is_left_by_us(shared, engine, order, name).await {
-                    return Err(faults::not_started(&order.settings, name, &why).into());
+                match left_by_us(shared, engine, order, name).await {
+                    None => return Err(why.into()),
+                    Some(id) => grip::end_at(shared, &grip::path(&shared.kept_dir, &id)).await,
                 }
                 let _ = timeout(UNDO_WITHIN, engine.remove(name)).await; // It is tried again.
                 sleep(NAME_AGAIN).await;
             }
-            Err(why) if faults::is_for_want_of_init(&why) && has_init(&body) => {
-                tracing::warn!(server = %order.key, "its engine has no init: it runs without one");
-                if let Some(host) = &mut body.host_config {
-                    host.init = Some(false);
-                }
-            }
-            Err(why) => return Err(faults::not_started(&order.settings, name, &why).into()),
+            Err(why) => return Err(why.into()),
         }
     }
 }
@@ -175,17 +232,19 @@ fn has_init(body: &ContainerCreateBody) -> bool {
     body.host_config.as_ref().is_some_and(|host| host.init == Some(true))
 }
 
-/// Whether whoever has the name carries our labels: nobody else's is ever touched.
-async fn is_left_by_us(shared: &Shared, engine: &Engine, order: &LaunchOrder, name: &str) -> bool {
-    match engine.labels(name).await {
-        Ok(Some(seen)) => {
-            let instance = order.key.to_string();
-            seen.labels.get(LABEL_HOME) == Some(&shared.home)
-                && seen.labels.get(LABEL_INSTANCE) == Some(&instance)
-        }
-        Ok(None) => true, // It has gone meanwhile.
-        Err(_) => false,
-    }
+/// The id of whoever has the name, if it carries our labels: nobody else's is ever touched.
+async fn left_by_us(
+    shared: &Shared,
+    engine: &Engine,
+    order: &LaunchOrder,
+    name: &str,
+) -> Option<String> {
+    let Some(seen) = engine.labels(name).await.ok()? else {
+        return Some(String::new()); // It has gone meanwhile.
+    };
+    let is_ours = seen.labels.get(LABEL_HOME) == Some(&shared.home)
+        && seen.labels.get(LABEL_INSTANCE) == Some(&order.key.to_string());
+    is_ours.then_some(seen.id)
 }
 
 /// Attaches, keeps what a later daemon has to know, and starts: so nothing is missed.
@@ -193,35 +252,65 @@ async fn run(
     shared: &Shared,
     engine: &Engine,
     order: &LaunchOrder,
-    name: &str,
     id: &str,
     cancelled: &Cancelled,
-) -> Result<Begun, NotBegun> {
-    let refused = |why: Error| faults::not_started(&order.settings, name, &why);
-    let attached = engine.attach(id).await.map_err(refused)?;
+) -> Result<Running, NotRun> {
     let mut keeper = Keeper::new(&shared.kept_dir, &order.key, id, &engine.socket);
     keeper.forget(); // Whatever is there is of an earlier one.
+    let (attached, grip) = attach(shared, engine, order, id, &keeper).await?;
     let now = millis(time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     keeper.change(|kept| {
         (kept.began_ms, kept.noted_ms) = (now, now);
         kept.note = String::from_utf8_lossy(&order.note).into_owned();
+        kept.held = grip.is_some();
     });
     let started = async {
         if *cancelled.borrow() {
-            return Err(NotBegun::Cancelled);
+            return Err(NotRun::Cancelled);
         }
-        engine.start(id).await.map_err(refused)?;
-        let state = engine.state(id).await.map_err(refused)?.unwrap_or_default();
+        engine.start(id).await?;
+        let state = engine.state(id).await?.unwrap_or_default();
         Ok(u32::try_from(state.pid.unwrap_or_default()).unwrap_or_default())
     };
     match started.await {
         Ok(pid) => {
-            let (engine, attached) = (engine.clone(), Some(attached));
-            Ok(Begun { engine, id: id.to_owned(), pid, attached, keeper })
+            if let Some(grip) = &grip {
+                grip.tell(Word::Leader(pid));
+            }
+            Ok(Running { pid, attached, grip, keeper })
         }
         Err(why) => {
+            if let Some(grip) = grip {
+                grip.end(shared).await;
+            }
             keeper.forget();
             Err(why)
         }
     }
+}
+
+/// Attaches. A stream of messages must not go with this daemon, so it is held by somebody else as
+/// well. What cannot be held (the disk is full) is not started the less: with Podman it ends with
+/// its daemon, and with Docker the next one attaches anew.
+async fn attach(
+    shared: &Shared,
+    engine: &Engine,
+    order: &LaunchOrder,
+    id: &str,
+    keeper: &Keeper,
+) -> Result<(AttachContainerResults, Option<Grip>), NotRun> {
+    if order.settings.transport() != Transport::Stdio {
+        return Ok((engine.attach(id).await?, None));
+    }
+    let stream = engine.attach_apart(id).await?;
+    let held = stream.try_clone().map_err(Error::from)?;
+    let (grip, taken) = match keeper.begin_taken() {
+        Ok(taken) => (Grip::begin(shared, id, held).await, Some(taken)),
+        Err(error) => (Err(error), None),
+    };
+    let grip = grip.inspect_err(|error| {
+        tracing::warn!(server = %order.key, %error, "nobody holds its stream for the next daemon");
+    });
+    let (attached, _) = stream::resume(stream, taken).map_err(Error::from)?;
+    Ok((attached, grip.ok()))
 }

@@ -7,58 +7,20 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use xy_shim::wire::Order;
 
 use super::{Driver, Due};
-use crate::launch::News;
 use crate::launch::shim_link::Heard;
-use crate::lifecycle::Exit;
-use crate::lifecycle::note::with_speaker;
-use crate::speak::{
-    Before, Checkup, Line, Rest, SAID, Said, TOLD, Told, Way, let_rest, look_after, plain_why,
+use crate::launch::speech::{
+    self, CLOSED_STDOUT, DID_NOT_LET_GO, LAST_WORDS_WITHIN, LET_GO_WITHIN, Meaning, NO_DESCRIPTORS,
+    Passed, Speech, said_in,
 };
+use crate::lifecycle::Exit;
+use crate::speak::{Before, Checkup, Rest, Said, Told, Way};
 
-/// A server that has closed its stdout has this long to end by itself.
-const MUTE_FOR: Duration = Duration::from_secs(2);
-
-/// The same of one that was asked what it need not know: it is started again anyway.
-const MUTE_ON_PROBE_FOR: Duration = Duration::from_millis(200);
-
-/// How long a speaker may take to let go.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-
-/// How long it may take to say what a server said at its end.
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
-
-const NO_DESCRIPTORS: &str = "the daemon has too many files open";
-const CLOSED_STDOUT: &str = "it closed its stdout";
 const UNSPEAKABLE: &str = "an older xy started it, so its stdout cannot be read";
-
-/// Our end of a line.
-#[derive(Debug)]
-pub(super) struct Speech {
-    said: mpsc::Receiver<Said>,
-    told: mpsc::Sender<Told>,
-    /// What is waited for, and until when.
-    pub(super) patience: Option<(Instant, Due)>,
-}
-
-impl Speech {
-    /// Tells something, unless nobody listens.
-    fn tell(&self, told: Told) {
-        let _ = self.told.try_send(told); // There is room for everything there is to tell.
-    }
-}
-
-/// What is said next; `None` once there is nobody who could. Cancel-safe.
-pub(super) async fn said_in(speech: &mut Option<Speech>) -> Option<Said> {
-    match speech {
-        None => std::future::pending().await,
-        Some(speech) => speech.said.recv().await,
-    }
-}
 
 /// The ends of a server's pipes, as far as they came.
 #[derive(Debug, Default)]
@@ -104,90 +66,60 @@ impl Driver {
     }
 
     fn speak(&mut self, pid: u32, way: Way, before: Option<Before>) {
-        let (said_to_us, said) = mpsc::channel(SAID);
-        let (told, told_by_us) = mpsc::channel(TOLD);
-        let speech = Speech { said, told, patience: None };
+        let speech = Speech::open(self.speaker.as_ref(), &self.order, pid, way, before);
         if self.is_ending {
             speech.tell(Told::Close);
         }
-        self.speech = Some(speech);
-        self.speaker.speak(Line {
-            key: self.order.key.clone(),
-            settings: self.order.settings.clone(),
-            pid: Some(pid),
-            way,
-            before,
-            said: said_to_us,
-            told: told_by_us,
-        });
+        (self.speech, self.patience) = (Some(speech), None);
     }
 
     /// Does what one thing said means.
     pub(super) async fn hear_said(&mut self, said: Said) {
-        match said {
-            Said::Ready => self.tell(News::Ready).await,
-            // What is wrong with a process here is ended with it.
-            Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => {
-                self.unfit(why).await;
-            }
-            Said::Idle(why) => self.tell(News::Idle(plain_why(&why))).await,
-            Said::Probing(is_probed) => self.is_probed = is_probed,
-            Said::Mute if self.is_probed => self.wait_for(MUTE_ON_PROBE_FOR, Due::Mute),
-            Said::Mute => self.wait_for(MUTE_FOR, Due::Mute),
-            said => self.pass_on(said),
+        match speech::meaning(said, self.is_probed) {
+            Meaning::Tell(news) => self.tell(news).await,
+            Meaning::Unfit(why) => self.unfit(why).await,
+            Meaning::Probed(is_probed) => self.is_probed = is_probed,
+            Meaning::Mute(time) => self.wait_for(time, Due::Mute),
+            Meaning::Pass(passed) => self.pass_on(passed),
         }
     }
 
-    /// Passes on what is for the shim; the rest is for a task.
-    fn pass_on(&mut self, said: Said) {
-        match said {
-            Said::Stray(mut lines) => {
-                lines.push(b'\n');
-                self.link.put_stray(&lines);
-            }
-            Said::Note(note) => {
+    /// Passes on what is for the shim.
+    fn pass_on(&mut self, passed: Passed) {
+        match passed {
+            Passed::Stray(lines) => self.link.put_stray(&lines),
+            Passed::Note(note) => {
                 self.speaker_note = note;
                 self.leave_joined_note();
             }
-            Said::WriteBegins(known) => self.link.queue_then(&Order::WriteBegins, known),
-            Said::WriteEnds => self.link.queue(&Order::WriteEnds),
-            Said::Ready
-            | Said::Unfit(_)
-            | Said::Unreachable(_)
-            | Said::Hopeless(_)
-            | Said::Idle(_)
-            | Said::Probing(_)
-            | Said::Mute => {}
+            Passed::WriteBegins(known) => self.link.queue_then(&Order::WriteBegins, known),
+            Passed::WriteEnds => self.link.queue(&Order::WriteEnds),
         }
     }
 
     /// It has closed its stdout and is still there.
     pub(super) async fn on_mute(&mut self) {
-        if let Some(speech) = &mut self.speech {
-            speech.patience = None;
-        }
+        self.patience = None;
         self.unfit(CLOSED_STDOUT.to_owned()).await;
     }
 
     async fn unfit(&mut self, why: String) {
         if !self.is_ending && self.end.is_none() {
-            let why = plain_why(&why);
-            let is_probed = self.is_probed;
-            self.tell(if is_probed { News::UnfitOnProbe(why) } else { News::Unfit(why) }).await;
+            self.tell(speech::unfit(&why, self.is_probed)).await;
         }
     }
 
     /// Has its speaker look after it, if there is one.
     pub(super) fn pass_checkup(&self, checkup: Checkup) {
         if let Some(speech) = &self.speech {
-            look_after(&speech.told, checkup);
+            speech.look_after(checkup);
         }
     }
 
     /// Has its speaker let it go if nobody uses it, unless it is being ended.
     pub(super) fn pass_rest(&self, rest: Rest) {
         if let Some(speech) = self.speech.as_ref().filter(|_| !self.is_ending) {
-            let_rest(&speech.told, rest);
+            speech.let_rest(rest);
         }
     }
 
@@ -217,11 +149,8 @@ impl Driver {
     }
 
     fn wait_for(&mut self, time: Duration, what: Due) {
-        let is_over = self.end.is_some();
-        if let Some(speech) = &mut self.speech
-            && (what == Due::LastWords || !is_over)
-        {
-            speech.patience = Some((Instant::now() + time, what));
+        if self.speech.is_some() && (what == Due::LastWords || self.end.is_none()) {
+            self.patience = Some((Instant::now() + time, what));
         }
     }
 
@@ -241,12 +170,10 @@ impl Driver {
 
     /// Leaves the latest note of the task, joined with that of the speaker.
     pub(super) fn leave_joined_note(&mut self) {
-        let Some((note, noted_at)) = &self.noted else { return };
-        let joined = with_speaker(note, &self.speaker_note, noted_at.elapsed());
-        if joined.len() == note.len() && !self.speaker_note.is_empty() {
-            tracing::warn!(server = %self.order.key, "what a later daemon should know is too long");
+        let noted = self.noted.as_ref();
+        if let Some(joined) = speech::joined_note(&self.order, noted, &self.speaker_note) {
+            self.link.leave_note(&joined);
         }
-        self.link.leave_note(&joined);
     }
 
     /// Takes the line back; what its speaker could not use yet goes to the shim.
@@ -259,7 +186,7 @@ impl Driver {
             tokio::select! {
                 rest = &mut answered => break rest.ok(),
                 said = said_in(&mut self.speech), if self.link.has_room() => match said {
-                    Some(said) => self.pass_on(said),
+                    Some(said) => _ = speech::passed(said).map(|it| self.pass_on(it)),
                     None => self.speech = None,
                 },
                 heard = self.link.next(&self.order.logs) => {
@@ -271,14 +198,15 @@ impl Driver {
             }
         };
         // What was said before the answer comes before it.
-        while let Some(said) = self.speech.as_mut().and_then(|speech| speech.said.try_recv().ok()) {
-            self.pass_on(said);
-        }
-        match rest {
-            Some(rest) => self.link.give_back(&rest),
-            None => {
-                tracing::warn!(server = %self.order.key, "whoever speaks with it did not let go");
+        while let Some(said) = self.speech.as_mut().and_then(Speech::said_so_far) {
+            if let Some(passed) = speech::passed(said) {
+                self.pass_on(passed);
             }
+        }
+        if let Some(rest) = rest {
+            self.link.give_back(&rest);
+        } else {
+            tracing::warn!(server = %self.order.key, "{DID_NOT_LET_GO}");
         }
     }
 }

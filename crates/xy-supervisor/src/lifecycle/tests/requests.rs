@@ -88,8 +88,59 @@ fn a_repair_starts_again_what_is_broken_and_tells_why() {
     for mut play in [Play::in_backoff(steady()), Play::failed()] {
         assert_eq!(play.sees(repair()), Some(Effect::Launch));
         assert_eq!(play.says(), "self-test: it hangs");
-        assert_eq!(play.life.tally.restart_count, 0);
     }
+}
+
+#[test]
+fn a_repair_is_a_restart_and_does_not_forget_the_others() {
+    let mut play = Play::failed();
+    let before = play.life.tally.clone();
+    play.sees(Event::RepairRequested("self-test: it is dead".into()));
+    let tally = &play.life.tally;
+    assert_eq!(tally.restart_count, before.restart_count + 1);
+    assert_eq!(tally.restarts_total, before.restarts_total + 1);
+    assert_eq!(tally.in_a_row, before.in_a_row + 1);
+    assert_eq!(tally.recent_exits, before.recent_exits);
+}
+
+#[test]
+fn one_that_had_failed_and_crashes_after_its_repair_has_failed_again_at_once() {
+    let repair = || Event::RepairRequested("self-test: it is dead".into());
+    let mut play = Play::starting(rules(|it| it.restart.max_attempts = 3));
+    while play.life.state != State::Failed {
+        play.sees(crash());
+        if play.life.state.deadline().is_some() {
+            play.waits_for_deadline();
+        }
+    }
+    for _ in 0..5 {
+        assert_eq!(play.sees(repair()), Some(Effect::Launch), "it is tried once");
+        play.sees(crash());
+        assert_eq!(play.life.state, State::Failed);
+    }
+    play.sees(Event::StartRequested);
+    play.sees(crash());
+    assert!(matches!(play.life.state, State::Backoff { .. }), "an operator begins anew");
+}
+
+#[test]
+fn a_repair_that_holds_ends_the_row() {
+    let mut play = Play::failed();
+    play.sees(Event::RepairRequested("self-test: it is dead".into()));
+    play.sees(Event::Ready);
+    play.waits(Duration::from_hours(1));
+    play.sees(crash());
+    assert!(matches!(play.life.state, State::Backoff { .. }), "{:?}", play.life);
+}
+
+#[test]
+fn a_repair_that_has_to_be_forced_is_still_one() {
+    let mut play = Play::running(steady());
+    play.sees(Event::RepairRequested("self-test: it hangs".into()));
+    assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
+    assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
+    assert_eq!(play.says(), "self-test: it hangs");
+    assert_eq!(play.life.tally.restart_count, 1);
 }
 
 #[test]

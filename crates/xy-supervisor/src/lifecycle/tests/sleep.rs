@@ -181,7 +181,8 @@ proptest! {
                 Some(Event::Exited(_) | Event::Ready | Event::Idle(_)) if !one.lives => {}
                 Some(event) => drop(one.sees(event)),
             }
-            let by_itself = matches!(event, None | Some(Event::Ready | Event::Idle(_)));
+            let by_itself =
+                matches!(event, None | Some(Event::Ready | Event::Idle(_) | Event::Unhealthy(_)));
             if matches!(before.state, State::Asleep { .. }) && by_itself {
                 prop_assert_eq!(one.launches, launches, "who sleeps is left alone");
             }

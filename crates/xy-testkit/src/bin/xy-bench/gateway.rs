@@ -180,7 +180,7 @@ fn home(xy: &Path, work: Work) -> Home {
     let work = work.as_micros().to_string();
     home.mcp_server("one", &["--work-us", &work]);
     home.mcp_server("new", &["--work-us", &work, "--era", "modern"]);
-    let port = ways::free_port();
+    let port = xy_testkit::free_port();
     let web = home.kdl_mcp(&["--work-us", &work, "--http", &port.to_string()]);
     home.write_config("servers/web.kdl", &format!("{web}transport \"http\"\nport {port}\n"));
     home.daemon();

@@ -1,5 +1,6 @@
 //! Measures the real thing: log throughput, `list`, memory, restarts, adoption; and with
-//! `gateway` the cost of calls, with `search` how tools are found. Prints figures, asserts none.
+//! `gateway` the cost of calls, with `search` how tools are found, with `tokens` what lists of
+//! them cost a model. Prints figures, asserts none.
 //!
 //! Everything is a ratio within one run on one machine, or stands beside the budget
 //! that it is held against. What was measured is also checked: a run that lost or
@@ -7,6 +8,7 @@
 
 mod gateway;
 mod search;
+mod tokens;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
             gateway::measure(Path::new(xy));
         }
         ["search"] => search::measure(),
-        [xy] if xy != "gateway" => {
+        ["tokens", xy] => tokens::measure(Path::new(xy)),
+        [xy] if xy != "gateway" && xy != "tokens" => {
             head();
             let xy = Path::new(xy);
             logs(xy);
@@ -45,7 +48,9 @@ fn main() -> ExitCode {
             deaths(xy);
         }
         _ => {
-            say("usage: xy-bench [gateway] <path of a release build of xy>, or xy-bench search");
+            say(
+                "usage: xy-bench [gateway | tokens] <path of a release build of xy>, or xy-bench search",
+            );
             return ExitCode::from(64);
         }
     }

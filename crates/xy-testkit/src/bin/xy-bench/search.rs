@@ -2,12 +2,12 @@
 //! that, and how long it takes among ten thousand tools.
 
 #[path = "../../../../xy-search/labelled/set.rs"]
-mod set;
+pub(crate) mod set;
 
 use std::time::Duration;
 
 use self::set::{Figures, Query, Set, exposed};
-use xy_search::{Document, Index, Scope, Stemming, Tuning};
+use xy_search::{Document, Index, Stemming, Tuning, Visible};
 
 use super::{median, now, row, say};
 
@@ -44,9 +44,11 @@ fn quality(set: &Set) {
     let missed = tell("tuned to", set.measure(&index, |it| !it.is_held_out));
     tell("held out", set.measure(&index, |it| it.is_held_out));
     tell("written last (not in all)", set.measure_fresh(&index));
+    let others_missed = tell("of another hand, tuned to (not in all)", set.measure_other(&index));
+    tell("unseen, of that hand (not in all)", set.measure_unseen(&index));
     say("budget: recall@5 >= 0.95, MRR >= 0.80, over all queries");
     say("not among the first five, of those tuned to:");
-    for line in missed {
+    for line in missed.into_iter().chain(others_missed) {
         say(&format!("  {line}"));
     }
 }
@@ -65,6 +67,11 @@ fn parts(set: &Set) {
         saturation: 1.2,
         length: 0.75,
         synonym: 0.0,
+        phrase: best.phrase,
+        apart: false,
+        own_rarity: 0.0,
+        coverage: 0.0,
+        contradiction: 0.0,
         slip: 0.0,
         compounds: false,
         stop_words: false,
@@ -73,6 +80,10 @@ fn parts(set: &Set) {
     let bare = Tuning {
         stemming: Stemming::None,
         synonym: 0.0,
+        apart: false,
+        own_rarity: 0.0,
+        coverage: 0.0,
+        contradiction: 0.0,
         slip: 0.0,
         compounds: false,
         ..best.clone()
@@ -81,6 +92,11 @@ fn parts(set: &Set) {
     let porter = Tuning { stemming: Stemming::Porter, ..bare.clone() };
     let joined = Tuning { compounds: true, ..porter.clone() };
     let slips = Tuning { slip: best.slip, ..joined.clone() };
+    let synonyms = Tuning { synonym: best.synonym, phrase: 1.0, ..slips.clone() };
+    let phrases = Tuning { phrase: best.phrase, ..synonyms.clone() };
+    let apart = Tuning { apart: true, ..phrases.clone() };
+    let rare = Tuning { own_rarity: best.own_rarity, ..apart.clone() };
+    let covering = Tuning { coverage: best.coverage, ..rare.clone() };
     let rows = [
         ("BM25 over all words alike", flat),
         ("and without stop words", stopped),
@@ -88,12 +104,22 @@ fn parts(set: &Set) {
         ("and without the s of plurals", plural),
         ("and with Porter's stems instead", porter),
         ("and with compounds joined and taken apart", joined),
-        ("and with slips and beginnings", slips.clone()),
-        ("and with synonyms: as it is", best.clone()),
+        ("and with slips and beginnings", slips),
+        ("and with synonyms", synonyms),
+        ("and with phrases worth less", phrases),
+        ("and with verbs apart", apart),
+        ("and with a share of each word's own rarity", rare),
+        ("and with coverage", covering),
+        ("and less for what does else: as it is", best.clone()),
         ("as it is, without stems", Tuning { stemming: Stemming::None, ..best.clone() }),
         ("as it is, without slips", Tuning { slip: 0.0, ..best.clone() }),
         ("as it is, without compounds", Tuning { compounds: false, ..best.clone() }),
         ("as it is, with stop words", Tuning { stop_words: false, ..best.clone() }),
+        ("as it is, without verbs apart", Tuning { apart: false, ..best.clone() }),
+        ("as it is, with rarities together only", Tuning { own_rarity: 0.0, ..best.clone() }),
+        ("as it is, without coverage", Tuning { coverage: 0.0, ..best.clone() }),
+        ("as it is, whatever a tool does", Tuning { contradiction: 0.0, ..best.clone() }),
+        ("as it is, with phrases worth as much", Tuning { phrase: 1.0, ..best.clone() }),
         ("as it is, with synonyms worth 0.5", Tuning { synonym: 0.5, ..best.clone() }),
         ("as it is, with synonyms worth 0.9", Tuning { synonym: 0.9, ..best.clone() }),
         (
@@ -101,13 +127,16 @@ fn parts(set: &Set) {
             Tuning { argument_description: 0.0, ..best },
         ),
     ];
-    say(&format!("\n{:<46} {:>17} {:>17} {:>17}", "what", "tuned to", "held out", "written last"));
-    say(&format!("{:<46}{}", "", " recall@5      MRR".repeat(3)));
+    say(&format!(
+        "\n{:<46} {:>17} {:>17} {:>17} {:>17}",
+        "what", "tuned to", "another hand", "held out", "written last"
+    ));
+    say(&format!("{:<46}{}", "", " recall@5      MRR".repeat(4)));
     for (name, tuning) in rows {
         let index = set.index(tuning);
         let tuned = set.measure(&index, |it| !it.is_held_out);
         let others = set.measure(&index, |it| it.is_held_out);
-        let cells = [tuned, others, set.measure_fresh(&index)]
+        let cells = [tuned, set.measure_other(&index), others, set.measure_fresh(&index)]
             .map(|it| format!(" {:>8.3} {:>8.3}", it.recall, it.reciprocal_rank));
         say(&format!("{name:<46}{}", cells.concat()));
     }
@@ -146,10 +175,10 @@ fn speed(set: &Set) {
     }
     row("one server's tools are replaced", &micros(median(times)), None, "");
 
-    let mut scope = Scope::default();
+    let mut visible = Visible::default();
     let mut once = |query: &Query| {
         let began = now();
-        let found = index.search_within(&mut scope, &query.text, 10, |_, _| true).len();
+        let found = index.search_within(&mut visible, &query.text, 10, |_, _| true).len();
         let took = began.elapsed();
         assert!(found > 0, "{} finds something", query.text);
         took
@@ -158,6 +187,7 @@ fn speed(set: &Set) {
     let mut times: Vec<(Duration, &str)> = set
         .queries
         .iter()
+        .chain(&set.other)
         .map(|query| (median((0..ROUNDS).map(|_| once(query)).collect()), query.text.as_str()))
         .collect();
     times.sort();

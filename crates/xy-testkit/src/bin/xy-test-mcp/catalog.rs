@@ -1,5 +1,7 @@
 //! The tools as clients are told of them.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::record;
@@ -32,7 +34,7 @@ const TOOLS: [(&str, &str, &str); 32] = [
     ("raw", "Answers with this JSON text as its result", "result!"),
     ("read_only", "Changes nothing; may die the first time", "message die_once ms#"),
     ("remove_tool", "Takes a tool from the list and says so", "name!"),
-    ("say", "Says this line, and then answers", "line!"),
+    ("say", "Says this line, with so many bytes for FILLER, and then answers", "line! bytes#"),
     ("slow_echo", "Says back what it is told, later", "message ms#"),
     ("sum", "Adds two numbers", "a# b#"),
     ("touch_list", "Says that the list has changed, which it has not", ""),
@@ -64,6 +66,10 @@ const LONGEST_NAME: usize = 120;
 /// Every tool there is now, in a fixed order.
 pub(crate) fn tools(server: &Server) -> Vec<Value> {
     let plan = &server.plan;
+    if let Some(file) = &plan.tool_file {
+        let text = fs::read_to_string(file).expect("a file with tools");
+        return serde_json::from_str(&text).expect("a list of tools");
+    }
     let (always, with_flag) = TOOLS.split_at(TOOLS.len() - WITH_FLAG);
     let mut tools: Vec<Value> = always.iter().map(described).collect();
     if plan.has("--v2") {

@@ -117,7 +117,10 @@ fn discover(server: &Arc<Server>, asked: Asked) -> Option<Asked> {
         Some("garbage") => asked.outlet.answer("}{ this is no message".to_owned()),
         Some(code) => asked.refuse(code.parse().expect("a code"), "not like this"),
         None if server.plan.era == Era::Legacy => return Some(asked),
-        None => asked.result(&introduction(server).to_string()),
+        None => {
+            asked.result(&introduction(server).to_string());
+            server.freeze_if_due();
+        }
     }
     None
 }

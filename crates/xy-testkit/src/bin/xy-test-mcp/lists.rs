@@ -24,9 +24,9 @@ pub(crate) fn answer(
         "tools/list" if plan.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
         "tools/list" if plan.has("--endless-list") => Ok(endless(params)),
         "tools/list" => page(plan.page, "tools", catalog::tools(server), params),
-        "prompts/list" => page(plan.page, "prompts", prompts(), params),
+        "prompts/list" => page(plan.page, "prompts", prompts(server), params),
         "prompts/get" => prompt(params),
-        "resources/list" => page(plan.page, "resources", resources(), params),
+        "resources/list" => page(plan.page, "resources", resources(server), params),
         "resources/templates/list" => page(plan.page, "resourceTemplates", templates(), params),
         "resources/read" => resource(server, params),
         "completion/complete" if plan.declares("completions") => complete(params),
@@ -78,12 +78,21 @@ fn damaged(server: &Server) -> Vec<Value> {
     good.into_iter().zip(broken).flat_map(|(good, broken)| [good, broken]).collect()
 }
 
-fn prompts() -> Vec<Value> {
+fn prompts(server: &Server) -> Vec<Value> {
     let argument = json!({ "name": "name", "description": "Whom", "required": true });
-    vec![
+    let mut prompts = vec![
         json!({ "name": "greet", "description": "Greets somebody", "arguments": [argument] }),
         json!({ "name": "plain", "description": "Says the same every time" }),
-    ]
+    ];
+    prompts.extend(added(server, "prompts").iter().map(|name| json!({ "name": name })));
+    prompts
+}
+
+/// What was added to a list.
+fn added(server: &Server, kind: &str) -> Vec<String> {
+    let state = server.state();
+    let of_kind = state.added_besides.iter().filter(|(it, _)| it == kind);
+    of_kind.map(|(_, name)| name.clone()).collect()
 }
 
 fn prompt(params: &Members) -> Result<Value, String> {
@@ -99,11 +108,16 @@ fn prompt(params: &Members) -> Result<Value, String> {
     Ok(json!({ "messages": [message] }))
 }
 
-fn resources() -> Vec<Value> {
-    vec![
+fn resources(server: &Server) -> Vec<Value> {
+    let mut resources = vec![
         json!({ "uri": "test://static", "name": "static", "mimeType": "text/plain" }),
         json!({ "uri": COUNTER, "name": "counter", "mimeType": "text/plain" }),
-    ]
+    ];
+    let added = added(server, "resources");
+    resources.extend(
+        added.iter().map(|name| json!({ "uri": format!("test://item/{name}"), "name": name })),
+    );
+    resources
 }
 
 fn templates() -> Vec<Value> {

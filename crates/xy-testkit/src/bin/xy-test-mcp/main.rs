@@ -10,7 +10,9 @@
 //!   `--instructions TEXT`
 //! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
 //! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
+//! - `--tool-file FILE`: it has the tools that stand there, and no others
 //! - `--tasks` does the tool `job` as a task of the era it is called in, `--talks` adds `ask`, `refuse` and `chatter`
+//! - `--megabytes N`: it takes so much memory at its start, and keeps it
 //! - `--pass-unknown` answers unknown methods with their params
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
@@ -26,6 +28,9 @@
 //! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
 //! - `--die-if FILE` ends it at its start if there is such a file
+//! - `--freeze-once FILE` stops it as SIGSTOP does, right after its answer to `initialize` (over
+//!   HTTP, to what ends that greeting) or its first `server/discover`, if there is no such file;
+//!   then there is
 //! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
@@ -70,6 +75,8 @@ fn main() -> ExitCode {
         Output::Stderr.say("not today");
         return ExitCode::FAILURE;
     }
+    // Written, or nobody would count it.
+    let _kept = std::hint::black_box(vec![1_u8; plan.megabytes << 20]);
     let port = plan.http;
     let server = Arc::new(Server::new(plan));
     if let Some(port) = port {

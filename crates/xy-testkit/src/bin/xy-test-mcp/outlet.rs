@@ -122,6 +122,13 @@ impl Line {
 
     fn close_if_due(&self) {
         if self.written == self.close_after {
+            self.close();
+        }
+    }
+
+    /// Nobody hears anything from now on.
+    pub(crate) fn close(&self) {
+        if matches!(self.way, Way::Stdout) {
             let nowhere = File::options().write(true).open("/dev/null").expect("it is everywhere");
             rustix::stdio::dup2_stdout(nowhere).expect("stdout can be replaced");
         }

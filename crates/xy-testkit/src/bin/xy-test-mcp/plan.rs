@@ -9,7 +9,7 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 21] = [
+const SWITCHES: [&str; 22] = [
     "--bad-list",
     "--bad-tools",
     "--close-stdin",
@@ -25,6 +25,7 @@ const SWITCHES: [&str; 21] = [
     "--only-tools",
     "--pass-unknown",
     "--refuse-init",
+    "--sessions",
     "--talks",
     "--tasks",
     "--unbuffered",
@@ -40,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) protocol: Option<String>,
     pub(crate) instructions: Option<String>,
     pub(crate) extra_tools: usize,
+    /// A list of definitions: it has these tools and no others.
+    pub(crate) tool_file: Option<PathBuf>,
     pub(crate) page: usize,
     pub(crate) slow_init: Duration,
     /// How long each `echo` keeps a core busy.
@@ -47,7 +50,11 @@ pub(crate) struct Plan {
     pub(crate) die_on: Option<String>,
     /// It dies at its start if there is such a file.
     pub(crate) die_if: Option<PathBuf>,
+    /// It stops itself once it has been greeted, unless there is such a file; then there is.
+    pub(crate) freeze_once: Option<PathBuf>,
     pub(crate) huge_list_megabytes: usize,
+    /// How much memory it takes and keeps.
+    pub(crate) megabytes: usize,
     pub(crate) mute_after: u64,
     pub(crate) close_stdout_after: u64,
     pub(crate) diary: Option<PathBuf>,
@@ -69,12 +76,15 @@ impl Plan {
             protocol: None,
             instructions: None,
             extra_tools: 0,
+            tool_file: None,
             page: usize::MAX,
             slow_init: Duration::ZERO,
             work: Duration::ZERO,
             die_on: None,
             die_if: None,
+            freeze_once: None,
             huge_list_megabytes: 0,
+            megabytes: 0,
             mute_after: u64::MAX,
             close_stdout_after: u64::MAX,
             diary: None,
@@ -100,12 +110,15 @@ impl Plan {
             "--protocol" => self.protocol = Some(flags.value()),
             "--instructions" => self.instructions = Some(flags.value()),
             "--tools" => self.extra_tools = size(flags),
+            "--tool-file" => self.tool_file = Some(flags.value().into()),
             "--page" => self.page = size(flags).max(1),
             "--slow-init" => self.slow_init = flags.millis(),
             "--work-us" => self.work = Duration::from_micros(flags.number()),
             "--die-on" => self.die_on = Some(flags.value()),
             "--die-if" => self.die_if = Some(flags.value().into()),
+            "--freeze-once" => self.freeze_once = Some(flags.value().into()),
             "--huge-list" => self.huge_list_megabytes = size(flags),
+            "--megabytes" => self.megabytes = size(flags),
             "--mute-after" => self.mute_after = flags.number(),
             "--close-stdout-after" => self.close_stdout_after = flags.number(),
             "--diary" => self.diary = Some(flags.value().into()),

@@ -1,11 +1,13 @@
 //! What is done with each message, and what the server remembers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, BAD_PARAMS, Call, NO_METHOD, notification, refusal};
@@ -48,6 +50,8 @@ pub(crate) struct State {
     pub(crate) level: usize,
     pub(crate) added: BTreeSet<String>,
     pub(crate) removed: BTreeSet<String>,
+    /// Prompts and resources that were added, by kind and name.
+    pub(crate) added_besides: BTreeSet<(String, String)>,
     pub(crate) counter: u64,
     pub(crate) subscribed: BTreeSet<String>,
     /// Requests that listen, and to which resources.
@@ -178,10 +182,24 @@ impl Server {
 
     fn introduce(&self, asked: &Asked, answer: &str) {
         asked.result(answer);
+        self.freeze_if_due();
         if self.plan.has("--close-stdin") {
             self.state().has_closed_stdin = true;
             stdin::close();
         }
+    }
+
+    /// Stops for good, if that is planned and no earlier life did. Over HTTP the answer has yet to
+    /// be written, so whoever writes that does it.
+    pub(crate) fn freeze_if_due(&self) {
+        if self.plan.http.is_none() && self.is_freeze_due() {
+            freeze();
+        }
+    }
+
+    /// Whether it is to stop now, which it is once.
+    pub(crate) fn is_freeze_due(&self) -> bool {
+        self.plan.freeze_once.as_ref().is_some_and(|file| File::create_new(file).is_ok())
     }
 
     pub(crate) fn introduction(&self, version: &str) -> Value {
@@ -314,11 +332,11 @@ impl Server {
         state.questions.remove(&id).flatten()
     }
 
-    /// Says that the list of tools is another.
-    pub(crate) fn list_has_changed(&self, asked: &Asked) {
-        let method = "notifications/tools/list_changed";
-        if !eras::tell(self, asked, method, None) {
-            asked.outlet.say(notification(method, "{}"));
+    /// Says that the list of this kind is another.
+    pub(crate) fn list_has_changed(&self, asked: &Asked, kind: &str) {
+        let method = format!("notifications/{kind}/list_changed");
+        if !eras::tell(self, asked, &method, None) {
+            asked.outlet.say(notification(&method, "{}"));
         }
     }
 }
@@ -326,6 +344,19 @@ impl Server {
 impl State {
     pub(crate) fn is_cancelled(&self, id: &str) -> bool {
         self.open.get(id).copied().unwrap_or(false)
+    }
+}
+
+/// Stops for good. It reads nothing more even if it is continued, as it is for its TERM.
+pub(crate) fn freeze() -> ! {
+    kill_process(getpid(), Signal::STOP).expect("it can be stopped");
+    hold_still()
+}
+
+/// Does nothing more in this thread.
+pub(crate) fn hold_still() -> ! {
+    loop {
+        std::thread::park();
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the tools do. `catalog.rs` tells clients what they want.
 //!
 //! - `echo`, `sum`, `reverse` (with `--v2`), `big`, `env`, `who`, and any extra tool: answer
-//! - `slow_echo`, `progress`, `log`, `flood`, `never`: take their time, and can be cancelled
+//! - `slow_echo`, `progress`, `log`, `flood`, `never`: take their time, and can be cancelled;
+//!   `never` may `close` its `stdin` or `stdout`
 //! - `ask_sampling`, `ask_elicitation`, `ask_roots`: ask the client in the middle
 //! - `add_tool`, `remove_tool`, `touch_list`, `bump`: change what there is
 //! - `read_only`, `idempotent`, `mutating`: die once, if they are asked to
@@ -26,6 +27,7 @@ use crate::jobs;
 use crate::lists;
 use crate::record;
 use crate::server::{Server, level_of};
+use crate::stdin;
 use xy_testkit::json::quoted;
 
 /// Does what a call asks for.
@@ -43,6 +45,7 @@ pub(crate) fn call(server: &Arc<Server>, call: Call) {
             echo(&call);
         }
         "crash" => die(exit_code(&call)),
+        "never" if !call.string("close").is_empty() => close(server, &call),
         "slow_echo" | "crash_after_ms" | "progress" | "flood" | "never" | "half_line" | "big"
         | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"
         | "mutating" | "ask" | "chatter" => slowly(server, call),
@@ -88,6 +91,18 @@ fn slowly(server: &Arc<Server>, call: Call) {
             _ => {} // Cancelled.
         }
     });
+}
+
+/// Closes a pipe, lives on and does not answer. Here, where stdin is read: nobody may be reading
+/// it when it is closed.
+fn close(server: &Server, call: &Call) {
+    match call.string("close").as_str() {
+        "stdin" => {
+            server.state().has_closed_stdin = true;
+            stdin::close();
+        }
+        _ => call.asked.outlet.hold().close(),
+    }
 }
 
 fn millis(call: &Call, otherwise: u64) -> Duration {
@@ -151,14 +166,21 @@ pub(crate) fn log_params(level: &str, message: &str) -> String {
     format!(r#"{{"level":"{level}","logger":"test","data":{}}}"#, quoted(message))
 }
 
+/// Many notifications, and then the answer, or the other way round with `answer_first`.
 fn flood(server: &Server, call: &Call) {
+    let answers_first = !call.string("answer_first").is_empty();
+    if answers_first {
+        call.text("flooding");
+    }
     for number in 0..call.number("count", 1000) {
         if server.state().is_cancelled(&call.asked.id) {
             return;
         }
         call.notify("notifications/message", &log_params("info", &format!("flood {number}")));
     }
-    call.text("flooded");
+    if !answers_first {
+        call.text("flooded");
+    }
 }
 
 fn progress(server: &Server, call: &Call) {
@@ -192,8 +214,12 @@ fn bump(server: &Server, call: &Call) {
 
 fn change_list(server: &Server, call: &Call) {
     let name = call.string("name");
+    let kind = call.arguments.string("kind").unwrap_or_else(|| "tools".to_owned());
     let mut state = server.state();
     match call.tool.as_str() {
+        "add_tool" if kind != "tools" => {
+            state.added_besides.insert((kind.clone(), name));
+        }
         "add_tool" => {
             state.removed.remove(&name);
             state.added.insert(name);
@@ -205,7 +231,7 @@ fn change_list(server: &Server, call: &Call) {
         _ => {}
     }
     drop(state);
-    server.list_has_changed(&call.asked);
+    server.list_has_changed(&call.asked, &kind);
     call.text("changed");
 }
 
@@ -259,14 +285,19 @@ pub(crate) fn elicitation(text: &str) -> Value {
     json!({ "message": text, "requestedSchema": schema })
 }
 
-/// Half of an answer, a pause, the rest; nobody else says anything meanwhile.
+/// Half of an answer, a pause, the rest; nobody else says anything meanwhile. `then` says what
+/// comes instead of the rest: nothing at all, or the end of the server.
 fn half_line(call: &Call) {
     let mut answer = call.asked.as_result(&text_result("both halves")).into_bytes();
     answer.push(b'\n');
     let (first, second) = answer.split_at(answer.len() / 2);
     let mut line = call.asked.outlet.hold();
     line.bytes(first);
-    standin::linger(millis(call, 100));
+    match call.string("then").as_str() {
+        "never" => return,
+        "die" => die(exit_code(call)),
+        _ => standin::linger(millis(call, 100)),
+    }
     line.bytes(second);
     line.count();
 }
@@ -276,7 +307,11 @@ fn oddly(call: &Call) {
     let mut answer = call.asked.as_result(&text_result(&call.tool));
     match call.tool.as_str() {
         "raw" => answer = call.asked.as_result(&call.string("result")),
-        "say" => line.message(call.string("line"), false),
+        "say" => {
+            let filler = "x".repeat(call.size("bytes", 0));
+            let said = call.string("line").replace("OWN_ID", &call.asked.id);
+            line.message(said.replace("FILLER", &filler), false);
+        }
         "answer_twice" => line.message(answer.clone(), true),
         "answer_unknown_id" => {
             let unknown = r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#;

@@ -1,9 +1,10 @@
 //! `xy connect --direct`: one server without the daemon, its stdio that of the client.
 
 use std::process::Command;
-use xy_config::Paths;
 
-use xy_config::environment::{SUPERVISOR_ENABLED, supervisor_enabled};
+use xy_config::Paths;
+use xy_config::load::supervision;
+use xy_config::supervision::{Supervision, SwitchedOff};
 use xy_daemon::direct::{Direct, Ended, NotRun};
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -18,21 +19,29 @@ pub(super) fn wanted(args: &Args) -> Result<Option<&str>, Failure> {
     if let Some(server) = &args.direct {
         return Ok(Some(server));
     }
-    let is_enabled = supervisor_enabled(|name| std::env::var_os(name)).map_err(|problem| {
-        let message = "the client was not connected: the environment has an error";
-        CallError::new(ErrorKind::ConfigInvalid, message).problems(vec![(&problem).into()])
-    })?;
-    match (is_enabled, &args.server) {
-        (Some(false), Some(server)) => Ok(Some(server)),
-        (Some(false), None) => Err(not_one()),
-        (Some(true) | None, _) => Ok(None),
+    match (switched_off()?, &args.server) {
+        (Some(_), Some(server)) => Ok(Some(server)),
+        (Some(by), None) => Err(not_one(&by)),
+        (None, _) => Ok(None),
     }
 }
 
-fn not_one() -> Failure {
+/// Who has switched supervision off, if anybody has.
+fn switched_off() -> Result<Option<SwitchedOff>, Failure> {
+    let supervision = supervision(&Paths::from_env()?).map_err(|problem| {
+        let message = "the client was not connected: the environment has an error";
+        CallError::new(ErrorKind::ConfigInvalid, message).problems(vec![(&problem).into()])
+    })?;
+    Ok(match supervision {
+        Supervision::On => None,
+        Supervision::Off(by) => Some(by),
+    })
+}
+
+fn not_one(by: &SwitchedOff) -> Failure {
     let error = CallError::new(ErrorKind::NotAllowed, "there is no daemon to connect to")
-        .cause(format!("{SUPERVISOR_ENABLED} is false, so each server is run by its client"))
-        .hint(format!("name one with `xy connect --server NAME`, or unset {SUPERVISOR_ENABLED}"));
+        .cause(format!("{}, so each server is run by its client", by.cause()))
+        .hint(format!("name one with `xy connect --server NAME`, or {}", by.remedy()));
     Failure::Failed(error)
 }
 
@@ -42,10 +51,11 @@ fn not_one() -> Failure {
 /// of them may be killed, and nothing is left.
 pub(super) fn run(args: &Args, name: &str, output: &mut Output) -> Result<(), Failure> {
     let found = Direct::find(&Paths::from_env()?, name);
-    let direct = found.map_err(|error| match error.kind {
-        // What it would take is what the variable forbids.
-        ErrorKind::NotAllowed if args.direct.is_none() => {
-            error.hint(format!("unset {SUPERVISOR_ENABLED}, so that a daemon speaks with it"))
+    let off = if args.direct.is_none() { switched_off()? } else { None };
+    let direct = found.map_err(|error| match (error.kind, &off) {
+        // What it would take is what was switched off.
+        (ErrorKind::NotAllowed, Some(by)) => {
+            error.hint(format!("{}, so that a daemon speaks with it", by.remedy()))
         }
         _ => error,
     })?;

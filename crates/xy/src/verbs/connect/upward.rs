@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use xy_mcp::envelope::{Message, parse};
 use xy_protocol::error::{CallError, ErrorKind};
 
-use xy_mcp::head::id_in;
+use xy_mcp::head::Head;
 
 use super::News;
 use super::carry::{MAX_LINE, Parcel, read_some};
@@ -203,7 +203,7 @@ fn too_long(head: &[u8]) -> Vec<u8> {
     let most = MAX_LINE / (1024 * 1024);
     let words = format!("the message has more than {most} MiB, which is the most it may have");
     let mut line = Vec::new();
-    let id = id_in(head).unwrap_or("null");
+    let id = Head::of(head).id.unwrap_or("null");
     error_answer(id, &CallError::new(ErrorKind::InvalidRequest, words), &mut line);
     line
 }

@@ -1,9 +1,7 @@
 //! Homes with our fixture behind them: one in which it is shared, and one in which it is a
 //! single client's. They are two, since a server over HTTP has one port, and so one instance.
 
-use std::net::{Ipv4Addr, TcpListener};
-
-use xy_testkit::Home;
+use xy_testkit::{Home, free_port};
 
 use super::{Era, Peer, Way};
 use crate::stage::{home, ready};
@@ -48,11 +46,4 @@ fn kdl(home: &Home, (era, way): Peer) -> String {
             format!("{command}transport \"http\"\nport {port}\npath \"/mcp\"\n")
         }
     }
-}
-
-/// A port that was free a moment ago.
-#[track_caller]
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }

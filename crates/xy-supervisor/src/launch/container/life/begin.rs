@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::interval;
 
+use super::super::Shared;
 use super::super::start::{self, NotBegun};
-use super::super::{Shared, create};
 use super::Driver;
-use crate::launch::{Ask, InstanceEnds, LaunchOrder, News};
+use crate::launch::{Ask, InstanceEnds, LaunchOrder, News, Progress};
 use crate::lifecycle::{Exit, LaunchFault};
 
 /// How often it is told that a beginning still goes on: more often than anybody gives up.
@@ -17,8 +17,6 @@ const STILL_EVERY: Duration = Duration::from_millis(500);
 
 /// Begins a life and drives it to its end.
 pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut ends: InstanceEnds) {
-    let name = create::name(&shared.home, &order.key);
-    shared.owned.take(&name);
     let (progress, mut told) = watch::channel(None);
     let (cancel, cancelled) = watch::channel(false);
     let mut beginning =
@@ -41,8 +39,8 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
                 }
             },
             // A busy engine takes its time, which is not that of the server.
-            _ = still.tick() => prepare(&ends, told.borrow().as_deref()),
-            Ok(()) = told.changed() => prepare(&ends, told.borrow_and_update().as_deref()),
+            _ = still.tick() => prepare(&ends, told.borrow().clone()),
+            Ok(()) = told.changed() => prepare(&ends, told.borrow_and_update().clone()),
         }
     };
     let last = match begun {
@@ -64,14 +62,14 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
             hint: None,
         }),
     };
-    shared.owned.release(&name);
     if !is_let_go {
         let _ = ends.news.send(last).await; // Nobody may hold this life any more.
     }
 }
 
 /// Tells how far the beginning is.
-fn prepare(ends: &InstanceEnds, progress: Option<&str>) {
-    let what = progress.unwrap_or("its engine makes the container").to_owned();
-    let _ = ends.news.try_send(News::Preparing(what)); // The next one tells more.
+fn prepare(ends: &InstanceEnds, progress: Option<Progress>) {
+    let what = "making its container".to_owned();
+    let progress = progress.unwrap_or(Progress { what, percent: None });
+    let _ = ends.news.try_send(News::Preparing(progress)); // The next one tells more.
 }

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::super::engine::is_gone;
 use super::super::fate::Fate;
-use super::super::{create, faults, missed};
-use super::{Driver, Due, WRITTEN_WITHIN};
+use super::super::{faults, missed};
+use super::{Driver, Due, LEAST_STREAM, WRITTEN_WITHIN, end};
 use crate::launch::News;
 use crate::lifecycle::Exit;
 use crate::speak::Told;
@@ -22,6 +22,9 @@ const KILL_WITHIN: Duration = Duration::from_secs(20);
 /// How long it may take to remove what has ended.
 const REMOVE_WITHIN: Duration = Duration::from_secs(30);
 
+/// What an init says is among so many lines.
+const LAST_LINES: usize = 4;
+
 const AWAY: &str = "its engine was restarted, or cut it off, and it has ended meanwhile";
 const REMOVED: &str = "somebody else has removed its container";
 
@@ -31,18 +34,18 @@ impl Driver {
         if self.fate.is_some() {
             return;
         }
-        for task in [self.waiting.take()].into_iter().flatten() {
-            task.abort();
-        }
-        if let Some(looking) = self.looking.take() {
-            looking.abort();
-        }
+        end(&mut self.waiting);
+        end(&mut self.looking);
+        end(&mut self.rejoining);
         self.dues.clear();
         match &fate {
             Fate::Ended(end) => {
                 tracing::info!(server = %self.order.key, "{}", end.exit);
                 // It need not have been its own doing, so a clean end is not taken for one.
-                if end.was_away || self.was_cut {
+                let lasts = self.carrying.is_some() && self.carried_since.elapsed() >= LEAST_STREAM;
+                let is_cut =
+                    !self.is_ending && self.sequence.as_ref().is_some_and(|it| it.is_cut_off());
+                if end.was_away || is_cut || (self.was_cut && !lasts) {
                     self.unfit(AWAY.to_owned()).await;
                 }
             }
@@ -52,35 +55,32 @@ impl Driver {
         }
         self.fate = Some(fate);
         if self.carrying.is_some() {
-            self.wait_for(REST_WITHIN, Due::Rest); // The rest of its output is on its way.
+            self.wait_for(REST_WITHIN, Due::LastOutput); // The rest of its output is on its way.
             return;
         }
-        self.hear_the_rest().await;
-        if self.end_line() {
+        if !self.hears_the_rest() && self.end_line() {
             self.wait_for(Duration::ZERO, Due::LastWords);
         }
     }
 
     /// Its stream is over, and so is it. Podman may hang up before all that was said has come;
-    /// what it has kept is whole.
-    pub(super) async fn hear_the_rest(&mut self) {
-        let Some(mut carrier) = self.carrier.take() else { return };
+    /// what it has kept is whole. Whether that is being passed on.
+    pub(super) fn hears_the_rest(&mut self) -> bool {
+        let Some(mut carrier) = self.carrier.take() else { return false };
         if !self.engine.closes_stdin || !matches!(self.fate, Some(Fate::Ended(_))) {
-            return;
+            return false;
         }
-        let (engine, id, place) = (self.engine.clone(), self.id.clone(), carrier.counter.heard());
-        let rest = async {
-            let missed = missed::read(&engine, &id, place).await.map_err(|why| why.to_string())?;
-            carrier.make_good(missed).await;
-            Ok::<_, String>(())
-        };
-        match timeout(REST_WITHIN, rest).await {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => {
-                tracing::warn!(server = %self.order.key, why, "its last words may be missing");
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        let server = self.order.key.clone();
+        self.resting = Some(tokio::spawn(async move {
+            match missed::read(&engine, &id, carrier.counter.heard()).await {
+                // Whoever speaks with it sees that there is no more once the carrier is gone.
+                Ok(missed) => carrier.make_good(missed).await,
+                Err(why) => tracing::warn!(%server, %why, "its last words may be missing"),
             }
-            Err(_) => tracing::warn!(server = %self.order.key, "its last words may be missing"),
-        }
+        }));
+        self.wait_for(REST_WITHIN, Due::LastOutput);
+        true
     }
 
     pub(super) fn exit(&self) -> Exit {
@@ -97,6 +97,11 @@ impl Driver {
         }
         self.errands.abort_all();
         let _ = timeout(WRITTEN_WITHIN, self.log.finish()).await; // Its disk may hang.
+        // Its engine may wait until somebody hears its last words, or nobody can.
+        self.attached = None;
+        if let Some(grip) = self.grip.take() {
+            grip.end(&self.shared).await;
+        }
         let removed = timeout(REMOVE_WITHIN, self.engine.remove(&self.id)).await;
         match removed {
             Ok(Ok(())) => {}
@@ -108,11 +113,13 @@ impl Driver {
                 tracing::warn!(server = %self.order.key, container = self.id, "not removed yet");
             }
         }
+        // What could not be removed is found by its labels, once its engine is back: which engine
+        // that is outlives this daemon (`engines.rs`).
         self.keeper.forget();
-        self.shared.owned.release(&create::name(&self.shared.home, &self.order.key));
+        self.hold = None; // Before its end is told: the next life waits for the name.
         let exit = self.exit();
         let never_began = (!self.was_ready && !self.is_ending)
-            .then(|| faults::never_began(&self.order.settings, exit))
+            .then(|| faults::never_began(&self.order.settings, exit, self.init_said().as_deref()))
             .flatten();
         let last = match never_began {
             Some(fault) => News::LaunchFailed(fault),
@@ -122,9 +129,17 @@ impl Driver {
         let _ = self.ends.news.send(last).await; // Nobody may hold this life any more.
     }
 
+    /// Why its init could not run it, if it has said so in this life.
+    fn init_said(&self) -> Option<String> {
+        let last = self.order.logs.last_stderr(LAST_LINES);
+        let own = last.iter().filter(|line| line.seq.is_some_and(|it| it >= self.first_line));
+        own.filter_map(|line| faults::words_of_init(&line.bytes)).next_back()
+    }
+
     /// Asks its engine to end it, gently at first.
     pub(super) fn stop(&mut self, grace: Duration) {
         self.is_ending = true;
+        self.watched.is_ending.store(true, Ordering::Relaxed);
         // Docker would not close its stdin, but hang up: its last words would be lost.
         self.is_ending_shared.store(self.engine.closes_stdin, Ordering::Relaxed);
         if self.fate.is_some() {
@@ -145,6 +160,7 @@ impl Driver {
 
     /// Has it killed.
     pub(super) fn kill(&mut self) {
+        self.watched.is_ending.store(true, Ordering::Relaxed);
         if self.fate.is_some() {
             return;
         }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use xy_testkit::{Home, standin};
+use xy_testkit::{Home, free_port, standin};
 
 use super::drive::{Channel, Driver, Framing, TOGETHER};
 use crate::{beside, now};
@@ -195,12 +195,6 @@ fn server(xy: &Path, work: Work) -> Command {
 
 fn started(command: &mut Command) -> Child {
     command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"))
-}
-
-/// A port that was free a moment ago: for whoever cannot say which one it took.
-pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it listens").port()
 }
 
 /// As many connections as calls are in flight, all in one session.

@@ -1,0 +1,195 @@
+//! How much may wait, and for how long.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_after_its_time_with_what_is_known() {
+    here(async {
+        let park = ParkSettings { queue: 5 * SECOND, ..ParkSettings::default() };
+        let play = Play::known_with(park, NO_RULES).await;
+        let client = play.client(&json!({}));
+        client.call_tool("read", "seen");
+        play.sent();
+        client.call_tool("x", "unseen");
+        later(10 * SECOND).await;
+        play.die();
+        later(4 * SECOND).await;
+        client.call_tool("x", "later");
+        assert!(client.heard().is_empty());
+        later(2 * SECOND).await;
+        let heard = client.heard();
+        let told = |at: usize| (text(&heard[at]["id"]), heard[at]["error"]["code"].as_i64());
+        assert_eq!(told(0), ("seen".to_owned(), Some(-32010)));
+        let words = heard[0]["error"]["message"].as_str().unwrap();
+        assert!(words.contains("did not come up within 5s"), "{words}");
+        assert!(words.contains("sent to `s` once"), "{words}");
+        assert_eq!(told(1), ("unseen".to_owned(), Some(-32008)));
+        let words = heard[1]["error"]["message"].as_str().unwrap();
+        assert!(words.contains("the call was not sent"), "{words}");
+        assert_eq!(heard.len(), 2);
+        later(4 * SECOND).await;
+        assert_eq!(client.heard().len(), 1);
+        assert_eq!((play.server.waiting(), play.counts()), (0, (0, 1)));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_as_the_call_takes_too_long_in_all_is_a_time_out() {
+    here(async {
+        let rules = CallRules { idle: None, within: Some(10 * SECOND) };
+        for (queue, code) in [(30, -32007), (5, -32008)] {
+            let park = ParkSettings { queue: queue * SECOND, ..ParkSettings::default() };
+            let play = Play::known_with(park, rules).await;
+            let client = play.client(&json!({}));
+            client.call_tool("x", "unseen");
+            play.die();
+            later(11 * SECOND).await;
+            let heard = client.heard();
+            assert_eq!(heard[0]["error"]["code"], code, "{heard:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_for_a_fetch_is_told_how_far_that_is() {
+    here(async {
+        let play = Play::known().await;
+        let client = play.client(&json!({}));
+        play.die();
+        let what = "pulling x:1".to_owned();
+        let progress = xy_supervisor::launch::Progress { what, percent: Some(45) };
+        let says: crate::server::Progressing = Box::new(move || Some(progress.clone()));
+        play.server.set_progress(HashMap::from([(Holder::Shared, says)]));
+        client.call_tool("x", "early");
+        later(31 * SECOND).await;
+        let error = client.heard()[0]["error"].to_string();
+        for told in [
+            "`s` did not come up within 30s, as it is still pulling x:1 45 %",
+            "the call was not sent",
+            "try again later",
+        ] {
+            assert!(error.contains(told), "{error}");
+        }
+        play.server.set_progress(HashMap::from([(Holder::Shared, Box::new(|| None) as _)]));
+        client.call_tool("x", "late");
+        later(31 * SECOND).await;
+        let error = client.heard()[0]["error"].to_string();
+        assert!(
+            error.contains("did not come up within 30s") && !error.contains("still"),
+            "{error}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_than_may() {
+    here(async {
+        let park = ParkSettings { calls: 2, ..ParkSettings::default() };
+        let play = Play::known_with(park, NO_RULES).await;
+        let client = play.client(&json!({}));
+        for id in ["1", "2", "3"] {
+            client.call_tool("read", id);
+        }
+        play.sent();
+        client.call_tool("x", "4");
+        play.die();
+        // The oldest wait; of one that was sent nobody knows.
+        let heard = client.heard();
+        let told: Vec<(String, i64)> = heard
+            .iter()
+            .map(|it| (text(&it["id"]), it["error"]["code"].as_i64().unwrap()))
+            .collect();
+        assert_eq!(told, [("3".to_owned(), -32010), ("4".to_owned(), -32008)], "{heard:?}");
+        client.call_tool("read", "5");
+        assert!(client.error().contains("too many calls wait"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_for_all_servers_together_than_may() {
+    here(async {
+        let park = ParkSettings { total_calls: 2, ..ParkSettings::default() };
+        let mut play = Play::known_with(park, NO_RULES).await;
+        let name = ServerName::new("t").unwrap();
+        let other = play.hub.server_of(&Arc::new(ServerSettings { name, ..settings(NO_RULES) }));
+        *other.known.borrow_mut() = Some(Rc::new(known_of("t", legacy())));
+        let client = play.client(&json!({}));
+        let call_other = |id: &str| {
+            client.ask(&json!(id), "tools/call", &json!({ "name": "t__x", "arguments": id }));
+        };
+        client.call_tool("read", "1");
+        play.sent();
+        play.die();
+        call_other("2");
+        assert_eq!((play.server.waiting(), other.waiting()), (1, 1));
+        for again in ["3", "4"] {
+            if again == "3" {
+                client.call_tool("x", again);
+            } else {
+                call_other(again);
+            }
+            let words = client.error();
+            for part in ["for all servers together", "`total-calls`", "is 2", "xy.kdl"] {
+                assert!(words.contains(part), "{words}");
+            }
+        }
+        // What goes makes room, and what is lost then has none any more.
+        play.come_back().await;
+        assert_eq!(play.names(), ["1"]);
+        call_other("5");
+        assert_eq!(play.hub.lot.waiting().0, 2);
+        play.die();
+        assert_eq!(client.outcomes(), [unknown("1")]);
+        client.conversation.close();
+        assert_eq!(play.hub.lot.waiting(), (0, 0), "who leaves gives all of it back");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_bytes_wait_or_are_kept_than_may() {
+    here(async {
+        let park = ParkSettings { bytes: 300, ..ParkSettings::default() };
+        let play = Play::known_with(park, NO_RULES).await;
+        let client = play.client(&json!({}));
+        for id in ["1", "2", "3", "4"] {
+            client.call_tool("read", id); // Some 130 bytes each.
+        }
+        play.sent();
+        client.call_tool("x", "5");
+        play.die();
+        let heard = client.heard();
+        let codes: Vec<i64> =
+            heard.iter().map(|it| it["error"]["code"].as_i64().unwrap()).collect();
+        assert_eq!(codes, [-32010, -32010, -32005], "{heard:?}");
+        let words = heard[0]["error"]["message"].as_str().unwrap();
+        assert!(words.contains("no copy of it could be kept"), "{words}");
+        assert_eq!(play.server.waiting(), 2);
+        client.call_tool("read", "6");
+        assert!(client.error().contains("too many calls wait"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_call_is_kept_only_if_it_may_be_repeated() {
+    here(async {
+        let mut play = Play::known().await;
+        let client = play.client(&json!({}));
+        let large = "l".repeat(300 * 1024);
+        for (id, tool) in [("1", "x"), ("2", "read")] {
+            let params = json!({ "name": format!("s__{tool}"), "arguments": large });
+            client.ask(&json!(id), "tools/call", &params);
+        }
+        play.sent();
+        play.die();
+        assert_eq!(client.outcomes(), [unknown("1")]);
+        play.come_back().await;
+        assert_eq!(play.names(), [large]);
+    })
+    .await;
+}

@@ -1,0 +1,315 @@
+//! Each field of `container { … }`, by what it does: seen in the processes of the container,
+//! and where only its engine can tell, by what that says.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+use xy_testkit::{Home, McpStdio};
+
+use crate::between::Between;
+use crate::stage::{Engine, client, echoes, inside, reason};
+use crate::support::{ask, home, running, status};
+
+crate::with_each_engine!(
+    without_a_word_it_may_do_as_little_as_can_be,
+    capabilities_are_those_of_its_file_and_no_others,
+    it_runs_where_and_as_whom_and_with_what_its_file_says,
+    the_images_own_command_is_run_with_the_arguments_of_its_file,
+    its_engine_keeps_its_limits,
+    one_that_has_all_its_threads_gets_no_more,
+    what_cannot_be_changed_is_not_and_what_can_is_where_its_file_says,
+    it_is_in_the_network_of_its_file,
+    another_platform_is_not_had_by_accident,
+);
+
+/// Servers of these tests come back at once.
+const TIRELESS: &str =
+    "restart { backoff-initial \"10ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
+
+/// A server that speaks MCP, with these fields.
+fn serve(engine: &Engine, home: &Home, fields: &str) {
+    let kdl = engine.kdl(home, &["xy-test-mcp"], fields);
+    home.write_config("servers/one.kdl", &format!("{kdl}{TIRELESS}"));
+}
+
+/// The process in its container that the server is.
+#[track_caller]
+fn process(home: &Home) -> u32 {
+    *inside(running(home, "one")).last().unwrap()
+}
+
+/// A line of what this machine's kernel says of a process.
+#[track_caller]
+fn of_process(pid: u32, name: &str) -> String {
+    let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no `{name}` in {all}")).trim().to_owned()
+}
+
+#[track_caller]
+fn capabilities(pid: u32) -> u64 {
+    let all = ["CapEff", "CapPrm", "CapBnd"].map(|name| of_process(pid, name));
+    let all = all.map(|it| u64::from_str_radix(&it, 16).unwrap());
+    assert_eq!((all[0], all[0]), (all[1], all[2]), "it could not have more either");
+    all[0]
+}
+
+/// What the control group of a process says, of either version: one of these files.
+#[track_caller]
+fn kept_for(pid: u32, controller: &str, first: &str, second: &str) -> String {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let mut places = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap(), parts.next().unwrap());
+        let of_first = controllers.split(',').any(|it| it == controller);
+        let of_first = of_first.then(|| format!("/sys/fs/cgroup/{controllers}{path}/{first}"));
+        let of_second = controllers.is_empty().then(|| format!("/sys/fs/cgroup{path}/{second}"));
+        of_first.into_iter().chain(of_second)
+    });
+    let found = places.find_map(|place| fs::read_to_string(place).ok());
+    found.unwrap_or_else(|| panic!("neither {first} nor {second}: {groups}")).trim().to_owned()
+}
+
+fn without_a_word_it_may_do_as_little_as_can_be(engine: &Engine) {
+    let home = home();
+    serve(engine, &home, "");
+    home.daemon();
+    let pid = process(&home);
+    assert_eq!(capabilities(pid), 0);
+    assert_eq!(of_process(pid, "NoNewPrivs"), "1");
+    assert_eq!(kept_for(pid, "pids", "pids.max", "pids.max"), "512");
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(environment.contains("XY_SERVER=one\0"), "{environment}");
+    assert!(!environment.contains(home.mark()), "nothing of the daemon's: {environment}");
+    engine.finish(home);
+}
+
+fn capabilities_are_those_of_its_file_and_no_others(engine: &Engine) {
+    let home = home();
+    serve(engine, &home, "cap-add \"NET_BIND_SERVICE\" \"CHOWN\"");
+    home.daemon();
+    assert_eq!(capabilities(process(&home)), 1 << 10 | 1);
+
+    // Without a word of dropping, all are; with one, only these of those that engines give.
+    serve(engine, &home, "cap-drop \"CHOWN\"");
+    ask(&home, "reload", json!({}));
+    let given = capabilities(process(&home));
+    assert_eq!((given & 1, given >> 10 & 1), (0, 1), "{given:x}");
+    engine.finish(home);
+}
+
+fn it_runs_where_and_as_whom_and_with_what_its_file_says(engine: &Engine) {
+    let home = home();
+    let fields = "working-dir \"/etc\"; user \"1234:2345\"; network \"none\"; \
+                  env { GREETING \"good day\"; PATH \"/elsewhere\"; }";
+    let kdl = engine.kdl(&home, &["xy-test-mcp", "--name", "with spaces"], fields);
+    let kdl = kdl.replace("labels {", "labels { team \"the tools\"; ");
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    let pid = process(&home);
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), PathBuf::from("/etc"));
+    assert_eq!(of_process(pid, "Uid"), "1234\t1234\t1234\t1234");
+    assert_eq!(of_process(pid, "Gid"), "2345\t2345\t2345\t2345");
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let command = String::from_utf8_lossy(&command);
+    assert_eq!(command, "/bin/xy-test-mcp\0--name\0with spaces\0");
+    let client = client(&home);
+    for (name, value) in [("GREETING", "good day"), ("PATH", "/elsewhere"), ("XY_SERVER", "one")] {
+        assert_eq!(client.call_text("one__env", json!({ "name": name })), value);
+    }
+    let labels = engine.inspect(&engine.container(&home))["Config"]["Labels"].clone();
+    assert_eq!(labels["team"], "the tools", "{labels:#}");
+    assert_eq!(status(&home, "one")["container"]["socket"], engine.socket.to_str().unwrap());
+    drop(client);
+    engine.finish(home);
+}
+
+fn the_images_own_command_is_run_with_the_arguments_of_its_file(engine: &Engine) {
+    let home = home();
+    let own = "ENTRYPOINT [\"/bin/xy-test-mcp\",\"--name\",\"images\"]";
+    let image = engine.image_with(&home, &[own, "CMD [\"--v2\"]"]);
+    let kdl = engine.kdl(&home, &["x"], "network \"none\"").replace("localhost/xy-test", &image);
+    let write = |args: &str| {
+        let kdl = kdl.replace("command \"/bin/x\"", args);
+        home.write_config("servers/one.kdl", &kdl);
+    };
+    write("");
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    home.wait_until("the arguments of the image are there", || {
+        client.tool_names().contains(&"one__reverse".to_owned())
+    });
+    write("args \"--only-tools\"");
+    ask(&home, "reload", json!({}));
+    let pid = process(&home);
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let command = String::from_utf8_lossy(&command);
+    assert_eq!(command, "/bin/xy-test-mcp\0--name\0images\0--only-tools\0");
+    drop(client);
+    engine.finish(home);
+    engine.must("DELETE", &format!("/images/{image}?force=1"));
+}
+
+fn its_engine_keeps_its_limits(engine: &Engine) {
+    let home = home();
+    serve(engine, &home, "network \"none\"; cpus 0.5; memory \"48MiB\"; pids 77");
+    home.daemon();
+    let pid = process(&home);
+    assert_eq!(kept_for(pid, "pids", "pids.max", "pids.max"), "77");
+    let memory = kept_for(pid, "memory", "memory.limit_in_bytes", "memory.max");
+    assert_eq!(memory, (48 << 20).to_string());
+    let host = engine.inspect(&engine.container(&home))["HostConfig"].clone();
+    // Memory and swap together: there is no swap beyond.
+    assert_eq!(host["MemorySwap"], 48 << 20, "{host:#}");
+    let quota = kept_for(pid, "cpu", "cpu.cfs_quota_us", "cpu.max");
+    let (quota, period) = match quota.split_once(' ') {
+        Some((quota, period)) => (quota.to_owned(), period.to_owned()),
+        None => (quota, kept_for(pid, "cpu", "cpu.cfs_period_us", "cpu.max")),
+    };
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|why| panic!("{text}: {why}"));
+    assert_eq!(2 * number(&quota), number(&period), "half a processor");
+    engine.finish(home);
+}
+
+fn one_that_has_all_its_threads_gets_no_more(engine: &Engine) {
+    let home = home();
+    let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"; pids 12");
+    home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    // Each of these has a thread of its own, and it does not bear to have none.
+    for _ in 0..20 {
+        client.start_call("one__never", json!({}));
+    }
+    home.wait_for_state("one", "failed");
+    let log = fs::read_to_string(home.log_file("one")).unwrap();
+    assert!(log.contains("Resource temporarily unavailable"), "{log}");
+    drop(client);
+    engine.finish(home);
+}
+
+/// Whether the server can make a file: it dies if it can, and answers if it cannot.
+#[track_caller]
+fn can_make(client: &McpStdio, file: &str) -> bool {
+    let answer = client.call("one__mutating", json!({ "message": "alive", "die_once": file }));
+    let is_alive = answer["result"]["content"][0]["text"] == "alive";
+    assert!(is_alive || answer["error"]["code"] == -32010, "{answer}");
+    !is_alive
+}
+
+fn what_cannot_be_changed_is_not_and_what_can_is_where_its_file_says(engine: &Engine) {
+    let home = home();
+    let (given, shown) = (home.root().join("harness/given"), home.root().join("harness/shown"));
+    fs::create_dir_all(&given).unwrap();
+    fs::create_dir_all(&shown).unwrap();
+    let volume = format!("named-{}", home.mark());
+    let volumes = format!(
+        "network \"none\"; volumes \"{}:/given\" \"{}:/shown:ro\" \"{volume}:/named\"",
+        given.display(),
+        shown.display()
+    );
+    let strict = "; read-only #true; tmpfs \"/scratch:size=1m\" \"/tmp\"";
+    serve(engine, &home, &format!("{volumes}{strict}"));
+    home.daemon();
+    let pid = process(&home);
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap();
+    let scratch = mounts.lines().find(|line| line.contains(" /scratch tmpfs ")).unwrap();
+    assert!(scratch.contains("size=1024k"), "{mounts}");
+    let client = client(&home);
+    assert!(!can_make(&client, "/etc/x"));
+    assert!(!can_make(&client, "/shown/x"));
+    assert!(can_make(&client, "/given/x"));
+    assert!(given.join("x").exists() && !shown.join("x").exists());
+    assert!(can_make(&client, "/named/x"));
+    assert!(!can_make(&client, "/named/x"), "the next container has the same volume");
+    assert!(can_make(&client, "/scratch/x"));
+    assert!(can_make(&client, "/scratch/x"), "the next container has an empty one");
+    assert!(can_make(&client, "/tmp/x"));
+
+    serve(engine, &home, &volumes);
+    ask(&home, "reload", json!({}));
+    running(&home, "one");
+    assert!(can_make(&client, "/etc/x"), "only one that is read-only is");
+    drop(client);
+    engine.finish(home);
+    // What has a name is the user's own.
+    engine.must("GET", &format!("/volumes/{volume}"));
+    engine.must("DELETE", &format!("/volumes/{volume}?force=1"));
+}
+
+/// The interfaces that a process has.
+fn interfaces(pid: u32) -> Vec<String> {
+    let all = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
+    let names = all.lines().skip(2).filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.trim().to_owned()).collect()
+}
+
+fn it_is_in_the_network_of_its_file(engine: &Engine) {
+    let home = home();
+    serve(engine, &home, "network \"none\"");
+    home.daemon();
+    let none = interfaces(process(&home));
+    // Some kernels have more that go nowhere.
+    assert!(none.contains(&"lo".to_owned()) && !none.contains(&"eth0".to_owned()), "{none:?}");
+
+    serve(engine, &home, "network \"host\"");
+    ask(&home, "reload", json!({}));
+    let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    assert_eq!(of(&process(&home).to_string()), of("self"));
+
+    let network = format!("net-{}", &home.mark()[..8]);
+    let (made, said) = engine.ask("POST", "/networks/create", Some(&json!({ "Name": network })));
+    assert_eq!(made, 201, "{said}");
+    serve(engine, &home, &format!("network {network:?}"));
+    ask(&home, "reload", json!({}));
+    let pid = process(&home);
+    assert!(interfaces(pid).contains(&"eth0".to_owned()), "{:?}", interfaces(pid));
+    let found = engine.inspect(&engine.container(&home));
+    let networks = &found["NetworkSettings"]["Networks"];
+    assert!(
+        networks[&network].is_object() && networks.as_object().unwrap().len() == 1,
+        "{found:#}"
+    );
+
+    serve(engine, &home, "network \"there-is-none\"");
+    let _ = home.call("reload", json!({}));
+    let failed = home.wait_for_state("one", "failed");
+    assert!(reason(&home, "one").starts_with("its network does not exist"), "{failed:#}");
+    assert_eq!(failed["restarts_total"], 0);
+    engine.finish(home);
+    engine.must("DELETE", &format!("/networks/{network}"));
+}
+
+fn another_platform_is_not_had_by_accident(engine: &Engine) {
+    let home = home();
+    let (between, seen) = Between::of(engine, &home);
+    let here = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+    serve(&seen, &home, &format!("network \"none\"; platform \"{here}\""));
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    let asked = |what: &str, platform: &str| {
+        let platform = platform.replace('/', "%2F");
+        between.asked_all(&[what, &format!("platform={platform}")])
+    };
+    assert_eq!(asked("/containers/create", here), 1);
+    let other = "network \"none\"; platform \"linux/s390x\"";
+    serve(&seen, &home, other);
+    let _ = home.call("reload", json!({}));
+    let failed = home.wait_for_state("one", "failed");
+    assert!(reason(&home, "one").contains("wanted linux/s390x"), "{failed:#}");
+    assert_eq!(failed["restarts_total"], 0, "{failed:#}");
+    // It is also what is fetched.
+    let kdl = seen.kdl(&home, &["x"], other).replace("localhost/xy-test", "127.0.0.1:9/nope:1");
+    home.write_config("servers/one.kdl", &kdl.replace("pull \"never\"", "pull \"missing\""));
+    let _ = home.call("reload", json!({}));
+    home.wait_until("it is fetched", || asked("/images/create", "linux/s390x") > 0);
+    drop(client);
+    engine.finish(home);
+}

@@ -1,0 +1,344 @@
+//! What is easily forgotten: engines without an init, programs that keep logins and hang, images
+//! that nobody has, deaths that no daemon saw, and what a CLI leaves.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use xy_testkit::{Daemon, Home};
+
+use crate::stage::{Engine, client, echoes, inside, reason};
+use crate::support::{ask, home, parent_of, running, signal, status};
+
+crate::with_each_engine!(
+    an_image_that_its_registry_does_not_have_is_failed_at_once,
+    a_program_that_keeps_logins_and_hangs_is_ended_with_the_fetch,
+    a_program_that_keeps_logins_and_hangs_is_ended_by_the_next_daemon,
+    a_program_that_keeps_logins_and_is_not_there_is_named,
+    a_call_for_one_whose_image_is_being_fetched_is_told_so,
+    what_a_cli_left_is_removed_when_it_is_started_again,
+    two_that_a_cli_left_and_that_do_not_end_are_removed_by_a_stop,
+);
+
+/// The file of a server with an image that is to be fetched.
+fn fetches(engine: &Engine, home: &Home, image: &str) -> String {
+    let kdl = engine.kdl(home, &["xy-test-mcp"], "network \"none\"");
+    kdl.replace("localhost/xy-test", image).replace("pull \"never\"", "pull \"missing\"")
+}
+
+/// A registry that has nothing, and says so with this body.
+fn empty_registry(body: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for visitor in listener.incoming().flatten() {
+            std::thread::spawn(move || has_nothing(visitor, body));
+        }
+    });
+    port
+}
+
+fn has_nothing(mut visitor: TcpStream, body: &str) -> std::io::Result<()> {
+    let mut lines = BufReader::new(visitor.try_clone()?).lines();
+    let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+    while lines.next().is_some_and(|it| it.is_ok_and(|it| !it.is_empty())) {}
+    let (status, body) =
+        if first.contains(" /v2/ ") { ("200 OK", "{}") } else { ("404 Not Found", body) };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    visitor.write_all(head.as_bytes())?;
+    if first.starts_with("HEAD ") { Ok(()) } else { visitor.write_all(body.as_bytes()) }
+}
+
+fn an_image_that_its_registry_does_not_have_is_failed_at_once(engine: &Engine) {
+    let known = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+    for body in [known, ""] {
+        let home = home();
+        let image = format!("127.0.0.1:{}/nope:1", empty_registry(body));
+        home.write_config("servers/one.kdl", &fetches(engine, &home, &image));
+        home.daemon();
+        let failed = home.wait_for_state("one", "failed");
+        let why = failed["reason"].as_str().unwrap();
+        assert!(why.starts_with(&format!("the image `{image}` could not be fetched")), "{why}");
+        assert_eq!(failed["restarts_total"], 0, "{failed:#}");
+        assert!(engine.containers(&home).is_empty());
+        engine.finish(home);
+    }
+}
+
+/// An image at a place where nobody listens, and whose login a program keeps that does this.
+fn home_with_helper(engine: &Engine, does: Option<&str>) -> (Home, String) {
+    let home = home();
+    let tools = home.root().join("harness/bin");
+    fs::create_dir_all(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let home = home.with_env("PATH", &format!("{}:{path}", tools.display()));
+    if let Some(does) = does {
+        let program = tools.join("docker-credential-xytest");
+        fs::write(&program, format!("#!/bin/sh\n{does}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let logins = json!({ "credHelpers": { "127.0.0.1:9": "xytest" } });
+    fs::create_dir_all(home.root().join("home/.docker")).unwrap();
+    fs::write(home.root().join("home/.docker/config.json"), logins.to_string()).unwrap();
+    home.expect_left("home/.docker");
+    let kdl = fetches(engine, &home, "127.0.0.1:9/x:1");
+    (home, kdl)
+}
+
+/// Where a program of the test says that it has begun.
+fn sign(home: &Home) -> PathBuf {
+    home.root().join("harness/bin/docker-credential-xytest.began")
+}
+
+const HANGS: &str = r#"echo >>"$0.began"; exec tail -f "$0""#;
+
+fn a_program_that_keeps_logins_and_hangs_is_ended_with_the_fetch(engine: &Engine) {
+    let (home, kdl) = home_with_helper(engine, Some(HANGS));
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    home.wait_until("it is asked", || sign(&home).exists());
+    let now = status(&home, "one");
+    assert_eq!(now["state"], "starting");
+    assert_eq!(now["progress"], json!({ "what": "pulling 127.0.0.1:9/x:1" }), "{now:#}");
+    ask(&home, "stop", json!({ "name": "one" }));
+    let stopped = status(&home, "one");
+    assert_eq!((&stopped["state"], &stopped["progress"]), (&json!("stopped"), &Value::Null));
+    engine.finish(home); // And nothing of it is left.
+}
+
+fn a_program_that_keeps_logins_and_hangs_is_ended_by_the_next_daemon(engine: &Engine) {
+    let (home, kdl) = home_with_helper(engine, Some(r#"echo $$ >>"$0.began"; exec sleep 600"#));
+    home.write_config("servers/one.kdl", &format!("{kdl}start \"lazy\"\n"));
+    let daemon = home.daemon();
+    let _ = home.call("start", json!({ "name": "one", "wait": false }));
+    let hangs = home.wait_until("it is asked", || {
+        fs::read_to_string(sign(&home)).ok().and_then(|it| it.trim().parse::<u32>().ok())
+    });
+    let report = home.xy(&["self-test"]);
+    assert!(xy_testkit::is_alive(hangs), "it is no orphan: {report:?}");
+    daemon.kill9();
+    assert!(xy_testkit::is_alive(hangs), "nobody has ended it");
+    home.daemon();
+    home.wait_until("it is ended", || !xy_testkit::is_alive(hangs));
+    engine.finish(home);
+}
+
+fn a_program_that_keeps_logins_and_is_not_there_is_named(engine: &Engine) {
+    let (home, kdl) = home_with_helper(engine, None);
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    let named = "`docker-credential-xytest`, which keeps the login at `127.0.0.1:9`, is not on the \
+                 `PATH` of the daemon";
+    home.wait_until("it is named", || reason(&home, "one").ends_with(named));
+    engine.finish(home);
+}
+
+fn a_call_for_one_whose_image_is_being_fetched_is_told_so(engine: &Engine) {
+    let (home, kdl) = home_with_helper(engine, Some(HANGS));
+    home.write_config("servers/one.kdl", &format!("{kdl}start \"lazy\"\n"));
+    home.write_config("xy.kdl", "park { queue \"1s\" }\ngateway { listen \"127.0.0.1:0\" }\n");
+    home.daemon();
+    let client = client(&home);
+    let _ = client.start_call("one__echo", json!({ "message": "wake up" }));
+    home.wait_until("it is asked", || sign(&home).exists());
+    let answer = client.call("one__echo", json!({ "message": "hello" }));
+    let error = answer["error"].to_string();
+    assert!(error.contains("as it is still pulling 127.0.0.1:9/x:1"), "{answer:#}");
+    assert!(error.contains("try again later"), "{answer:#}");
+    drop(client);
+    ask(&home, "stop", json!({ "name": "one" }));
+    engine.finish(home);
+}
+
+/// The variable that says to a CLI where its engine listens.
+fn variable(engine: &Engine) -> &'static str {
+    if engine.kind == "podman" { "CONTAINER_HOST" } else { "DOCKER_HOST" }
+}
+
+/// A server that a CLI runs, whose engine is there, and that ends by force alone.
+fn stubborn_by_cli(engine: &Engine, host: &str) -> (Home, Daemon, u32) {
+    let env = format!("env {{ {} \"{host}\"; }}", variable(engine));
+    stubborn_by_cli_in(engine, home(), &env)
+}
+
+/// The same in this home, with these variables.
+fn stubborn_by_cli_in(engine: &Engine, home: Home, env: &str) -> (Home, Daemon, u32) {
+    home.expect_left("home/"); // What the CLI keeps for itself.
+    home.expect_left("run/");
+    let kdl = format!(
+        "command \"{}\"\nargs \"run\" \"--rm\" \"-i\" \"--network\" \"none\" \"--label\" \"test={}\" \
+         \"--entrypoint\" \"/bin/xy-test-ignore-term\" \"localhost/xy-test\"\n\
+         {env}\nstop {{ grace \"500ms\"; }}\n",
+        engine.kind,
+        home.mark(),
+    );
+    home.server("one", &kdl);
+    let daemon = home.daemon();
+    let cli = running(&home, "one");
+    home.wait_until("its container is there", || {
+        engine.containers(&home).first().is_some_and(|it| it["State"] == "running")
+    });
+    (home, daemon, cli)
+}
+
+fn what_a_cli_left_is_removed_when_it_is_started_again(engine: &Engine) {
+    let host = format!("unix://{}", engine.socket.display());
+    let (home, daemon, cli) = stubborn_by_cli(engine, &host);
+    let left = engine.container(&home);
+    for pid in [daemon.pid, parent_of(cli), cli] {
+        signal(pid, Signal::KILL);
+    }
+    daemon.wait();
+    home.daemon();
+    home.wait_until("there is another, and that alone", || {
+        let all = engine.containers(&home);
+        all.len() == 1 && all[0]["Id"] != left.as_str() && all[0]["State"] == "running"
+    });
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}
+
+fn two_that_a_cli_left_and_that_do_not_end_are_removed_by_a_stop(engine: &Engine) {
+    let host = format!("unix://{}", engine.socket.display());
+    let (home, _, _) = stubborn_by_cli(engine, &host);
+    let mut labels = engine.containers(&home)[0]["Labels"].clone();
+    labels["xy.life"] = json!("an earlier one");
+    let body = json!({
+        "Image": "localhost/xy-test", "Entrypoint": ["/bin/xy-test-ignore-term"],
+        "Labels": labels, "HostConfig": { "NetworkMode": "none" },
+    });
+    let (made, said) = engine.ask("POST", "/containers/create", Some(&body));
+    assert_eq!(made, 201, "{said}");
+    let id = serde_json::from_str::<Value>(&said).unwrap()["Id"].as_str().unwrap().to_owned();
+    engine.must("POST", &format!("/containers/{id}/start"));
+    assert_eq!(engine.containers(&home).len(), 2);
+    ask(&home, "stop", json!({ "name": "one" }));
+    let left = engine.containers(&home);
+    assert!(left.is_empty(), "{left:#?}");
+    engine.finish(home);
+}
+
+/// Passes on what comes to a port to the socket of an engine, and back.
+fn port_of(engine: &Engine) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let socket = engine.socket.clone();
+    std::thread::spawn(move || {
+        for visitor in listener.incoming().flatten() {
+            let there = UnixStream::connect(&socket).unwrap();
+            let (mut here, mut back) = (visitor.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut &visitor, &mut &there);
+                there.shutdown(std::net::Shutdown::Write)
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut back, &mut here);
+                here.shutdown(std::net::Shutdown::Write)
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn docker_run_by_a_cli_whose_engine_is_not_at_a_socket_leaves_no_container() {
+    let engine = Engine::docker();
+    let (home, _, _) = stubborn_by_cli(&engine, &format!("tcp://127.0.0.1:{}", port_of(&engine)));
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert!(engine.containers(&home).is_empty());
+    engine.finish(home);
+}
+
+/// The CLI knows its engine by a context that somebody has chosen; at the usual places is another.
+#[test]
+fn docker_run_by_a_cli_with_a_context_leaves_no_container_though_podman_is_where_it_would_be() {
+    let (engine, elsewhere) = (Engine::docker(), Engine::podman());
+    let home = home();
+    let config = home.root().join("home/.docker");
+    let host = format!("host=unix://{}", engine.socket.display());
+    for args in [["create", "there", "--docker", &host].as_slice(), &["use", "there"]] {
+        let made = std::process::Command::new("docker")
+            .arg("--config")
+            .arg(&config)
+            .arg("context")
+            .args(args)
+            .env_remove("DOCKER_HOST")
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+    }
+    std::os::unix::fs::symlink(&elsewhere.socket, home.root().join("run/docker.sock")).unwrap();
+    let (home, _, _) = stubborn_by_cli_in(&engine, home, "");
+    ask(&home, "stop", json!({ "name": "one" }));
+    assert!(engine.containers(&home).is_empty(), "{:#?}", engine.containers(&home));
+    engine.finish(home);
+}
+
+#[test]
+fn docker_without_an_init_runs_containers_without_one_and_says_so_once() {
+    without_an_init("docker", "--init-path=/nowhere/init");
+}
+
+#[test]
+fn podman_without_an_init_runs_containers_without_one_and_says_so_once() {
+    without_an_init("podman", "init_path = \"/nowhere/init\"");
+}
+
+#[track_caller]
+fn without_an_init(kind: &'static str, options: &'static str) {
+    let (engine, _own) = Engine::with_options(kind, options);
+    let home = home();
+    engine.mcp_server(&home, "one", &[], "");
+    engine.mcp_server(&home, "two", &[], "");
+    let daemon = home.daemon();
+    running(&home, "one");
+    running(&home, "two");
+    let client = client(&home);
+    echoes(&client, "one");
+    echoes(&client, "two");
+    assert_eq!(engine.containers(&home).len(), 2, "those with an init are not left");
+    let said = daemon.stderr().matches("this engine has no init").count();
+    assert_eq!(said, 1, "{}", daemon.stderr());
+    drop(client);
+    engine.finish(home);
+}
+
+#[test]
+fn docker_that_killed_one_for_want_of_memory_while_there_was_no_daemon_is_asked_why() {
+    let engine = Engine::docker();
+    let home = home();
+    let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"; memory \"64MiB\"");
+    home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
+    let daemon = home.daemon();
+    let first = running(&home, "one");
+    let client = client(&home);
+    client.tool_names();
+    let server = *inside(first).last().unwrap();
+    signal(server, Signal::STOP);
+    let _ = client.start_call("one__big", json!({ "bytes": 200_000_000 }));
+    let stdin = std::fs::File::open(format!("/proc/{server}/fd/0")).unwrap();
+    home.wait_until("it has been asked", || rustix::io::ioctl_fionread(&stdin).unwrap() > 0);
+    drop(stdin);
+    daemon.kill9();
+    signal(server, Signal::CONT);
+    home.wait_until("it has been killed", || {
+        engine.containers(&home).first().is_some_and(|it| it["State"] == "exited")
+    });
+    home.daemon();
+    home.wait_until("that is told", || {
+        reason(&home, "one").contains("it used more than its memory limit (64 MiB)")
+    });
+    assert_eq!(status(&home, "one")["last_exit"]["oom"], "limit");
+    drop(client);
+    engine.finish(home);
+}

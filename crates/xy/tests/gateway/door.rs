@@ -1,0 +1,140 @@
+//! The door over HTTP as a whole: whether everything is there, and the bounds that a person sets.
+
+use std::fs::File;
+
+use serde_json::{Value, json};
+use xy_testkit::{Home, McpHttp};
+
+use crate::stage::{echoes, home, ready, serve, web};
+use crate::support::status;
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+/// What is said at this path to somebody who shows no token.
+#[track_caller]
+fn look(home: &Home, path: &str) -> (u16, String) {
+    let seen = McpHttp::new(&home.gateway_address(), path, "").exchange("GET", &[], "");
+    (seen.status, seen.body)
+}
+
+/// A home with these words about its gateway, and the server `a`, which runs.
+#[track_caller]
+fn home_bounded(bounds: &str) -> Home {
+    let home = home();
+    home.write_config("xy.kdl", &format!("gateway {{ listen \"127.0.0.1:0\"; {bounds} }}\n"));
+    serve(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    home
+}
+
+#[test]
+fn the_daemon_is_well_at_once_and_ready_when_its_servers_are() {
+    let home = home();
+    serve(&home, "quick", &[]);
+    let gate = home.root().join("harness/gate");
+    let script = format!(
+        "until [ -e '{}' ]; do sleep 0.02; done; exec '{}'",
+        gate.display(),
+        home.program("xy-test-mcp").display()
+    );
+    let late = format!("command \"sh\"\nargs \"-c\" {script:?}\nready {{ within \"5m\" }}\n");
+    home.write_config("servers/late.kdl", &late);
+    home.daemon();
+
+    let not_ready = (503, "not ready\n".to_owned());
+    assert_eq!(look(&home, "/readyz"), not_ready);
+    ready(&home, &["quick"]);
+    assert_eq!(look(&home, "/readyz"), not_ready, "one of two is there");
+    assert_eq!(look(&home, "/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(status(&home, "late")["state"], "starting");
+
+    File::create(&gate).unwrap();
+    home.wait_until("it is ready", || look(&home, "/readyz") == (200, "ready\n".to_owned()));
+    echoes(&web(&home), "late");
+    assert_eq!(look(&home, "/healthz").0, 200);
+    home.finish();
+}
+
+#[test]
+fn a_door_for_other_machines_is_called_by_any_address_and_by_names_that_are_written_down() {
+    let home = home();
+    // The test itself comes from nowhere else.
+    let gateway = "gateway { listen \"0.0.0.0:0\"; hosts \"xy.lan\" }\n";
+    home.write_config("xy.kdl", gateway);
+    serve(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    let port = home.gateway_address().rsplit_once(':').unwrap().1.to_owned();
+    let client = McpHttp::new(&format!("127.0.0.1:{port}"), "/mcp", &home.gateway_token());
+    client.initialize();
+    echoes(&client, "a");
+    let asked_as = |host: &str| {
+        let head = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        client.raw(head.as_bytes()).status
+    };
+    for (host, status) in [
+        (format!("192.0.2.7:{port}"), 200),
+        (format!("[2001:db8::7]:{port}"), 200),
+        ("xy.lan".to_owned(), 200),
+        ("other.lan".to_owned(), 403),
+        ("192.0.2.7.evil.example".to_owned(), 403),
+    ] {
+        assert_eq!(asked_as(&host), status, "{host}");
+    }
+    // Nobody is let in by an address alone.
+    let stranger = McpHttp::new(&format!("127.0.0.1:{port}"), "/mcp", "");
+    assert_eq!(stranger.post(PING).status, 401);
+    let tested = home.xy(&["self-test", "--no-repair", "--json"]);
+    let tested: Value = serde_json::from_str(&tested.stdout).unwrap();
+    assert_eq!(tested["health"]["webServer"]["status"], "ok", "{tested:#}");
+    home.finish();
+}
+
+#[test]
+fn there_are_as_many_sessions_as_the_file_says() {
+    let home = home_bounded("sessions 2");
+    let (first, second) = (web(&home), web(&home));
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+    let begin = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    let third = home.mcp_http("/mcp");
+    let refused = third.post(&begin.to_string());
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.body.contains("2 sessions are open"), "{refused:?}");
+    echoes(&first, "a");
+    echoes(&second, "a");
+    first.close();
+    third.initialize();
+    echoes(&third, "a");
+    home.finish();
+}
+
+#[test]
+fn a_session_has_as_many_streams_as_the_file_says() {
+    let home = home_bounded("streams 1");
+    let (client, other) = (web(&home), web(&home));
+    assert_eq!(client.open_stream(), 200);
+    assert_eq!(client.open_stream(), 429);
+    let refused = client.post(PING);
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.body.contains("1 calls and streams of this session"), "{refused:?}");
+    assert_eq!(other.open_stream(), 200, "another session has its own");
+    client.break_connections();
+    home.wait_until("there is room again", || client.post(PING).status == 200);
+    echoes(&client, "a");
+    home.finish();
+}
+
+#[test]
+fn a_request_is_as_long_as_the_file_says() {
+    let home = home_bounded("body \"1KiB\"");
+    let client = web(&home);
+    let of_length = |length: usize| format!("{PING:length$}");
+    let fits = client.post(&of_length(1024));
+    assert_eq!(fits.status, 200, "{fits:?}");
+    let refused = client.post(&of_length(1025));
+    assert_eq!(refused.status, 413, "{refused:?}");
+    assert!(refused.body.contains("larger than 1024 bytes"), "{refused:?}");
+    assert_eq!(client.request("ping", Value::Null)["result"], json!({}));
+    home.finish();
+}

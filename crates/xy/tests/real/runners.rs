@@ -1,0 +1,64 @@
+//! Servers that `npx` and `uvx` run, as the files of MCP clients have them: plain processes, and
+//! nothing is left of what these wrap around them.
+
+use serde_json::json;
+use xy_testkit::{is_alive, marked_processes};
+
+use crate::stage::{Stage, installed};
+
+/// The servers of both, and a tool of each with its arguments and a piece of its answer.
+const RUN: [(&str, &str, &str, &str); 2] = [
+    ("npx", "echo", r#"{"message":"by npx"}"#, "by npx"),
+    ("uvx", "get_current_time", r#"{"timezone":"UTC"}"#, "UTC"),
+];
+
+/// What they run.
+const PROGRAMS: [&str; 2] = ["mcp-server-everything", "mcp-server-time"];
+
+#[test]
+fn servers_that_npx_and_uvx_run_are_processes_as_any_other() {
+    let stage = Stage::of(&[]);
+    let home = &stage.home;
+    let real = installed();
+    let (npm, uv) = (real.join("npm"), real.join("uv"));
+    let node = npm.join("node_modules/node/bin");
+    let path = format!("{}:{}", node.display(), std::env::var("PATH").unwrap());
+    let npx = format!(
+        "command \"npx\"\nargs \"--no-install\" \"mcp-server-everything\"\nworking-dir {npm:?}\n\
+         env {{ PATH {path:?}; }}\n"
+    );
+    // What it runs has been fetched already; nothing is from elsewhere here.
+    let uvx = format!(
+        "command {:?}\nargs \"--offline\" \"--python\" \"python3\" \"mcp-server-time\"\n\
+         env {{ UV_CACHE_DIR {uv:?}; }}\n",
+        real.join("servers/bin/uvx")
+    );
+    for (name, kdl) in [("npx", npx), ("uvx", uvx)] {
+        let kdl = format!("{kdl}ready {{ within \"60s\"; }}\n");
+        home.write_config(&format!("servers/{name}.kdl"), &kdl);
+    }
+    let checked = home.xy(&["check"]);
+    assert!(checked.code == 0 && !checked.stdout.contains("container"), "{checked:?}");
+    home.daemon();
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    for (name, tool, arguments, says) in RUN {
+        home.wait_for_state(name, "running");
+        let arguments = serde_json::from_str(arguments).unwrap();
+        let said = client.call(&format!("{name}__{tool}"), arguments);
+        assert!(said["result"].to_string().contains(says), "{name}: {said}");
+    }
+    for ((name, ..), program) in RUN.into_iter().zip(PROGRAMS) {
+        let inside = || {
+            let all = marked_processes(home.mark()).into_iter();
+            all.filter(|it| it.cmdline.contains(program)).map(|it| it.pid).collect::<Vec<_>>()
+        };
+        let all = inside();
+        assert!(!all.is_empty(), "{name} runs nothing");
+        home.call("stop", json!({ "name": name })).unwrap();
+        assert!(all.into_iter().all(|pid| !is_alive(pid)), "{name} has left something");
+        assert_eq!(inside(), [0; 0], "{name}");
+    }
+    client.close();
+    stage.home.finish();
+}
