@@ -295,6 +295,7 @@ fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
     let client = client(&home);
     echoes(&client, "one");
     let lost = client.start_call("one__never", json!({}));
+    echoes(&client, "one"); // So the call before has come to it, and is not merely sent later.
     own.end("docker", false);
     own.up("docker");
     home.wait_until("there is another", || {
