@@ -106,9 +106,11 @@ fn a_program_that_keeps_logins_and_hangs_is_ended_with_the_fetch(engine: &Engine
     home.write_config("servers/one.kdl", &kdl);
     home.daemon();
     home.wait_until("it is asked", || sign(&home).exists());
-    let now = status(&home, "one");
+    let now = home.wait_until("that is shown", || {
+        let now = status(&home, "one");
+        (now["progress"] == json!({ "what": "pulling 127.0.0.1:9/x:1" })).then_some(now)
+    });
     assert_eq!(now["state"], "starting");
-    assert_eq!(now["progress"], json!({ "what": "pulling 127.0.0.1:9/x:1" }), "{now:#}");
     ask(&home, "stop", json!({ "name": "one" }));
     let stopped = status(&home, "one");
     assert_eq!((&stopped["state"], &stopped["progress"]), (&json!("stopped"), &Value::Null));
