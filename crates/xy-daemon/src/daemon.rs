@@ -268,6 +268,11 @@ impl Daemon {
         Duration::from_millis(self.longest_grace.load(Ordering::Relaxed))
     }
 
+    /// Whether any server is a container.
+    pub(crate) fn has_containers(&self) -> bool {
+        self.fleet.roster().values().any(|member| member.settings.container().is_some())
+    }
+
     /// The server of this name, or an error that names the nearest.
     pub(crate) fn find(&self, name: &str) -> Result<Member, CallError> {
         let roster = self.fleet.roster();

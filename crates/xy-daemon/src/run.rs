@@ -46,6 +46,9 @@ use crate::takeover;
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
 
+/// What a container engine may take beside a grace: to answer, to kill and to remove.
+const ENGINE_SHUTDOWN: Duration = Duration::from_secs(30);
+
 /// How long shims may take to hear that another daemon will come.
 const LET_GO_WITHIN: Duration = Duration::from_secs(8);
 
@@ -370,9 +373,15 @@ fn raise_file_limit() -> Option<u64> {
     Some(current)
 }
 
-/// Ends all servers at the same time, within twice the longest grace.
+/// How long the end of all servers may take.
+fn shutdown_within(longest_grace: Duration, has_containers: bool) -> Duration {
+    let for_engines = if has_containers { ENGINE_SHUTDOWN } else { Duration::ZERO };
+    (longest_grace * 2).max(LEAST_SHUTDOWN) + for_engines
+}
+
+/// Ends all servers at the same time.
 async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallError> {
-    let limit = (daemon.longest_grace() * 2).max(LEAST_SHUTDOWN);
+    let limit = shutdown_within(daemon.longest_grace(), daemon.has_containers());
     tracing::info!(servers = daemon.fleet.roster().len(), ?limit, "ending all servers");
     let problem = tokio::select! {
         done = timeout(limit, daemon.fleet.shutdown()) => match done {
@@ -383,7 +392,7 @@ async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallE
     };
     Err(CallError::new(ErrorKind::TimedOut, "the daemon ended before all of its servers")
         .cause(problem)
-        .hint("each is being ended by its own shim"))
+        .hint("processes are being ended by their shims, and containers by the next daemon"))
 }
 
 /// What the outside tells by signals.
@@ -485,4 +494,17 @@ fn no_socket(error: &BindError) -> CallError {
     };
     let cause = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
     not_started().cause(cause).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_all_takes_twice_the_longest_grace_and_what_engines_need() {
+        let seconds = Duration::from_secs;
+        assert_eq!(shutdown_within(seconds(10), false), seconds(20));
+        assert_eq!(shutdown_within(seconds(1), false), seconds(5));
+        assert_eq!(shutdown_within(seconds(1), true), seconds(35));
+    }
 }

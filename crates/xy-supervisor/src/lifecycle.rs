@@ -542,6 +542,12 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
             Some(Effect::Kill),
         ),
+        // It was not slow: it could not be started at all, which took long to be known.
+        (Stopping { then: CountFailure, .. }, LaunchFailed(fault))
+            if fault.permanent && matches!(life.reason, Reason::NeverReady { .. }) =>
+        {
+            (life.enters(Failed, Reason::LaunchFailed(fault)), None)
+        }
         (Stopping { then, .. }, Exited(_) | LaunchFailed(_) | Unreachable(_) | Hopeless(_)) => {
             match then {
                 StayDown => (life.enters(Stopped, Reason::StopDone), None),

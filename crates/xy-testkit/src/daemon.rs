@@ -10,7 +10,7 @@ use crate::process;
 use crate::wait::poll;
 
 /// How long a daemon may take to end.
-pub(crate) const END_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// A daemon that was started. It lives on when this is dropped: its [`crate::Home`]
 /// ends it.

@@ -25,7 +25,7 @@ pub use self::modern::{Exchange, McpModern};
 pub use self::web::HttpAnswer;
 
 /// How long an answer, a notification or a question is waited for.
-const WAIT_WITHIN: Duration = Duration::from_secs(30);
+const WAIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// The newest revision with `initialize`.
 const VERSION: &str = "2025-11-25";

@@ -14,8 +14,8 @@ use crate::clock;
 /// A daemon that reads nothing for so long is broken.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
 
-/// A call is answered within this time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// A call is answered within this time, also if an engine has to start a container for it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a moment of listening brought.
 #[derive(Debug, Clone, PartialEq)]

@@ -183,7 +183,7 @@ impl Book {
         let life = &self.entries[self.launch_of(end)..end];
         let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
         let is_final =
-            matches!(fact, Fact::Ended(Ending::Hopeless | Ending::NeverLaunchable)) && was_fit;
+            *fact == Fact::Ended(Ending::Hopeless) && was_fit || self.was_never_launchable(end);
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
         let is_wanted = self.is_remote
             || match rules.restart.policy {
@@ -226,7 +226,7 @@ impl Book {
             return Must::HaveFailed;
         }
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
-        if *fact == Fact::Ended(Ending::NeverLaunchable) && was_fit {
+        if self.was_never_launchable(end) {
             return Must::HaveFailed;
         }
         if self.is_remote {
@@ -259,6 +259,14 @@ impl Book {
         };
         let after = |nanos| *at + Duration::from_nanos(u64::try_from(nanos).unwrap());
         Must::Wait { least: after(least), most: after(most) }
+    }
+
+    /// Whether a life ended as one that cannot be launched, however long that took to be known.
+    fn was_never_launchable(&self, end: usize) -> bool {
+        let life = &self.entries[self.launch_of(end)..end];
+        let is_other = |fact: Fact| fact.is_a_fault() && fact != Fact::NeverReady;
+        self.entries[end].fact == Fact::Ended(Ending::NeverLaunchable)
+            && !life.iter().any(|entry| is_other(entry.fact))
     }
 
     /// When one that lives somewhere else is tried again: after delays that grow with each

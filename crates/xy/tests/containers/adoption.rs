@@ -7,7 +7,7 @@ use xy_testkit::{Home, free_port};
 
 use crate::between::Between;
 use crate::stage::{Engine, client, echoes, reason};
-use crate::support::{ask, home, running, running_after, status};
+use crate::support::{ask, home, running, running_after, says, status};
 
 crate::with_each_engine!(
     a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it,
@@ -41,6 +41,7 @@ fn a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it(engine:
 
     daemon.kill9();
     home.daemon();
+    running(&home, "one"); // A slow engine has it taken over later.
     let now = status(&home, "one");
     assert_eq!((&now["state"], &now["pid"]), (&json!("running"), &before["pid"]), "{now:#}");
     assert_eq!(now["restart_count"], 1);
@@ -368,6 +369,7 @@ fn a_stop_of_a_container_that_was_begun_is_finished_by_the_next_daemon(engine: &
     home.server("one", &format!("{kdl}stop {{ grace \"4s\"; }}\n"));
     let daemon = home.daemon();
     running(&home, "one");
+    says(&home, "one", "ready"); // Before that it would end as anybody does.
     let container = engine.container(&home);
     ask(&home, "stop", json!({ "name": "one", "wait": false }));
     home.wait_for_state("one", "stopping");

@@ -9,7 +9,7 @@ use serde_json::json;
 use xy_testkit::Home;
 
 use crate::stage::{Engine, client, echoes};
-use crate::support::{ask, home, parent_of, pid_in, running, running_after, signal, status};
+use crate::support::{ask, home, parent_of, pid_in, running, running_after, says, signal, status};
 
 crate::with_each_engine!(
     a_container_by_a_cli_is_a_server_as_any_other,
@@ -84,6 +84,7 @@ fn stubborn(engine: &Engine, home: &Home) -> (xy_testkit::Daemon, u32, String) {
     home.wait_until("its container is there", || {
         engine.containers(home).first().is_some_and(|it| it["State"] == "running")
     });
+    says(home, "one", "ready"); // Before that it would end as anybody does.
     (daemon, cli, engine.container(home))
 }
 
@@ -141,12 +142,13 @@ fn a_cli_that_is_killed_with_its_daemon_leaves_no_container(engine: &Engine) {
     daemon.kill9();
     let daemon = home.daemon();
     assert_eq!((running(&home, "one"), engine.container(&home)), (cli, container.clone()));
-    // Both; with Docker also whoever minded the CLI.
-    let shim = (engine.kind == "docker").then(|| parent_of(cli));
-    for pid in [daemon.pid].into_iter().chain(shim).chain([cli]) {
+    // Both; with Docker by way of whoever minds the CLI, which goes with it.
+    let is_minded = engine.kind == "docker";
+    for pid in [daemon.pid, if is_minded { parent_of(cli) } else { cli }] {
         signal(pid, Signal::KILL);
     }
     daemon.wait();
+    home.wait_until("the CLI is gone, too", || !xy_testkit::is_alive(cli));
     home.daemon();
     home.wait_until("there is another container", || {
         let all = engine.containers(&home);

@@ -18,10 +18,10 @@ const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-re
      stop { grace \"1s\" }\n";
 
 /// Probes that come often and are not patient.
-const HASTY: &str = "health { interval \"50ms\"; timeout \"400ms\"; failures 3 }\n";
+const HASTY: &str = "health { interval \"50ms\"; timeout \"1500ms\"; failures 3 }\n";
 
 /// Many times what it takes such probes to find a server dead.
-const A_LONG_TIME: u64 = 5000;
+const A_LONG_TIME: u64 = 10_000;
 
 #[track_caller]
 fn has_health(home: &Home, name: &str, health: &str) -> Value {

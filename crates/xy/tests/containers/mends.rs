@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home};
 
 use crate::stage::{Engine, client, echoes, inside, reason};
-use crate::support::{ask, home, parent_of, running, signal, status};
+use crate::support::{ask, home, parent_of, running, says, signal, status};
 
 crate::with_each_engine!(
     an_image_that_its_registry_does_not_have_is_failed_at_once,
@@ -189,6 +189,7 @@ fn stubborn_by_cli_in(engine: &Engine, home: Home, env: &str) -> (Home, Daemon, 
     home.wait_until("its container is there", || {
         engine.containers(&home).first().is_some_and(|it| it["State"] == "running")
     });
+    says(&home, "one", "ready"); // Before that it would end as anybody does.
     (home, daemon, cli)
 }
 
@@ -196,10 +197,12 @@ fn what_a_cli_left_is_removed_when_it_is_started_again(engine: &Engine) {
     let host = format!("unix://{}", engine.socket.display());
     let (home, daemon, cli) = stubborn_by_cli(engine, &host);
     let left = engine.container(&home);
-    for pid in [daemon.pid, parent_of(cli), cli] {
+    // The CLI goes with whoever minds it.
+    for pid in [daemon.pid, parent_of(cli)] {
         signal(pid, Signal::KILL);
     }
     daemon.wait();
+    home.wait_until("the CLI is gone, too", || !xy_testkit::is_alive(cli));
     home.daemon();
     home.wait_until("there is another, and that alone", || {
         let all = engine.containers(&home);
@@ -323,13 +326,19 @@ fn docker_that_killed_one_for_want_of_memory_while_there_was_no_daemon_is_asked_
     home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
     let daemon = home.daemon();
     let first = running(&home, "one");
-    let client = client(&home);
+    let client = home.mcp_connect(&["--no-start"]); // The next daemon is started below.
+    client.initialize();
     client.tool_names();
     let server = *inside(first).last().unwrap();
     signal(server, Signal::STOP);
-    let _ = client.start_call("one__big", json!({ "bytes": 200_000_000 }));
+    // More than xy itself may ask meanwhile, and still written as one.
+    let padding = "x".repeat(3000);
+    let call = json!({ "bytes": 200_000_000, "padding": padding });
+    let _ = client.start_call("one__big", call);
     let stdin = std::fs::File::open(format!("/proc/{server}/fd/0")).unwrap();
-    home.wait_until("it has been asked", || rustix::io::ioctl_fionread(&stdin).unwrap() > 0);
+    home.wait_until("it has been asked", || {
+        rustix::io::ioctl_fionread(&stdin).unwrap() > padding.len() as u64
+    });
     drop(stdin);
     daemon.kill9();
     signal(server, Signal::CONT);

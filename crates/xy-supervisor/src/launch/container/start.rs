@@ -90,7 +90,12 @@ pub(super) async fn begin(
         hold = shared.owned.hold(&name) => hold,
         _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
     };
-    let engine = Engine::find(settings).await.map_err(|why| faults::no_engine(&why))?;
+    // One that does not answer may take half a minute to be given up.
+    let found = tokio::select! {
+        found = Engine::find(settings) => found,
+        _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
+    };
+    let engine = found.map_err(|why| faults::no_engine(&why))?;
     shared.engines.saw(&engine.socket);
     if let Some(missing) = missing_folder(settings).await {
         return Err(faults::no_folder(&order.settings, &missing).into());

@@ -417,6 +417,34 @@ async fn an_init_of_podman_that_cannot_run_the_command_is_told_and_not_tried_aga
 }
 
 #[tokio::test]
+async fn one_that_cannot_be_run_is_told_as_such_though_its_end_was_asked_for_meanwhile() {
+    let stage = Stage::new();
+    let (engine, mut streams) = Fake::begin(None, |it| it.is_podman = true);
+    let mut life = stage.launch(&engine, Pull::Never);
+    heard(&mut life, |it| matches!(it, News::Launched { .. })).await;
+    engine.ends(127, false);
+    drop(streams.recv().await);
+    engine.is_asked("/logs", 1).await; // It is known to have ended.
+    life.asks.send(Ask::Stop { grace: Duration::from_secs(1), for_good: false }).await.unwrap();
+    drop(stage.lines.0.lock().unwrap().pop_front());
+    let (why, is_permanent) = refusal(&mut life).await;
+    assert!(is_permanent && why.contains("127"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_heard_while_an_engine_does_not_answer() {
+    let stage = Stage::new();
+    let (engine, _streams) = Fake::begin(None, |_| ());
+    engine.is_silent(true);
+    let began_at = Instant::now();
+    let mut life = stage.launch(&engine, Pull::Never);
+    life.asks.send(Ask::Stop { grace: Duration::from_secs(1), for_good: false }).await.unwrap();
+    let told = heard(&mut life, |_| false).await;
+    assert!(matches!(told[..], [News::Exited(_)]), "{told:?}");
+    assert_eq!(began_at.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
 async fn an_image_for_another_platform_is_none_for_podman() {
     let stage = Stage::new();
     let away = Fetch::Comes(vec![error("dial tcp 127.0.0.1:9: connect: connection refused")]);

@@ -52,6 +52,15 @@ fn a_program_that_cannot_be_started_at_all_fails_at_once() {
 }
 
 #[test]
+fn a_program_that_cannot_be_started_fails_also_if_that_takes_long_to_be_known() {
+    let mut play = Play::starting(steady());
+    assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
+    play.sees(Event::LaunchFailed(permanent_fault()));
+    assert_eq!((&play.life.state, play.life.tally.restarts_total), (&State::Failed, 0));
+    assert_eq!(play.life.reason, Reason::LaunchFailed(permanent_fault()));
+}
+
+#[test]
 fn a_moment_without_memory_is_waited_out() {
     let mut play = Play::starting(steady());
     play.sees(Event::LaunchFailed(transient_fault()));

@@ -138,13 +138,13 @@ impl Driver {
 
     /// Asks its engine to end it, gently at first.
     pub(super) fn stop(&mut self, grace: Duration) {
+        if self.fate.is_some() {
+            return; // It has ended by itself, which is how it is told.
+        }
         self.is_ending = true;
         self.watched.is_ending.store(true, Ordering::Relaxed);
         // Docker would not close its stdin, but hang up: its last words would be lost.
         self.is_ending_shared.store(self.engine.closes_stdin, Ordering::Relaxed);
-        if self.fate.is_some() {
-            return;
-        }
         if let Some(speech) = &self.speech {
             speech.tell(Told::Close);
         }
