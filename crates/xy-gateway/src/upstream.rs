@@ -3,36 +3,33 @@
 //!
 //! A call is appended to one buffer and remembered under an id of ours; its answer goes
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
-//! What moves the bytes is behind `wire.rs`; `greet.rs` says hello.
+//! What is sent is in `asking.rs`, what is said in `hearing.rs`; what moves the bytes is behind
+//! `wire.rs`; `greet.rs` says hello.
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
-use xy_mcp::edit::{Edits, append_on_one_line};
-use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::quoted;
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::speak::Said;
 
-use crate::bridge::hold::{Came, Hold};
-use crate::bridge::rounds::{self, Round};
+use crate::bridge::hold::Hold;
 use crate::bridge::{Across, Bond};
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
-use crate::front::{StreamNo, To};
+use crate::front::StreamNo;
 use crate::modern::Manner;
-use crate::params::Params;
 use crate::server::{Past, Server};
 
+mod asking;
 mod caller;
 pub(crate) mod ears;
 mod ending;
@@ -40,6 +37,7 @@ pub(crate) mod fate;
 mod flight;
 pub(crate) mod greet;
 mod heard;
+mod hearing;
 mod ids;
 mod kept;
 mod outgoing;
@@ -61,18 +59,9 @@ pub(crate) use patience::Watch;
 pub use round_trip::RoundTrip;
 use wire::Wire;
 
-/// Calls that one server may have open; more than any client means to have.
-const MOST_CALLS: usize = 10_000;
-
 /// How long something a server says may belong to a call that was given up, or to one of
 /// another daemon's client.
 pub(crate) const ECHO: Duration = Duration::from_secs(60);
-
-/// What may wait for a server that does not read.
-const MOST_BYTES: usize = 64 * 1024 * 1024;
-
-/// Of a longer request a copy is kept only if it may be sent again once it is written.
-const LARGE: usize = 256 * 1024;
 
 /// Who hears what a server says of its own accord.
 pub(crate) trait Company {
@@ -402,53 +391,6 @@ impl Upstream {
         }
     }
 
-    /// Sends a request on, under an id of ours; answers that id.
-    pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
-        self.check_room()?;
-        self.is_called();
-        self.is_fresh.set(false);
-        let ours = self.new_id();
-        let number = ours.to_string();
-        let mut edits = Edits::of(request.text);
-        edits.replace(request.id, number.as_str());
-        if let Some(across) = caller.across() {
-            across.edit(&request, &number, &mut edits);
-        } else {
-            if let Some(token) = request.token {
-                edits.replace(token, number.as_str());
-            }
-            if let Some((part, new)) = request.hidden {
-                edits.replace(part, new);
-            }
-        }
-        if let Some((part, new)) = request.renamed {
-            edits.replace(part, new);
-        }
-        let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let kept = self.keep(request.text, &caller);
-        let (watch, past) = (request.watch, request.past);
-        if let Caller::Client { client, .. } = &caller {
-            self.wire.put_behind(ours, client.number(), past.has_waited());
-        }
-        let has_asked = past.rounds.count > 0;
-        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
-        self.calls.borrow_mut().insert(ours, call);
-        self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
-        Ok(ours)
-    }
-
-    /// Keeps what a client wrote, as it may have to be sent again, if there is room.
-    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
-        let Caller::Client { client, asked, follow, .. } = caller else { return None };
-        let may_be_repeated = || {
-            let known = self.known().and_then(|known| self.shown_as(asked, client, known));
-            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
-            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
-        };
-        let is_worth_it = text.len() <= LARGE || may_be_repeated();
-        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
-    }
-
     /// What a client is shown of this, under the name that it used.
     pub(crate) fn shown_as(
         &self,
@@ -467,63 +409,6 @@ impl Upstream {
             let is_meant = during.map_or(call.caller.number() == Some(client), |it| it == *ours);
             call.has_asked |= is_meant;
         }
-    }
-
-    /// Asks something of our own.
-    pub(crate) fn ask(
-        self: &Rc<Self>,
-        method: &str,
-        params: Option<&str>,
-    ) -> Result<Question, CallError> {
-        self.ask_as(method, params, Caller::Own)
-    }
-
-    fn ask_as(
-        self: &Rc<Self>,
-        method: &str,
-        params: Option<&str>,
-        caller: fn(oneshot::Sender<caller::Answered>) -> Caller,
-    ) -> Result<Question, CallError> {
-        self.check_room()?;
-        let ours = self.new_id();
-        let params = if self.is_modern() {
-            Some(Cow::Owned(own::params(params)))
-        } else {
-            params.map(Cow::Borrowed)
-        };
-        let text = match params {
-            Some(params) => {
-                format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#)
-            }
-            None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
-        };
-        let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
-        let place = self.wire.put(Some(ours), write);
-        let (answer, answered) = oneshot::channel();
-        let call = Call::of(caller(answer), place);
-        self.calls.borrow_mut().insert(ours, call);
-        self.wire.flush(false);
-        Ok(Question { upstream: self.clone(), ours, answered })
-    }
-
-    /// The same, for somebody else who has named the method.
-    pub(crate) fn ask_any(
-        self: &Rc<Self>,
-        method: &str,
-        params: Option<&str>,
-    ) -> Result<Question, CallError> {
-        let method = crate::names::quoted(method);
-        self.is_fresh.set(false);
-        self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)
-    }
-
-    /// Sends a message that wants no answer.
-    pub(crate) fn send(&self, message: &[u8]) {
-        if matches!(*self.stage.borrow(), Stage::Closed) || self.wire.waiting() > MOST_BYTES {
-            return;
-        }
-        self.wire.put(None, &mut |out| append_on_one_line(out, message));
-        self.wire.flush(false);
     }
 
     /// Whose this call is, as far as somebody waits for it.
@@ -581,180 +466,6 @@ impl Upstream {
         call.is_some_and(|it| matches!(&it.caller, Caller::Parked(it) if Rc::ptr_eq(it, hold)))
     }
 
-    /// Takes one message that the server has said; `during` is the call it was said about, if
-    /// that is known.
-    pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
-        let during = during.filter(|ours| !self.is_ear(*ours));
-        let message = envelope::parse(line);
-        self.heard.message(message.is_ok());
-        match message {
-            Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
-            Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
-                self.progressed(params, line);
-            }
-            Ok(Message::Notification { method, params }) => {
-                let method = &*method;
-                if self.is_for_ears(method, params) {
-                    return;
-                }
-                self.company.told(self, &Told { method, params, line, during });
-            }
-            Ok(Message::Request { id, method, .. }) if method == "ping" => {
-                self.send(&crate::say::result(id, "{}"));
-            }
-            Ok(Message::Request { id, method, params }) => {
-                let method = &*method;
-                self.company.asked(self, id, &Told { method, params, line, during });
-            }
-            Err(Malformed::NotAMessage { id: Some(id), reason }) => {
-                self.stray(line);
-                self.answered_badly(&id, &reason);
-            }
-            // An answer to nobody is for people to read.
-            Ok(Message::Answer { id: None, .. }) | Err(_) => self.stray(line),
-        }
-    }
-
-    fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
-        let ours: Option<u64> = id.parse().ok();
-        let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
-        match call.map(|call| call.caller) {
-            Some(Caller::Client {
-                client,
-                asked,
-                id: theirs,
-                stream,
-                token,
-                follow,
-                manner,
-                mut across,
-            }) => {
-                let whose = (&client, &*theirs, stream);
-                if self.wants_more(across.as_deref_mut(), manner.as_deref(), whose, outcome) {
-                    return self.call_is_over();
-                }
-                let mut edits = Edits::of(line);
-                edits.replace(id, &*theirs);
-                if let Some(across) = across {
-                    let info = self.introduction().and_then(|it| it.info.clone());
-                    across.edit_answer(outcome, info.as_deref(), &mut edits);
-                }
-                if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
-                    let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
-                    let (client, asked, follow) = (&client, &asked, &follow);
-                    let answer = Answer { client, asked, ours, token, follow, outcome };
-                    if let Some((part, new)) = self.company.answers(self, &answer) {
-                        edits.replace(part, new);
-                    }
-                }
-                let mut scratch = self.scratch.borrow_mut();
-                scratch.clear();
-                edits.append_to(&mut scratch);
-                client.answered(&theirs, stream, &scratch);
-                scratch.shrink_to(pipes::READ_BYTES);
-                drop(scratch);
-                self.call_is_over();
-            }
-            Some(Caller::Visitor(answer)) => {
-                self.is_called();
-                answer_own(answer, line);
-            }
-            // What we ask for ourselves, how it is for one, is no use of it.
-            Some(Caller::Own(answer) | Caller::Ears(answer)) => answer_own(answer, line),
-            Some(nobody @ Caller::Nobody { .. }) => {
-                if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
-                    self.answered_nobody(ours, &nobody, result);
-                }
-            }
-            Some(Caller::Parked(hold)) => {
-                hold.came(Came::Answer(line.into()));
-                self.call_is_over();
-            }
-            Some(Caller::Unheard) => {}
-            // A call of an earlier daemon, or one that is answered twice.
-            None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
-        }
-    }
-
-    /// Whether an answer wants to know something of a client of the other era first: then that
-    /// client is being asked, or told that it cannot be.
-    fn wants_more(
-        &self,
-        across: Option<&mut Across>,
-        manner: Option<&Manner>,
-        (client, id, stream): (&Rc<Client>, &str, StreamNo),
-        outcome: Outcome<'_>,
-    ) -> bool {
-        if let Some(wrong) = across.as_ref().and_then(|across| across.instead(outcome)) {
-            client.answered(id, stream, &wrong.line(id));
-            return true;
-        }
-        match (across, outcome) {
-            (Some(Across::ToModern { asked, .. }), Outcome::Result(result)) => {
-                let Some((asked, wanted)) = asked.take().zip(rounds::wanted(result)) else {
-                    return false;
-                };
-                match Round::begin(client, (id, stream), asked, &wanted) {
-                    Ok(round) if round.is_answered() => round.ask_again(client),
-                    Ok(round) => client.waits_for_answers(id, round, stream),
-                    Err(fault) => client.failed(id, stream, &fault),
-                }
-                true
-            }
-            (Some(Across::ToLegacy { bond: Some(bond), .. }), Outcome::Error(error)) => {
-                let request = (id, stream);
-                manner.is_some_and(|manner| {
-                    self.company.wants_elsewhere(client, request, manner, bond, error)
-                })
-            }
-            _ => false,
-        }
-    }
-
-    fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
-        let Some(part) = Params::read(params).token() else { return self.stray(line) };
-        let Ok(ours) = part.parse::<u64>() else { return };
-        let calls = self.calls.borrow();
-        let Some(call) = calls.get(&ours) else {
-            drop(calls);
-            return self.company.progressed(self, ours, part, line);
-        };
-        if let Some(watch) = &call.watch {
-            watch.touch();
-        }
-        if let Caller::Client { client, stream, token: Some(token), .. } = &call.caller {
-            let mut edits = Edits::of(line);
-            edits.replace(part, &**token);
-            client.tell(&edits.to_vec(), To::During(*stream));
-        }
-        // Progress of what has been answered or cancelled is of no use to anybody.
-    }
-
-    /// Has a line that is no message written to the server's log, with the next
-    /// [`Upstream::tell_strays`].
-    pub(crate) fn stray(&self, line: &[u8]) {
-        let mut strays = self.strays.borrow_mut();
-        if !line.is_empty() {
-            if !strays.is_empty() {
-                strays.push(b'\n');
-            }
-            strays.extend_from_slice(line);
-        }
-    }
-
-    /// Passes on what has strayed. Cancel-safe; a server that says more than can be logged
-    /// is not heard until that is done.
-    pub(crate) async fn tell_strays(&self) {
-        if self.strays.borrow().is_empty() {
-            return;
-        }
-        let Ok(room) = self.said.reserve().await else { return };
-        let strays = std::mem::take(&mut *self.strays.borrow_mut());
-        if !strays.is_empty() {
-            room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
-        }
-    }
-
     /// Whether it has been told what to log, by this daemon or an earlier one.
     pub(crate) fn is_tuned(&self) -> bool {
         self.is_tuned.get()
@@ -804,36 +515,6 @@ impl Upstream {
     pub(crate) async fn until_lists_change(&self) {
         self.stale.notified().await;
     }
-
-    fn check_room(&self) -> Result<(), CallError> {
-        let server = &self.key.server;
-        let full = |why: String| {
-            CallError::new(ErrorKind::QueueFull, format!("`{server}` cannot take more calls"))
-                .cause(why)
-        };
-        if matches!(*self.stage.borrow(), Stage::Closed) {
-            return Err(CallError::new(
-                ErrorKind::NotRunning,
-                format!("`{server}` is not running"),
-            ));
-        }
-        if self.calls.borrow().len() >= MOST_CALLS {
-            // What nobody waits for must not keep out those who do.
-            self.calls.borrow_mut().retain(|_, call| call.caller.is_there());
-        }
-        if self.calls.borrow().len() >= MOST_CALLS {
-            return Err(full(format!("{MOST_CALLS} are open")));
-        }
-        if self.wire.waiting() > MOST_BYTES {
-            return Err(full("it does not read what it is sent".to_owned()));
-        }
-        Ok(())
-    }
-}
-
-/// Somebody here asked, and may have left.
-fn answer_own(asked: oneshot::Sender<caller::Answered>, line: &[u8]) {
-    let _ = asked.send(Ok(String::from_utf8_lossy(line).into())); // All of it was read as JSON.
 }
 
 /// The result in a whole answer, or the error in it as words.

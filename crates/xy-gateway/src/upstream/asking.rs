@@ -1,0 +1,152 @@
+//! What is sent to a server: requests of clients under ids of ours, questions of our own, and
+//! messages that want no answer. Whether there is room for more is decided here.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use xy_mcp::edit::{Edits, append_on_one_line};
+use xy_protocol::error::{CallError, ErrorKind};
+
+use super::kept::Kept;
+use super::{Call, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+
+/// Calls that one server may have open; more than any client means to have.
+const MOST_CALLS: usize = 10_000;
+
+/// What may wait for a server that does not read.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Of a longer request a copy is kept only if it may be sent again once it is written.
+const LARGE: usize = 256 * 1024;
+
+impl Upstream {
+    /// Sends a request on, under an id of ours; answers that id.
+    pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
+        self.check_room()?;
+        self.is_called();
+        self.is_fresh.set(false);
+        let ours = self.new_id();
+        let number = ours.to_string();
+        let mut edits = Edits::of(request.text);
+        edits.replace(request.id, number.as_str());
+        if let Some(across) = caller.across() {
+            across.edit(&request, &number, &mut edits);
+        } else {
+            if let Some(token) = request.token {
+                edits.replace(token, number.as_str());
+            }
+            if let Some((part, new)) = request.hidden {
+                edits.replace(part, new);
+            }
+        }
+        if let Some((part, new)) = request.renamed {
+            edits.replace(part, new);
+        }
+        let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
+        let kept = self.keep(request.text, &caller);
+        let (watch, past) = (request.watch, request.past);
+        if let Caller::Client { client, .. } = &caller {
+            self.wire.put_behind(ours, client.number(), past.has_waited());
+        }
+        let has_asked = past.rounds.count > 0;
+        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
+        self.calls.borrow_mut().insert(ours, call);
+        self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
+        Ok(ours)
+    }
+
+    /// Keeps what a client wrote, as it may have to be sent again, if there is room.
+    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+        let Caller::Client { client, asked, follow, .. } = caller else { return None };
+        let may_be_repeated = || {
+            let known = self.known().and_then(|known| self.shown_as(asked, client, known));
+            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
+            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
+        };
+        let is_worth_it = text.len() <= LARGE || may_be_repeated();
+        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// Asks something of our own.
+    pub(crate) fn ask(
+        self: &Rc<Self>,
+        method: &str,
+        params: Option<&str>,
+    ) -> Result<Question, CallError> {
+        self.ask_as(method, params, Caller::Own)
+    }
+
+    pub(super) fn ask_as(
+        self: &Rc<Self>,
+        method: &str,
+        params: Option<&str>,
+        caller: fn(oneshot::Sender<caller::Answered>) -> Caller,
+    ) -> Result<Question, CallError> {
+        self.check_room()?;
+        let ours = self.new_id();
+        let params = if self.is_modern() {
+            Some(Cow::Owned(own::params(params)))
+        } else {
+            params.map(Cow::Borrowed)
+        };
+        let text = match params {
+            Some(params) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}","params":{params}}}"#)
+            }
+            None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
+        };
+        let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
+        let place = self.wire.put(Some(ours), write);
+        let (answer, answered) = oneshot::channel();
+        let call = Call::of(caller(answer), place);
+        self.calls.borrow_mut().insert(ours, call);
+        self.wire.flush(false);
+        Ok(Question { upstream: self.clone(), ours, answered })
+    }
+
+    /// The same, for somebody else who has named the method.
+    pub(crate) fn ask_any(
+        self: &Rc<Self>,
+        method: &str,
+        params: Option<&str>,
+    ) -> Result<Question, CallError> {
+        let method = crate::names::quoted(method);
+        self.is_fresh.set(false);
+        self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)
+    }
+
+    /// Sends a message that wants no answer.
+    pub(crate) fn send(&self, message: &[u8]) {
+        if matches!(*self.stage.borrow(), Stage::Closed) || self.wire.waiting() > MOST_BYTES {
+            return;
+        }
+        self.wire.put(None, &mut |out| append_on_one_line(out, message));
+        self.wire.flush(false);
+    }
+
+    fn check_room(&self) -> Result<(), CallError> {
+        let server = &self.key.server;
+        let full = |why: String| {
+            CallError::new(ErrorKind::QueueFull, format!("`{server}` cannot take more calls"))
+                .cause(why)
+        };
+        if matches!(*self.stage.borrow(), Stage::Closed) {
+            return Err(CallError::new(
+                ErrorKind::NotRunning,
+                format!("`{server}` is not running"),
+            ));
+        }
+        if self.calls.borrow().len() >= MOST_CALLS {
+            // What nobody waits for must not keep out those who do.
+            self.calls.borrow_mut().retain(|_, call| call.caller.is_there());
+        }
+        if self.calls.borrow().len() >= MOST_CALLS {
+            return Err(full(format!("{MOST_CALLS} are open")));
+        }
+        if self.wire.waiting() > MOST_BYTES {
+            return Err(full("it does not read what it is sent".to_owned()));
+        }
+        Ok(())
+    }
+}

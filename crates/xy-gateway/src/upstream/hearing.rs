@@ -1,0 +1,199 @@
+//! What a server says, and what each of it means: an answer goes to whoever asked, the rest to
+//! whoever it is about, and what is no message to its log.
+
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+use xy_supervisor::speak::Said;
+
+use super::{Answer, Caller, Follow, Told, Upstream, caller, pipes};
+use crate::bridge::Across;
+use crate::bridge::hold::Came;
+use crate::bridge::rounds::{self, Round};
+use crate::client::Client;
+use crate::front::{StreamNo, To};
+use crate::modern::Manner;
+use crate::params::Params;
+
+impl Upstream {
+    /// Takes one message that the server has said; `during` is the call it was said about, if
+    /// that is known.
+    pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
+        let during = during.filter(|ours| !self.is_ear(*ours));
+        let message = envelope::parse(line);
+        self.heard.message(message.is_ok());
+        match message {
+            Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
+            Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
+                self.progressed(params, line);
+            }
+            Ok(Message::Notification { method, params }) => {
+                let method = &*method;
+                if self.is_for_ears(method, params) {
+                    return;
+                }
+                self.company.told(self, &Told { method, params, line, during });
+            }
+            Ok(Message::Request { id, method, .. }) if method == "ping" => {
+                self.send(&crate::say::result(id, "{}"));
+            }
+            Ok(Message::Request { id, method, params }) => {
+                let method = &*method;
+                self.company.asked(self, id, &Told { method, params, line, during });
+            }
+            Err(Malformed::NotAMessage { id: Some(id), reason }) => {
+                self.stray(line);
+                self.answered_badly(&id, &reason);
+            }
+            // An answer to nobody is for people to read.
+            Ok(Message::Answer { id: None, .. }) | Err(_) => self.stray(line),
+        }
+    }
+
+    fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
+        let ours: Option<u64> = id.parse().ok();
+        let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+        match call.map(|call| call.caller) {
+            Some(Caller::Client {
+                client,
+                asked,
+                id: theirs,
+                stream,
+                token,
+                follow,
+                manner,
+                mut across,
+            }) => {
+                let whose = (&client, &*theirs, stream);
+                if self.wants_more(across.as_deref_mut(), manner.as_deref(), whose, outcome) {
+                    return self.call_is_over();
+                }
+                let mut edits = Edits::of(line);
+                edits.replace(id, &*theirs);
+                if let Some(across) = across {
+                    let info = self.introduction().and_then(|it| it.info.clone());
+                    across.edit_answer(outcome, info.as_deref(), &mut edits);
+                }
+                if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
+                    let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
+                    let (client, asked, follow) = (&client, &asked, &follow);
+                    let answer = Answer { client, asked, ours, token, follow, outcome };
+                    if let Some((part, new)) = self.company.answers(self, &answer) {
+                        edits.replace(part, new);
+                    }
+                }
+                let mut scratch = self.scratch.borrow_mut();
+                scratch.clear();
+                edits.append_to(&mut scratch);
+                client.answered(&theirs, stream, &scratch);
+                scratch.shrink_to(pipes::READ_BYTES);
+                drop(scratch);
+                self.call_is_over();
+            }
+            Some(Caller::Visitor(answer)) => {
+                self.is_called();
+                answer_own(answer, line);
+            }
+            // What we ask for ourselves, how it is for one, is no use of it.
+            Some(Caller::Own(answer) | Caller::Ears(answer)) => answer_own(answer, line),
+            Some(nobody @ Caller::Nobody { .. }) => {
+                if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
+                    self.answered_nobody(ours, &nobody, result);
+                }
+            }
+            Some(Caller::Parked(hold)) => {
+                hold.came(Came::Answer(line.into()));
+                self.call_is_over();
+            }
+            Some(Caller::Unheard) => {}
+            // A call of an earlier daemon, or one that is answered twice.
+            None => tracing::debug!(server = %self.key, id, "answered what nobody asked"),
+        }
+    }
+
+    /// Whether an answer wants to know something of a client of the other era first: then that
+    /// client is being asked, or told that it cannot be.
+    fn wants_more(
+        &self,
+        across: Option<&mut Across>,
+        manner: Option<&Manner>,
+        (client, id, stream): (&Rc<Client>, &str, StreamNo),
+        outcome: Outcome<'_>,
+    ) -> bool {
+        if let Some(wrong) = across.as_ref().and_then(|across| across.instead(outcome)) {
+            client.answered(id, stream, &wrong.line(id));
+            return true;
+        }
+        match (across, outcome) {
+            (Some(Across::ToModern { asked, .. }), Outcome::Result(result)) => {
+                let Some((asked, wanted)) = asked.take().zip(rounds::wanted(result)) else {
+                    return false;
+                };
+                match Round::begin(client, (id, stream), asked, &wanted) {
+                    Ok(round) if round.is_answered() => round.ask_again(client),
+                    Ok(round) => client.waits_for_answers(id, round, stream),
+                    Err(fault) => client.failed(id, stream, &fault),
+                }
+                true
+            }
+            (Some(Across::ToLegacy { bond: Some(bond), .. }), Outcome::Error(error)) => {
+                let request = (id, stream);
+                manner.is_some_and(|manner| {
+                    self.company.wants_elsewhere(client, request, manner, bond, error)
+                })
+            }
+            _ => false,
+        }
+    }
+
+    fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
+        let Some(part) = Params::read(params).token() else { return self.stray(line) };
+        let Ok(ours) = part.parse::<u64>() else { return };
+        let calls = self.calls.borrow();
+        let Some(call) = calls.get(&ours) else {
+            drop(calls);
+            return self.company.progressed(self, ours, part, line);
+        };
+        if let Some(watch) = &call.watch {
+            watch.touch();
+        }
+        if let Caller::Client { client, stream, token: Some(token), .. } = &call.caller {
+            let mut edits = Edits::of(line);
+            edits.replace(part, &**token);
+            client.tell(&edits.to_vec(), To::During(*stream));
+        }
+        // Progress of what has been answered or cancelled is of no use to anybody.
+    }
+
+    /// Has a line that is no message written to the server's log, with the next
+    /// [`Upstream::tell_strays`].
+    pub(crate) fn stray(&self, line: &[u8]) {
+        let mut strays = self.strays.borrow_mut();
+        if !line.is_empty() {
+            if !strays.is_empty() {
+                strays.push(b'\n');
+            }
+            strays.extend_from_slice(line);
+        }
+    }
+
+    /// Passes on what has strayed. Cancel-safe; a server that says more than can be logged
+    /// is not heard until that is done.
+    pub(crate) async fn tell_strays(&self) {
+        if self.strays.borrow().is_empty() {
+            return;
+        }
+        let Ok(room) = self.said.reserve().await else { return };
+        let strays = std::mem::take(&mut *self.strays.borrow_mut());
+        if !strays.is_empty() {
+            room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
+        }
+    }
+}
+
+/// Somebody here asked, and may have left.
+fn answer_own(asked: oneshot::Sender<caller::Answered>, line: &[u8]) {
+    let _ = asked.send(Ok(String::from_utf8_lossy(line).into())); // All of it was read as JSON.
+}
