@@ -225,7 +225,7 @@ impl Drop for Left {
 #[test]
 fn of_200_clients_with_20_servers_each_gets_its_own_answers_and_leaves_nothing() {
     let home = home();
-    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; idle \"5s\"; }\n");
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; idle \"20s\"; }\n");
     for number in 0..SERVERS {
         home.mcp_server(&server(number), &[]);
     }

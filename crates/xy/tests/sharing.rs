@@ -208,7 +208,7 @@ fn operators_start_and_stop_a_lazy_server_as_any_other() {
 #[test]
 fn open_calls_and_subscriptions_keep_it_awake() {
     let home = home();
-    serve(&home, "lazy", &[], &format!("{LAZY}idle-stop \"300ms\"\n"));
+    serve(&home, "lazy", &[], &format!("{LAZY}idle-stop \"2s\"\n"));
     home.daemon();
     is_kept_awake_by_use(&home);
     home.finish();
@@ -218,7 +218,7 @@ fn open_calls_and_subscriptions_keep_it_awake() {
 fn one_behind_a_port_starts_when_it_is_used_and_sleeps_like_any_other() {
     let home = home();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let more = format!("{LAZY}idle-stop \"300ms\"\ntransport \"http\"\nport {port}\n");
+    let more = format!("{LAZY}idle-stop \"2s\"\ntransport \"http\"\nport {port}\n");
     serve(&home, "lazy", &["--http", &port.to_string()], &more);
     home.daemon();
     home.wait_for_state("lazy", "asleep");
@@ -265,19 +265,19 @@ fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_w
     home.finish();
 }
 
-/// A server that sleeps after 300 ms stays while it is used, and then goes.
+/// A server that sleeps after 2 s stays while it is used, and then goes.
 #[track_caller]
 fn is_kept_awake_by_use(home: &Home) {
     let one = client(home);
     let pid = who(&one, "lazy");
-    let call = one.start_call("lazy__slow_echo", json!({ "message": "x", "ms": 1500 }));
+    let call = one.start_call("lazy__slow_echo", json!({ "message": "x", "ms": 4000 }));
     one.wait_answer(call);
     assert_eq!(who(&one, "lazy"), pid, "a call kept it");
     let resources = one.list("resources/list", "resources");
     let uri = resources.iter().find_map(|it| it["uri"].as_str()).unwrap().to_owned();
     let answer = one.request("resources/subscribe", json!({ "uri": uri }));
     assert!(answer.get("result").is_some(), "{answer}");
-    linger(Duration::from_millis(1500));
+    linger(Duration::from_secs(4));
     assert!(is_alive(pid), "a subscription kept it");
     assert_eq!(status(home, "lazy")["state"], "running");
     one.request("resources/unsubscribe", json!({ "uri": uri }));
@@ -343,13 +343,15 @@ fn a_killed_daemon_leaves_who_is_awake_and_who_sleeps_as_they_were() {
 #[test]
 fn a_lazy_server_that_is_killed_in_a_call_comes_back_for_who_waits_and_else_sleeps() {
     let home = home();
-    serve(&home, "lazy", &[], LAZY);
+    let diary = home.root().join("harness/lazy.diary");
+    serve(&home, "lazy", &["--diary", diary.to_str().unwrap()], LAZY);
     home.daemon();
     let one = client(&home);
     let pid = who(&one, "lazy");
     let call = one.start_call("lazy__never", json!({}));
-    home.wait_until("it has the call", || status(&home, "lazy")["state"] == "running");
-    linger(A_WHILE);
+    home.wait_until("it has the call", || {
+        fs::read_to_string(&diary).is_ok_and(|it| it.contains("\"never\""))
+    });
     signal(pid, Signal::KILL);
     let answer = one.wait_answer(call);
     assert_eq!(answer["error"]["code"], -32010, "nobody knows whether it was done: {answer}");
@@ -565,14 +567,20 @@ fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
 #[test]
 fn lazy_servers_with_one_key_start_once_by_whichever_name() {
     let home = home();
-    for name in ["a", "b"] {
-        serve(&home, name, &[], &format!("{LAZY}idle-stop \"500ms\"\nshare-key \"k\"\n"));
-    }
+    let sleeps_after = |idle: &str| {
+        for name in ["a", "b"] {
+            let more = format!("{LAZY}idle-stop \"{idle}\"\nshare-key \"k\"\n");
+            serve(&home, name, &[], &more);
+        }
+    };
+    sleeps_after("1m");
     home.daemon();
     let clients =
         crowd(&home, 10, |number, client| who(client, if number % 2 == 0 { "a" } else { "b" }));
     let pids: BTreeSet<u32> = clients.iter().map(|it| it.1).collect();
     assert_eq!(pids.len(), 1, "{pids:?}");
+    sleeps_after("500ms");
+    ask(&home, "reload", json!({}));
     for name in ["b", "a"] {
         home.wait_for_state(name, "asleep");
         who(&clients[0].0, name);

@@ -203,7 +203,7 @@ fn how_a_server_ended_is_not_forgotten_with_a_daemon_that_is_killed_while_it_sta
 const STUBBORN: &str = "trap 'echo no >&2' TERM; echo ready >&2; while :; do sleep 0.02; done";
 
 fn stubborn() -> String {
-    format!("{}stop {{ grace \"1s\" }}\n", shell(STUBBORN))
+    format!("{}stop {{ grace \"4s\" }}\n", shell(STUBBORN))
 }
 
 #[test]

@@ -25,6 +25,13 @@ fn home_with(flags: &[&str]) -> Home {
     home
 }
 
+/// One that writes down what it hears, and is not asked whether it is well.
+fn serve_unprobed(home: &Home, flags: &[&str]) {
+    let file = diary_file(home, "s");
+    let flags = [flags, &["--diary", file.to_str().unwrap()]].concat();
+    serve_with(home, "s", &flags, "health { probe \"off\" }\n");
+}
+
 /// An answer of more than 32 MiB takes its time on a busy machine.
 const UNHURRIED: &str = "ready { within \"60s\" }\n";
 
@@ -64,7 +71,10 @@ fn request(home: &Home, method: &str, params: &Value) -> Value {
 #[test]
 fn a_legacy_server_is_asked_once_and_known_from_then_on() {
     for code in ["-32601", "-32602"] {
-        let home = home_with(&["--discover", code]);
+        let home = home();
+        serve_unprobed(&home, &["--discover", code]);
+        home.daemon();
+        ready(&home, &["s"]);
         assert_eq!(spoken(&home), LEGACY);
         remembered(&home, LEGACY);
         let first = methods(&home, 0);
@@ -400,7 +410,7 @@ fn what_was_remembered_is_found_wrong_after_an_upgrade_and_corrected() {
 #[test]
 fn an_adopted_modern_server_is_not_asked_again() {
     let home = home();
-    serve_noting(&home, "s", &["--era", "modern"]);
+    serve_unprobed(&home, &["--era", "modern"]);
     let daemon = home.daemon();
     ready(&home, &["s"]);
     remembered(&home, MODERN);

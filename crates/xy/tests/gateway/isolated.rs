@@ -269,6 +269,8 @@ fn what_one_clients_instance_adds_is_nobody_elses_nor_of_the_next_daemon() {
     knows_no_secret(&with);
     assert_eq!(instances().as_array().map(Vec::len), Some(2));
 
+    let kept = home.root().join("state/xy/manifests/own.json");
+    home.wait_until("it is remembered", || kept.exists());
     daemon.kill9();
     home.daemon();
     let later = finder();

@@ -102,7 +102,7 @@ fn a_killed_server_loses_nothing_that_may_be_repeated_and_nothing_is_done_twice(
         let tool = ["read_only", "mutating"][number % 2];
         for (who, client) in clients.iter().enumerate() {
             let message = format!("{tool} {who} {number}");
-            let arguments = json!({ "message": message, "ms": 1000 });
+            let arguments = json!({ "message": message, "ms": 5000 });
             calls.push((*client, client.start_call(&format!("a__{tool}"), arguments), message));
         }
     }
@@ -333,7 +333,7 @@ fn no_call_waits_for_longer_than_its_file_says_and_the_status_shows_who_waits() 
     let home = home();
     home.write_config(
         "xy.kdl",
-        "park { queue \"2s\"; calls 2 }\ngateway { listen \"127.0.0.1:0\" }\n",
+        "park { queue \"6s\"; calls 2 }\ngateway { listen \"127.0.0.1:0\" }\n",
     );
     home.write_config("servers/mute.kdl", &home.kdl_mcp(&["--never-init"]));
     home.daemon();
@@ -347,7 +347,7 @@ fn no_call_waits_for_longer_than_its_file_says_and_the_status_shows_who_waits() 
     for id in calls {
         let late = client.wait_answer(id);
         assert_eq!(code(&late), -32008, "{late}");
-        assert!(words(&late).contains("2s"), "{late}");
+        assert!(words(&late).contains("6s"), "{late}");
     }
     home.wait_until("nobody waits", || status(&home, "mute")["parked"] == 0);
     home.finish();

@@ -537,15 +537,10 @@ fn whoever_has_moved_within_its_own_house_is_found() {
 fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
     let remote = Remote::start();
     let home = home();
-    let limits = "calls { idle \"300ms\"; within \"1h\" }\n";
+    let limits = "calls { idle \"2s\"; within \"1h\" }\n";
     home.write_config("servers/far.kdl", &format!("{}{limits}", remote.kdl()));
     let diary = diary_file(&home, "near");
-    serve_with(
-        &home,
-        "near",
-        &["--diary", diary.to_str().unwrap()],
-        "calls { within \"300ms\" }\n",
-    );
+    serve_with(&home, "near", &["--diary", diary.to_str().unwrap()], "calls { within \"2s\" }\n");
     home.daemon();
     ready(&home, &[REMOTE, "near"]);
     let client = local(&home);
@@ -553,7 +548,7 @@ fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
     for (tool, rule) in [("far__wait", "idle"), ("near__never", "within")] {
         let late = client.call(tool, say("1"));
         assert_eq!(code(&late), -32007, "{late}");
-        assert!(words(&late).contains(rule) && words(&late).contains("300ms"), "{late}");
+        assert!(words(&late).contains(rule) && words(&late).contains("2s"), "{late}");
     }
     home.wait_until("both were told", || {
         heard_of(&home, "near", "notifications/cancelled").len() == 1

@@ -90,7 +90,7 @@ fn a_call_that_says_nothing_can_be_taken_up_too() {
 fn an_answer_that_nobody_was_there_for_waits_to_be_fetched() {
     let home = home_of_two();
     let client = web(&home);
-    let id = begin_steps(&client, 5, 50);
+    let id = begin_steps(&client, 5, 400);
     client.break_connections();
     home.wait_until("it is answered", || {
         (number(&home, "xy_http_stored_events") >= 5).then_some(())

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 use serde_json::json;
-use xy_testkit::{Daemon, Home};
+use xy_testkit::{Daemon, Home, is_alive};
 
 use crate::census::{Resident, is_there_once, leaders, listed, residents};
 use crate::chance::Chance;
@@ -70,7 +70,9 @@ fn kdl(home: &Home, number: usize) -> String {
 fn kill_shims(chance: &mut Chance, home: &Home, names: &[String]) {
     let leaders = leaders(home);
     for name in some(chance, names) {
-        kill(leaders[&name][0].parent);
+        let shim = leaders[&name][0].parent;
+        kill(shim);
+        home.wait_until("it is dead", || !is_alive(shim));
     }
 }
 

@@ -491,20 +491,20 @@ fn status_tells_the_same_of_the_process_under_either_name_and_who_waits_under_wh
 
 #[test]
 fn a_shared_process_sleeps_when_neither_name_is_used() {
-    let home = home_of_names(&["--tasks"], "start \"lazy\"\nidle-stop \"300ms\"\n");
+    let home = home_of_names(&["--tasks"], "start \"lazy\"\nidle-stop \"1500ms\"\n");
     home.daemon();
     let clients = DOORS.map(|door| (door, door.client(&home)));
     for (door, client) in &clients {
         let uri = door.uri("test://counter");
         client.request("resources/subscribe", json!({ "uri": uri }));
         let pid = who(client, door.name);
-        linger(3 * A_WHILE);
+        linger(5 * A_WHILE);
         assert_eq!(servers_alive(&home), [pid], "what {door:?} watches keeps it");
         client.request("resources/unsubscribe", json!({ "uri": uri }));
         let begun = json!({ "name": door.tool("job"), "arguments": {}, "task": { "ttl": 60_000 } });
         let call =
-            client.start_call(&door.tool("slow_echo"), json!({ "message": "x", "ms": 1200 }));
-        linger(2 * A_WHILE);
+            client.start_call(&door.tool("slow_echo"), json!({ "message": "x", "ms": 4000 }));
+        linger(5 * A_WHILE);
         assert_eq!(servers_alive(&home), [pid], "a call of {door:?} keeps it");
         client.wait_answer(call);
         home.wait_for_state("a", "asleep");
@@ -513,7 +513,7 @@ fn a_shared_process_sleeps_when_neither_name_is_used() {
         let client = door.client(&home);
         let answer = client.request("tools/call", begun);
         assert!(answer["result"]["task"].is_object(), "{answer}");
-        linger(3 * A_WHILE);
+        linger(5 * A_WHILE);
         assert_eq!(servers_alive(&home).len(), 1, "a task of {door:?} keeps it");
         drop(client); // Nobody can ask about it any more.
         ask(&home, "restart", json!({ "name": door.name }));
