@@ -1,13 +1,18 @@
 //! `xy connect --direct`: one server without a daemon, and nothing of it left afterwards.
 
+#[cfg(target_os = "linux")]
 use rustix::process::{Pid, Signal, kill_process};
-use xy_testkit::{Home, Proc, marked_processes};
+use xy_testkit::Home;
+#[cfg(target_os = "linux")]
+use xy_testkit::{Proc, marked_processes};
 
 use crate::stage::{Client, INITIALIZE, home};
 
 /// A server that outlives the one who asks it to end, but not by much.
+#[cfg(target_os = "linux")]
 const GRACE: &str = "stop { grace \"200ms\" }\n";
 
+#[cfg(target_os = "linux")]
 fn with_tree(args: &[&str]) -> Home {
     let home = home();
     let args = [args, &["--tag", home.mark()]].concat();
@@ -15,11 +20,13 @@ fn with_tree(args: &[&str]) -> Home {
     home
 }
 
+#[cfg(target_os = "linux")]
 fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
 /// What is of the server; the command itself is two processes, each of which may be killed.
+#[cfg(target_os = "linux")]
 fn others(home: &Home) -> Vec<Proc> {
     let mut all = marked_processes(home.mark());
     all.retain(|process| !process.cmdline.contains("connect"));
@@ -27,6 +34,7 @@ fn others(home: &Home) -> Vec<Proc> {
 }
 
 /// The process that looks after the server, below the one that the client has started.
+#[cfg(target_os = "linux")]
 fn owner(home: &Home) -> u32 {
     let all = marked_processes(home.mark());
     all.iter().find(|process| process.cmdline.contains("--above")).unwrap().pid

@@ -188,6 +188,7 @@ impl Client {
 
     /// Waits until a line of stderr has `text` in it.
     #[track_caller]
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its tests are of Linux"))]
     pub(crate) fn tells(&self, text: &str) {
         loop {
             let line = self.told.recv_timeout(SOON);

@@ -1,6 +1,7 @@
 //! Calls whose server is killed: what it never saw and what does no harm is done after all, and
 //! of the rest its client is told that nobody knows.
 
+#[cfg(target_os = "linux")]
 use std::fs;
 use std::path::PathBuf;
 
