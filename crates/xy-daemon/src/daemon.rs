@@ -1,7 +1,7 @@
 //! What every handler can reach.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::journal::Journal;
 use xy_supervisor::launch::container::ContainerLauncher;
+use xy_supervisor::launch::container::is_run_by_cli;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
@@ -44,6 +45,8 @@ pub(crate) struct Daemon {
     reading: Arc<Semaphore>,
     /// In milliseconds.
     longest_grace: AtomicU64,
+    /// Whether there ever was one that an engine has to end.
+    has_containers: AtomicBool,
     /// The gateway's, once there is one.
     desk: OnceLock<Desk>,
     /// Why nobody can come in over HTTP, beside what the gateway itself knows.
@@ -109,6 +112,7 @@ impl Daemon {
             next_subscription: AtomicU64::new(1),
             reading: Arc::new(Semaphore::new(1)),
             longest_grace: AtomicU64::new(0),
+            has_containers: AtomicBool::new(false),
             desk: OnceLock::new(),
             no_token: OnceLock::new(),
             adding: Mutex::default(),
@@ -246,9 +250,11 @@ impl Daemon {
     }
 
     fn note_graces<'s>(&self, servers: impl IntoIterator<Item = &'s Arc<ServerSettings>>) {
-        let graces = servers.into_iter().map(|one| one.rules.stop.grace);
-        let longest = graces.max().unwrap_or_default();
-        self.longest_grace.fetch_max(millis(longest), Ordering::Relaxed);
+        for one in servers {
+            self.longest_grace.fetch_max(millis(one.rules.stop.grace), Ordering::Relaxed);
+            let by_cli = one.process().is_some_and(is_run_by_cli);
+            self.has_containers.fetch_or(one.container().is_some() || by_cli, Ordering::Relaxed);
+        }
     }
 
     /// Whether the servers are in other hands: who waited for one has to ask there.
@@ -268,9 +274,10 @@ impl Daemon {
         Duration::from_millis(self.longest_grace.load(Ordering::Relaxed))
     }
 
-    /// Whether any server is a container.
+    /// Whether any server ever was a container, also by a CLI: one that was removed may still be
+    /// ending.
     pub(crate) fn has_containers(&self) -> bool {
-        self.fleet.roster().values().any(|member| member.settings.container().is_some())
+        self.has_containers.load(Ordering::Relaxed)
     }
 
     /// The server of this name, or an error that names the nearest.

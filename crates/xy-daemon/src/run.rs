@@ -46,7 +46,7 @@ use crate::takeover;
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What a container engine may take beside a grace: to answer, to kill and to remove.
+/// So much longer a daemon waits at its end for container engines, which have to kill and remove.
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(30);
 
 /// How long shims may take to hear that another daemon will come.
@@ -390,9 +390,14 @@ async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallE
         },
         () = signals.end() => "told twice to end".to_owned(),
     };
+    let hint = if daemon.has_containers() {
+        "processes are being ended by their shims, and containers by the next daemon"
+    } else {
+        "each is being ended by its own shim"
+    };
     Err(CallError::new(ErrorKind::TimedOut, "the daemon ended before all of its servers")
         .cause(problem)
-        .hint("processes are being ended by their shims, and containers by the next daemon"))
+        .hint(hint))
 }
 
 /// What the outside tells by signals.

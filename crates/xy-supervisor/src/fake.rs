@@ -107,6 +107,12 @@ pub(crate) fn permanent_fault() -> LaunchFault {
 }
 
 /// A machine that has no room just now.
+/// What would run it is away.
+pub(crate) fn absence() -> LaunchFault {
+    let hint = Some("start the engine".into());
+    LaunchFault { permanent: false, message: "no engine listens".into(), hint }
+}
+
 pub(crate) fn transient_fault() -> LaunchFault {
     LaunchFault { permanent: false, message: "out of memory".into(), hint: None }
 }

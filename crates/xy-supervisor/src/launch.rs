@@ -116,6 +116,8 @@ pub enum News {
     Closed,
     /// It could not be started. The last news.
     LaunchFailed(LaunchFault),
+    /// What would run it is not there now, or does not answer. The last news.
+    Away(LaunchFault),
     /// It is gone, and all it wrote has been kept. The last news.
     Exited(Exit),
     /// The same, while it was asked something that it need not know. The last news.

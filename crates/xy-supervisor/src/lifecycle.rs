@@ -233,7 +233,8 @@ impl Life {
         Self::new(wanted).enters(State::Stopping { overdue_at: None, then }, Reason::Predecessor)
     }
 
-    /// Whether it lives somewhere else, and the last try to reach it came to nothing.
+    /// Whether the last try to reach it came to nothing: it lives somewhere else, or what would
+    /// run it is away.
     pub fn is_unreachable(&self) -> bool {
         match self.state {
             State::Starting { .. } | State::Backoff { .. } => self.tally.unreached > 0,
@@ -287,6 +288,8 @@ pub enum Event {
     RulesChanged,
     /// The launcher could not start it.
     LaunchFailed(LaunchFault),
+    /// What would run it is not there now, or does not answer.
+    Away(LaunchFault),
     /// What it needs is still being fetched: it has all its time to become ready after that.
     Preparing,
     /// The probe says that it is ready.
@@ -341,7 +344,7 @@ pub struct Moment {
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
     use AfterStop::{CountFailure, Retire, Sleep, StartAgain, StayDown, TryAgain};
     use Event::{
-        DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
+        Away, DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
         ProcessChanged, Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged,
         StartRequested, StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable, Woken,
     };
@@ -469,7 +472,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             stop(life, TryAgain, Reason::Unreachable(why), rules, now)
         }
         (Starting { .. } | Running { .. }, Unreachable(why)) => {
-            (after_silence(life, why, rules, moment), None)
+            (after_silence(life, Reason::Unreachable(why), rules, moment), None)
         }
         // There is nobody here who could end it, and it has not crashed.
         (Running { ready_at, .. }, Unhealthy(why)) if moment.is_remote => {
@@ -480,19 +483,31 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (life.enters(Failed, Reason::Unfit(why)), None)
         }
         (Starting { .. } | Running { .. }, Exited(_)) if moment.is_remote => {
-            (after_silence(life, "nobody speaks with it any more".to_owned(), rules, moment), None)
+            let why = Reason::Unreachable("nobody speaks with it any more".to_owned());
+            (after_silence(life, why, rules, moment), None)
         }
         (Starting { .. }, LaunchFailed(fault)) if moment.is_remote && !fault.permanent => {
-            (after_silence(life, fault.message, rules, moment), None)
+            (after_silence(life, Reason::Unreachable(fault.message), rules, moment), None)
         }
-        (Backoff { .. }, DeadlineReached) if moment.is_remote => {
+        // That what would run it is away is nobody's failure, either.
+        (Starting { .. }, Away(fault)) if rules.restart.policy != RestartPolicy::Never => {
+            (after_silence(life, Reason::Away(fault), rules, moment), None)
+        }
+        (Starting { .. }, Away(fault)) => (life.enters(Failed, Reason::Away(fault)), None),
+        (Backoff { .. }, DeadlineReached)
+            if moment.is_remote || matches!(life.reason, Reason::Away(_)) =>
+        {
             let attempt = life.tally.unreached.saturating_add(1);
             launch(life, Reason::TriedAgain { attempt }, rules, now)
         }
 
         // What becomes of a life.
         (Starting { launched_at, .. }, Ready) => {
-            (life.enters(Running { launched_at, ready_at: now }, Reason::Ready), None)
+            let mut life = life.enters(Running { launched_at, ready_at: now }, Reason::Ready);
+            if !moment.is_remote {
+                life.tally.unreached = 0; // What runs it is back.
+            }
+            (life, None)
         }
         (Starting { launched_at, .. }, Preparing) => {
             let ready_by = now + rules.ready.within;
@@ -510,7 +525,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             let life = after_uptime(life, now - ready_at, rules);
             stop(life, CountFailure, Reason::Unhealthy(why), rules, now)
         }
-        (Starting { .. }, LaunchFailed(fault)) if fault.permanent => {
+        // Where its program is enough, one is ready before it is known that this cannot be run.
+        (Starting { .. } | Running { .. }, LaunchFailed(fault)) if fault.permanent => {
             (life.enters(Failed, Reason::LaunchFailed(fault)), None)
         }
         (Starting { .. }, LaunchFailed(fault)) => {
@@ -548,7 +564,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         {
             (life.enters(Failed, Reason::LaunchFailed(fault)), None)
         }
-        (Stopping { then, .. }, Exited(_) | LaunchFailed(_) | Unreachable(_) | Hopeless(_)) => {
+        (
+            Stopping { then, .. },
+            Exited(_) | LaunchFailed(_) | Away(_) | Unreachable(_) | Hopeless(_),
+        ) => {
             match then {
                 StayDown => (life.enters(Stopped, Reason::StopDone), None),
                 // Its file has been changed meanwhile.
@@ -580,7 +599,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                     (after_end(life, end, rules, moment), None)
                 }
                 TryAgain => {
-                    let why = life.reason.to_string();
+                    let why = Reason::Unreachable(life.reason.to_string());
                     (after_silence(life, why, rules, moment), None)
                 }
             }
@@ -713,7 +732,7 @@ fn later(at: Instant, is_lazy: bool) -> State {
 
 /// When to try again to reach one that lives somewhere else. A while of being ready ends the
 /// row of delays that grow.
-fn after_silence(mut life: Life, why: String, rules: &Rules, moment: Moment) -> Life {
+fn after_silence(mut life: Life, why: Reason, rules: &Rules, moment: Moment) -> Life {
     let ready = match life.state {
         State::Running { ready_at, .. } => moment.now - ready_at,
         _ => Duration::ZERO,
@@ -725,7 +744,7 @@ fn after_silence(mut life: Life, why: String, rules: &Rules, moment: Moment) -> 
     let delay = grown(initial, *unreached, restart, moment.chance).max(SHORT_LIFE_DELAY);
     *unreached = unreached.saturating_add(1);
     let state = later(moment.now + delay, rules.start == Start::Lazy);
-    life.enters(state, Reason::Unreachable(why))
+    life.enters(state, why)
 }
 
 /// The delays of one that lives somewhere else begin anew if it was reached for long enough.

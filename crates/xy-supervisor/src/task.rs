@@ -262,11 +262,12 @@ impl Task {
             News::Idle(why) => Some(Event::Idle(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::LaunchFailed(fault) => {
-                self.instance = None;
-                self.now.progress = None;
-                self.now.container = None;
-                self.now.pid = None;
+                self.has_nothing();
                 Some(Event::LaunchFailed(fault))
+            }
+            News::Away(fault) => {
+                self.has_nothing();
+                Some(Event::Away(fault))
             }
             News::Unreachable(why) => {
                 self.instance = None;
@@ -362,6 +363,14 @@ impl Task {
             }
             _ => Health::Unknown,
         }
+    }
+
+    /// No life has begun.
+    fn has_nothing(&mut self) {
+        self.instance = None;
+        self.now.progress = None;
+        self.now.container = None;
+        self.now.pid = None;
     }
 
     /// Its life is over; `is_our_doing` even if nobody has asked for its end.

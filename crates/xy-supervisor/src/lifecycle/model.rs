@@ -15,7 +15,7 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason};
 use super::{AfterStop, Effect, Event, Life, Moment, STOP_MARGIN, State, WINDOW, on_event};
-use crate::fake::{permanent_fault, transient_fault};
+use crate::fake::{absence, permanent_fault, transient_fault};
 
 /// How many histories are compared with the book, which knows all rules.
 const CASES: u32 = 2000;
@@ -46,7 +46,8 @@ enum Fact {
     LaunchedAgain,
     /// A life began because somebody found the one before broken.
     LaunchedInRepair,
-    /// A life began because one that lives somewhere else could not be reached.
+    /// A life began because one that lives somewhere else could not be reached, or because what
+    /// would run it was away.
     TriedAgain,
     BecameReady,
     /// It took too long to become ready.
@@ -67,6 +68,7 @@ enum Ending {
     Dirty,
     NotLaunched,
     NeverLaunchable,
+    Away,
     Unreached,
     Hopeless,
 }
@@ -162,6 +164,11 @@ impl Book {
         !life[begun].fact.is_a_fault() || life[begun..].iter().any(is_wish)
     }
 
+    /// Whether this is so of the last end, if there was one.
+    fn ended_last(&self, is_so: impl Fn(usize) -> bool) -> bool {
+        self.entries.iter().rposition(|entry| entry.fact.is_end()).is_some_and(is_so)
+    }
+
     fn launch_of(&self, end: usize) -> usize {
         self.entries[..end].iter().rposition(|entry| entry.fact.is_launch()).unwrap()
     }
@@ -191,7 +198,7 @@ impl Book {
                 RestartPolicy::OnFailure => !is_clean,
                 RestartPolicy::Never => false,
             };
-        !is_final && is_wanted && !self.is_repaired(end)
+        !is_final && is_wanted && !self.is_repaired(end) && !self.was_away(end)
     }
 
     /// Whether a life had been ready for long enough when it ended, or began to.
@@ -228,6 +235,9 @@ impl Book {
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
         if self.was_never_launchable(end) {
             return Must::HaveFailed;
+        }
+        if self.was_away(end) && restart.policy != RestartPolicy::Never {
+            return self.delayed(end, self.absences(end) - 1);
         }
         if self.is_remote {
             return self.next_try(end);
@@ -274,10 +284,34 @@ impl Book {
     fn next_try(&self, end: usize) -> Must {
         let since = self.last_proof(end);
         let silences = self.failures(end).into_iter().filter(|&index| index >= since).count();
+        self.delayed(end, silences - 1)
+    }
+
+    /// Whether a life ended because what would run it was away.
+    fn was_away(&self, end: usize) -> bool {
+        let life = &self.entries[self.launch_of(end)..end];
+        self.entries[end].fact == Fact::Ended(Ending::Away)
+            && !life.iter().any(|entry| entry.fact.is_a_fault())
+    }
+
+    /// How often in a row that was so, since it was there or somebody wanted it.
+    fn absences(&self, end: usize) -> usize {
+        let is_there = |entry: &Entry| entry.fact == Fact::BecameReady;
+        let was_there = self.entries[..end].iter().rposition(is_there).unwrap_or(0);
+        let since = was_there.max(self.last_wish(end));
+        let restart = |index: usize| &self.entries[index].rules.restart;
+        let waits = |index: usize| restart(index).policy != RestartPolicy::Never;
+        let ends = self.ends(end).into_iter().filter(|&index| index > since);
+        // A row that needs no proof to end does not grow.
+        ends.filter(|&index| self.was_away(index) && waits(index))
+            .fold(0, |row, index| if restart(index).reset_after.is_zero() { 1 } else { row + 1 })
+    }
+
+    /// The wait after an end that does not count and is the last of `row` more.
+    fn delayed(&self, end: usize, row: usize) -> Must {
         let restart = &self.entries[end].rules.restart;
         let least_ever = Duration::from_millis(100);
         let first = restart.backoff_initial.max(least_ever);
-        let row = silences - 1;
         let most = restart.backoff_max;
         let delay = (0..row).fold(first, |delay, _| (delay * 2).min(most)).min(most);
         let longest = if restart.jitter { (delay + delay / 4).min(most) } else { delay };
@@ -361,10 +395,15 @@ impl Book {
                 Fact::Ended(Ending::NeverLaunchable)
             }
             (Event::LaunchFailed(_), _) => Fact::Ended(Ending::NotLaunched),
+            (Event::Away(_), _) => Fact::Ended(Ending::Away),
             (Event::Unreachable(_), _) => Fact::Ended(Ending::Unreached),
             (Event::Hopeless(_), _) => Fact::Ended(Ending::Hopeless),
             (Event::DeadlineReached, Must::BeStarting { .. }) if self.is_remote => Fact::NoAnswer,
-            (Event::DeadlineReached, Must::Wait { .. }) if self.is_remote => Fact::TriedAgain,
+            (Event::DeadlineReached, Must::Wait { .. })
+                if self.is_remote || self.ended_last(|end| self.was_away(end)) =>
+            {
+                Fact::TriedAgain
+            }
             (Event::DeadlineReached, Must::BeStarting { .. }) => Fact::NeverReady,
             (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
             (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
@@ -479,6 +518,7 @@ enum Action {
     BeHopeless,
     Exit(Exit),
     FailToLaunch { permanently: bool },
+    BeAway,
     Wait(Duration),
     WaitForDeadline,
 }
@@ -543,7 +583,9 @@ impl World {
                 self.sees(&Event::Hopeless("401 Unauthorized".into()));
             }
             Action::Exit(exit) if self.lives => self.sees(&Event::Exited(*exit)),
-            Action::FailToLaunch { permanently } if is_launching => {
+            Action::BeAway if is_launching && !is_remote => self.sees(&Event::Away(absence())),
+            // Where its program is enough, one is ready before it is known that it cannot be run.
+            Action::FailToLaunch { permanently } if is_launching || self.lives && *permanently => {
                 let fault = if *permanently { permanent_fault() } else { transient_fault() };
                 self.sees(&Event::LaunchFailed(fault));
             }
@@ -557,7 +599,7 @@ impl World {
         }
     }
 
-    /// A life that was ready once can no longer fail to launch.
+    /// A life that was ready once can fail to launch only for good.
     fn has_launched(&self) -> bool {
         let life = self.book.living().unwrap_or_default();
         life.iter().any(|entry| entry.fact == Fact::BecameReady)
@@ -583,7 +625,11 @@ impl World {
         self.life = life;
         let is_end = matches!(
             event,
-            Event::Exited(_) | Event::LaunchFailed(_) | Event::Unreachable(_) | Event::Hopeless(_)
+            Event::Exited(_)
+                | Event::LaunchFailed(_)
+                | Event::Away(_)
+                | Event::Unreachable(_)
+                | Event::Hopeless(_)
         );
         if is_end {
             self.lives = false;
@@ -732,6 +778,7 @@ fn by_itself() -> impl Strategy<Value = Action> {
         2 => Just(Action::BeUnreachable),
         1 => Just(Action::BeHopeless),
         1 => any::<bool>().prop_map(|permanently| Action::FailToLaunch { permanently }),
+        2 => Just(Action::BeAway),
     ]
 }
 
@@ -818,8 +865,9 @@ proptest! {
         let mut in_a_row = 0;
         let mut ready_at = None;
         let mut exits: Vec<Instant> = Vec::new();
-        for entry in entries {
+        for (index, entry) in entries.iter().enumerate() {
             match entry.fact {
+                Fact::Ended(Ending::Away) if world.book.was_away(index) => {}
                 Fact::BecameReady => ready_at = Some(entry.at),
                 Fact::Unfit | Fact::Hung => {
                     let uptime = ready_at.take().map(|ready| entry.at - ready);
@@ -970,6 +1018,7 @@ proptest! {
             let tells_a_failure = matches!(
                 reason,
                 Reason::LaunchFailed(_)
+                    | Reason::Away(_)
                     | Reason::Exited(_)
                     | Reason::NeverReady { .. }
                     | Reason::Unfit(_)

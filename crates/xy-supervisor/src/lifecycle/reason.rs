@@ -168,6 +168,8 @@ pub enum Reason {
     StopOverdue,
     /// It could not be started.
     LaunchFailed(LaunchFault),
+    /// What would run it is not there now, or does not answer.
+    Away(LaunchFault),
     /// It was not ready in time.
     NeverReady {
         /// The time it had.
@@ -188,7 +190,8 @@ pub enum Reason {
         /// What whoever tried says of that.
         String,
     ),
-    /// It lives somewhere else, did not answer, and is tried again.
+    /// It lives somewhere else and did not answer, or what would run it was away; it is tried
+    /// again.
     TriedAgain {
         /// Which try in a row this is.
         attempt: u32,
@@ -224,7 +227,7 @@ impl Reason {
     /// What to do about it, where somebody knows.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::LaunchFailed(fault) => fault.hint.as_deref(),
+            Self::LaunchFailed(fault) | Self::Away(fault) => fault.hint.as_deref(),
             Self::TooManyExits { last, .. } | Self::TooManyAttempts { last, .. } => last.hint(),
             _ => None,
         }
@@ -249,7 +252,7 @@ impl fmt::Display for Reason {
             Self::Ready => write!(f, "ready"),
             Self::StopDone => write!(f, "stopped as requested"),
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
-            Self::LaunchFailed(fault) => write!(f, "{}", fault.message),
+            Self::LaunchFailed(fault) | Self::Away(fault) => write!(f, "{}", fault.message),
             Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
             Self::Idle(why) => write!(f, "{GOES_TO_SLEEP}: {why}"),
             Self::Repaired(why)

@@ -11,7 +11,7 @@ use super::{
     AfterStop, Effect, Event, Life, Moment, SHORT_LIFE, SHORT_LIFE_DELAY, STOP_MARGIN, State,
     Tally, WINDOW, on_event,
 };
-use crate::fake::{SECOND, permanent_fault, steady, transient_fault};
+use crate::fake::{SECOND, absence, permanent_fault, steady, transient_fault};
 
 const MILLI: Duration = Duration::from_millis(1);
 

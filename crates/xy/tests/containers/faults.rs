@@ -23,15 +23,25 @@ crate::with_each_engine!(
 fn no_engine_is_told() {
     let home = home();
     let kdl = "container { image \"x\"; host \"unix:///nowhere/engine.sock\"; }\n";
-    home.write_config("servers/one.kdl", kdl);
+    let often = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\"; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}{often}"));
     home.daemon();
     home.wait_until("it is told", || {
         reason(&home, "one").contains("no container engine listens at `/nowhere/engine.sock`")
     });
     let started = home.xy(&["start", "one"]);
     assert!(started.stderr.contains("start Docker or Podman"), "{started:?}");
-    let state = status(&home, "one")["state"].clone();
-    assert!(state == "restarting" || state == "failed", "{state}");
+    // It is not given up, however often that is.
+    let now = home.wait_until("it was tried more often than a server may fail", || {
+        let now = status(&home, "one");
+        now["transitions"].to_string().contains("attempt 8 to reach it").then_some(now)
+    });
+    assert_eq!((&now["restarts_total"], &now["health"]), (&json!(0), &json!("unreachable")));
+    home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
+    ask(&home, "reload", json!({}));
+    ask(&home, "stop", json!({ "name": "one" }));
+    let _ = home.call("start", json!({ "name": "one" }));
+    home.wait_for_state("one", "failed");
     home.finish();
 }
 
@@ -91,11 +101,15 @@ fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine)
             "`/etc/passwd` is in the image, but cannot be executed",
         ),
         ("plain-bare", "/etc/passwd", "init #false", "126", "`/etc/passwd` cannot be executed"),
+        ("eager", "/bin/nope", "", "127", "`/bin/nope` was not found in the image"),
     ];
     for (name, command, more, _, _) in &table {
         let kdl = engine.kdl(&home, &["x"], &format!("network \"none\"; {more}"));
         let kdl = kdl.replace("command \"/bin/x\"", &format!("command {command:?}"));
-        home.write_config(&format!("servers/{name}.kdl"), &kdl);
+        // One is ready as soon as it runs, so before it is known that it does not.
+        let probe = if *name == "eager" { "process" } else { "mcp" };
+        let ready = format!("ready {{ probe {probe:?}; within \"60s\"; }}\n");
+        home.write_config(&format!("servers/{name}.kdl"), &format!("{kdl}{ready}"));
     }
     home.daemon();
     for (name, _, _, code, words) in &table {
@@ -218,12 +232,8 @@ fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
 fn comes_again(kind: &'static str, is_gentle: bool) {
     let (engine, own) = Engine::of_its_own(kind);
     let home = home();
-    engine.mcp_server(
-        &home,
-        "one",
-        &[],
-        "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n",
-    );
+    // With the usual limits: that the engine is away is not held against it.
+    engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"50ms\"; }\n");
     home.daemon();
     let first = running(&home, "one");
     let client = client(&home);

@@ -20,7 +20,7 @@ const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-re
 /// Probes that come often and are not patient.
 const HASTY: &str = "health { interval \"50ms\"; timeout \"1500ms\"; failures 3 }\n";
 
-/// Many times what it takes such probes to find a server dead.
+/// About twice what it takes such probes to find a server dead.
 const A_LONG_TIME: u64 = 10_000;
 
 #[track_caller]

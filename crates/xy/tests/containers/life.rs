@@ -166,25 +166,27 @@ fn no_line_of_a_flood_is_lost(engine: &Engine) {
 }
 
 fn one_that_does_not_end_is_killed_after_its_grace(engine: &Engine) {
-    is_killed_after(engine, "500ms");
+    is_killed_after(engine, 500);
 }
 
 /// It is looked at meanwhile, and Podman says then that it does not run.
 fn one_that_takes_long_to_end_has_all_its_grace(engine: &Engine) {
-    is_killed_after(engine, "12s");
+    is_killed_after(engine, 12_000);
 }
 
 #[track_caller]
-fn is_killed_after(engine: &Engine, grace: &str) {
+fn is_killed_after(engine: &Engine, grace_ms: u64) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-ignore-term"], "");
-    home.server("one", &format!("{kdl}stop {{ grace \"{grace}\"; }}\n"));
+    home.server("one", &format!("{kdl}stop {{ grace \"{grace_ms}ms\"; }}\n"));
     home.daemon();
     running(&home, "one");
     says(&home, "one", "ready"); // Before that it would end as anybody does.
     ask(&home, "stop", json!({ "name": "one" }));
     let now = status(&home, "one");
     assert_eq!((&now["state"], &now["last_exit"]["signal"]), (&json!("stopped"), &json!(9)));
+    let stopping = stays_in("stopping", &now)[0];
+    assert!(stopping + 50 >= grace_ms, "it had only {stopping} ms");
     assert!(engine.containers(&home).is_empty());
     engine.finish(home);
 }

@@ -69,11 +69,11 @@ fn kdl(home: &Home, number: usize) -> String {
 /// One or several shims, while the daemon looks on.
 fn kill_shims(chance: &mut Chance, home: &Home, names: &[String]) {
     let leaders = leaders(home);
-    for name in some(chance, names) {
-        let shim = leaders[&name][0].parent;
+    let shims: Vec<u32> = some(chance, names).iter().map(|name| leaders[name][0].parent).collect();
+    for &shim in &shims {
         kill(shim);
-        home.wait_until("it is dead", || !is_alive(shim));
     }
+    home.wait_until("they are dead", || !shims.iter().any(|&shim| is_alive(shim)));
 }
 
 /// Shims and the daemon, in any order.

@@ -24,11 +24,15 @@ fn redact(key: &str, value: &mut Value) {
         _ => "",
     };
     match value {
-        // A server that is well is asked for the first time a moment after it began.
-        Value::String(health) if key == "health" && ["unknown", "healthy"].contains(&&**health) => {
-            *value = "[unknown or healthy]".into();
+        Value::Object(fields) => {
+            // A server that is well is asked for the first time a moment after it began.
+            let is_there = fields.get("pid").is_some_and(Value::is_number);
+            let is_well = |it: &&mut Value| **it == "unknown" || **it == "healthy";
+            if let Some(health) = fields.get_mut("health").filter(is_well).filter(|_| is_there) {
+                *health = "[unknown or healthy]".into();
+            }
+            fields.iter_mut().for_each(|(key, value)| redact(key, value));
         }
-        Value::Object(fields) => fields.iter_mut().for_each(|(key, value)| redact(key, value)),
         Value::Array(items) => items.iter_mut().for_each(|item| redact(key, item)),
         Value::Number(_) | Value::String(_) if !word.is_empty() => *value = word.into(),
         _ => {}

@@ -260,6 +260,7 @@ impl Driver {
         is_stopping: bool,
     ) {
         self.has_task = false;
+        self.was_ready = true; // It has begun, so it could be run.
         self.is_ending = is_stopping;
         self.speaker_note.clone_from(&speaker_note);
         if let Some(carrier) = &mut self.carrier {

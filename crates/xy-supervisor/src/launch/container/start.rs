@@ -1,8 +1,8 @@
 //! The beginning of a container's life: name, engine, image, container, stream, start, in this
 //! order.
 //!
-//! Whoever asks for a stop meanwhile is heard between any two steps and during a pull; what
-//! has been made by then is removed again.
+//! Whoever asks for a stop meanwhile is heard while an engine or an image is looked for or fetched,
+//! and before the start; what has been made by then is removed again.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ pub(super) enum NotBegun {
     /// Somebody asked for its end meanwhile.
     Cancelled,
     Fault(LaunchFault),
+    /// Its engine is not there now, or does not answer.
+    Away(LaunchFault),
 }
 
 impl From<LaunchFault> for NotBegun {
@@ -95,7 +97,10 @@ pub(super) async fn begin(
         found = Engine::find(settings) => found,
         _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
     };
-    let engine = found.map_err(|why| faults::no_engine(&why))?;
+    let engine = found.map_err(|why| match faults::no_engine(&why) {
+        fault if fault.permanent => NotBegun::Fault(fault),
+        fault => NotBegun::Away(fault),
+    })?;
     shared.engines.saw(&engine.socket);
     if let Some(missing) = missing_folder(settings).await {
         return Err(faults::no_folder(&order.settings, &missing).into());
@@ -178,7 +183,10 @@ async fn have_image(
     let image = &settings.image;
     let refused = |why: Error| faults::not_started(server, image, &why);
     let platform = settings.platform.as_deref();
-    let found = engine.look_for(image, platform).await.map_err(refused)?;
+    let found = tokio::select! {
+        found = engine.look_for(image, platform) => found.map_err(refused)?,
+        _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(NotBegun::Cancelled),
+    };
     let is_there = found == HasImage::Yes;
     match settings.pull {
         Pull::Never if let HasImage::ForOther(is_for) = found => {

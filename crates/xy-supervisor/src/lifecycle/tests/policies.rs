@@ -61,6 +61,62 @@ fn a_program_that_cannot_be_started_fails_also_if_that_takes_long_to_be_known() 
 }
 
 #[test]
+fn one_that_is_ready_and_turns_out_not_to_be_runnable_has_failed() {
+    let mut play = Play::running(steady());
+    play.sees(Event::LaunchFailed(permanent_fault()));
+    assert_eq!((&play.life.state, play.life.tally.restarts_total), (&State::Failed, 0));
+}
+
+#[test]
+fn an_engine_that_is_away_is_waited_for_as_long_as_it_takes_and_nothing_is_counted() {
+    let mut play = Play::starting(steady());
+    let mut waited = Vec::new();
+    for _ in 0..8 {
+        assert_eq!(play.sees(Event::Away(absence())), None);
+        assert_eq!(play.life.reason.hint(), Some("start the engine"));
+        assert!(play.life.is_unreachable());
+        let (time, effect) = play.waits_for_deadline();
+        assert_eq!(effect, Some(Effect::Launch));
+        waited.push(time.as_secs());
+    }
+    assert_eq!(waited, [1, 2, 4, 8, 16, 30, 30, 30]);
+    play.sees(Event::Ready);
+    assert_eq!((play.life.tally.restarts_total, play.life.is_unreachable()), (0, false));
+    // The next time it begins anew.
+    play.sees(crash());
+    play.waits_for_deadline();
+    play.sees(Event::Away(absence()));
+    assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
+    assert_eq!(play.life.tally.restarts_total, 1, "the crash");
+}
+
+#[test]
+fn an_engine_that_is_away_is_not_waited_for_under_never() {
+    let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
+    play.sees(Event::Away(absence()));
+    assert_eq!(play.life.state, State::Failed);
+    assert_eq!(play.says(), "no engine listens");
+}
+
+#[test]
+fn the_five_tries_of_the_older_launcher_can_be_had() {
+    let mut play = Play::starting(rules(|it| {
+        it.restart.backoff_initial = 2 * SECOND;
+        it.restart.backoff_max = 32 * SECOND;
+        it.restart.max_attempts = 5;
+        it.restart.max_retries_per_minute = 0;
+        it.restart.jitter = false;
+    }));
+    let waited = [(); 5].map(|()| {
+        play.sees(crash());
+        play.waits_for_deadline().0.as_secs()
+    });
+    assert_eq!(waited, [2, 4, 8, 16, 32]);
+    play.sees(crash());
+    assert_eq!(play.life.state, State::Failed);
+}
+
+#[test]
 fn a_moment_without_memory_is_waited_out() {
     let mut play = Play::starting(steady());
     play.sees(Event::LaunchFailed(transient_fault()));

@@ -66,7 +66,13 @@ fn rows(origin: Instant) -> Vec<Row> {
     let stopping = |then| State::Stopping { overdue_at: Some(at(110)), then };
     let overdue = |then| State::Stopping { overdue_at: None, then };
     let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
+    let because = |row: Row, reason| Row { life: Life { reason, ..row.life }, ..row };
+    let waits = row("backoff, engine away", State::Backoff { retry_at: at(104) }, Wanted::Up);
+    let never = row("stopping, never ready", stopping(AfterStop::CountFailure), Wanted::Up);
+    let within = Duration::from_secs(10);
     vec![
+        because(waits, Reason::Away(absence())),
+        because(never, Reason::NeverReady { within }),
         row("stopped (up)", State::Stopped, Wanted::Up),
         row("stopped (down)", State::Stopped, Wanted::Down),
         row("starting", starting, Wanted::Up),
@@ -100,6 +106,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("RulesChanged", Event::RulesChanged),
         ("LaunchFailed for good", Event::LaunchFailed(permanent_fault())),
         ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
+        ("Away", Event::Away(absence())),
         ("Ready", Event::Ready),
         ("Unfit", Event::Unfit("it speaks gibberish".into())),
         ("Unhealthy", Event::Unhealthy("unhealthy: no answer".into())),
@@ -270,7 +277,11 @@ fn policy_matters(row: &Row, event: &Event) -> bool {
         State::Stopping { then, .. } => then == AfterStop::CountFailure,
         _ => false,
     };
-    can_end && matches!(event, Event::Exited(_) | Event::ExitedOnProbe(_) | Event::LaunchFailed(_))
+    can_end
+        && matches!(
+            event,
+            Event::Exited(_) | Event::ExitedOnProbe(_) | Event::LaunchFailed(_) | Event::Away(_)
+        )
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
         }
         Ok(Err(NotBegun::Cancelled)) => News::Exited(Exit::UNSEEN),
         Ok(Err(NotBegun::Fault(fault))) => News::LaunchFailed(fault),
+        Ok(Err(NotBegun::Away(fault))) => News::Away(fault),
         Err(_) => News::LaunchFailed(LaunchFault {
             permanent: false,
             message: "the daemon is ending, or has a fault".to_owned(),
