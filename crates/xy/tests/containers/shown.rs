@@ -32,6 +32,9 @@ fn the_status_names_the_container_and_what_holds_it(engine: &Engine) {
         { "name": "pids", "value": 100, "kept_by": "engine" },
     ]);
     assert_eq!(now["limits"], limits);
+    let used = &now["instances"][0];
+    assert!(used["memory_bytes"].as_u64() > Some(100_000), "{used:#}");
+    assert!(used["cpu_ms"].is_u64(), "{used:#}");
     assert_eq!(now["log_path"], home.log_file("one").to_str().unwrap());
     let shown = home.xy(&["status", "one"]).stdout;
     assert!(shown.contains(container["name"].as_str().unwrap()), "{shown}");

@@ -138,3 +138,17 @@ fn a_request_is_as_long_as_the_file_says() {
     assert_eq!(client.request("ping", Value::Null)["result"], json!({}));
     home.finish();
 }
+
+#[test]
+fn where_no_token_is_wanted_everybody_may_call_and_nobody_may_manage() {
+    let home = home_bounded("auth \"none\"");
+    let client = McpHttp::new(&home.gateway_address(), "/mcp", "");
+    client.initialize();
+    echoes(&client, "a");
+    let names = client.tool_names();
+    assert!(names.iter().all(|name| name.starts_with("a__")), "{names:?}");
+    let refused = client.call("remove_server", json!({ "name": "a" }));
+    assert!(refused["error"].is_object(), "{refused}");
+    assert_eq!(status(&home, "a")["state"], "running");
+    home.finish();
+}

@@ -224,6 +224,24 @@ fn prompts_and_resources_that_change_are_told_to_those_who_have_seen_them() {
 }
 
 #[test]
+fn tools_stay_while_a_server_waits_to_be_started_again() {
+    let home = home();
+    serve(&home, "good", &[]);
+    let patient = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
+    home.write_config("servers/bad.kdl", &format!("{}{patient}", home.kdl_mcp(&[])));
+    home.daemon();
+    ready(&home, &["bad", "good"]);
+    let client = local(&home);
+    let before = client.tool_names();
+    assert_eq!(servers_in(&before), ["bad", "good"]);
+    signal(running(&home, "bad"), Signal::KILL);
+    home.wait_for_state("bad", "restarting");
+    linger();
+    assert_eq!((client.tool_names(), told(&client, CHANGED)), (before, 0));
+    home.finish();
+}
+
+#[test]
 fn tools_leave_with_a_server_that_fails() {
     let home = home();
     serve(&home, "a", &[]);

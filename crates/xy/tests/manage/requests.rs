@@ -230,3 +230,17 @@ fn home_at_taken_port() -> (Home, TcpListener, Daemon) {
     let daemon = home.daemon();
     (home, taken, daemon)
 }
+
+#[test]
+fn a_request_to_a_server_that_is_not_ready_yet_is_refused_at_once() {
+    let home = home();
+    let kdl = home.kdl_mcp(&["--never-init"]);
+    home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"1h\" }}\n"));
+    home.daemon();
+    home.wait_for_state("one", "starting");
+    let (kind, why) = failure(&home, &["one", "ping"]);
+    assert_eq!(kind, "NotRunning", "{why}");
+    let told = home.xy(&["request", "one", "ping"]).stderr;
+    assert!(told.contains("it is not ready yet"), "{told}");
+    home.finish();
+}
