@@ -258,6 +258,71 @@ fn a_call_for_a_remote_server_that_is_away_waits_until_it_is_back() {
     home.finish();
 }
 
+/// Nobody has noticed yet that it is away: it is this call that finds nobody there.
+#[test]
+fn a_call_that_meets_a_refused_connection_was_not_written_and_waits_whatever_it_does() {
+    let remote = Remote::start();
+    remote.offer_no_stream();
+    let (port, kdl) = (remote.port(), remote.kdl());
+    let home = home();
+    let rules = "health { probe \"off\" }\nrestart { backoff-max \"1s\" }\n";
+    home.write_config("servers/far.kdl", &format!("{kdl}{rules}"));
+    home.daemon();
+    ready(&home, &["far"]);
+    let client = local(&home);
+    client.tool_names();
+    assert_eq!(text(&client.call("far__echo", json!({ "message": "1" }))), "1");
+    drop(remote);
+    home.wait_until("its connections are closed", || connections_to(port) == 0);
+    assert_eq!(status(&home, "far")["state"], "running", "nobody knows");
+    let call = client.start_call("far__echo", json!({ "message": "2" }));
+    home.wait_until("it waits", || status(&home, "far")["parked"] == 1);
+    let remote = Remote::start_at(port);
+    assert_eq!(text(&client.wait_answer(call)), "2");
+    assert_eq!(remote.done(), ["2"]);
+    home.finish();
+}
+
+/// How many connections there are to a port of this machine that are not closed at both ends.
+fn connections_to(port: u16) -> usize {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let to = format!("0100007F:{port:04X}");
+    // Established, or closed by the other end alone.
+    let is_open = |line: &&str| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next() == Some(&*to) && matches!(words.next(), Some("01" | "08"))
+    };
+    all.lines().filter(is_open).count()
+}
+
+#[test]
+fn calls_that_waited_for_a_killed_server_at_a_port_come_in_the_order_of_their_client() {
+    let home = home();
+    let port = free_port().to_string();
+    let diary = crate::stage::diary_file(&home, "a");
+    let flags = ["--http", &port, "--diary", diary.to_str().unwrap()];
+    let kdl = format!("{}port {port}\n", home.kdl_mcp(&flags));
+    let slow = "restart { backoff-initial \"5s\"; jitter #false }\n";
+    home.write_config("servers/a.kdl", &format!("{kdl}{slow}"));
+    home.daemon();
+    ready(&home, &["a"]);
+    let client = local(&home);
+    client.tool_names();
+    signal(running(&home, "a"), Signal::KILL);
+    home.wait_for_state("a", "restarting");
+    let numbers: Vec<String> = (0..20).map(|it| it.to_string()).collect();
+    let calls: Vec<_> = numbers
+        .iter()
+        .map(|it| client.start_call("a__mutating", json!({ "message": it })))
+        .collect();
+    for (call, number) in calls.into_iter().zip(&numbers) {
+        assert_eq!(text(&client.wait_answer(call)), number);
+    }
+    assert_eq!(said_in_calls(&home, "a"), numbers);
+    nothing_is_open(&home);
+    home.finish();
+}
+
 #[test]
 fn what_breaks_off_is_asked_again_once_if_it_does_no_harm() {
     use xy_testkit::remote::{Mood, To};
