@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Signal;
 use serde_json::json;
-use xy_testkit::Home;
+use xy_testkit::{Home, free_port};
 
 use crate::stage::{Engine, client, echoes};
 use crate::support::{ask, home, parent_of, pid_in, running, running_after, says, signal, status};
 
 crate::with_each_engine!(
     a_container_by_a_cli_is_a_server_as_any_other,
+    a_container_by_a_cli_is_reached_by_its_port,
     a_cli_that_has_to_be_killed_leaves_no_container,
     a_cli_that_is_killed_leaves_no_container,
     a_cli_that_is_killed_with_its_daemon_leaves_no_container,
@@ -108,6 +109,30 @@ fn a_container_by_a_cli_is_a_server_as_any_other(engine: &Engine) {
     let hint = format!("a container that xy knows only as the process `{}`", engine.kind);
     assert!(checked.stdout.contains(&hint), "{checked:?}");
     assert!(checked.stdout.contains("with `container { image \"…\"; }` instead"), "{checked:?}");
+    stops(engine, &home);
+    drop(client);
+    engine.finish(home);
+}
+
+fn a_container_by_a_cli_is_reached_by_its_port(engine: &Engine) {
+    let home = home_of(engine);
+    let port = free_port();
+    let kdl = format!(
+        "command \"{}\"\nargs \"run\" \"--rm\" \"-p\" \"127.0.0.1:{port}:8000\" \"-e\" \
+         \"LISTEN_ANYWHERE=1\" \"--label\" \"test={}\" \"--entrypoint\" \"/bin/xy-test-mcp\" \
+         \"localhost/xy-test\" \"--http\" \"8000\"\nenv {{ {} \"unix://{}\"; }}\n\
+         transport \"http\"\nport {port}\nready {{ within \"60s\"; }}\n",
+        engine.kind,
+        home.mark(),
+        variable(engine),
+        engine.socket.display()
+    );
+    home.write_config("servers/one.kdl", &kdl);
+    home.daemon();
+    running(&home, "one");
+    let client = client(&home);
+    echoes(&client, "one");
+    assert_eq!(engine.containers(&home).len(), 1);
     stops(engine, &home);
     drop(client);
     engine.finish(home);

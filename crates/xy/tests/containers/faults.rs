@@ -17,6 +17,7 @@ crate::with_each_engine!(
     one_removed_behind_our_back_is_told_and_started_again,
     one_paused_behind_our_back_is_told_and_started_again,
     an_image_that_cannot_be_fetched_is_told,
+    an_image_that_is_gone_when_it_is_started_again_is_told,
 );
 
 #[test]
@@ -69,6 +70,27 @@ fn an_image_that_is_not_there_is_told_at_once(engine: &Engine) {
     assert_eq!(failed["reason"], why);
     assert_eq!(failed["restarts_total"], 0);
     engine.finish(home);
+}
+
+fn an_image_that_is_gone_when_it_is_started_again_is_told(engine: &Engine) {
+    let home = home();
+    let image = engine.image_with(&home, &["CMD [\"x\"]"]);
+    let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"");
+    let kdl = kdl.replace("localhost/xy-test", &image);
+    let often = "restart { backoff-initial \"10ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}{often}"));
+    home.daemon();
+    running(&home, "one");
+    // What runs keeps it, under another name.
+    engine.must("POST", &format!("/images/{image}/tag?repo={image}-kept&tag=latest"));
+    engine.must("DELETE", &format!("/images/{image}:latest"));
+    engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
+    let failed = home.wait_for_state("one", "failed");
+    let why = failed["reason"].as_str().unwrap();
+    assert!(why.starts_with(&format!("there is no image `{image}`")), "{why}");
+    assert_eq!(failed["restarts_total"], 1, "{failed:#}");
+    engine.finish(home);
+    engine.must("DELETE", &format!("/images/{image}-kept:latest"));
 }
 
 fn an_image_that_cannot_be_fetched_is_told(engine: &Engine) {

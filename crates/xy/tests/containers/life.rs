@@ -12,6 +12,7 @@ crate::with_each_engine!(
     one_that_keeps_dying_is_given_up_and_a_restart_counts_anew,
     what_it_says_is_in_its_log,
     no_line_of_a_flood_is_lost,
+    one_over_stdio_that_never_answers_is_not_ready_in_time,
     one_that_does_not_end_is_killed_after_its_grace,
     one_that_takes_long_to_end_has_all_its_grace,
     one_that_uses_too_much_memory_is_named_as_such,
@@ -162,6 +163,19 @@ fn no_line_of_a_flood_is_lost(engine: &Engine) {
     let lives = if log.lines().count() > 20_000 { 2 } else { 1 };
     assert_eq!(log.lines().count(), lives * 20_000);
     assert!(log.lines().all(|line| line.starts_with("[err] line ")));
+    engine.finish(home);
+}
+
+/// It runs, and says nothing.
+fn one_over_stdio_that_never_answers_is_not_ready_in_time(engine: &Engine) {
+    let home = home();
+    let kdl = engine.kdl(&home, &["xy-test-sleep-server"], "network \"none\"");
+    let rules = "ready { within \"2s\"; }\nrestart { policy \"never\"; }\nstop { grace \"1s\"; }\n";
+    home.write_config("servers/one.kdl", &format!("{kdl}{rules}"));
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    assert_eq!(failed["reason"], "not ready within 2s", "{failed:#}");
+    assert!(engine.containers(&home).is_empty());
     engine.finish(home);
 }
 

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{Home, McpHttp};
+use xy_testkit::{Home, McpHttp, free_port};
 
 use crate::stage::{Engine, client, inside};
 use crate::support::{home, running, running_after, signal, status};
 
 crate::with_each_engine!(
     what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows,
+    what_may_be_repeated_goes_on_at_a_port_too,
     what_a_container_may_not_have_read_is_not_done_twice,
     a_call_for_one_that_is_just_being_started_again_waits,
 );
@@ -24,13 +25,25 @@ fn folder(home: &Home) -> PathBuf {
     folder
 }
 
+const RESTART: &str = "restart { backoff-initial \"10ms\"; max-attempts 0; \
+                       max-retries-per-minute 0; }\nstop { grace \"1s\"; }\n";
+
 /// A server that writes down what it does, in a folder of this machine.
 fn serve(engine: &Engine, home: &Home) {
     let volume = format!("network \"none\"; volumes \"{}:/record\"", folder(home).display());
     let kdl = engine.kdl(home, &["xy-test-mcp", "--record", "/record/done"], &volume);
-    let restart = "restart { backoff-initial \"10ms\"; max-attempts 0; max-retries-per-minute 0; }\n\
-                   stop { grace \"1s\"; }\n";
-    home.write_config("servers/one.kdl", &format!("{kdl}{restart}"));
+    home.write_config("servers/one.kdl", &format!("{kdl}{RESTART}"));
+}
+
+/// The same, reached by a port.
+fn serve_by_port(engine: &Engine, home: &Home) {
+    let more = format!(
+        "port 8000; env {{ LISTEN_ANYWHERE 1; }}; volumes \"{}:/record\"",
+        folder(home).display()
+    );
+    let command = ["xy-test-mcp", "--record", "/record/done", "--http", "8000"];
+    let kdl = engine.kdl(home, &command, &more);
+    home.write_config("servers/one.kdl", &format!("{kdl}port {}\n{RESTART}", free_port()));
 }
 
 fn done(home: &Home) -> Vec<String> {
@@ -54,6 +67,15 @@ fn text(answer: &Value) -> &str {
 }
 
 fn what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows(engine: &Engine) {
+    goes_on(engine, serve);
+}
+
+fn what_may_be_repeated_goes_on_at_a_port_too(engine: &Engine) {
+    goes_on(engine, serve_by_port);
+}
+
+#[track_caller]
+fn goes_on(engine: &Engine, serve: fn(&Engine, &Home)) {
     let home = home();
     serve(engine, &home);
     home.daemon();

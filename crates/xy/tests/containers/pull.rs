@@ -221,6 +221,11 @@ fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine:
         (0, &json!("stopped")),
         "{stopped:?}"
     );
+    home.wait_until("its engine fetches no more", || {
+        let so_far = registry.shelf.waits.load(Ordering::Relaxed);
+        std::thread::park_timeout(Duration::from_millis(500)); // Many times what a piece takes.
+        registry.shelf.waits.load(Ordering::Relaxed) == so_far
+    });
 
     let _ = home.call("start", json!({ "name": "one", "wait": false }));
     home.wait_until("it is fetched again", || reason(&home, "one").starts_with("pulling "));
