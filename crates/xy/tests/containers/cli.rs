@@ -15,6 +15,7 @@ crate::with_each_engine!(
     a_container_by_a_cli_is_a_server_as_any_other,
     a_container_by_a_cli_is_reached_by_its_port,
     a_cli_that_has_to_be_killed_leaves_no_container,
+    a_cli_that_is_told_where_its_engine_is_leaves_no_container,
     a_cli_that_is_killed_leaves_no_container,
     a_cli_that_is_killed_with_its_daemon_leaves_no_container,
 );
@@ -141,6 +142,29 @@ fn a_container_by_a_cli_is_reached_by_its_port(engine: &Engine) {
 fn a_cli_that_has_to_be_killed_leaves_no_container(engine: &Engine) {
     let home = home_of(engine);
     stubborn(engine, &home);
+    stops(engine, &home);
+    assert_eq!(status(&home, "one")["last_exit"]["signal"], 9);
+    engine.finish(home);
+}
+
+fn a_cli_that_is_told_where_its_engine_is_leaves_no_container(engine: &Engine) {
+    // No variable says it here, so nobody but the CLI could find it.
+    let home = home();
+    home.expect_left("home/");
+    home.expect_left("run/");
+    let socket = format!("unix://{}", engine.socket.display());
+    let options = match engine.kind {
+        "docker" => format!("\"--host\" \"{socket}\""),
+        _ => format!("\"--remote\" \"--url\" \"{socket}\""),
+    };
+    let kdl = by_cli(engine, &home, "xy-test-ignore-term");
+    let kdl = kdl.replace("args \"run\"", &format!("args {options} \"run\""));
+    let without: Vec<&str> = kdl.lines().filter(|line| !line.starts_with("env ")).collect();
+    home.server("one", &format!("{}\n", without.join("\n")));
+    home.daemon();
+    running(&home, "one");
+    says(&home, "one", "ready");
+    assert_eq!(engine.containers(&home).len(), 1);
     stops(engine, &home);
     assert_eq!(status(&home, "one")["last_exit"]["signal"], 9);
     engine.finish(home);

@@ -46,11 +46,67 @@ pub(super) fn run_by_cli(process: &ProcessSettings) -> Option<(EngineKind, usize
         "podman" => EngineKind::Podman,
         _ => return None,
     };
-    let words: Vec<&str> = process.args.iter().map(String::as_str).take(2).collect();
+    let own = own_options(engine, &process.args)?;
+    let words: Vec<&str> = process.args[own..].iter().map(String::as_str).take(2).collect();
     match words.as_slice() {
-        ["run", ..] => Some((engine, 1)),
-        ["container", "run"] => Some((engine, 2)),
-        _ => None, // With options of its own before that, or something else.
+        ["run", ..] => Some((engine, own + 1)),
+        ["container", "run"] => Some((engine, own + 2)),
+        _ => None,
+    }
+}
+
+/// How many words are options of the CLI itself, before what it is to do; none can be told if one
+/// of them is unknown, which may have a value or none. Pure.
+fn own_options(engine: EngineKind, args: &[String]) -> Option<usize> {
+    let (with_value, alone): (&[&str], &[&str]) = match engine {
+        EngineKind::Docker => (
+            &[
+                "--config",
+                "--context",
+                "--host",
+                "--log-level",
+                "--tlscacert",
+                "--tlscert",
+                "--tlskey",
+                "-H",
+                "-c",
+                "-l",
+            ],
+            &["--debug", "--tls", "--tlsverify", "-D"],
+        ),
+        EngineKind::Podman => (
+            &[
+                "--cgroup-manager",
+                "--conmon",
+                "--connection",
+                "--events-backend",
+                "--identity",
+                "--log-level",
+                "--module",
+                "--network-config-dir",
+                "--root",
+                "--runroot",
+                "--runtime",
+                "--runtime-flag",
+                "--storage-driver",
+                "--storage-opt",
+                "--tmpdir",
+                "--url",
+                "-c",
+            ],
+            &["--remote", "--syslog", "--transient-store", "-r"],
+        ),
+    };
+    let mut at = 0;
+    loop {
+        let word = args.get(at)?.as_str();
+        at += match word.split_once('=') {
+            _ if !word.starts_with('-') => return Some(at),
+            Some((name, _)) if with_value.contains(&name) || alone.contains(&name) => 1,
+            None if with_value.contains(&word) => 2,
+            None if alone.contains(&word) => 1,
+            _ => return None,
+        };
     }
 }
 
@@ -68,6 +124,8 @@ fn label(shared: &Shared, key: &InstanceKey) -> String {
 struct Cli {
     engine: EngineKind,
     process: ProcessSettings,
+    /// Those of its arguments that say with whom it speaks, and how.
+    options: Vec<String>,
     /// What all of them carry.
     label: String,
 }
@@ -101,7 +159,9 @@ impl ContainerLauncher {
         let Some(process) = settings.process() else { return life };
         let Some((engine, _)) = run_by_cli(process) else { return life };
         let label = label(&self.shared, key);
-        let cli = Cli { engine, process: process.clone(), label };
+        let own = own_options(engine, &process.args).unwrap_or_default();
+        let options = process.args[..own].to_vec();
+        let cli = Cli { engine, process: process.clone(), options, label };
         let (shared, (tidied, ends)) = (self.shared.clone(), Instance::pair());
         shared.owned.take(&cli.label);
         let Instance { mut news, asks, notes, checkups, rests } = life;
@@ -169,6 +229,9 @@ impl Cli {
     /// The engine that the CLI speaks with, if that is found by the usual ways. Podman's needs
     /// none that listens.
     async fn find(&self) -> Option<Engine> {
+        if !self.options.is_empty() {
+            return None; // They may say where it is; the CLI itself understands them.
+        }
         let env = &self.process.env;
         let variable = |name: &str| env.get(name).cloned().or_else(|| std::env::var(name).ok());
         let host = match host_of(self.engine, variable, || login::docker_context(variable)) {
@@ -215,7 +278,7 @@ impl Cli {
 
     async fn ask(&self, shared: &Shared, args: &[&str]) -> Option<String> {
         let mut command = Command::new(&self.process.command);
-        command.args(args).envs(&self.process.env);
+        command.args(&self.options).args(args).envs(&self.process.env);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut helper = shared.shims.spawn_helper(&mut command).ok()?;
         let mut said = Vec::new();
@@ -285,7 +348,12 @@ mod tests {
         assert_eq!(at("docker", &["run", "--rm", "-i", "x"]), Some(1));
         assert_eq!(at("/usr/bin/podman", &["container", "run", "x"]), Some(2));
         assert_eq!(at("docker", &["compose", "run", "x"]), None);
-        assert_eq!(at("docker", &["--context", "x", "run"]), None);
+        assert_eq!(at("docker", &["--context", "x", "run", "-i", "y"]), Some(3));
+        assert_eq!(at("docker", &["-D", "--host=unix:///x", "container", "run", "y"]), Some(4));
+        assert_eq!(at("podman", &["--remote", "--url", "unix:///x", "run", "y"]), Some(4));
+        // Whether that has a value nobody here knows.
+        assert_eq!(at("docker", &["--new-option", "run", "run"]), None);
+        assert_eq!(at("docker", &["--context", "run"]), None);
         assert_eq!(at("docker", &[]), None);
         assert_eq!(at("npx", &["run"]), None);
     }
@@ -347,7 +415,8 @@ mod tests {
             let env = variables.map(|name| (name.to_owned(), below.clone())).into();
             let mut settings = settings("a");
             let process = ProcessSettings { env, ..process_of(&mut settings).clone() };
-            let cli = Cli { engine: EngineKind::Docker, process, label: "x".into() };
+            let cli =
+                Cli { engine: EngineKind::Docker, process, options: Vec::new(), label: "x".into() };
             assert_eq!(cli.find().await.is_some(), is_found, "{text}");
         }
     }
@@ -395,7 +464,8 @@ mod tests {
             let mut settings = settings("a");
             let process = process_of(&mut settings).clone();
             let process = ProcessSettings { env: [(name.to_owned(), value)].into(), ..process };
-            let cli = Cli { engine: EngineKind::Podman, process, label: "x".into() };
+            let cli =
+                Cli { engine: EngineKind::Podman, process, options: Vec::new(), label: "x".into() };
             assert_eq!(cli.find().await.unwrap().socket, at, "{name}");
         }
     }
