@@ -96,6 +96,12 @@ impl Set {
     pub(crate) fn measure_unseen(&self, index: &Index) -> Figures {
         measure(index, &self.unseen)
     }
+
+    /// Asks all that there are, of every hand, and counts.
+    pub(crate) fn measure_every(&self, index: &Index) -> Figures {
+        let all = [&self.queries, &self.fresh, &self.other, &self.unseen];
+        measure(index, all.into_iter().flatten())
+    }
 }
 
 fn measure<'q>(index: &Index, queries: impl IntoIterator<Item = &'q Query>) -> Figures {

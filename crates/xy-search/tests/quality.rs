@@ -70,6 +70,13 @@ fn queries_that_nobody_has_seen_are_answered_not_worse_than_they_were() {
     expect_figures(&set.measure_unseen(&set.index(Tuning::default())), 0.92, 0.86);
 }
 
+/// All four files together, most of them not tuned to in the end.
+#[test]
+fn all_queries_together_are_answered_not_worse_than_they_were() {
+    let set = Set::read();
+    expect_figures(&set.measure_every(&set.index(Tuning::default())), 0.93, 0.85);
+}
+
 #[test]
 fn every_tool_is_found_first_by_its_name() {
     let set = Set::read();

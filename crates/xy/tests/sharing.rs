@@ -419,6 +419,26 @@ fn over_the_most_who_was_used_least_recently_goes_and_if_nobody_may_the_caller_i
 }
 
 #[test]
+fn instances_of_clients_are_among_the_most() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 1 }\n");
+    serve(&home, "own", &[], "isolation \"client\"\n");
+    home.daemon();
+    let (one, two) = (client(&home), client(&home));
+    let pid = who(&one, "own");
+    let full = two.call("own__who", json!({}));
+    assert_eq!(full["error"]["code"], -32008, "{full}");
+    assert!(full["error"].to_string().contains("instances { … }"), "{full}");
+    assert_eq!((who(&one, "own"), servers_alive(&home)), (pid, vec![pid]));
+    drop(one);
+    home.wait_until("its place is free", || {
+        two.call("own__who", json!({})).get("result").is_some()
+    });
+    assert_eq!(servers_alive(&home).len(), 1);
+    home.finish();
+}
+
+#[test]
 fn over_the_memory_who_was_used_least_recently_goes() {
     let home = home();
     let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"1MiB\" }\n";

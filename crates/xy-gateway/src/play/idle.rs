@@ -240,6 +240,39 @@ async fn who_watches_a_resource_keeps_it_until_the_last_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_listens_in_the_newer_revision_keeps_it_until_it_has_gone() {
+    here(async {
+        let mut one = Sleepy::begin().await;
+        let view = View::Profile("default".to_owned());
+        let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
+        let heard = Rc::new(Heard::default());
+        let conversation = one.play.hub.open(entry, heard.clone()).unwrap();
+        let client = Visitor { conversation, heard };
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let wanted = json!({ "resourceSubscriptions": ["xy://s/file:///a"] });
+        let params = json!({ "notifications": wanted, "_meta": meta });
+        client.ask(&json!("l"), "subscriptions/listen", &params);
+        later(Duration::ZERO).await;
+        let asked = one.play.sent().last().unwrap().clone();
+        assert_eq!(asked["method"], "resources/subscribe");
+        one.play.answer(asked["id"].as_u64().unwrap());
+        for _ in 0..10 {
+            later(STOP).await;
+            assert_eq!(one.rests(), None);
+        }
+        client.conversation.close();
+        later(STOP).await;
+        assert_eq!(one.rests(), None, "it may have been listened to until just now");
+        later(STOP).await;
+        assert!(one.rests().is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_task_keeps_it_for_as_long_as_it_can_be_asked_about() {
     here(async {
         let mut one = Sleepy::begin().await;
