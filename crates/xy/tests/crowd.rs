@@ -147,12 +147,14 @@ fn live(home: &Home, client: Anyone, number: usize) {
         assert!(is_own, "client {number} was told of another's: {told}");
     }
     if chance.below(2) == 0 {
-        // It vanishes with a call open.
-        let tool = format!("{}__never", server(chance.below(SERVERS)));
+        // It vanishes with a call open, which is never answered, or when it has gone.
+        let name = ["never", "slow_echo"][chance.below(2)];
+        let tool = format!("{}__{name}", server(chance.below(SERVERS)));
+        let arguments = json!({ "message": format!("late for {number}"), "ms": 100 });
         match &client {
-            Anyone::Local(client) => drop(client.start_call(&tool, json!({}))),
-            Anyone::Bridged(client) => drop(client.start_call(&tool, json!({}))),
-            Anyone::Http(client) => abandon(home, &client.session().unwrap(), &tool),
+            Anyone::Local(client) => drop(client.start_call(&tool, arguments)),
+            Anyone::Bridged(client) => drop(client.start_call(&tool, arguments)),
+            Anyone::Http(client) => abandon(home, &client.session().unwrap(), &tool, &arguments),
         }
         client.leave(false);
     } else {
@@ -161,10 +163,10 @@ fn live(home: &Home, client: Anyone, number: usize) {
 }
 
 /// Sends a call over HTTP, and hangs up.
-fn abandon(home: &Home, session: &str, tool: &str) {
+fn abandon(home: &Home, session: &str, tool: &str, arguments: &Value) {
     let body = json!({
         "jsonrpc": "2.0", "id": "abandoned", "method": "tools/call",
-        "params": { "name": tool, "arguments": {} },
+        "params": { "name": tool, "arguments": arguments },
     });
     let (body, address, token) = (body.to_string(), home.gateway_address(), home.gateway_token());
     let mut stream = TcpStream::connect(&address).unwrap();
