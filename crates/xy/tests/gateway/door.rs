@@ -1,11 +1,12 @@
 //! The door over HTTP as a whole: whether everything is there, and the bounds that a person sets.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpHttp};
 
-use crate::stage::{echoes, home, ready, serve, web};
+use crate::stage::{echoes, home, metrics, ready, serve, web};
 use crate::support::status;
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -150,5 +151,30 @@ fn where_no_token_is_wanted_everybody_may_call_and_nobody_may_manage() {
     let refused = client.call("remove_server", json!({ "name": "a" }));
     assert!(refused["error"].is_object(), "{refused}");
     assert_eq!(status(&home, "a")["state"], "running");
+    home.finish();
+}
+
+/// Each family is described once, before the first figure of it, and no figure stands twice.
+#[test]
+fn what_is_counted_is_told_as_those_who_gather_it_want_it() {
+    let home = home_bounded("");
+    echoes(&web(&home), "a");
+    let page = metrics(&home);
+    let (mut families, mut figures) = (BTreeSet::new(), BTreeSet::new());
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (family, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(families.insert(family.to_owned()), "twice: {line}");
+        } else if !line.starts_with('#') {
+            let (figure, number) = line.rsplit_once(' ').unwrap();
+            assert!(number.parse::<f64>().is_ok(), "{line}");
+            assert!(figures.insert(figure), "twice: {line}");
+            let name = figure.split('{').next().unwrap();
+            let ends = ["", "_bucket", "_sum", "_count"].map(|end| name.strip_suffix(end));
+            assert!(ends.into_iter().flatten().any(|it| families.contains(it)), "{line}");
+        }
+    }
+    assert!(families.len() > 10 && figures.len() > 30, "{page}");
     home.finish();
 }

@@ -4,8 +4,10 @@ use serde_json::{Value, json};
 use xy_testkit::McpStdio;
 
 use crate::stage::{
-    capabilities, heard_of, home, local_of, ready, serve, serve_noting, stranger_at, web_at,
+    capabilities, heard_of, home, local_of, ready, serve, serve_noting, serve_with, stranger_at,
+    web_at,
 };
+use crate::support::status;
 
 const FLAGS: [&str; 8] = [
     "--name",
@@ -121,6 +123,34 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
     let client = local_of(&home, "a");
     assert!(client.tool_names().contains(&"echo".to_owned()));
+    home.finish();
+}
+
+#[test]
+fn one_that_was_there_before_is_introduced_at_once_as_it_was_then() {
+    let home = home();
+    serve(&home, "a", &["--slow-init", "4000", "--name", "slow one"]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let file = home.root().join("state/xy/manifests/a.json");
+    home.wait_until("it is remembered", || file.exists());
+    daemon.terminate();
+    home.daemon();
+    let http = home.mcp_http("/mcp/s/a");
+    assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
+    assert_eq!(status(&home, "a")["state"], "starting", "nobody has waited for it");
+    home.finish();
+}
+
+#[test]
+fn one_that_never_answers_does_not_keep_its_client_waiting_for_ever() {
+    let home = home();
+    serve_with(&home, "a", &["--never-init"], "ready { within \"1h\" }\n");
+    home.daemon();
+    let http = home.mcp_http("/mcp/s/a");
+    let greeted = http.initialize();
+    assert!(greeted["serverInfo"]["name"].is_string(), "{greeted}");
+    assert_eq!(status(&home, "a")["state"], "starting");
     home.finish();
 }
 
