@@ -36,6 +36,7 @@ mod log;
 pub mod log_file;
 pub mod marked;
 pub mod memory;
+mod pace;
 mod proc_stat;
 mod program;
 mod run;

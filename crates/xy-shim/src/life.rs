@@ -26,6 +26,7 @@ use crate::exec::{Passed, Started};
 use crate::heritage::Heritage;
 use crate::leader::{self, Ending, Leader};
 use crate::log::{Log, Stream};
+use crate::pace::Pace;
 use crate::run::{LAST_WORDS_WITHIN, Shim};
 use crate::signals::Signals;
 use crate::stop::{self, Effect, Event, Stdin};
@@ -64,6 +65,8 @@ pub(crate) struct Life {
     log: Log,
     /// Its stdout, if that is logged, and its stderr; until they end.
     logged: [Option<OwnedFd>; 2],
+    /// When they are read.
+    pace: Pace,
     /// Our copies of its stdin and stdout: a later daemon will ask for them.
     to_stdin: Option<OwnedFd>,
     from_stdout: Option<OwnedFd>,
@@ -162,6 +165,7 @@ impl Life {
             signals,
             log: Log::open(&order.log, now),
             logged,
+            pace: Pace::default(),
             to_stdin,
             from_stdout,
             stdin,
@@ -345,7 +349,9 @@ impl Life {
         let out = &mut self.control.outbox;
         match rustix::io::read(pipe, &mut *self.chunk) {
             Ok(count) if count > 0 => {
-                self.log.take(stream, &self.chunk[..count], clock::moment(), out);
+                let read = clock::moment();
+                self.pace.on_read(count, read.at);
+                self.log.take(stream, &self.chunk[..count], read, out);
                 true
             }
             Err(Errno::INTR) => true,
@@ -360,6 +366,7 @@ impl Life {
 
     fn keep_deadlines(&mut self) {
         let now = clock::now();
+        self.pace.on_time(now);
         while let Some(deadline) = self.phase_deadline()
             && now >= deadline
         {
@@ -397,7 +404,7 @@ impl Life {
         });
         let happened = poll(&mut asked, timeout.as_ref());
         let ready = asked.map(|it| !it.revents().is_empty());
-        if happened == Ok(0) {
+        if happened == Ok(0) && self.pace.rests_until().is_none() {
             self.tidy();
         } else {
             self.is_untidy = true;
@@ -410,6 +417,7 @@ impl Life {
             Source::Control => return self.control.interest(),
             Source::Signals => self.signals.as_fd(),
             Source::Door => self.open_door()?.as_fd(),
+            Source::Logged(_) if self.pace.rests_until().is_some() => return None,
             Source::Logged(index) => self.logged[index].as_ref()?.as_fd(),
             Source::Stdout => self.unattended_stdout()?.as_fd(),
         };
@@ -424,6 +432,7 @@ impl Life {
             self.company.deadline(),
             self.door_opens_at,
             self.log.deadline(),
+            self.pace.rests_until(),
             quiet_at,
         ];
         let next = deadlines.into_iter().flatten().min()?;

@@ -1,8 +1,7 @@
 //! What a call through the gateway costs, beside the same call without it.
 //!
 //! Every way is driven by the same client in turn, round after round, and a ratio is taken
-//! within its round: what disturbs the machine disturbs all of them. Budgets stand beside
-//! the figures; whoever reads them judges, nothing is asserted.
+//! within its round: what disturbs the machine disturbs all of them.
 //!
 //! How long a call takes is judged with everything on one core. Elsewhere it is mostly the
 //! system that is measured: to wake an idle core takes longer than all that xy does with a
@@ -23,7 +22,7 @@ use xy_testkit::Home;
 
 use self::core::Side;
 use self::ways::{Role, Way, Work};
-use crate::{median, millis, now, row, say};
+use crate::{judged, median, millis, now, row, say};
 
 /// Many and short: on a few cores a call is quick or slow by where the system puts the two
 /// processes, for a while. The first round only warms up.
@@ -237,9 +236,9 @@ fn latency(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_judge
     let ratio = over_least(way, measured, stdio, http, |round| round.p50);
     let budget = match (way.role, way.is_http, way.is_to_http) {
         (Role::Direct, ..) => String::new(),
-        (Role::Ours, true, true) if is_judged => judged(ratio, "<=", 1.20, LEAST_TO_HTTP),
-        (Role::Ours, true, false) if is_judged => judged(ratio, "<=", 1.20, LEAST),
-        (Role::Ours, false, _) if is_judged => judged(ratio, "<=", 2.2, "direct stdio"),
+        (Role::Ours, true, true) if is_judged => at_most(ratio, 1.20, LEAST_TO_HTTP),
+        (Role::Ours, true, false) if is_judged => at_most(ratio, 1.20, LEAST),
+        (Role::Ours, false, _) if is_judged => at_most(ratio, 2.2, "direct stdio"),
         _ => of_least(way),
     };
     let p50 = median(measured.iter().map(|it| it.p50).collect());
@@ -301,7 +300,7 @@ fn throughput(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_ju
     let also = format!("({of_http:.2} x direct HTTP)");
     let budget = match (way.role, way.is_http) {
         (Role::Ours, true) if is_judged => {
-            format!("{} {also}", judged(ratio, ">=", 0.8, "direct stdio"))
+            format!("{} {also}", at_least(ratio, 0.8, "direct stdio"))
         }
         (Role::Ours | Role::Peer, true) => format!("of direct stdio {also}"),
         (Role::Direct, false) => String::new(),
@@ -312,11 +311,13 @@ fn throughput(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_ju
     row(&format!("{}, 16 in flight", way.name), &rate, Some(ratio), &budget);
 }
 
-/// A budget and whether it is kept.
-fn judged(ratio: f64, how: &str, limit: f64, of: &str) -> String {
-    let is_met = if how == "<=" { ratio <= limit } else { ratio >= limit };
-    let verdict = if is_met { "met" } else { "MISSED" };
-    format!("{how} {limit:.2} x {of}: {verdict}")
+/// A longest or a least ratio, and whether it is kept.
+fn at_most(ratio: f64, limit: f64, of: &str) -> String {
+    judged(ratio <= limit, &format!("<= {limit:.2} x {of}"))
+}
+
+fn at_least(ratio: f64, limit: f64, of: &str) -> String {
+    judged(ratio >= limit, &format!(">= {limit:.2} x {of}"))
 }
 
 fn middle(figures: impl Iterator<Item = f64>) -> f64 {
@@ -340,11 +341,6 @@ fn starts(home: &Home, xy: &Path) {
     }
     let (direct, through) = (median(direct), median(through));
     row("xy-test-mcp: start -> answered initialize", &millis(direct), None, "");
-    let verdict = if through <= Duration::from_millis(20) { "met" } else { "MISSED" };
-    row(
-        "xy connect: start -> answered initialize",
-        &millis(through),
-        None,
-        &format!("<= 20 ms: {verdict}"),
-    );
+    let budget = judged(through <= Duration::from_millis(20), "<= 20 ms");
+    row("xy connect: start -> answered initialize", &millis(through), None, &budget);
 }
