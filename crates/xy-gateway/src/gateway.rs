@@ -307,6 +307,9 @@ async fn run(
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
     hub.set_profiles(&profiles);
+    // Before anybody is let in: lists of cold servers are there from the first question on.
+    let first = roster.borrow().clone();
+    hub.meet(first.values().map(|member| &member.settings)).await;
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -400,7 +403,9 @@ async fn watch_servers(
     let first = roster.borrow().clone();
     hub.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
-        look_at(&hub, &roster.borrow_and_update().clone());
+        let now = roster.borrow_and_update().clone();
+        hub.meet(now.values().map(|member| &member.settings)).await;
+        look_at(&hub, &now);
         tokio::select! {
             more = roster.changed() => if more.is_err() { return },
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },

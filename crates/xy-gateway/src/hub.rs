@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use xy_config::settings::{ParkSettings, ServerSettings};
+use xy_config::settings::ParkSettings;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_search::Index;
@@ -44,6 +44,7 @@ mod houses;
 mod idle;
 mod lists;
 mod lost;
+mod meeting;
 mod parking;
 mod profiles;
 mod search;
@@ -236,33 +237,6 @@ impl Hub {
         let spoken: BTreeMap<ServerName, String> =
             self.servers().iter().filter_map(version).collect();
         self.tell_seen(|seen| &mut seen.spoken, spoken);
-    }
-
-    /// The server with these settings, with what is remembered of it if it is new here.
-    pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
-        self.server(settings.name.as_str()).unwrap_or_else(|| {
-            let remembered = self.manifests.read(settings);
-            let server = Server::new(settings.clone(), remembered, self.lot.clone());
-            let waiting = server.counts.waiting.clone();
-            self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
-            self.servers.borrow_mut().insert(server.name.clone(), server.clone());
-            self.find_homes(); // It may be that of others.
-            server
-        })
-    }
-
-    /// A server is there no more, or not yet: its first instance may speak before anybody has
-    /// told us of it. As long as it has one it is only hidden.
-    pub(crate) fn remove(&self, server: &Rc<Server>) {
-        if !server.has_instances() {
-            self.servers.borrow_mut().remove(&server.name);
-            self.subscriptions.borrow_mut().forget_server(&server.name);
-            self.seen.send_modify(|seen| drop(seen.waiting.remove(&server.name)));
-            self.manifests.forget(&server.name);
-            self.find_homes();
-        }
-        server.find_others(); // Who asked under a name that stays waits for its next process.
-        self.stand(server, Standing::Down("it has been removed".to_owned()));
     }
 
     /// Whether a server is there has changed, or not.

@@ -66,6 +66,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
 async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, way, before, said, mut told, .. } = line;
     let Way::Pipes { stdin, stdout } = way else { return };
+    hub.meet([&settings]).await;
     let server = hub.server_of(&settings);
     let is_adopted = before.is_some();
     let (note, unread) = match before {

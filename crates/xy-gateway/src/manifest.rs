@@ -11,9 +11,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use xy_config::settings::{ServerKind, ServerSettings};
 use xy_protocol::server::ServerName;
 
@@ -25,6 +27,12 @@ const FORMAT: u32 = 1;
 
 /// A file that is longer was not written by us.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
+
+/// How long a disk may take: whoever waits for it waits for the door to open, or for a server.
+const RECALL_WITHIN: Duration = Duration::from_secs(2);
+
+/// A server, and what is remembered of it.
+pub(crate) type Recalled = (Arc<ServerSettings>, Option<Remembered>);
 
 /// The folder of manifests.
 #[derive(Debug, Clone)]
@@ -49,7 +57,8 @@ struct Manifest {
 
 /// What is remembered of a server.
 pub(crate) struct Remembered {
-    pub(crate) known: Known,
+    pub(crate) introduction: Introduction,
+    pub(crate) lists: Lists,
     /// It asks its clients questions.
     pub(crate) asks: bool,
 }
@@ -59,8 +68,26 @@ impl Manifests {
         Self { folder, written: Arc::default(), next: Arc::default() }
     }
 
-    /// What is remembered of a server that is started like this.
-    pub(crate) fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
+    /// What is remembered of servers that are started like this. A disk that hangs costs what is
+    /// remembered, and no more.
+    pub(crate) async fn recall(&self, all: Vec<Arc<ServerSettings>>) -> Vec<Recalled> {
+        let nothing = all.iter().map(|it| (it.clone(), None)).collect();
+        let manifests = self.clone();
+        let read = move || {
+            let read = |settings: Arc<ServerSettings>| {
+                let remembered = manifests.read(&settings);
+                (settings, remembered)
+            };
+            all.into_iter().map(read).collect()
+        };
+        in_time(RECALL_WITHIN, read).await.unwrap_or_else(|| {
+            tracing::warn!("manifests cannot be read in time: servers are asked again");
+            nothing
+        })
+    }
+
+    /// The same of one of them.
+    fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
         let manifest = match read_manifest(&file) {
             Ok(manifest) => manifest,
@@ -71,8 +98,7 @@ impl Manifests {
             }
         };
         let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
-        let asks = manifest.asks;
-        is_of_it.then(|| Remembered { known: manifest.known(&settings.name), asks })
+        is_of_it.then(|| manifest.remembered())
     }
 
     /// Remembers a server; a failure only costs time later.
@@ -150,14 +176,22 @@ impl Manifest {
         }
     }
 
-    fn known(self, name: &ServerName) -> Known {
+    fn remembered(self) -> Remembered {
         let mut lists = Lists::default();
         for kind in Kind::ALL {
             let raw = self.lists.get(kind.key()).map(Vec::as_slice).unwrap_or_default();
             lists.set(kind, raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect());
         }
-        Known::new(name.as_str(), self.introduction, lists)
+        Remembered { introduction: self.introduction, lists, asks: self.asks }
     }
+}
+
+/// What a disk has to say, unless it hangs.
+async fn in_time<T: Send + 'static>(
+    limit: Duration,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    timeout(limit, tokio::task::spawn_blocking(read)).await.ok()?.ok()
 }
 
 /// A manifest as it was written. Nothing else in its place is opened: a pipe would be waited for.
@@ -209,7 +243,6 @@ fn write_whole(file: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::time::Duration;
 
     use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, Source};
     use xy_protocol::server::Transport;
@@ -262,11 +295,11 @@ mod tests {
         let tools = r#"[{"z":1.50,"name":"a.b","x":123456789012345678901234567890}]"#;
         remember(&manifests, &settings("a"), &known(tools)).await;
         let read = manifests.read(&settings("a")).unwrap();
-        assert_eq!(format!("[{}]", read.known.lists.of(Kind::Tools)[0].raw), tools);
-        assert_eq!(read.known.introduction, known(tools).introduction);
+        assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
+        assert_eq!(read.introduction, known(tools).introduction);
         assert!(read.asks);
         remember(&manifests, &settings("a"), &known("[]")).await;
-        assert_eq!(manifests.read(&settings("a")).unwrap().known.lists.of(Kind::Tools), []);
+        assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
     }
 
     #[tokio::test]
@@ -310,6 +343,14 @@ mod tests {
         std::fs::remove_dir(&file).unwrap();
         remember(&manifests, &settings("a"), &known("[]")).await;
         assert!(manifests.read(&settings("a")).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_keeps_nobody_waiting() {
+        let (hangs, hang) = std::sync::mpsc::channel::<()>();
+        assert!(in_time(Duration::from_millis(1), move || hang.recv()).await.is_none());
+        drop(hangs);
+        assert_eq!(in_time(Duration::from_mins(1), || 7).await, Some(7));
     }
 
     #[test]

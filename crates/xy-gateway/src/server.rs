@@ -125,13 +125,15 @@ impl Server {
         lot: Rc<Lot>,
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
-        let era = remembered.as_ref().map(|it| it.known.introduction.era());
+        let era = remembered.as_ref().map(|it| it.introduction.era());
+        let known = remembered
+            .map(|it| Rc::new(Known::new(settings.name.as_str(), it.introduction, it.lists)));
         Rc::new(Self {
             name: settings.name.clone(),
             hunch: RefCell::new(Hunch::new(settings.clone(), era)),
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
-            known: RefCell::new(remembered.map(|it| Rc::new(it.known))),
+            known: RefCell::new(known),
             is_removed: Cell::new(false),
             was_waited_for: Cell::new(false),
             asks: Cell::new(asks),

@@ -24,7 +24,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Between two full pages. In a flood nobody reads every line; the server and its shim
 /// have better use for the processor, and what is skipped is counted.
-const BREATH: Duration = Duration::from_millis(20);
+const BREATH: Duration = Duration::from_millis(5);
 
 pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
     let member = daemon.find(&ask.name)?;
