@@ -37,18 +37,21 @@
 //! One that does not bear the first thing it is asked is started again at once and asked
 //! otherwise. That was our doing: nothing is counted, once.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use xy_config::settings::{RestartPolicy, RestartRules, Rules, Start};
-use xy_protocol::server::{ServerState, Wanted};
+use xy_config::settings::{RestartPolicy, Rules};
+use xy_protocol::server::Wanted;
 
+mod after;
 mod limits;
 pub(crate) mod note;
 pub mod reason;
+mod state;
 
+use after::{End, Lived, after_end, after_silence, after_uptime, reached_for};
 pub use limits::{LastAttempt, LimitsUsed};
 pub use reason::{Exit, LaunchFault, Oom, Reason};
+pub use state::{AfterStop, Life, State, Tally};
 
 /// The window of `max-retries-per-minute`.
 pub const WINDOW: Duration = Duration::from_mins(1);
@@ -61,208 +64,6 @@ pub const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// The launcher keeps the grace itself; if it has not by then, it is forced.
 pub const STOP_MARGIN: Duration = Duration::from_secs(10);
-
-/// What an instance is doing. Each state holds only what makes sense in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Not there, and nothing will start it by itself.
-    Stopped,
-    /// Launched, not ready yet.
-    Starting {
-        /// When it was launched.
-        launched_at: Instant,
-        /// Ready by then, or it is ended.
-        ready_by: Instant,
-    },
-    /// Ready.
-    Running {
-        /// When it was launched.
-        launched_at: Instant,
-        /// When it became ready.
-        ready_at: Instant,
-    },
-    /// Waiting before the next try.
-    Backoff {
-        /// Until then.
-        retry_at: Instant,
-    },
-    /// Being ended.
-    Stopping {
-        /// Forced then; `None` once that has been done.
-        overdue_at: Option<Instant>,
-        /// What comes after it.
-        then: AfterStop,
-    },
-    /// Not there, as nobody uses it: whoever does wakes it.
-    Asleep {
-        /// It is not launched before then, as it has just died.
-        not_before: Option<Instant>,
-    },
-    /// Given up; the reason says why.
-    Failed,
-    /// Ended for good: nothing happens any more.
-    Retired,
-}
-
-/// What comes after a stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterStop {
-    /// Nothing.
-    StayDown,
-    /// A new life.
-    StartAgain,
-    /// What comes after a crash: it never became ready, cannot be spoken with, or does not
-    /// answer any more.
-    CountFailure,
-    /// Another try to reach it, after a while.
-    TryAgain,
-    /// It sleeps until somebody uses it.
-    Sleep,
-    /// Nothing, for ever.
-    Retire,
-}
-
-impl State {
-    /// When something happens by itself, if ever.
-    pub fn deadline(&self) -> Option<Instant> {
-        match *self {
-            Self::Starting { ready_by, .. } => Some(ready_by),
-            Self::Backoff { retry_at } => Some(retry_at),
-            Self::Stopping { overdue_at, .. } => overdue_at,
-            Self::Stopped
-            | Self::Running { .. }
-            | Self::Asleep { .. }
-            | Self::Failed
-            | Self::Retired => None,
-        }
-    }
-
-    /// The word for it on the wire.
-    pub fn on_wire(&self) -> ServerState {
-        match self {
-            Self::Stopped | Self::Retired => ServerState::Stopped,
-            Self::Starting { .. } => ServerState::Starting,
-            Self::Running { .. } => ServerState::Running,
-            Self::Backoff { .. } => ServerState::Restarting,
-            Self::Stopping { .. } => ServerState::Stopping,
-            Self::Asleep { .. } => ServerState::Asleep,
-            Self::Failed => ServerState::Failed,
-        }
-    }
-
-    /// Whether it is being ended for good.
-    pub(crate) fn is_retiring(&self) -> bool {
-        matches!(self, Self::Stopping { then: AfterStop::Retire, .. })
-    }
-
-    /// Whether it sleeps, or is about to: whoever needs it has to wake it.
-    pub fn is_away(&self) -> bool {
-        matches!(self, Self::Asleep { .. } | Self::Stopping { then: AfterStop::Sleep, .. })
-    }
-
-    /// Whether an instance exists, or may.
-    pub fn is_live(&self) -> bool {
-        matches!(self, Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. })
-    }
-}
-
-/// What is remembered from one life to the next.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Restarts since an operator last started it.
-    pub restart_count: u32,
-    /// Restarts ever.
-    pub restarts_total: u64,
-    /// Restarts in a row, none of which led to `reset-after` of ready uptime.
-    in_a_row: u32,
-    /// Unexpected exits of the last [`WINDOW`], at most one more than the limit.
-    recent_exits: VecDeque<Instant>,
-    /// How often in a row one that lives somewhere else could not be reached.
-    unreached: u32,
-    /// An end on a probe was not counted; the next is.
-    is_forgiven: bool,
-}
-
-impl Tally {
-    /// An operator starts it: everything but the total begins anew.
-    fn fresh(&self) -> Self {
-        Self { restarts_total: self.restarts_total, ..Self::default() }
-    }
-}
-
-/// One instance: what it is doing, what is wanted of it, what is remembered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Life {
-    /// What it is doing.
-    pub state: State,
-    /// What the operator wants.
-    pub wanted: Wanted,
-    /// What is remembered.
-    pub tally: Tally,
-    /// Why the state is what it is.
-    pub reason: Reason,
-}
-
-impl Life {
-    /// A life that has not begun.
-    pub fn new(wanted: Wanted) -> Self {
-        let reason = match wanted {
-            Wanted::Up => Reason::NotStarted,
-            Wanted::Down => Reason::StopDone, // By an earlier daemon.
-        };
-        Self { state: State::Stopped, wanted, tally: Tally::default(), reason }
-    }
-
-    /// A life that begins when it is first used.
-    pub fn sleeping(wanted: Wanted) -> Self {
-        let life = Self::new(wanted);
-        match wanted {
-            Wanted::Up => life.enters(State::Asleep { not_before: None }, Reason::NotUsed),
-            Wanted::Down => life,
-        }
-    }
-
-    /// A life that has not begun, while another of the same key is still ending. If it `sleeps`,
-    /// it only begins when it is used.
-    pub fn after_predecessor(wanted: Wanted, sleeps: bool) -> Self {
-        let then = match wanted {
-            Wanted::Up if sleeps => AfterStop::Sleep,
-            Wanted::Up => AfterStop::StartAgain,
-            Wanted::Down => AfterStop::StayDown,
-        };
-        Self::new(wanted).enters(State::Stopping { overdue_at: None, then }, Reason::Predecessor)
-    }
-
-    /// Whether the last try to reach it came to nothing: it lives somewhere else, or what would
-    /// run it is away.
-    pub fn is_unreachable(&self) -> bool {
-        match self.state {
-            State::Starting { .. } | State::Backoff { .. } => self.tally.unreached > 0,
-            State::Stopping { then, .. } => then == AfterStop::TryAgain,
-            State::Stopped
-            | State::Running { .. }
-            | State::Asleep { .. }
-            | State::Failed
-            | State::Retired => false,
-        }
-    }
-
-    /// Whether an end on a probe is not held against it: once, until somebody wants it anew, and
-    /// not if it was killed.
-    pub fn forgives_probe(&self, exit: Option<Exit>) -> bool {
-        let is_up = matches!(self.state, State::Starting { .. } | State::Running { .. });
-        is_up && !self.tally.is_forgiven && !exit.is_some_and(Exit::is_by_somebody)
-    }
-
-    fn enters(self, state: State, reason: Reason) -> Self {
-        Self { state, reason, ..self }
-    }
-
-    fn forgiven(mut self) -> Self {
-        self.tally.is_forgiven = true;
-        self
-    }
-}
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -669,124 +470,6 @@ fn stop(
 ) -> (Life, Option<Effect>) {
     let overdue_at = Some(now + rules.stop.grace + STOP_MARGIN);
     (life.enters(State::Stopping { overdue_at, then }, why), Some(Effect::Stop))
-}
-
-/// How long a life was.
-struct Lived {
-    total: Duration,
-    ready: Duration,
-}
-
-impl Lived {
-    const NOT: Self = Self { total: Duration::ZERO, ready: Duration::ZERO };
-}
-
-/// An end that nobody asked for.
-struct End {
-    what: Reason,
-    clean: bool,
-    lived: Lived,
-}
-
-impl End {
-    fn of(exit: Exit, lived: Lived) -> Self {
-        Self { what: Reason::Exited(exit), clean: exit.is_clean(), lived }
-    }
-}
-
-/// Whether to try again, and when.
-fn after_end(mut life: Life, end: End, rules: &Rules, moment: Moment) -> Life {
-    let restart = &rules.restart;
-    let is_lazy = rules.start == Start::Lazy;
-    if is_lazy && end.clean {
-        return life.enters(State::Asleep { not_before: None }, end.what);
-    }
-    let wants_restart = match restart.policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => !end.clean,
-        RestartPolicy::Never => false,
-    };
-    if !wants_restart {
-        let state = if end.clean { State::Stopped } else { State::Failed };
-        return life.enters(state, end.what);
-    }
-    life = after_uptime(life, end.lived.ready, rules);
-    let exits = note_exit(&mut life.tally, restart.max_retries_per_minute, moment.now);
-    let last = Box::new(end.what);
-    if restart.max_retries_per_minute != 0 && exits > restart.max_retries_per_minute {
-        let limit = restart.max_retries_per_minute;
-        return life.enters(State::Failed, Reason::TooManyExits { exits, limit, last });
-    }
-    if restart.max_attempts != 0 && life.tally.in_a_row >= restart.max_attempts {
-        let attempts = life.tally.in_a_row;
-        return life.enters(State::Failed, Reason::TooManyAttempts { attempts, last });
-    }
-    let delay = delay_after(life.tally.in_a_row, end.lived.total, rules, moment.chance);
-    life.enters(later(moment.now + delay, is_lazy), *last)
-}
-
-/// A new life may begin then; one that is lazy has to be woken for that.
-fn later(at: Instant, is_lazy: bool) -> State {
-    if is_lazy { State::Asleep { not_before: Some(at) } } else { State::Backoff { retry_at: at } }
-}
-
-/// When to try again to reach one that lives somewhere else. A while of being ready ends the
-/// row of delays that grow.
-fn after_silence(mut life: Life, why: Reason, rules: &Rules, moment: Moment) -> Life {
-    let ready = match life.state {
-        State::Running { ready_at, .. } => moment.now - ready_at,
-        _ => Duration::ZERO,
-    };
-    life = reached_for(life, ready, rules);
-    let unreached = &mut life.tally.unreached;
-    let restart = &rules.restart;
-    let initial = restart.backoff_initial.max(SHORT_LIFE_DELAY);
-    let delay = grown(initial, *unreached, restart, moment.chance).max(SHORT_LIFE_DELAY);
-    *unreached = unreached.saturating_add(1);
-    let state = later(moment.now + delay, rules.start == Start::Lazy);
-    life.enters(state, why)
-}
-
-/// The delays of one that lives somewhere else begin anew if it was reached for long enough.
-fn reached_for(mut life: Life, ready: Duration, rules: &Rules) -> Life {
-    if ready >= rules.restart.reset_after {
-        life.tally.unreached = 0;
-    }
-    life
-}
-
-/// A row ends with a life that was ready for long enough.
-fn after_uptime(mut life: Life, ready: Duration, rules: &Rules) -> Life {
-    if ready >= rules.restart.reset_after {
-        life.tally.in_a_row = 0;
-    }
-    life
-}
-
-/// Counts one more unexpected exit; answers how many there were within the window.
-fn note_exit(tally: &mut Tally, limit: u32, now: Instant) -> u32 {
-    let exits = &mut tally.recent_exits;
-    exits.push_back(now);
-    while exits.front().is_some_and(|&at| now - at >= WINDOW) || exits.len() > limit as usize + 1 {
-        exits.pop_front();
-    }
-    u32::try_from(exits.len()).unwrap_or(u32::MAX)
-}
-
-/// `min(max, initial · 2ⁿ)`, and up to a quarter more, but never over the maximum.
-fn delay_after(in_a_row: u32, lived: Duration, rules: &Rules, chance: u8) -> Duration {
-    let restart = &rules.restart;
-    if restart.backoff_initial.is_zero() {
-        return if lived >= SHORT_LIFE { Duration::ZERO } else { SHORT_LIFE_DELAY };
-    }
-    grown(restart.backoff_initial, in_a_row, restart, chance)
-}
-
-fn grown(initial: Duration, times: u32, restart: &RestartRules, chance: u8) -> Duration {
-    let doubled = 2u32.checked_pow(times).and_then(|by| initial.checked_mul(by));
-    let delay = doubled.unwrap_or(restart.backoff_max).min(restart.backoff_max);
-    let jitter = if restart.jitter { delay / 4 * u32::from(chance) / 255 } else { Duration::ZERO };
-    (delay + jitter).min(restart.backoff_max)
 }
 
 #[cfg(test)]
