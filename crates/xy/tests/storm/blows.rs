@@ -114,6 +114,10 @@ mod tests {
         }
     }
 
+    /// Other calls, when the one of unknown outcome was sent and answered, and whether the blow
+    /// can be why.
+    type Case<'c> = (&'static str, &'c [Call], (u64, u64), bool);
+
     /// Whether a blow explains that nobody knows what came of a call of client 0 to server 0.
     fn explains(blow: Blow, others: &[Call], (from, to): (u64, u64)) -> bool {
         let struck = call(0, 0, (from, to), None);
@@ -125,8 +129,7 @@ mod tests {
     fn a_server_that_was_struck_interrupts_calls_until_its_successor_has_answered_a_later_one() {
         let blow = Blow::at_server(0, 7, ms(100));
         let by = |pid, from, to| [call(1, 0, (from, to), Some(pid))];
-        // Other calls, the one of unknown outcome, and whether the blow can be why.
-        let table: [(&str, &[Call], (u64, u64), bool); 12] = [
+        let table: [Case<'_>; 12] = [
             ("it was under way", &[], (90, 110), true),
             ("it was sent to one that was dead", &[], (500, 510), true),
             ("it was over before", &[], (80, 99), false),
@@ -170,7 +173,7 @@ mod tests {
         // It is killed from 100 on, and dead at 110.
         let blow = Blow { victim: Victim::Daemon, begun_at: ms(100), at: ms(110) };
         let of = |line, from, to| [call(line, 3, (from, to), Some(9))];
-        let table: [(&str, &[Call], (u64, u64), bool); 8] = [
+        let table: [Case<'_>; 8] = [
             ("it was under way", &[], (90, 120), true),
             ("it was told before we knew that it was dead", &[], (90, 105), true),
             ("it was over before", &[], (80, 99), false),
