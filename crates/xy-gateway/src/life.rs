@@ -247,7 +247,7 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
 async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>) {
     tokio::select! {
-        _ = pipes.write_all(&stdin) => {} // It only ends if it cannot go on.
+        _ = pipes.write_all(&stdin, |place| upstream.is_begun(place)) => {} // It only ends if it cannot go on.
         // Also if there is nothing to write: what was written may never have been read.
         _ = stdin.ready(Interest::ERROR) => {}
     }

@@ -60,6 +60,8 @@ mod tasks;
 mod torn;
 #[path = "gateway/transparent.rs"]
 mod transparent;
+#[path = "gateway/verbatim.rs"]
+mod verbatim;
 #[path = "gateway/watching.rs"]
 mod watching;
 

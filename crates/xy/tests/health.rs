@@ -6,6 +6,7 @@ use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, home, pid_in, running, running_after, says, signal, status};
 use xy_testkit::remote::{Mood, Remote, To};
-use xy_testkit::{Home, McpSocket, free_port};
+use xy_testkit::{Home, McpSocket, free_port, is_alive};
 
 /// Servers of these tests come back at once.
 const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
@@ -420,7 +421,7 @@ fn a_server_that_listens_is_ready_though_it_is_not_greeted_yet() {
 }
 
 #[test]
-fn a_page_that_tells_of_trouble_has_its_server_restarted() {
+fn a_page_that_says_nothing_has_its_server_restarted() {
     let home = home();
     let port = free_port();
     let flags = ["--http", &port.to_string()];
@@ -433,6 +434,75 @@ fn a_page_that_tells_of_trouble_has_its_server_restarted() {
     let now = running_after(&home, "one", 1);
     let told = now["transitions"].to_string();
     assert!(told.contains("/mcp/health gave no answer within 500ms"), "{told}");
+    home.finish();
+}
+
+/// A page that answers with these in turn and then with 200, but with 503 for as long as the
+/// process lives whose id it is told; and what it answered.
+fn moody(
+    script: &'static [&'static str],
+    ill: &Arc<AtomicU32>,
+) -> (u16, Arc<Mutex<Vec<&'static str>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    let told: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let (ill, noted) = (ill.clone(), told.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let count = (&stream).read(&mut head).unwrap_or_default();
+            let status = if head[..count].starts_with(b"GET /mcp/health ") {
+                let mut noted = noted.lock().expect("nobody panics");
+                let ill = ill.load(Ordering::SeqCst);
+                let is_ill = ill != 0 && is_alive(ill);
+                let now = if is_ill { "503 Service Unavailable" } else { "200 OK" };
+                let status = script.get(noted.len()).copied().unwrap_or(now);
+                noted.push(status);
+                status
+            } else {
+                "404 Not Found" // Whoever speaks MCP.
+            };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+            let _ = (&stream).write_all(head.as_bytes()); // It need not be waited for.
+        }
+    });
+    (port, told)
+}
+
+#[test]
+fn a_page_that_says_503_as_often_in_a_row_as_the_file_says_has_its_server_restarted() {
+    const WELL: &str = "200 OK";
+    const ILL: &str = "503 Service Unavailable";
+    // It is ready; then rows of two, each ended by a good answer.
+    const SCRIPT: [&str; 7] = [WELL, ILL, ILL, WELL, ILL, ILL, WELL];
+    let home = home();
+    let ill = Arc::default();
+    let (port, told) = moody(&SCRIPT, &ill);
+    let sleeper = home.kdl_command("xy-test-sleep-server", &["--every", "600000"]);
+    let probes = "ready { probe \"http\"; within \"1m\" }\n\
+                  health { probe \"http\"; interval \"50ms\"; timeout \"500ms\"; failures 3 }\n";
+    home.server("one", &format!("{sleeper}{TIRELESS}port {port}\n{probes}"));
+    home.daemon();
+    let first = running(&home, "one");
+    home.wait_until("it was probed in rows", || told.lock().unwrap().len() > SCRIPT.len());
+    let now = has_health(&home, "one", "healthy");
+    assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
+
+    ill.store(first, Ordering::SeqCst);
+    let now = running_after(&home, "one", 1);
+    assert_ne!(pid_in(&now), first);
+    let why = format!(
+        "unhealthy: 3 probes in a row failed, the last: \
+         GET http://127.0.0.1:{port}/mcp/health was answered with status 503"
+    );
+    assert!(now["transitions"].to_string().contains(&why), "{now:#}");
+    let now = has_health(&home, "one", "healthy");
+    assert_eq!(now["restart_count"], 1, "its successor is well: {now:#}");
+    let told = told.lock().unwrap().clone();
+    let rows: Vec<&[&str]> = told.chunk_by(|one, other| one == other).collect();
+    let [before @ .., last, after] = &rows[..] else { panic!("{told:?}") };
+    assert_eq!((before.len(), last[0], after[0]), (5, ILL, WELL), "{told:?}");
+    assert!(last.len() >= 3, "{told:?}");
     home.finish();
 }
 

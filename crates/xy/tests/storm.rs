@@ -7,6 +7,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
+#[path = "storm/blows.rs"]
+mod blows;
 #[path = "rounds/chance.rs"]
 mod chance;
 #[path = "storm/clients.rs"]

@@ -17,9 +17,6 @@ const MOST_CALLS: usize = 10_000;
 /// What may wait for a server that does not read.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
-/// Of a longer request a copy is kept only if it may be sent again once it is written.
-const LARGE: usize = 256 * 1024;
-
 impl Upstream {
     /// Sends a request on, under an id of ours; answers that id.
     pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
@@ -58,14 +55,22 @@ impl Upstream {
 
     /// Keeps what a client wrote, as it may have to be sent again, if there is room.
     fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
-        let Caller::Client { client, asked, follow, .. } = caller else { return None };
-        let may_be_repeated = || {
-            let known = self.known().and_then(|known| self.shown_as(asked, client, known));
-            let sort = fate::sort(text, follow, &client.entry().view, known.as_deref());
-            matches!(sort, fate::Sort::Lookup | fate::Sort::ReadOnly | fate::Sort::Idempotent)
-        };
-        let is_worth_it = text.len() <= LARGE || may_be_repeated();
-        is_worth_it.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+        let is_client = matches!(caller, Caller::Client { .. });
+        is_client.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+    }
+
+    /// The server has begun to read what was put there. If that must not be done twice, it is
+    /// never sent again, and its copy only takes the room of others.
+    pub(crate) fn is_begun(&self, place: u64) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(call) = calls.values_mut().find(|call| call.place == place) else { return };
+        let Caller::Client { client, asked, follow, .. } = &call.caller else { return };
+        let Some(kept) = &mut call.kept else { return };
+        let known = self.known().and_then(|known| self.shown_as(asked, client, known));
+        let sort = fate::sort(kept.text(), follow, &client.entry().view, known.as_deref());
+        if !sort.may_be_repeated() {
+            kept.let_go();
+        }
     }
 
     /// Asks something of our own.

@@ -41,6 +41,16 @@ pub(crate) enum Sort {
     Other,
 }
 
+impl Sort {
+    /// Whether it does no harm to do it twice.
+    pub(crate) fn may_be_repeated(self) -> bool {
+        match self {
+            Self::Lookup | Self::ReadOnly | Self::Idempotent => true,
+            Self::NewTask | Self::OfTask | Self::Other => false,
+        }
+    }
+}
+
 /// Whether it could be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
@@ -134,7 +144,10 @@ impl Why {
             Self::Task => Some("tasks are not begun again"),
             Self::Asked => Some("its client had been asked something meanwhile"),
             Self::MayChange => Some("nothing says that it may be repeated"),
-            Self::NotKept => Some("no copy of it could be kept"),
+            Self::NotKept => Some(
+                "no copy of it could be kept, as those of one server have no more room than \
+                 `bytes` of `park` in `xy.kdl` says",
+            ),
         }
     }
 }

@@ -20,6 +20,16 @@ impl Kept {
         })
     }
 
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// From now on it is the copy of a call that is never sent again, whatever comes: nothing.
+    pub(crate) fn let_go(&mut self) {
+        self.give_back();
+        self.text = Box::default();
+    }
+
     /// What was kept, which is not counted any more.
     pub(crate) fn into_text(mut self) -> Box<[u8]> {
         self.give_back();
@@ -50,7 +60,10 @@ mod tests {
         assert_eq!(all.get(), 8);
         assert_eq!(&*other.into_text(), b"123");
         assert_eq!(all.get(), 5);
-        drop(one);
+        let mut third = Kept::of(b"123", &all, 8).unwrap();
+        third.let_go();
+        assert_eq!((third.text(), all.get()), (&b""[..], 5));
+        drop((one, third));
         assert_eq!(all.get(), 0);
     }
 }

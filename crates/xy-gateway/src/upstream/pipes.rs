@@ -207,8 +207,13 @@ impl Pipes {
     }
 
     /// Writes what there is to write, for ever. Must not be dropped amid a message that is
-    /// to arrive.
-    pub(crate) async fn write_all(&self, stdin: &pipe::Sender) -> io::Result<()> {
+    /// to arrive. `begun` hears the places of messages that no pipe holds whole, once they are
+    /// written and the server has read some of them.
+    pub(crate) async fn write_all(
+        &self,
+        stdin: &pipe::Sender,
+        begun: impl Fn(u64),
+    ) -> io::Result<()> {
         let capacity = capacity(stdin);
         loop {
             self.flush.notified().await;
@@ -219,8 +224,12 @@ impl Pipes {
                 match block {
                     Block::AtOnce(bytes) => self.write_block(stdin, bytes).await?,
                     Block::InParts(bytes) => {
+                        let place = self.out.borrow().written();
                         self.announce().await;
                         self.write_block(stdin, bytes).await?;
+                        if bytes > capacity && self.is_written(place) && is_begun(stdin, bytes) {
+                            begun(place);
+                        }
                         self.say(Said::WriteEnds).await;
                     }
                 }
@@ -320,6 +329,19 @@ fn has_unread(pipe: &pipe::Sender) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn has_unread(_pipe: &pipe::Sender) -> bool {
     false
+}
+
+/// Whether something of the last message in a pipe has been read, which has so many bytes and
+/// is written whole.
+#[cfg(target_os = "linux")]
+fn is_begun(pipe: &pipe::Sender, bytes: usize) -> bool {
+    rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread < bytes as u64)
+}
+
+/// Nothing tells, at this end of a pipe: what is written may have been seen.
+#[cfg(not(target_os = "linux"))]
+fn is_begun(_pipe: &pipe::Sender, _bytes: usize) -> bool {
+    true
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -40,7 +40,7 @@ fn a_server_that_does_not_read_has_so_much_waiting_and_no_more() {
     let refused = home.wait_until("one is refused", || {
         sent += 1;
         assert!(sent <= 6, "{sent} times 16 MiB wait");
-        let params = format!(r#"{{"name":"a__echo","arguments":{{"message":"{text}"}}}}"#);
+        let params = format!(r#"{{"name":"a__who","arguments":{{"message":"{text}"}}}}"#);
         client.send_raw(&format!(
             r#"{{"jsonrpc":"2.0","id":"{sent}","method":"tools/call","params":{params}}}"#
         ));
@@ -51,9 +51,16 @@ fn a_server_that_does_not_read_has_so_much_waiting_and_no_more() {
     assert!(words(&refused).contains("does not read"), "{refused}");
     echoes(&other, "b");
     signal(pid, Signal::KILL);
-    for id in 1..sent {
-        let lost = client.wait_answer(format!("\"{id}\""));
-        assert!([-32010, -32005].contains(&code(&lost)), "{lost}");
+    // It has read nothing of any: what was kept of them is done by its successor.
+    // Where nothing tells, the first may have been seen, as it is written in part.
+    let first = if cfg!(target_os = "linux") { 1 } else { 2 };
+    let answers = (first..sent).map(|id| client.wait_answer(format!("\"{id}\"")));
+    let (done, lost): (Vec<Value>, Vec<Value>) =
+        answers.partition(|answer| answer["result"].is_object());
+    assert_eq!(done.len(), 4 - first, "so many are within 64 MiB: {lost:?}");
+    for lost in lost {
+        assert_eq!(code(&lost), -32005, "{lost}");
+        assert!(words(&lost).contains("`bytes` of `park`"), "{lost}");
     }
     who_at_last(&home, &client, "a__who");
     nothing_is_open(&home);

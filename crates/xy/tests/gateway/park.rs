@@ -191,6 +191,69 @@ fn the_same_of_a_server_that_an_earlier_daemon_began() {
     home.finish();
 }
 
+/// How many bytes are in a server's stdin that it has not read.
+#[cfg(target_os = "linux")]
+fn unread_by(pid: u32) -> u64 {
+    let stdin = fs::File::open(format!("/proc/{pid}/fd/0")).unwrap();
+    rustix::io::ioctl_fionread(&stdin).unwrap()
+}
+
+/// It is longer than what a pipe holds, so a part of it is written and the rest is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_call_of_which_a_server_never_read_a_byte_is_done_by_its_successor_once() {
+    let home = home();
+    serve_noting(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    let client = local(&home);
+    client.tool_names();
+    let pid = running(&home, "a");
+    freeze(&home, pid);
+    let long = "l".repeat(1024 * 1024);
+    let first = client.start_call("a__mutating", json!({ "message": long }));
+    home.wait_until("some of it is written", || unread_by(pid) > 0);
+    let next = client.start_call("a__mutating", json!({ "message": "next" }));
+    are_open(&home, "a", 2);
+    signal(pid, Signal::KILL);
+    let answer = client.wait_answer(first);
+    assert!(text(&answer) == long, "{}", words(&answer));
+    assert_eq!(text(&client.wait_answer(next)), "next");
+    assert!(said_in_calls(&home, "a") == [&*long, "next"], "each was done once, in their order");
+    assert_eq!((counted(&home, "again_total", "a"), counted(&home, "unknown_total", "a")), (2, 0));
+    nothing_is_open(&home);
+    home.finish();
+}
+
+/// What was never read is not done, and its client is told which bound it was.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_call_that_is_longer_than_what_may_be_kept_is_not_done_and_names_the_bound() {
+    let home = home();
+    home.write_config("xy.kdl", "park { bytes \"512KiB\" }\n");
+    serve_noting(&home, "a", &[]);
+    home.daemon();
+    ready(&home, &["a"]);
+    let client = local(&home);
+    client.tool_names();
+    let pid = running(&home, "a");
+    freeze(&home, pid);
+    let long = client.start_call("a__mutating", json!({ "message": "l".repeat(1024 * 1024) }));
+    home.wait_until("some of it is written", || unread_by(pid) > 0);
+    let short = client.start_call("a__mutating", json!({ "message": "short" }));
+    are_open(&home, "a", 2);
+    signal(pid, Signal::KILL);
+    let refused = client.wait_answer(long);
+    assert_eq!(code(&refused), -32005, "{refused}");
+    for part in ["not done", "`bytes`", "`park`", "xy.kdl"] {
+        assert!(words(&refused).contains(part), "{part}: {refused}");
+    }
+    assert_eq!(text(&client.wait_answer(short)), "short");
+    assert_eq!(said_in_calls(&home, "a"), ["short"]);
+    nothing_is_open(&home);
+    home.finish();
+}
+
 /// Here its stdin is closed first, and it may read on until it ends.
 #[cfg(target_os = "linux")]
 #[test]

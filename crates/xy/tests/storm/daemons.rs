@@ -5,9 +5,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Daemon;
 
+use crate::blows::{Blow, Victim};
 use crate::chance::Chance;
 use crate::clients::Client;
-use crate::ledger::{Blow, Rules, Victim};
+use crate::ledger::Rules;
 use crate::scene::{Habits, Scene, http_flags};
 use crate::support::signal;
 use crate::{pause, seconds, tell};
@@ -34,8 +35,9 @@ fn kill(scene: &Scene, chance: &mut Chance, first: Daemon) -> Vec<Blow> {
     let (mut daemon, mut kills) = (first, Vec::new());
     while scene.now() < until {
         pause(chance.millis_below(600));
+        let begun_at = scene.now();
         daemon.kill9();
-        kills.push(Blow { victim: Victim::Daemon, at: scene.now() });
+        kills.push(Blow { victim: Victim::Daemon, begun_at, at: scene.now() });
         if chance.one_in(2) {
             pause(chance.millis_below(200)); // Nobody is there for a while.
         }

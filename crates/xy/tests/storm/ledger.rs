@@ -2,11 +2,14 @@
 //!
 //! A call has a number that no other has. It must be answered once. What must not be done twice
 //! is never written down twice, and once if it has a result; what may be done twice has a
-//! result, unless it was struck twice, and is never done a third time.
+//! result, unless it was struck twice, and is never done a third time. Of unknown outcome is only
+//! what a blow can have interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
+
+use crate::blows::{Blow, Spell};
 
 /// A call may be sent to one that was struck before, as long as nobody has noticed that.
 const KNOWN_WITHIN: Duration = Duration::from_millis(250);
@@ -63,41 +66,6 @@ pub(crate) struct Call {
     pub(crate) answers: Vec<(Duration, Outcome)>,
 }
 
-/// Who was struck.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Victim {
-    /// This process of a server.
-    Server {
-        server: usize,
-        pid: u32,
-    },
-    Daemon,
-}
-
-/// What was done to somebody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Blow {
-    pub(crate) victim: Victim,
-    pub(crate) at: Duration,
-}
-
-impl Blow {
-    /// Whether this server was struck.
-    pub(crate) fn is_at(&self, server: usize) -> bool {
-        matches!(self.victim, Victim::Server { server: struck, .. } if struck == server)
-    }
-
-    /// How long after it a call had a result that only a successor can have given.
-    fn is_survived_by(&self, call: &Call) -> Option<Duration> {
-        let [(at, Outcome::Done { pid: by })] = call.answers[..] else { return None };
-        let is_later = match self.victim {
-            Victim::Server { server, pid } => call.server == server && by != pid,
-            Victim::Daemon => call.sent_at >= self.at,
-        };
-        at.checked_sub(self.at).filter(|_| is_later)
-    }
-}
-
 /// What is right in one test and wrong in another.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
@@ -142,10 +110,12 @@ pub(crate) fn check(ledger: &Ledger, rules: &Rules) -> (Tally, Vec<String>) {
     let mut tally = Tally { calls: ledger.calls.len(), ..Tally::default() };
     let mut faults = Vec::new();
     let (mut records, mut looks) = (executions(&ledger.records), executions(&ledger.looks));
+    let spells: Vec<Spell<'_>> =
+        ledger.blows.iter().map(|blow| Spell::of(blow, &ledger.calls)).collect();
     for call in &ledger.calls {
         let theirs = if call.kind == Kind::Look { &mut looks } else { &mut records };
         let done = theirs.remove(&call.number).unwrap_or_default();
-        judge(call, &done, &ledger.blows, rules, &mut tally, &mut faults);
+        judge(call, &done, (&ledger.blows, &spells), rules, &mut tally, &mut faults);
     }
     for (number, servers) in records.into_iter().chain(looks) {
         faults.push(format!("{number} was done by {servers:?}, and never asked for"));
@@ -169,7 +139,7 @@ fn executions(records: &[Vec<u64>]) -> BTreeMap<u64, Vec<usize>> {
 fn judge(
     call: &Call,
     done: &[usize],
-    blows: &[Blow],
+    (blows, spells): (&[Blow], &[Spell<'_>]),
     rules: &Rules,
     tally: &mut Tally,
     faults: &mut Vec<String>,
@@ -206,7 +176,9 @@ fn judge(
             let is_hit =
                 |blow: &&Blow| blow.is_at(call.server) && (since..answered_at).contains(&blow.at);
             let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
-            if call.kind == Kind::Record || may_be {
+            if !spells.iter().any(|spell| spell.can_have_hit(call, answered_at)) {
+                fault("nothing can have interrupted it");
+            } else if call.kind == Kind::Record || may_be {
                 // As it has to be.
             } else if blows.iter().filter(is_hit).count() > 1 {
                 tally.struck_twice += 1;
@@ -317,6 +289,7 @@ impl fmt::Display for Table<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blows::Victim;
 
     const fn ms(number: u64) -> Duration {
         Duration::from_millis(number)
@@ -334,6 +307,11 @@ mod tests {
 
     fn unknown() -> Outcome {
         Outcome::Unknown("it died".to_owned())
+    }
+
+    /// A blow at server 0.
+    fn blow(at: u64) -> Blow {
+        Blow::at_server(0, 1, ms(at))
     }
 
     /// Every look that has a result was one.
@@ -367,6 +345,7 @@ mod tests {
             ],
             &[1, 2, 4, 4], // The second of unknown outcome was not done.
         );
+        let all = Ledger { blows: vec![blow(5)], ..all };
         let rules = Rules { doomed: [0].into(), ..Rules::default() };
         let (tally, faults) = check(&all, &rules);
         assert_eq!(faults, [""; 0]);
@@ -377,7 +356,8 @@ mod tests {
     #[test]
     fn what_was_done_twice_is_seen_whatever_its_caller_was_told() {
         for told in [done(), unknown()] {
-            let all = ledger(vec![call(1, Kind::Record, &[told])], &[1, 1]);
+            let mut all = ledger(vec![call(1, Kind::Record, &[told])], &[1, 1]);
+            all.blows.push(blow(5));
             let (tally, fault) = only_fault(&all);
             assert_eq!(tally.doubled, 1);
             assert!(fault.starts_with("it was done 2 times"), "{fault}");
@@ -448,7 +428,7 @@ mod tests {
     fn what_may_be_done_twice_has_a_result_unless_it_was_struck_twice() {
         for kind in [Kind::Idempotent, Kind::Look] {
             let mut all = ledger(vec![call(1000, kind, &[unknown()])], &[]);
-            let blow = |server, at| Blow { victim: Victim::Server { server, pid: 1 }, at: ms(at) };
+            let blow = |server, at| Blow::at_server(server, 1, ms(at));
             // Long before it, elsewhere, after it; and one that hit it.
             all.blows = vec![blow(0, 749), blow(1, 1001), blow(0, 1011), blow(0, 1003)];
             let (_, fault) = only_fault(&all);
@@ -459,6 +439,32 @@ mod tests {
             let (tally, faults) = check(&all, &Rules::default());
             assert_eq!((tally.struck_twice, faults), (1, Vec::new()));
         }
+    }
+
+    #[test]
+    fn nothing_is_of_unknown_outcome_unless_somebody_was_struck() {
+        let every = [
+            Rules::default(),
+            Rules { doomed: [0].into(), ..Rules::default() },
+            Rules { may_be_unknown: true, ..Rules::default() },
+        ];
+        for kind in [Kind::Record, Kind::Idempotent, Kind::Look] {
+            for rules in &every {
+                let mut all = ledger(vec![call(1000, kind, &[unknown()])], &[]);
+                all.blows = vec![Blow::at_server(1, 1, ms(1001)), blow(1011)];
+                let (tally, faults) = check(&all, rules);
+                assert_eq!((tally.unknown, faults.len()), (1, 1), "{faults:?}");
+                assert!(faults[0].starts_with("nothing can have interrupted it"), "{faults:?}");
+            }
+        }
+        let mut all = ledger(vec![call(1000, Kind::Record, &[unknown()])], &[]);
+        all.blows = vec![blow(1010)];
+        assert_eq!(check(&all, &Rules::default()).1, [""; 0]);
+        // It was back, as this shows, before the call was sent.
+        all.calls.push(call(980, Kind::Idempotent, &[done()]));
+        all.records[0].push(980);
+        all.blows = vec![blow(970)];
+        assert!(only_fault(&all).1.starts_with("nothing can have interrupted it"));
     }
 
     #[test]
@@ -514,12 +520,12 @@ mod tests {
             ],
             &[],
         );
-        let blow = |pid, at| Blow { victim: Victim::Server { server: 0, pid }, at: ms(at) };
+        let blow = |pid, at| Blow::at_server(0, pid, ms(at));
         let last = blow(8, 170);
         all.blows = vec![blow(7, 105), last];
         assert_eq!(recoveries(&all), (vec![ms(35)], vec![last]));
         // Of a daemon it is the first call that was sent after its end.
-        all.blows = vec![Blow { victim: Victim::Daemon, at: ms(125) }];
+        all.blows = vec![Blow { victim: Victim::Daemon, begun_at: ms(125), at: ms(125) }];
         assert_eq!(recoveries(&all), (vec![ms(15)], Vec::new()));
     }
 

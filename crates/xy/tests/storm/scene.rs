@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use xy_testkit::{Home, free_port};
 
+use crate::blows::Blow;
 use crate::chance::Chance;
 use crate::clients::Client;
 use crate::far::Far;
-use crate::ledger::{Blow, Call, Kind, Ledger, Outcome, Rules, Table, Tally};
+use crate::ledger::{Call, Kind, Ledger, Outcome, Rules, Table, Tally};
 use crate::ledger::{check, recoveries};
 use crate::support::{ask, home, pid_in};
 use crate::{now, tell};
@@ -257,6 +258,9 @@ impl Scene {
         let ledger = Ledger { calls, blows, records, looks };
         let (tally, faults) = check(&ledger, rules);
         let (recoveries, never) = recoveries(&ledger);
+        // Some do not come back, and must not.
+        let is_doomed = |blow: &Blow| rules.doomed.iter().any(|it| blow.is_at(*it));
+        let never: Vec<Blow> = never.into_iter().filter(|it| !is_doomed(it)).collect();
         let table = Table {
             tally,
             blows: ledger.blows.len(),

@@ -7,9 +7,10 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::blows::{Blow, Victim};
 use crate::chance::Chance;
 use crate::clients::Client;
-use crate::ledger::{Kind, Outcome, Rules, Victim};
+use crate::ledger::{Kind, Outcome, Rules};
 use crate::scene::{Habits, Scene, http_flags};
 use crate::support::{running, signal, status};
 use crate::weather::{Mercy, Weather, strike};
@@ -154,14 +155,20 @@ fn what_hangs_is_restarted_what_is_slow_or_deaf_is_not_and_what_is_doomed_is_giv
     };
     let (mut calls, blows) = scene.storm(&clients, &mut chance, |chance| {
         fs::write(scene.home.root().join("harness/doom"), "").unwrap();
-        signal(running(&scene.home, "doomed"), Signal::KILL);
-        let blows = strike(&scene, chance, &weather);
+        let pid = running(&scene.home, "doomed");
+        let doom = Blow::at_server(cast.doomed, pid, scene.now());
+        signal(pid, Signal::KILL);
+        let mut blows = strike(&scene, chance, &weather);
         scene.home.wait_for_state("doomed", "failed");
+        blows.push(doom);
         blows
     });
     // One that hangs is continued for its end, and may then answer a last call itself.
     for blow in &blows {
         let Victim::Server { server, pid } = blow.victim else { continue };
+        if server == cast.doomed {
+            continue; // It has none.
+        }
         scene.home.wait_until("a successor is there", || scene.ready(&[server]) != [pid]);
     }
     let up = [&cast.hanging[..], &cast.healthy()].concat();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::blows::Blow;
 use crate::chance::Chance;
-use crate::ledger::{Blow, Victim};
 use crate::pause;
 use crate::scene::Scene;
 use crate::support::{pid_in, signal};
@@ -83,7 +83,7 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
             }
             conditions[server] = Condition::Struck(pid);
             last[server] = pid.into();
-            blows.push(Blow { victim: Victim::Server { server, pid }, at });
+            blows.push(Blow::at_server(server, pid, at));
         }
     }
     blows

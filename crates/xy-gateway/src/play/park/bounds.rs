@@ -175,21 +175,57 @@ async fn no_more_bytes_wait_or_are_kept_than_may() {
     .await;
 }
 
+/// Longer than any pipe holds.
+const LONG: usize = 1024 * 1024;
+
+/// Calls tools with long arguments, each under its own name.
+fn call_long(client: &Visitor, tools: &[&str]) {
+    for tool in tools {
+        let arguments = format!("{tool} {}", "l".repeat(LONG));
+        let params = json!({ "name": format!("s__{tool}"), "arguments": arguments });
+        client.ask(&json!(tool), "tools/call", &params);
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_large_call_is_kept_only_if_it_may_be_repeated() {
+async fn a_long_call_that_was_never_read_is_sent_again_whatever_it_is() {
     here(async {
         let mut play = Play::known().await;
         let client = play.client(&json!({}));
-        let large = "l".repeat(300 * 1024);
-        for (id, tool) in [("1", "x"), ("2", "read")] {
-            let params = json!({ "name": format!("s__{tool}"), "arguments": large });
-            client.ask(&json!(id), "tools/call", &params);
+        call_long(&client, &["x", "read"]);
+        play.sent();
+        play.sent.unread_from.set(Some(0));
+        play.die();
+        assert_eq!(client.outcomes(), []);
+        play.come_back().await;
+        let again: Vec<usize> = play.names().iter().map(String::len).collect();
+        assert_eq!(again, ["x ".len() + LONG, "read ".len() + LONG]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_begun_and_must_not_be_done_twice_gives_its_room_to_others() {
+    here(async {
+        let bytes = 3 * LONG as u64;
+        let park = ParkSettings { bytes, ..ParkSettings::default() };
+        let mut play = Play::known_with(park, NO_RULES).await;
+        let client = play.client(&json!({}));
+        call_long(&client, &["x", "read"]);
+        play.sent();
+        for place in 0..play.sent.written.get() as u64 {
+            play.upstream.is_begun(place);
         }
+        call_long(&client, &["set"]); // There is room for two of three.
         play.sent();
         play.die();
-        assert_eq!(client.outcomes(), [unknown("1")]);
+        let words = client.error();
+        assert!(words.starts_with("outcome unknown"), "{words}");
+        assert!(words.contains("nothing says that it may be repeated"), "{words}");
         play.come_back().await;
-        assert_eq!(play.names(), [large]);
+        let again = play.names();
+        let names: Vec<&str> = again.iter().filter_map(|it| it.split(' ').next()).collect();
+        assert_eq!(names, ["read", "set"]);
     })
     .await;
 }

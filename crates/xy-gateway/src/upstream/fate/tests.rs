@@ -108,8 +108,8 @@ fn nothing_that_may_do_harm_is_ever_sent_again() {
     for facts in all() {
         let fate = fate(facts);
         let is_seen = facts.stage == Stage::Written;
-        let is_harmless = matches!(facts.sort, Sort::Lookup | Sort::ReadOnly | Sort::Idempotent);
         if fate == Fate::Again {
+            let is_harmless = facts.sort.may_be_repeated();
             assert!(!is_seen || (is_harmless && !facts.has_asked && !facts.was_written));
             assert!(facts.text == Text::Kept && facts.has_successor && facts.is_wanted);
         }

@@ -103,3 +103,43 @@ async fn what_is_not_begun_when_it_is_closed_is_never_written() {
     assert!(!pipes.is_written(place));
     assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
 }
+
+/// Its copy is of no use any more, if it must not be done twice.
+#[tokio::test]
+async fn a_message_that_no_pipe_holds_is_begun_once_it_is_written() {
+    let (reader, writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
+    let capacity = capacity(&stdin);
+    let (said, _) = mpsc::channel(1);
+    let pipes = Pipes::new(&stdin, said);
+    let put = |length: usize| pipes.put(None, &mut |out| out.resize(out.len() + length, b'x'));
+    let [_, long, fitting] = [10, capacity, capacity - 1].map(put);
+    pipes.flush(false);
+    let begun = RefCell::new(Vec::new());
+    let mut reader = pipe::Receiver::from_owned_fd(reader.into()).unwrap();
+    let write = async {
+        pipes.write_all(&stdin, |place| begun.borrow_mut().push(place)).await.unwrap();
+    };
+    let read = async {
+        let mut buffer = vec![0; capacity];
+        // As long as its first byte is in the pipe nothing is begun.
+        while pipes.out.borrow().written() <= long {
+            tokio::task::yield_now().await;
+        }
+        tokio::io::AsyncReadExt::read_exact(&mut reader, &mut buffer[..11]).await.unwrap();
+        assert_eq!(*begun.borrow(), [0; 0]);
+        while begun.borrow().is_empty() {
+            let _ = tokio::io::AsyncReadExt::read(&mut reader, &mut buffer[..1]).await.unwrap();
+        }
+        while pipes.waiting() > 0 {
+            let _ = tokio::io::AsyncReadExt::read(&mut reader, &mut buffer).await.unwrap();
+        }
+        assert!(pipes.is_written(fitting));
+    };
+    tokio::select! {
+        () = write => {}
+        () = read => {}
+    }
+    assert_eq!(*begun.borrow(), [long], "what fits may be in the pipe as a whole");
+}
