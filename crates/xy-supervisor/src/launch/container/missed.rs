@@ -106,6 +106,11 @@ impl Counter {
         }
     }
 
+    /// So many bytes of stderr came and cannot be had.
+    pub(super) fn miss_err(&mut self, bytes: u64) {
+        self.err += bytes;
+    }
+
     /// How far it is, to the byte: for whoever has had all of it, and goes on.
     pub(super) fn heard(&self) -> Place {
         Place { out: self.out, ..self.place() }
@@ -118,13 +123,13 @@ impl Counter {
     }
 }
 
-/// Which place is noted for a later daemon: stderr is logged at once, while stdout counts once
-/// whoever speaks with the server has read it. Who is never done with all of it gets on with it
-/// all the same, so it is not heard again.
+/// Which place is noted for a later daemon: stderr counts once it is logged, and stdout once whoever
+/// speaks with the server has read it. Who is never done with all of it gets on with it all the same,
+/// so it is not heard again.
 #[derive(Debug)]
 pub(super) struct Noting {
     noted: Place,
-    /// The next place, once so many bytes of stdout have been read.
+    /// The next place, once so many bytes of stdout have been used, and all of its stderr.
     next: Option<(u64, Place)>,
 }
 
@@ -133,20 +138,21 @@ impl Noting {
         Self { noted, next: None }
     }
 
-    /// What is to be noted, if something is, while so many bytes of what was heard are unread.
-    pub(super) fn step(&mut self, counter: &Counter, unread: u64) -> Option<Place> {
-        let read = counter.out.saturating_sub(unread);
+    /// What is to be noted, if something is, while so many bytes of stdout and of stderr have been
+    /// used.
+    pub(super) fn step(&mut self, counter: &Counter, [out, err]: [u64; 2]) -> Option<Place> {
         let before = self.noted;
-        if let Some((_, place)) = self.next.take_if(|(out, _)| *out <= read) {
+        let is_used = |heard: &(u64, Place)| heard.0 <= out && heard.1.err <= err;
+        if let Some((_, place)) = self.next.take_if(|next| is_used(next)) {
             self.noted = place;
         }
-        if counter.out <= read {
+        if is_used(&(counter.out, counter.place())) {
             (self.noted, self.next) = (counter.place(), None);
         } else if self.next.is_none() {
             self.next = Some((counter.out, counter.place()));
         }
         // Counted from the same quiet moment as before, as the rest of that place.
-        self.noted.err = counter.err;
+        self.noted.err = counter.err.min(err);
         (self.noted != before).then_some(self.noted)
     }
 
@@ -161,6 +167,8 @@ impl Noting {
 pub(super) struct Missed {
     pub(super) out: Vec<u8>,
     pub(super) err: Vec<u8>,
+    /// So many bytes of stderr came after these, and cannot be had.
+    pub(super) err_lost: u64,
 }
 
 /// Why what was missed cannot be made good.
@@ -180,16 +188,30 @@ pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Miss
     read_until(engine, id, place, ALL).await
 }
 
-/// Reads what was said after `place`, up to so many bytes of stdout and of stderr.
+/// Reads what was said after `place`, up to so many bytes of stdout and of stderr, all of which have
+/// to be there.
 pub(super) async fn read_until(
     engine: &Engine,
     id: &str,
     place: Place,
     until: [u64; 2],
 ) -> Result<Missed, NotKept> {
+    match read_some(engine, id, place, until).await? {
+        (missed, true) => Ok(missed),
+        (_, false) => Err(NotKept::TooMuch),
+    }
+}
+
+/// The same, and whether all of it is there.
+pub(super) async fn read_some(
+    engine: &Engine,
+    id: &str,
+    place: Place,
+    until: [u64; 2],
+) -> Result<(Missed, bool), NotKept> {
     let mut wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
     if wanted == [0; 2] {
-        return Ok(Missed::default()); // Nothing was, so its engine need not be asked.
+        return Ok((Missed::default(), true)); // Nothing was, so its engine need not be asked.
     }
     let since = i32::try_from(place.quiet_second).unwrap_or(0);
     let mut logs = engine.logs(id, since);
@@ -219,12 +241,12 @@ pub(super) async fn read_until(
             return Err(NotKept::TooMuch);
         }
         if wanted == [0; 2] {
-            return Ok(missed);
+            return Ok((missed, true));
         }
     }
     // Of what was heard all has to be there, or what follows it was not told from it.
     let is_all_there = skip.iter().all(|it| *it <= if engine.closes_stdin { 0 } else { UNLOGGED });
-    if until == ALL && is_all_there { Ok(missed) } else { Err(NotKept::TooMuch) }
+    Ok((missed, until == ALL && is_all_there))
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.
@@ -268,29 +290,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_is_noted_at_once_and_what_is_read_as_soon_as_it_is() {
+    fn what_is_logged_or_read_is_noted_as_soon_as_it_is() {
         let mut counter = Counter::after(Place::default());
         let mut noting = Noting::after(Place::default());
         let noted = |it: Option<Place>| it.map(|it| (it.out, it.err));
         counter.hear(false, b"one\n", 1000, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), None);
+        assert_eq!(noted(noting.step(&counter, [0, 0])), None);
         counter.hear(true, b"oops\n", 1001, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), Some((0, 5)), "nobody has read the first");
+        assert_eq!(noted(noting.step(&counter, [0, 0])), None, "it is not logged yet");
+        assert_eq!(noted(noting.step(&counter, [0, 5])), Some((0, 5)), "nobody has read the first");
         counter.hear(false, b"two\n", 1002, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), Some((4, 5)), "nobody has read the second");
+        assert_eq!(noted(noting.step(&counter, [4, 5])), Some((4, 5)), "nor the second");
         counter.hear(false, b"thr", 1003, 0);
-        assert_eq!(noted(noting.step(&counter, 3)), Some((8, 5)));
-        assert_eq!(noted(noting.step(&counter, 0)), None, "half a line is not noted");
+        assert_eq!(noted(noting.step(&counter, [8, 5])), Some((8, 5)));
+        assert_eq!(noted(noting.step(&counter, [11, 5])), None, "half a line is not noted");
         assert!(noting.is_done(&counter));
         // What comes after a quiet moment is not counted from there before it has been read.
         counter.hear(false, b"ee\n", 1004, 0);
-        noting.step(&counter, 0);
+        noting.step(&counter, [14, 5]);
         counter.hear(true, b"late\n", 9000, 7996);
         counter.hear(false, b"x\n", 9001, 0);
-        let place = noting.step(&counter, 2).unwrap();
+        let place = noting.step(&counter, [14, 10]).unwrap();
         assert_eq!((place.out, place.err, place.quiet_second), (14, 10, 0));
-        let place = noting.step(&counter, 0).unwrap();
+        let place = noting.step(&counter, [16, 10]).unwrap();
         assert_eq!((place.out, place.quiet_second, place.quiet_out), (16, 3, 14));
+        // Nor before what was said up to there is logged.
+        counter.hear(true, b"slow\n", 9002, 0);
+        counter.hear(true, b"z\n", 20_000, 10_998);
+        let place = noting.step(&counter, [16, 12]).unwrap();
+        assert_eq!((place.err, place.quiet_second, place.quiet_err), (12, 3, 5));
+        let place = noting.step(&counter, [16, 17]).unwrap();
+        assert_eq!((place.err, place.quiet_second, place.quiet_err), (17, 11, 15));
     }
 
     #[test]
