@@ -307,8 +307,8 @@ impl Log {
         if !self.batch.is_empty() || state != *self.ledger.state() {
             let next_seq = self.batch_seq;
             let before = self.disk.place(now);
-            let before = before
-                .map(|(device, inode, bytes)| LogPlace { device, inode, bytes, next_seq });
+            let before =
+                before.map(|(device, inode, bytes)| LogPlace { device, inode, bytes, next_seq });
             self.ledger.enter(state, before, &self.batch);
         }
         for record in records(&self.batch) {

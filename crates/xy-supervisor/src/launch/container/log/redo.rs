@@ -46,7 +46,8 @@ fn decide(lines: &[u8], found: &Found) -> Option<Redo> {
     }
     let half = there.len() - whole(&there);
     // Nobody but us leaves half a line, and then there is no next file yet.
-    (half <= last.len()).then(|| Redo { half, there: there.iter().filter(|it| **it == b'\n').count() })
+    (half <= last.len())
+        .then(|| Redo { half, there: there.iter().filter(|it| **it == b'\n').count() })
 }
 
 /// How many of the bytes are whole lines. Pure.
@@ -129,7 +130,8 @@ mod tests {
     fn only_what_is_not_there_is_written_again() {
         let lines = b"[err] one\n[out] two\n[err+] three\n";
         let here = |it: &[u8]| Found::Here(it.to_vec());
-        let full = |here: &[u8], next: &[u8]| Found::Full { here: here.to_vec(), next: next.to_vec() };
+        let full =
+            |here: &[u8], next: &[u8]| Found::Full { here: here.to_vec(), next: next.to_vec() };
         let redo = |half, there| Some(Redo { half, there });
         let table = [
             ("nothing yet", here(b""), redo(0, 0)),

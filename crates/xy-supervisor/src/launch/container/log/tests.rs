@@ -153,7 +153,8 @@ fn begun(max_bytes: u64) -> (Told, Log) {
 }
 
 /// The last that is said before the daemon is killed.
-const LAST: &[(usize, &[u8])] = &[(1, b"ur\nfive\nsix\nsev"), (0, b"ld\nagain\nand "), (1, b"en\nei")];
+const LAST: &[(usize, &[u8])] =
+    &[(1, b"ur\nfive\nsix\nsev"), (0, b"ld\nagain\nand "), (1, b"en\nei")];
 
 #[test]
 fn no_line_is_lost_or_doubled_whenever_the_daemon_is_killed() {
@@ -224,11 +225,10 @@ fn numbers_and_times_are_as_they_were_and_older_lines_come_from_the_file() {
     let (shown, _) = next.book.tail(10);
     assert_eq!(shown[1..], before[before.len() - 2..]);
     let of = |line: &crate::logs::Line| (line.seq, line.unix_millis);
-    assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), [
-        (None, None),
-        (Some(1), Some(7)),
-        (Some(2), Some(7))
-    ]);
+    assert_eq!(
+        shown.iter().map(of).collect::<Vec<_>>(),
+        [(None, None), (Some(1), Some(7)), (Some(2), Some(7))]
+    );
     assert_eq!(shown[0].bytes, b"of an earlier life");
     assert_eq!(next.next_seq, 3);
 }
