@@ -18,7 +18,7 @@ use super::grip::{self, Grip};
 use super::kept::{self, Keeper, Kept, PlaceFile};
 use super::life::Driver;
 use super::log::{self, Ledger};
-use super::missed::{self, Missed, NotKept, Place};
+use super::missed::{self, Known, Missed, NotKept, Place};
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::stream::{self, At};
@@ -143,7 +143,12 @@ impl ContainerLauncher {
         let is_stdio = note.settings.transport() == Transport::Stdio;
         let runs = fate.is_none().then_some(pid);
         let place = log.place.noted();
-        let taken_up = self.take_up(&key, &engine, &keeper, place, runs, is_stdio).await?;
+        let mut known = log.known.clone().map(Some);
+        if is_stdio {
+            known[0] = None; // What is in the log of its stdout is not all of it.
+        }
+        let heard = (place, &known);
+        let taken_up = self.take_up(&key, &engine, &keeper, heard, runs, is_stdio).await?;
         let TakenUp { attached, grip, missed, is_held } = taken_up;
         let (missed, is_torn) = match missed {
             Ok(missed) => (missed, is_torn),
@@ -161,7 +166,7 @@ impl ContainerLauncher {
         let can_be_cut_off = engine.closes_stdin && is_stdio && !keeper.kept().stopping;
         let is_cut_off = can_be_cut_off && is_cut_off(is_held, fate.as_ref().map(exit_of));
         let status = status(keeper.kept(), pid, is_torn || is_cut_off, fate.as_ref());
-        let TakenUpLog { place, ledger, logs } = log;
+        let TakenUpLog { place, ledger, logs, .. } = log;
         let order = LaunchOrder {
             key: key.clone(),
             settings: note.settings.clone(),
@@ -181,6 +186,8 @@ struct TakenUpLog {
     place: PlaceFile,
     ledger: Ledger,
     logs: Arc<LogBook>,
+    /// How what has been logged of stdout and of stderr ends.
+    known: [Vec<u8>; 2],
 }
 
 /// A stream, who holds it, and what was missed of it.
@@ -208,11 +215,11 @@ impl ContainerLauncher {
         let file = instance_log(&self.shared.logs_dir, key);
         let taking_up = spawn_blocking(move || {
             let noted = place.noted();
-            let (ledger, logs) = log::take_up(lines, &file, noted);
+            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted);
             // Of stdout that is for somebody else, only what was noted has been used.
             let [out, err] = ledger.logged();
             place.write(&Place { out: noted.out.max(out), err, ..noted });
-            TakenUpLog { place, ledger, logs: Arc::new(logs) }
+            TakenUpLog { place, ledger, logs: Arc::new(book), known }
         });
         taking_up.await.ok()
     }
@@ -224,7 +231,7 @@ impl ContainerLauncher {
         server: &InstanceKey,
         engine: &Engine,
         keeper: &Keeper,
-        place: Place,
+        (place, known): (Place, &Known),
         runs: Option<u32>,
         is_stdio: bool,
     ) -> Option<TakenUp> {
@@ -235,7 +242,7 @@ impl ContainerLauncher {
         {
             grip.tell(Word::Leader(pid));
             // All that came later is still in the stream.
-            let missed = read_taken(server, engine, id, place, at).await;
+            let missed = read_taken(server, engine, id, (place, known), at).await;
             let (attached, grip) = (Some(attached), Some(grip));
             return Some(TakenUp { attached, grip, missed, is_held: true });
         }
@@ -249,7 +256,7 @@ impl ContainerLauncher {
             Some(_) => Some(engine.attach(id).await.ok()?),
             None => None,
         };
-        let mut missed = missed::read(engine, id, place).await;
+        let mut missed = missed::read_after(engine, id, place, known).await;
         if let (Ok(so_far), Some(attached)) = (&mut missed, &mut attached) {
             *so_far = with_fresh(std::mem::take(so_far), &mut attached.output).await;
         }
@@ -281,19 +288,19 @@ async fn read_taken(
     server: &InstanceKey,
     engine: &Engine,
     id: &str,
-    place: Place,
+    (place, known): (Place, &Known),
     at: At,
 ) -> Result<Missed, NotKept> {
     let give_up_at = Instant::now() + REST_OF_LINE_WITHIN;
     let is_late = || engine.closes_stdin || Instant::now() >= give_up_at;
     let out = loop {
-        match missed::read_until(engine, id, place, [at.out, place.err]).await {
+        match missed::read_out(engine, id, place, at.out).await {
             Err(NotKept::TooMuch) if !is_late() => sleep(LOGGED_YET).await,
-            read => break read?.out,
+            read => break read?,
         }
     };
     let err = loop {
-        match missed::read_some(engine, id, place, [place.out, at.err]).await {
+        match missed::read_some(engine, id, place, known, [place.out, at.err]).await {
             Ok((_, false)) if !is_late() => sleep(LOGGED_YET).await,
             Ok((read, _)) => break read.err,
             Err(why) => {

@@ -74,19 +74,28 @@ enum Piece {
     },
 }
 
+/// What an earlier daemon has logged of a container.
+pub(super) struct Past {
+    pub(super) ledger: Ledger,
+    pub(super) book: LogBook,
+    /// How what has been logged of stdout and of stderr ends.
+    pub(super) known: [Vec<u8>; 2],
+}
+
 /// Takes up the log at `file` where an earlier daemon has left it, by the ledger at `ledger`: lines
 /// that were about to be written are written. Where there is none, or it does not know what was
 /// `noted` later, the lines are numbered anew.
-pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place) -> (Ledger, LogBook) {
+pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place) -> Past {
     take_up_by(&order(file), ledger, noted)
 }
 
-fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> (Ledger, LogBook) {
+fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> Past {
     let found = Ledger::find(ledger.clone()).filter(|(found, _)| found.logged()[1] >= noted.err);
     let file = Path::new(&order.file);
     let Some((ledger, entries)) = found else {
         let book = LogBook::new(History::note(file));
-        return (Ledger::begin(ledger, [noted.out, noted.err]), book);
+        let ledger = Ledger::begin(ledger, [noted.out, noted.err]);
+        return Past { ledger, book, known: Default::default() };
     };
     if let Some(last) = entries.last() {
         redo::settle(order, last);
@@ -95,7 +104,8 @@ fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> (Ledger, LogBo
     for entry in &entries {
         book.push(entry.next_seq, &entry.records);
     }
-    (ledger, book)
+    let known = [false, true].map(|it| ledger::end_of(&entries, ledger.state(), it));
+    Past { ledger, book, known }
 }
 
 fn order(file: &Path) -> LogOrder {

@@ -3,12 +3,14 @@
 //! An attached stream does not say where in the output it begins, and an engine's log can be
 //! read from a whole second only. So the bytes that have been heard are counted, and so are
 //! those up to the last quiet moment: from that second on the log is read, and what has been
-//! heard since is skipped. What comes twice, by the log and by the new stream, is found where
-//! the end of one is the beginning of the other. All of it is pure but [`read`].
+//! heard since is skipped. Of what is logged, its end is known as well, and is found even if an engine
+//! has not kept all of it. What comes twice, by the log and by the new stream, is found where
+//! the end of one is the beginning of the other. All of it is pure but the reading.
 
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 
+use super::create;
 use super::engine::{Engine, next};
 
 /// No more than this is made good; a server that said more is started anew.
@@ -16,6 +18,9 @@ const MOST: usize = 8 << 20;
 
 /// Docker logs so much of an unfinished line only with the rest of it.
 const UNLOGGED: u64 = 16 << 10;
+
+/// So many bytes of output are not twice in it, or their being so is seen.
+const UNLIKE: usize = 64;
 
 /// So many milliseconds without a word are a quiet moment.
 const QUIET_MS: u64 = 3000;
@@ -183,70 +188,115 @@ pub(super) enum NotKept {
 /// All that was said, however much that is.
 const ALL: [u64; 2] = [u64::MAX; 2];
 
+/// The last bytes of stdout and of stderr that came before a place, where these are known.
+pub(super) type Known = [Option<Vec<u8>>; 2];
+
 /// Reads what was said after `place`.
 pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
-    read_until(engine, id, place, ALL).await
+    read_after(engine, id, place, &[None, None]).await
 }
 
-/// Reads what was said after `place`, up to so many bytes of stdout and of stderr, all of which have
-/// to be there.
-pub(super) async fn read_until(
+/// Reads what was said after `place`, before which this came.
+pub(super) async fn read_after(
     engine: &Engine,
     id: &str,
     place: Place,
-    until: [u64; 2],
+    known: &Known,
 ) -> Result<Missed, NotKept> {
-    match read_some(engine, id, place, until).await? {
+    match read_some(engine, id, place, known, ALL).await? {
         (missed, true) => Ok(missed),
         (_, false) => Err(NotKept::TooMuch),
     }
 }
 
-/// The same, and whether all of it is there.
+/// Reads what was said after `place`, up to so many bytes of stdout, all of which have to be there.
+pub(super) async fn read_out(
+    engine: &Engine,
+    id: &str,
+    place: Place,
+    until: u64,
+) -> Result<Vec<u8>, NotKept> {
+    match read_some(engine, id, place, &[None, None], [until, place.err]).await? {
+        (missed, true) => Ok(missed.out),
+        (_, false) => Err(NotKept::TooMuch),
+    }
+}
+
+/// Reads what was said after `place`, before which this came, up to so many bytes of stdout and of
+/// stderr; and whether all of it is there.
 pub(super) async fn read_some(
     engine: &Engine,
     id: &str,
     place: Place,
+    known: &Known,
     until: [u64; 2],
 ) -> Result<(Missed, bool), NotKept> {
-    let mut wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
+    let wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
     if wanted == [0; 2] {
         return Ok((Missed::default(), true)); // Nothing was, so its engine need not be asked.
     }
-    let since = i32::try_from(place.quiet_second).unwrap_or(0);
-    let mut logs = engine.logs(id, since);
-    let mut skip =
+    let heard =
         [place.out - place.quiet_out.min(place.out), place.err - place.quiet_err.min(place.err)];
-    let most_heard = super::create::ENGINE_LOG_BYTES / 4;
-    if skip.iter().sum::<u64>() > most_heard {
+    let is_counted = |stream: usize| wanted[stream] > 0 && known[stream].is_none();
+    let most_heard = create::ENGINE_LOG_BYTES / 4;
+    if (is_counted(0) || is_counted(1)) && heard.iter().sum::<u64>() > most_heard {
         return Err(NotKept::TooMuch); // Some of it is not kept any more, so nothing can be counted.
     }
-    let mut missed = Missed::default();
+    let since = i32::try_from(place.quiet_second).unwrap_or(0);
+    let mut logs = engine.logs(id, since);
+    let mut kept = [Vec::new(), Vec::new()];
     while let Some(piece) = next(&mut logs).await {
         let (stream, bytes) = match piece? {
             LogOutput::StdOut { message } | LogOutput::Console { message } => (0, message),
             LogOutput::StdErr { message } => (1, message),
             LogOutput::StdIn { .. } => continue,
         };
-        let length = bytes.len() as u64;
-        let skipped = skip[stream].min(length);
-        skip[stream] -= skipped;
-        let rest = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
-        let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX).min(rest.len());
-        let rest = &rest[..most];
-        wanted[stream] -= most as u64;
-        let into = if stream == 0 { &mut missed.out } else { &mut missed.err };
-        into.extend_from_slice(rest);
-        if into.len() > MOST {
-            return Err(NotKept::TooMuch);
+        kept[stream].extend_from_slice(&bytes);
+        let enough = [0, 1].map(|it| heard[it].saturating_add(wanted[it]));
+        let has_enough =
+            |it: usize| wanted[it] == 0 || (is_counted(it) && kept[it].len() as u64 >= enough[it]);
+        if has_enough(0) && has_enough(1) {
+            break;
         }
-        if wanted == [0; 2] {
-            return Ok((missed, true));
+        if kept[stream].len() as u64 > most_heard + create::ENGINE_LOG_BYTES {
+            return Err(NotKept::TooMuch); // No engine keeps so much, if it does what it is told.
         }
     }
-    // Of what was heard all has to be there, or what follows it was not told from it.
-    let is_all_there = skip.iter().all(|it| *it <= if engine.closes_stdin { 0 } else { UNLOGGED });
-    Ok((missed, until == ALL && is_all_there))
+    let mut is_all_there = true;
+    let unlogged = if engine.closes_stdin { 0 } else { UNLOGGED };
+    let mut after = |stream: usize| -> Result<Vec<u8>, NotKept> {
+        let kept = &kept[stream];
+        // Of what was heard all has to be there, or what follows it was not told from it.
+        let begin = goes_on_at(kept, heard[stream], known[stream].as_deref(), unlogged);
+        let rest = begin.map_or(&[][..], |begin| &kept[begin..]);
+        let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX);
+        let is_whole = rest.len() >= most || until == ALL;
+        is_all_there &= wanted[stream] == 0 || (begin.is_some() && is_whole);
+        let rest = &rest[..most.min(rest.len())];
+        if rest.len() > MOST { Err(NotKept::TooMuch) } else { Ok(rest.to_vec()) }
+    };
+    let missed = Missed { out: after(0)?, err: after(1)?, err_lost: 0 };
+    Ok((missed, is_all_there))
+}
+
+/// Where in what an engine has kept that begins which came after the first `heard` bytes, of which it
+/// may lack the last `unlogged`. Where it is known how these end, that decides: if an engine has
+/// kept less, or something else, it is looked for. Pure.
+fn goes_on_at(kept: &[u8], heard: u64, known: Option<&[u8]>, unlogged: u64) -> Option<usize> {
+    let lacks = heard.saturating_sub(kept.len() as u64);
+    let by_count = kept.len().min(usize::try_from(heard).unwrap_or(usize::MAX));
+    let Some(known) = known else { return (lacks <= unlogged).then_some(by_count) };
+    let logged = known.len().saturating_sub(usize::try_from(lacks).unwrap_or(usize::MAX));
+    let end = &known[logged.saturating_sub(by_count)..logged];
+    if lacks <= unlogged && kept[..by_count].ends_with(end) {
+        return Some(by_count);
+    }
+    if known.len() < UNLIKE {
+        return None;
+    }
+    let mut found = memchr::memmem::find_iter(kept, known);
+    let once = found.next()?;
+    found.next().is_none().then_some(once + known.len())
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.
@@ -321,6 +371,38 @@ mod tests {
         assert_eq!((place.err, place.quiet_second, place.quiet_err), (12, 3, 5));
         let place = noting.step(&counter, [16, 17]).unwrap();
         assert_eq!((place.err, place.quiet_second, place.quiet_err), (17, 11, 15));
+    }
+
+    #[test]
+    fn what_comes_next_is_found_by_count_and_if_that_is_wrong_by_what_came_before() {
+        let long = (0..20).map(|it| format!("line {it}\n")).collect::<String>();
+        let (long, known) = (long.as_bytes(), &long.as_bytes()[..100]);
+        let twice = [known, known, b"x\n"].concat();
+        let table: [(&str, &[u8], u64, Option<&[u8]>, u64, Option<usize>); 13] = [
+            ("counted", b"one\ntwo\n", 4, None, 0, Some(4)),
+            ("counted, and not all there", b"one", 4, None, 0, None),
+            ("counted, and the end is not kept yet", b"one", 4, None, 9, Some(3)),
+            ("as known", b"one\ntwo\n", 4, Some(b"one\n"), 0, Some(4)),
+            (
+                "more is known than was heard since",
+                b"one\ntwo\n",
+                4,
+                Some(b"zero\none\n"),
+                0,
+                Some(4),
+            ),
+            ("nothing was ever heard", b"one\n", 0, Some(b""), 0, Some(0)),
+            ("nothing was heard since", b"one\n", 0, Some(b"zero\n"), 0, Some(0)),
+            ("known, and the end is not kept yet", b"one\ntw", 8, Some(b"one\ntwo\n"), 9, Some(6)),
+            ("something else, and nothing to look for", b"six\ntwo\n", 4, Some(b"one\n"), 9, None),
+            ("the beginning is not kept", &long[10..], 100, Some(&known[20..]), 0, Some(90)),
+            ("less is kept than was heard", &long[10..], 5000, Some(&known[20..]), 9, Some(90)),
+            ("it is there twice", &twice, 300, Some(known), 9, None),
+            ("it is not there", &long[50..], 100, Some(known), 9, None),
+        ];
+        for (name, kept, heard, known, unlogged, expected) in table {
+            assert_eq!(goes_on_at(kept, heard, known, unlogged), expected, "{name}");
+        }
     }
 
     #[test]

@@ -12,10 +12,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use xy_shim::wire::{LogPlace, record_size, records};
+use xy_shim::wire::{LogPlace, Record, flags, record_size, records};
 
 use crate::logs::RING_BYTES;
 use crate::plain_file::open_file;
+
+/// How a line begins that is not the container's.
+pub(super) const OURS: &[u8] = b"xy: ";
+
+/// No more is told of how the output ends.
+const KNOWN: usize = 4096;
 
 const FORMAT: &[u8] = b"xy lines 1\n";
 
@@ -143,6 +149,32 @@ impl Ledger {
         open.bytes += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// The last bytes of a stream that were logged, as the container said them. Pure.
+pub(super) fn end_of(entries: &[Entry], state: &State, is_stderr: bool) -> Vec<u8> {
+    let mut parts = vec![state.halves[usize::from(is_stderr)].bytes.clone()];
+    let mut length = parts[0].len();
+    for entry in entries.iter().rev() {
+        let of_stream = |it: &Record<'_>| (it.flags & flags::STDERR != 0) == is_stderr;
+        let lines: Vec<_> = records(&entry.records).filter(of_stream).collect();
+        for record in lines.iter().rev() {
+            if length >= KNOWN || record.line.starts_with(OURS) {
+                return joined(parts); // What is not kept comes before a line of ours.
+            }
+            let newline: &[u8] = if record.flags & flags::UNTERMINATED == 0 { b"\n" } else { b"" };
+            let part = [record.line, newline].concat();
+            length += part.len();
+            parts.push(part);
+        }
+    }
+    joined(parts)
+}
+
+/// Parts in the other order, and no more of them than is wanted. Pure.
+fn joined(parts: Vec<Vec<u8>>) -> Vec<u8> {
+    let bytes: Vec<u8> = parts.into_iter().rev().flatten().collect();
+    bytes[bytes.len().saturating_sub(KNOWN)..].to_vec()
 }
 
 /// The name of the older of the two files.

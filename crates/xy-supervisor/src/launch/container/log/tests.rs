@@ -72,7 +72,8 @@ impl Told {
     fn daemon(&self) -> Log {
         let file = self.path("one.log");
         let order = LogOrder { max_bytes: self.max_bytes, ..order(&file) };
-        let (ledger, book) = take_up_by(&order, self.path("one.lines"), Place::default());
+        let Past { ledger, book, .. } =
+            take_up_by(&order, self.path("one.lines"), Place::default());
         let order = LogOrder { next_seq: book.next_seq(), ..order };
         Log::open(&order, Arc::new(book), ledger, Arc::default())
     }
@@ -147,7 +148,14 @@ impl Told {
 fn begun(max_bytes: u64) -> (Told, Log) {
     let mut told = Told::new(max_bytes);
     let mut log = told.daemon();
-    told.says(&mut log, 1, &[(1, b"one\ntwo\nthr"), (0, b"hello\n")]);
+    told.says(
+        &mut log,
+        1,
+        &[
+            (1, b"one\ntwo\nthr"),
+            (0, b"hello, which is longer than all that is said at last together\n"),
+        ],
+    );
     told.says(&mut log, 2, &[(1, b"ee\nfo"), (0, b"wor")]);
     (told, log)
 }
@@ -179,13 +187,15 @@ fn no_line_is_lost_or_doubled_whenever_the_daemon_is_killed() {
 
 #[test]
 fn nor_if_a_new_file_begins_with_these_lines_or_among_them() {
+    let begins = begun(FILE_BYTES).0.size("one.log");
     // Full before them, and full after the first, the third, and the last of them.
-    for max_bytes in [44, 50, 75, 112] {
+    for max_bytes in [0, 6, 30, 68].map(|it| begins + it) {
         let (mut told, mut log) = begun(max_bytes);
         let before = told.size("one.log");
         told.says(&mut log, 3, LAST);
         let is_moved = told.path("one.log.1").exists();
-        assert_eq!(is_moved, max_bytes < 112);
+        assert_eq!(is_moved, max_bytes < begins + 68);
+        assert!(!told.path("one.log.2").exists());
         let full = told.size(if is_moved { "one.log.1" } else { "one.log" });
         drop(log);
         let next = if is_moved { told.size("one.log") } else { 0 };
@@ -298,9 +308,27 @@ fn a_ledger_that_knows_less_than_was_noted_is_not_believed() {
     for (err, next_seq) in [(4, 2), (5, 1)] {
         let noted = Place { err, ..Place::default() };
         let file = order(&told.path("one.log"));
-        let (ledger, book) = take_up_by(&file, told.path("one.lines"), noted);
+        let Past { ledger, book, .. } = take_up_by(&file, told.path("one.lines"), noted);
         assert_eq!((ledger.logged(), book.next_seq()), ([0, err], next_seq));
     }
+}
+
+#[test]
+fn it_is_known_how_the_output_ends_that_has_been_logged() {
+    let known = |told: &Told| {
+        let file = order(&told.path("one.log"));
+        take_up_by(&file, told.path("one.lines"), Place::default()).known
+    };
+    let (mut told, mut log) = begun(FILE_BYTES);
+    assert_eq!(known(&told), told.said);
+    told.says(&mut log, 3, &[(1, &[b'x'; 70_000]), (1, b"y\nnext\n"), (0, b"ld\n")]);
+    let [out, err] = known(&told);
+    assert!(err.len() == 4096 && told.said[1].ends_with(&err));
+    assert_eq!(out, told.said[0]);
+    // Before a line of ours something is missing.
+    log.take(Vec::new(), 1);
+    told.says(&mut log, 4, &[(1, b"last\n")]);
+    assert_eq!(known(&told)[1], b"last\n");
 }
 
 #[test]
