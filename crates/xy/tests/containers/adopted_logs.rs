@@ -14,6 +14,7 @@ crate::with_each_engine!(
     a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers,
     half_a_line_is_finished_by_the_next_daemon,
     numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon,
+    what_is_said_after_a_flood_without_a_pause_is_logged_too,
     no_line_on_stderr_is_lost_or_doubled_by_kills_at_random,
     no_line_of_one_by_http_is_lost_or_doubled_by_kills_at_random,
     no_line_on_the_stdout_of_one_by_http_is_lost_or_doubled_by_kills_at_random,
@@ -190,6 +191,33 @@ fn numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon(engine
     let (before, after) = (of_this_life(&before), of_this_life(&after));
     assert!(numbers(&before)[0] > 6, "{before:#?}");
     assert_eq!(after[..before.len()], before);
+    engine.finish(home);
+}
+
+/// The flood is more than its engine keeps, and more than could be counted.
+fn what_is_said_after_a_flood_without_a_pause_is_logged_too(engine: &Engine) {
+    const LINES: usize = 400_000;
+    let home = home();
+    let lines = LINES.to_string();
+    let command = ["xy-test-spew", "--lines", &lines, "--flush", "block", "--then", "sleep"];
+    let kdl = engine.kdl(&home, &command, "");
+    let rest = "restart { policy \"never\"; }\n";
+    home.server("one", &format!("{kdl}port {}\n{rest}", free_port()));
+    let daemon = home.daemon();
+    running(&home, "one");
+    let log = || std::fs::read_to_string(home.log_file("one")).unwrap_or_default();
+    let last = format!("[err] line {LINES:07}\n");
+    home.wait_until("it has said all", || log().ends_with(&last));
+    daemon.kill9();
+    let container = engine.container(&home);
+    engine.must("POST", &format!("/containers/{container}/kill?signal=TERM"));
+    home.wait_until("it has ended", || engine.inspect(&container)["State"]["Running"] == false);
+    home.daemon();
+    home.wait_until("its last words are logged", || log().ends_with("\n[err] stopping: TERM\n"));
+    let log = log();
+    let flood = log.lines().take(LINES).enumerate();
+    let other = flood.clone().find(|(at, line)| *line != format!("[err] line {:07}", at + 1));
+    assert_eq!((other, log.lines().count()), (None, LINES + 1));
     engine.finish(home);
 }
 
