@@ -61,7 +61,7 @@ fn numbers(lines: &[Value]) -> Vec<u64> {
 
 /// Kills a daemon while the engine hears more; answers the next one.
 #[track_caller]
-fn kill_and_go_on(engine: &Engine, home: &Home, daemon: Daemon) -> Daemon {
+fn kill_and_go_on(engine: &Engine, home: &Home, daemon: &Daemon) -> Daemon {
     daemon.kill9();
     let heard = || engine.said(&engine.container(home)).matches("tick ").count();
     let so_far = heard();
@@ -82,7 +82,7 @@ fn numbers_and_times_of_lines_outlive_killed_daemons_and_go_on(engine: &Engine) 
             ticks_on(&home, 5);
             let before = shown(&home);
             assert!(before.len() > 5);
-            daemon = kill_and_go_on(engine, &home, daemon);
+            daemon = kill_and_go_on(engine, &home, &daemon);
             ticks_on(&home, 5);
             let after = shown(&home);
             assert_eq!(after[..before.len()], before, "with their numbers and times");
@@ -122,7 +122,7 @@ fn a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers(eng
     for _ in 0..5 {
         last = next_line(&mut follower);
     }
-    kill_and_go_on(engine, &home, daemon);
+    kill_and_go_on(engine, &home, &daemon);
     // As that of a process does.
     while let Heard::Message(_) = follower.hear(SOON) {}
     assert!(matches!(follower.hear(SOON), Heard::Closed));
@@ -180,7 +180,7 @@ fn numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon(engine
     home.wait_until("there is another", || running(&home, "one") != first);
     ticks_on(&home, 2);
     let before = shown(&home);
-    kill_and_go_on(engine, &home, daemon);
+    kill_and_go_on(engine, &home, &daemon);
     let after = shown(&home);
     assert_eq!(texts(&after)[..before.len()], texts(&before)[..]);
     // Those of the life before it are in the file, which has neither numbers nor times.

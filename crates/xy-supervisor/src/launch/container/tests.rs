@@ -288,7 +288,8 @@ async fn of_a_stream_that_was_held_only_what_was_taken_is_read_from_the_log() {
 #[tokio::test]
 async fn what_comes_after_the_last_that_was_logged_is_found_though_its_engine_has_not_kept_all() {
     let (fake, _streams) = Fake::begin(None, |_| ());
-    let said: String = (100_000..200_000).map(|it| format!("line {it}\n")).collect();
+    let lines: Vec<String> = (100_000..200_000).map(|it| format!("line {it}\n")).collect();
+    let said = lines.concat();
     *fake.said.lock().unwrap() = said.as_bytes()[500_000..].to_vec(); // The rest is gone.
     let engine = Engine::at(&fake.socket).await.unwrap();
     let heard = 1_100_000;

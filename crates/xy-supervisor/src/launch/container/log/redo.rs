@@ -45,14 +45,14 @@ fn decide(lines: &[u8], found: &Found) -> Option<Redo> {
         return None;
     }
     let half = there.len() - whole(&there);
+    let there = memchr::memchr_iter(b'\n', &there).count();
     // Nobody but us leaves half a line, and then there is no next file yet.
-    (half <= last.len())
-        .then(|| Redo { half, there: there.iter().filter(|it| **it == b'\n').count() })
+    (half <= last.len()).then_some(Redo { half, there })
 }
 
 /// How many of the bytes are whole lines. Pure.
 fn whole(bytes: &[u8]) -> usize {
-    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1)
+    memchr::memrchr(b'\n', bytes).map_or(0, |newline| newline + 1)
 }
 
 /// Has the lines of the last entry be in the file.

@@ -83,18 +83,9 @@ impl Told {
         let mut pieces = Vec::new();
         for (stream, bytes) in more {
             self.said[*stream].extend_from_slice(bytes);
-            pieces.push(self.piece(*stream, bytes, self.said[*stream].len(), at));
+            pieces.push(piece(*stream, bytes, self.said[*stream].len(), at));
         }
         log.take(pieces, 0);
-    }
-
-    fn piece(&self, stream: usize, bytes: &[u8], ends: usize, at: u64) -> Piece {
-        Piece::Said {
-            is_stderr: stream == 1,
-            bytes: Bytes::copy_from_slice(bytes),
-            ends: Some(ends as u64),
-            at: SystemTime::UNIX_EPOCH + Duration::from_millis(at),
-        }
     }
 
     /// The next daemon: it logs what is not logged yet, from what the engine has kept.
@@ -103,7 +94,7 @@ impl Told {
         let pieces = [0, 1].map(|stream| {
             let said = &self.said[stream];
             let from = usize::try_from(log.logged[stream]).unwrap();
-            self.piece(stream, &said[from..], said.len(), 99)
+            piece(stream, &said[from..], said.len(), 99)
         });
         log.take(pieces.into(), 0);
         log.end();
@@ -141,6 +132,15 @@ impl Told {
 
     fn size(&self, name: &str) -> u64 {
         std::fs::metadata(self.path(name)).map_or(0, |it| it.len())
+    }
+}
+
+fn piece(stream: usize, bytes: &[u8], ends: usize, at: u64) -> Piece {
+    Piece::Said {
+        is_stderr: stream == 1,
+        bytes: Bytes::copy_from_slice(bytes),
+        ends: Some(ends as u64),
+        at: SystemTime::UNIX_EPOCH + Duration::from_millis(at),
     }
 }
 
@@ -256,7 +256,7 @@ fn numbers_go_on_also_if_nothing_was_said_since_the_last_start() {
 fn a_line_that_is_longer_than_a_record_stays_one_line() {
     let mut told = Told::new(FILE_BYTES);
     let mut log = told.daemon();
-    told.says(&mut log, 1, &[(1, &[b'x'; 70_000])]);
+    told.says(&mut log, 1, &[(1, &vec![b'x'; 70_000])]);
     drop(log);
     told.said[1].extend_from_slice(b"y\nnext\n");
     let book = told.next_daemon();
@@ -321,7 +321,7 @@ fn it_is_known_how_the_output_ends_that_has_been_logged() {
     };
     let (mut told, mut log) = begun(FILE_BYTES);
     assert_eq!(known(&told), told.said);
-    told.says(&mut log, 3, &[(1, &[b'x'; 70_000]), (1, b"y\nnext\n"), (0, b"ld\n")]);
+    told.says(&mut log, 3, &[(1, &vec![b'x'; 70_000]), (1, b"y\nnext\n"), (0, b"ld\n")]);
     let [out, err] = known(&told);
     assert!(err.len() == 4096 && told.said[1].ends_with(&err));
     assert_eq!(out, told.said[0]);
