@@ -143,7 +143,7 @@ impl ContainerLauncher {
         let is_stdio = note.settings.transport() == Transport::Stdio;
         let runs = fate.is_none().then_some(pid);
         let place = log.place.noted();
-        let mut known = log.known.clone().map(Some);
+        let mut known = log.known.clone();
         if is_stdio {
             known[0] = None; // What is in the log of its stdout is not all of it.
         }
@@ -187,7 +187,7 @@ struct TakenUpLog {
     ledger: Ledger,
     logs: Arc<LogBook>,
     /// How what has been logged of stdout and of stderr ends.
-    known: [Vec<u8>; 2],
+    known: Known,
 }
 
 /// A stream, who holds it, and what was missed of it.

@@ -18,7 +18,7 @@ use xy_shim::lines::Splitter;
 use xy_shim::wire::{LogOrder, LogPlace, Record, flags, put_record, records};
 
 use self::ledger::{Half, State};
-use super::missed::Place;
+use super::missed::{Known, Place, UNLIKE};
 use crate::launch::millis;
 use crate::logs::history::History;
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, LogBook};
@@ -79,7 +79,7 @@ pub(super) struct Past {
     pub(super) ledger: Ledger,
     pub(super) book: LogBook,
     /// How what has been logged of stdout and of stderr ends.
-    pub(super) known: [Vec<u8>; 2],
+    pub(super) known: Known,
 }
 
 /// Takes up the log at `file` where an earlier daemon has left it, by the ledger at `ledger`: lines
@@ -95,7 +95,7 @@ fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> Past {
     let Some((ledger, entries)) = found else {
         let book = LogBook::new(History::note(file));
         let ledger = Ledger::begin(ledger, [noted.out, noted.err]);
-        return Past { ledger, book, known: Default::default() };
+        return Past { ledger, book, known: [None, None] };
     };
     if let Some(last) = entries.last() {
         redo::settle(order, last);
@@ -104,7 +104,11 @@ fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> Past {
     for entry in &entries {
         book.push(entry.next_seq, &entry.records);
     }
-    let known = [false, true].map(|it| ledger::end_of(&entries, ledger.state(), it));
+    let known = [false, true].map(|it| {
+        let end = ledger::end_of(&entries, ledger.state(), it);
+        let is_all = ledger.logged()[usize::from(it)] == end.len() as u64;
+        (is_all || end.len() >= UNLIKE).then_some(end)
+    });
     Past { ledger, book, known }
 }
 

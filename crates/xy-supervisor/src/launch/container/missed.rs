@@ -20,7 +20,7 @@ const MOST: usize = 8 << 20;
 const UNLOGGED: u64 = 16 << 10;
 
 /// So many bytes of output are not twice in it, or their being so is seen.
-const UNLIKE: usize = 64;
+pub(super) const UNLIKE: usize = 64;
 
 /// So many milliseconds without a word are a quiet moment.
 const QUIET_MS: u64 = 3000;
