@@ -66,15 +66,12 @@ impl DiskLog {
             trouble.lost += 1;
             return;
         }
-        let prefix = prefix(flags);
-        let entry = prefix.len() + line.len() + 1;
+        let entry = prefix(flags).len() + line.len() + 1;
         if self.size_with(entry) > self.file.max_bytes().saturating_add(SLACK) {
             self.write(now);
             self.may_rotate = true; // No line is so long that the disk has no limit.
         }
-        self.gathered.extend_from_slice(prefix);
-        self.gathered.extend_from_slice(line);
-        self.gathered.push(b'\n');
+        put_line(&mut self.gathered, flags, line);
         let is_full = self.size_with(0) >= self.file.max_bytes() && self.between_lines();
         if is_full || self.gathered.len() >= GATHERED {
             self.write(now);
@@ -171,6 +168,13 @@ impl Trouble {
             lost => format!("[xy] {lost} lines were not written: {}\n", self.problem),
         }
     }
+}
+
+/// Appends one record as it is in the file.
+pub fn put_line(lines: &mut Vec<u8>, flags: u8, line: &[u8]) {
+    lines.extend_from_slice(prefix(flags));
+    lines.extend_from_slice(line);
+    lines.push(b'\n');
 }
 
 fn prefix(flags: u8) -> &'static [u8] {

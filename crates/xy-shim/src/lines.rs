@@ -18,6 +18,16 @@ pub struct Splitter {
 }
 
 impl Splitter {
+    /// Goes on with half a line that another has left.
+    pub fn resumed(half: &[u8], continued: bool) -> Self {
+        Self { rest: half.to_vec(), continued }
+    }
+
+    /// The line that has no end yet, and whether pieces of it have been given out already.
+    pub fn half(&self) -> (&[u8], bool) {
+        (&self.rest, self.continued)
+    }
+
     /// Cuts the next bytes; `give` gets the flags and bytes of each record.
     pub fn push(&mut self, bytes: &[u8], mut give: impl FnMut(u8, &[u8])) {
         let mut start = 0;
@@ -107,6 +117,20 @@ mod tests {
         records
     }
 
+    /// The same, with each chunk cut by another who goes on where the one before has left.
+    fn split_by_many(chunks: &[&[u8]]) -> Vec<(u8, Vec<u8>)> {
+        let mut splitter = Splitter::default();
+        let mut records = Vec::new();
+        let mut give = |flags, line: &[u8]| records.push((flags, line.to_vec()));
+        for chunk in chunks {
+            let (half, continued) = splitter.half();
+            splitter = Splitter::resumed(half, continued);
+            splitter.push(chunk, &mut give);
+        }
+        splitter.finish(&mut give);
+        records
+    }
+
     fn shape(chunks: &[&[u8]]) -> Vec<(u8, usize)> {
         split(chunks).into_iter().map(|(flags, line)| (flags, line.len())).collect()
     }
@@ -180,6 +204,8 @@ mod tests {
                 chunks.push(&bytes[start..cut]);
                 start = cut;
             }
+
+            prop_assert_eq!(split_by_many(&chunks), split(&chunks));
 
             let mut joined = Vec::new();
             let mut mid_line = false;

@@ -31,6 +31,8 @@ struct State {
     next: u64,
     /// Whether nothing is passed on, either way.
     is_held_back: bool,
+    /// Answers to what has these words are not passed on.
+    held_answers: Option<&'static str>,
 }
 
 impl Between {
@@ -72,6 +74,13 @@ impl Between {
         those.map(|(_, _, ends)| ends.iter().for_each(hang_up)).count()
     }
 
+    /// Has the engine do what is asked with these words, and holds back its answers, until others
+    /// are named or none.
+    pub(crate) fn hold_answers(&self, words: Option<&'static str>) {
+        self.shared.state.lock().unwrap().held_answers = words;
+        self.shared.has_changed.notify_all();
+    }
+
     /// Holds everything back, or passes it on again.
     pub(crate) fn hold_back(&self, is_held_back: bool) {
         self.shared.state.lock().unwrap().is_held_back = is_held_back;
@@ -99,21 +108,26 @@ impl Shared {
             scope.spawn(|| {
                 pass_on(asks, asked, |bytes| {
                     self.note(number, bytes);
-                    self.wait();
+                    self.wait(None);
                 });
                 let _ = engine.shutdown(Shutdown::Write);
             });
             let [answered, answers] = both();
-            pass_on(answers, answered, |_| self.wait());
+            pass_on(answers, answered, |_| self.wait(Some(number)));
             both().iter().for_each(hang_up);
         });
         self.state.lock().unwrap().open.retain(|(it, _, _)| *it != number);
     }
 
-    /// Waits while everything is held back.
-    fn wait(&self) {
+    /// Waits while everything is held back, or what is answered in this conversation.
+    fn wait(&self, answers: Option<u64>) {
+        let is_held = |state: &mut State| {
+            let asked = state.open.iter().find(|(it, _, _)| Some(*it) == answers);
+            let is_it = |words: &str| asked.is_some_and(|(_, asked, _)| asked.contains(words));
+            state.is_held_back || state.held_answers.is_some_and(is_it)
+        };
         let state = self.state.lock().unwrap();
-        drop(self.has_changed.wait_while(state, |state| state.is_held_back).unwrap());
+        drop(self.has_changed.wait_while(state, is_held).unwrap());
     }
 
     /// Notes what is asked, if this is the beginning of a question.

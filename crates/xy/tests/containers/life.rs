@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::between::Between;
 use crate::stage::{Engine, client, echoes, reason};
 use crate::support::{ask, home, pid_in, running, running_after, says, status, stays_in};
 
@@ -20,6 +21,8 @@ crate::with_each_engine!(
     a_stop_of_a_container_during_the_back_off_is_final,
     two_names_with_one_key_are_one_container,
     one_that_nobody_uses_sleeps_without_a_container_and_wakes,
+    over_the_most_the_container_that_was_used_least_recently_goes,
+    a_stop_between_the_making_and_the_start_of_a_container_leaves_nothing,
     a_change_of_its_file_makes_a_new_one,
     clients_have_containers_of_their_own,
 );
@@ -293,6 +296,66 @@ fn one_that_nobody_uses_sleeps_without_a_container_and_wakes(engine: &Engine) {
     assert!(engine.containers(&home).is_empty());
     assert_eq!(status(&home, "one")["restarts_total"], 0);
     drop(client);
+    engine.finish(home);
+}
+
+fn over_the_most_the_container_that_was_used_least_recently_goes(engine: &Engine) {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 1 }\n");
+    for name in ["a", "b"] {
+        engine.mcp_server(&home, name, &[], "start \"lazy\"\nidle-stop \"10m\"\n");
+    }
+    home.daemon();
+    let client = client(&home);
+    let container_of = |name: &str| {
+        let all = engine.containers(&home);
+        assert!(all.len() <= 1, "{all:#?}");
+        all.first().is_some_and(|it| it["Labels"]["xy.instance"] == name)
+    };
+    let is_answered = |name: &str| {
+        let answer = client.call(&format!("{name}__echo"), json!({ "message": "x" }));
+        assert!(answer["error"].is_null() || answer["error"]["code"] == -32008, "{answer}");
+        answer["error"].is_null()
+    };
+    for (name, asleep) in [("a", "b"), ("b", "a"), ("a", "b")] {
+        // The other may still be asked for its lists.
+        home.wait_until("there is room", || is_answered(name));
+        assert!(container_of(name));
+        home.wait_for_state(asleep, "asleep");
+    }
+    // Its place is in use: what one client asks is heard in order.
+    let call = client.start_call("a__never", json!({}));
+    let answer = client.call("b__echo", json!({ "message": "x" }));
+    assert_eq!(answer["error"]["code"], -32008, "{answer}");
+    assert!(container_of("a"));
+    client.cancel(&json!(call));
+    home.wait_until("there is room again", || is_answered("b"));
+    assert!(container_of("b"));
+    drop(client);
+    engine.finish(home);
+}
+
+/// Its engine has made it, and xy hears of that only once the stop has been asked for.
+fn a_stop_between_the_making_and_the_start_of_a_container_leaves_nothing(engine: &Engine) {
+    let home = home();
+    let (between, seen) = Between::of(engine, &home);
+    seen.mcp_server(&home, "one", &[], "");
+    between.hold_answers(Some("/containers/create"));
+    home.daemon();
+    home.wait_until("it is made", || engine.containers(&home).len() == 1);
+    ask(&home, "stop", json!({ "name": "one", "wait": false }));
+    assert_eq!(status(&home, "one")["state"], "stopping");
+    between.hold_answers(Some("/attach"));
+    home.wait_until("xy goes on with it", || between.asked("/attach") == 1);
+    between.hold_answers(None);
+    home.wait_for_state("one", "stopped");
+    assert_eq!((engine.containers(&home), between.asked("/start")), (Vec::new(), 0));
+    let kept = home.root().join("state/xy/containers");
+    let names = std::fs::read_dir(kept).unwrap().flatten().map(|it| it.file_name());
+    let left: Vec<_> = names.filter(|it| it.to_string_lossy().starts_with("one")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    ask(&home, "start", json!({ "name": "one" }));
+    running(&home, "one");
     engine.finish(home);
 }
 

@@ -8,6 +8,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
+mod adopted_logs;
 mod adoption;
 mod between;
 mod cli;

@@ -1,12 +1,11 @@
 //! Going on with containers that an earlier daemon began.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bollard::container::AttachContainerResults;
 use bollard::errors::Error;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use xy_protocol::server::Transport;
 use xy_shim::grip::Word;
@@ -16,9 +15,10 @@ use super::attach::with_fresh;
 use super::engine::{Engine, is_between};
 use super::fate::{self, Fate, Now};
 use super::grip::{self, Grip};
-use super::kept::{self, Keeper, Kept};
+use super::kept::{self, Keeper, Kept, PlaceFile};
 use super::life::Driver;
-use super::missed::{self, Missed, NotKept, Place};
+use super::log::{self, Ledger};
+use super::missed::{self, Known, Missed, NotKept, Place};
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::stream::{self, At};
@@ -28,7 +28,6 @@ use crate::launch::adopt::Adopted;
 use crate::launch::{Instance, LaunchOrder, millis};
 use crate::lifecycle::note::Note;
 use crate::lifecycle::{Exit, Oom};
-use crate::logs::history::History;
 use crate::logs::{LogBook, instance_log};
 use crate::wait::time_of_day;
 
@@ -97,14 +96,16 @@ impl ContainerLauncher {
         hold: Hold,
     ) -> Option<Adopted> {
         let server = &key;
-        let engine = match Engine::at(&kept.socket).await {
+        let keeper = Keeper::of(&self.shared.kept_dir, &key, kept);
+        // First of all: what was to be logged is, whatever has become of the container.
+        let log = self.take_up_log(&key, &keeper).await?;
+        let engine = match Engine::at(&keeper.kept().socket).await {
             Ok(engine) => engine,
             Err(why) => {
                 tracing::error!(%server, "its container cannot be taken over: {why}");
                 return None;
             }
         };
-        let keeper = Keeper::of(&self.shared.kept_dir, &key, kept);
         let Some(note) = Note::parse(keeper.kept().note.as_bytes()) else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
             let grip = grip::path(&self.shared.kept_dir, &keeper.kept().container);
@@ -141,7 +142,13 @@ impl ContainerLauncher {
         };
         let is_stdio = note.settings.transport() == Transport::Stdio;
         let runs = fate.is_none().then_some(pid);
-        let taken_up = self.take_up(&key, &engine, &keeper, runs, is_stdio).await?;
+        let place = log.place.noted();
+        let mut known = log.known.clone();
+        if is_stdio {
+            known[0] = None; // What is in the log of its stdout is not all of it.
+        }
+        let heard = (place, &known);
+        let taken_up = self.take_up(&key, &engine, &keeper, heard, runs, is_stdio).await?;
         let TakenUp { attached, grip, missed, is_held } = taken_up;
         let (missed, is_torn) = match missed {
             Ok(missed) => (missed, is_torn),
@@ -159,7 +166,7 @@ impl ContainerLauncher {
         let can_be_cut_off = engine.closes_stdin && is_stdio && !keeper.kept().stopping;
         let is_cut_off = can_be_cut_off && is_cut_off(is_held, fate.as_ref().map(exit_of));
         let status = status(keeper.kept(), pid, is_torn || is_cut_off, fate.as_ref());
-        let logs = book(&self.shared.logs_dir, &key);
+        let TakenUpLog { place, ledger, logs, .. } = log;
         let order = LaunchOrder {
             key: key.clone(),
             settings: note.settings.clone(),
@@ -167,11 +174,20 @@ impl ContainerLauncher {
             note: Vec::new(),
         };
         let (instance, ends) = Instance::pair();
-        let begun = Begun { engine, id, pid, attached, grip, keeper, hold };
+        let begun = Begun { engine, id, pid, attached, grip, keeper, place, ledger, hold };
         let driver = Driver::new(self.shared.clone(), order, ends, begun);
         tokio::spawn(driver.run_adopted(missed, note.speaker.clone(), fate, status.stopping));
         Some(Adopted { key, note, status, greeted_at: Instant::now(), instance, logs })
     }
+}
+
+/// The log of a container, and how far it is.
+struct TakenUpLog {
+    place: PlaceFile,
+    ledger: Ledger,
+    logs: Arc<LogBook>,
+    /// How what has been logged of stdout and of stderr ends.
+    known: Known,
 }
 
 /// A stream, who holds it, and what was missed of it.
@@ -193,6 +209,21 @@ struct Held {
 }
 
 impl ContainerLauncher {
+    /// Takes up its log where the last daemon has left it. `None` only if this one is ending.
+    async fn take_up_log(&self, key: &InstanceKey, keeper: &Keeper) -> Option<TakenUpLog> {
+        let (mut place, lines) = (keeper.place(), keeper.lines());
+        let file = instance_log(&self.shared.logs_dir, key);
+        let taking_up = spawn_blocking(move || {
+            let noted = place.noted();
+            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted);
+            // Of stdout that is for somebody else, only what was noted has been used.
+            let [out, err] = ledger.logged();
+            place.write(&Place { out: noted.out.max(out), err, ..noted });
+            TakenUpLog { place, ledger, logs: Arc::new(book), known }
+        });
+        taking_up.await.ok()
+    }
+
     /// Takes up the stream of a container that `runs` as this process, or has ended. `None` if its
     /// engine refuses.
     async fn take_up(
@@ -200,17 +231,18 @@ impl ContainerLauncher {
         server: &InstanceKey,
         engine: &Engine,
         keeper: &Keeper,
+        (place, known): (Place, &Known),
         runs: Option<u32>,
         is_stdio: bool,
     ) -> Option<TakenUp> {
-        let (id, place) = (&keeper.kept().container, keeper.place().read());
+        let id = &keeper.kept().container;
         let folder = &self.shared.kept_dir;
         if let Some(pid) = runs.filter(|_| is_stdio)
             && let Some(Held { attached, grip, at }) = self.held(server, keeper).await
         {
             grip.tell(Word::Leader(pid));
             // All that came later is still in the stream.
-            let missed = read_taken(engine, id, place, [at.out, at.err]).await;
+            let missed = read_taken(server, engine, id, (place, known), at).await;
             let (attached, grip) = (Some(attached), Some(grip));
             return Some(TakenUp { attached, grip, missed, is_held: true });
         }
@@ -224,7 +256,7 @@ impl ContainerLauncher {
             Some(_) => Some(engine.attach(id).await.ok()?),
             None => None,
         };
-        let mut missed = missed::read(engine, id, place).await;
+        let mut missed = missed::read_after(engine, id, place, known).await;
         if let (Ok(so_far), Some(attached)) = (&mut missed, &mut attached) {
             *so_far = with_fresh(std::mem::take(so_far), &mut attached.output).await;
         }
@@ -251,22 +283,37 @@ impl ContainerLauncher {
 }
 
 /// Reads what was taken and not used. Docker logs the end of an unfinished line, which it has passed
-/// on already, only with the rest of it.
+/// on already, only with the rest of it. Nobody waits for what is missing on stderr.
 async fn read_taken(
+    server: &InstanceKey,
     engine: &Engine,
     id: &str,
-    place: Place,
-    until: [u64; 2],
+    (place, known): (Place, &Known),
+    at: At,
 ) -> Result<Missed, NotKept> {
     let give_up_at = Instant::now() + REST_OF_LINE_WITHIN;
-    loop {
-        match missed::read_until(engine, id, place, until).await {
-            Err(NotKept::TooMuch) if !engine.closes_stdin && Instant::now() < give_up_at => {
-                sleep(LOGGED_YET).await;
-            }
-            read => return read,
+    let is_late = || engine.closes_stdin || Instant::now() >= give_up_at;
+    let out = loop {
+        match missed::read_out(engine, id, place, at.out).await {
+            Err(NotKept::TooMuch) if !is_late() => sleep(LOGGED_YET).await,
+            read => break read?,
         }
+    };
+    let err = loop {
+        match missed::read_some(engine, id, place, known, [place.out, at.err]).await {
+            Ok((_, false)) if !is_late() => sleep(LOGGED_YET).await,
+            Ok((read, _)) => break read.err,
+            Err(why) => {
+                tracing::warn!(%server, "{why}");
+                break Vec::new();
+            }
+        }
+    };
+    let err_lost = at.err.saturating_sub(place.err + err.len() as u64);
+    if err_lost > 0 {
+        tracing::warn!(%server, bytes = err_lost, "lines are missing in its log");
     }
+    Ok(Missed { out, err, err_lost })
 }
 
 /// Whether it has ended, and its engine cannot say how. Pure.
@@ -289,10 +336,6 @@ fn is_cut_off(is_held: bool, ended: Option<Exit>) -> bool {
         None => !is_held,
         Some(exit) => exit.oom.is_none() && (!is_held || exit.is_clean()),
     }
-}
-
-fn book(logs_dir: &Path, key: &InstanceKey) -> Arc<LogBook> {
-    Arc::new(LogBook::new(History::note(&instance_log(logs_dir, key))))
 }
 
 fn exit_of(fate: &Fate) -> Exit {

@@ -21,7 +21,7 @@ use xy_shim::sequence::Sequence;
 use super::engine::{Pieces, next};
 use super::kept::{PlaceFile, TornMark};
 use super::log::LogSink;
-use super::missed::{Counter, Missed, Noting, overlap};
+use super::missed::{Counter, Missed, Noting, Place, overlap};
 use crate::launch::millis;
 use crate::wait::{time_of_day, until};
 
@@ -142,7 +142,8 @@ impl Carrier {
                 ..
             } = &mut self;
             let out = async {
-                *is_unheard |= !pass_on_missed(missed, stdout.as_mut(), log).await;
+                let heard = counter.heard();
+                *is_unheard |= !pass_on_missed(missed, stdout.as_mut(), log, heard).await;
                 let way_out = WayOut { stdout: stdout.as_mut(), is_unheard, log, counter, place };
                 carry_out(&mut output, way_out, leave).await;
             };
@@ -167,10 +168,10 @@ impl Carrier {
     }
 
     /// Notes how far it is, once nothing is carried any more.
-    pub(super) fn note(&self) {
-        let unread = self.stdout.as_ref().map_or(0, |pipe| unread_in(pipe, self.is_unheard));
-        let mut noting = Noting::after(self.place.read());
-        if let Some(noted) = noting.step(&self.counter, unread) {
+    pub(super) fn note(&mut self) {
+        let used = used(self.stdout.as_ref(), self.is_unheard, &self.log, &self.counter);
+        let mut noting = Noting::after(self.place.noted());
+        if let Some(noted) = noting.step(&self.counter, used) {
             self.place.write(&noted);
         }
     }
@@ -178,12 +179,14 @@ impl Carrier {
     /// Passes on what was missed before the end.
     pub(super) async fn make_good(&mut self, missed: Missed) {
         self.count(&missed);
-        self.is_unheard |= !pass_on_missed(missed, self.stdout.as_mut(), &self.log).await;
+        let (stdout, heard) = (self.stdout.as_mut(), self.counter.heard());
+        self.is_unheard |= !pass_on_missed(missed, stdout, &self.log, heard).await;
     }
 
     /// Counts what was missed, which goes another way.
     pub(super) fn count(&mut self, missed: &Missed) {
         self.counter.hear(true, &missed.err, now_ms(), 0);
+        self.counter.miss_err(missed.err_lost);
         self.counter.hear(false, &missed.out, now_ms(), 0);
     }
 }
@@ -216,20 +219,19 @@ struct WayOut<'a> {
     is_unheard: &'a mut bool,
     log: &'a LogSink,
     counter: &'a mut Counter,
-    place: &'a PlaceFile,
+    place: &'a mut PlaceFile,
 }
 
 /// From the stream to the pipe and to the log, until it is over or is to be left.
 async fn carry_out(output: &mut Pieces<LogOutput>, way_out: WayOut<'_>, leave: &Notify) {
     let WayOut { mut stdout, is_unheard, log, counter, place } = way_out;
-    let mut noting = Noting::after(place.read());
+    let mut noting = Noting::after(place.noted());
     loop {
         let asked_at = Instant::now();
         let mut pause = LOOK_AGAIN;
         let piece = loop {
-            // What whoever speaks with it has not read yet is lost with this daemon.
-            let unread = stdout.as_deref().map_or(0, |pipe| unread_in(pipe, *is_unheard));
-            if let Some(noted) = noting.step(counter, unread) {
+            let used = used(stdout.as_deref(), *is_unheard, log, counter);
+            if let Some(noted) = noting.step(counter, used) {
                 place.write(&noted);
             }
             let look_at = (!noting.is_done(counter)).then(|| Instant::now() + pause);
@@ -250,30 +252,51 @@ async fn carry_out(output: &mut Pieces<LogOutput>, way_out: WayOut<'_>, leave: &
             }
         };
         counter.hear(is_stderr, &bytes, now_ms(), millis(asked_at.elapsed()));
-        *is_unheard |= !pass_on(is_stderr, bytes, stdout.as_deref_mut(), log).await;
+        let heard = counter.heard();
+        let ends = if is_stderr { heard.err } else { heard.out };
+        *is_unheard |= !pass_on(is_stderr, bytes, ends, stdout.as_deref_mut(), log).await;
     }
 }
 
+/// How much of what was heard has been used. What whoever speaks with it has not read yet, and what
+/// is not logged yet, is lost with this daemon.
+fn used(
+    stdout: Option<&pipe::Sender>,
+    is_unheard: bool,
+    log: &LogSink,
+    counter: &Counter,
+) -> [u64; 2] {
+    let out = match stdout {
+        Some(pipe) => counter.heard().out.saturating_sub(unread_in(pipe, is_unheard)),
+        None => log.logged(false),
+    };
+    [out, log.logged(true)]
+}
+
+/// Passes on what was missed, which is the last that was `heard`.
 async fn pass_on_missed(
     missed: Missed,
     mut stdout: Option<&mut pipe::Sender>,
     log: &LogSink,
+    heard: Place,
 ) -> bool {
-    pass_on(true, Bytes::from(missed.err), stdout.as_deref_mut(), log).await;
-    pass_on(false, Bytes::from(missed.out), stdout, log).await
+    let err_ends = heard.err.saturating_sub(missed.err_lost);
+    pass_on(true, Bytes::from(missed.err), err_ends, stdout.as_deref_mut(), log).await;
+    pass_on(false, Bytes::from(missed.out), heard.out, stdout, log).await
 }
 
 /// `false` if nobody speaks with it any more, so nobody has had it.
 async fn pass_on(
     is_stderr: bool,
     bytes: Bytes,
+    ends: u64,
     stdout: Option<&mut pipe::Sender>,
     log: &LogSink,
 ) -> bool {
     match stdout {
         Some(stdout) if !is_stderr => stdout.write_all(&bytes).await.is_ok(),
         _ => {
-            log.write(is_stderr, bytes).await;
+            log.write(is_stderr, bytes, ends).await;
             true
         }
     }
@@ -335,6 +358,7 @@ mod tests {
     use xy_protocol::server::ServerName;
 
     use super::super::kept::Keeper;
+    use super::super::log::Ledger;
     use super::super::stream;
     use super::*;
     use crate::instance::InstanceKey;
@@ -345,14 +369,15 @@ mod tests {
         let key = InstanceKey::shared(ServerName::new("one").unwrap());
         let keeper = Keeper::new(folder, &key, "abc", std::path::Path::new("/d.sock"));
         let (stdin, stdout, ends) = pipes().unwrap();
-        let (log, _) = LogSink::open(&folder.join("one.log"), Arc::new(LogBook::default()));
+        let ledger = Ledger::begin(keeper.lines(), [0; 2]);
+        let (log, _) = LogSink::open(&folder.join("one.log"), Arc::new(LogBook::default()), ledger);
         let place = keeper.place();
         let carrier = Carrier {
             stdout: Some(stdout),
             is_unheard: false,
             stdin: Some(stdin),
             log,
-            counter: Counter::after(place.read()),
+            counter: Counter::after(place.noted()),
             place,
             torn: keeper.torn_mark(),
             is_ending: Arc::default(),
@@ -416,10 +441,10 @@ mod tests {
                 }
             }
             leave.notify_one();
-            let (carrier, _) = carrying.await.unwrap();
-            carrier.log.finish().await;
+            let (mut carrier, _) = carrying.await.unwrap();
+            carrier.log.leave().await;
             carrier.note();
-            let noted = keeper.place().read();
+            let noted = keeper.place().noted();
             assert_eq!((noted.out, noted.err), if is_read { (4, 0) } else { (0, 5) });
             drop((stdin, reader));
         }

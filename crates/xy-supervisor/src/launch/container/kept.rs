@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::log::older;
 use super::missed::Place;
 use super::stream::TakenFile;
 use crate::instance::InstanceKey;
@@ -109,9 +110,16 @@ impl Keeper {
 
     /// It is gone: nothing has to be known.
     pub(super) fn forget(&self) {
-        for ending in ["json", "at", "taken", "torn", "new"] {
-            let _ = fs::remove_file(with(&self.stem, ending)); // Not every one was ever written.
+        let lines = self.lines();
+        let others = ["json", "at", "taken", "torn", "new"].map(|it| with(&self.stem, it));
+        for path in others.into_iter().chain([older(&lines), lines]) {
+            let _ = fs::remove_file(path); // Not every one was ever written.
         }
+    }
+
+    /// The ledger of its log.
+    pub(super) fn lines(&self) -> PathBuf {
+        with(&self.stem, "lines")
     }
 
     /// Where it is marked that a message to it is half written.
@@ -170,22 +178,27 @@ impl TornMark {
 #[derive(Debug)]
 pub(super) struct PlaceFile {
     file: Option<File>,
+    noted: Place,
 }
 
 impl PlaceFile {
     fn open(path: &Path) -> Self {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        Self { file: options.open(path).ok() }
-    }
-
-    pub(super) fn read(&self) -> Place {
+        let file = options.open(path).ok();
         let mut bytes = [0; Place::BYTES];
-        let read = self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, 0));
-        if matches!(read, Some(Ok(()))) { Place::from_bytes(&bytes) } else { Place::default() }
+        let read = file.as_ref().map(|file| file.read_exact_at(&mut bytes, 0));
+        let is_noted = matches!(read, Some(Ok(())));
+        let noted = if is_noted { Place::from_bytes(&bytes) } else { Place::default() };
+        Self { file, noted }
     }
 
-    pub(super) fn write(&self, place: &Place) {
+    pub(super) fn noted(&self) -> Place {
+        self.noted
+    }
+
+    pub(super) fn write(&mut self, place: &Place) {
+        self.noted = *place;
         if let Some(file) = &self.file {
             let _ = file.write_all_at(&place.to_bytes(), 0); // A later daemon hears some twice.
         }
@@ -208,9 +221,12 @@ mod tests {
         assert!(keeper.taken().is_err());
         keeper.begin_taken().unwrap();
         keeper.taken().unwrap();
+        for path in [keeper.lines(), older(&keeper.lines())] {
+            fs::write(path, "").unwrap();
+        }
         let place = Place { out: 7, err: 8, ..Place::default() };
         keeper.place().write(&place);
-        assert_eq!(keeper.place().read(), place);
+        assert_eq!(keeper.place().noted(), place);
         let found = all(folder.path());
         assert_eq!(found, [(key, keeper.kept().clone(), true)]);
         keeper.forget();

@@ -169,7 +169,7 @@ impl Driver {
         ends: InstanceEnds,
         begun: Begun,
     ) -> Self {
-        let Begun { engine, id, pid, attached, grip, keeper, hold } = begun;
+        let Begun { engine, id, pid, attached, grip, keeper, place, ledger, hold } = begun;
         let watched = Watched {
             engine: engine.clone(),
             id: id.clone(),
@@ -178,7 +178,7 @@ impl Driver {
             is_ending: Arc::default(),
         };
         let file = instance_log(&shared.logs_dir, &order.key);
-        let (log, troubles) = LogSink::open(&file, order.logs.clone());
+        let (log, troubles) = LogSink::open(&file, order.logs.clone(), ledger);
         let is_ending_shared = Arc::new(AtomicBool::new(false));
         let (is_in_done_sender, is_in_done) = watch::channel(false);
         let leave = Arc::<Notify>::default();
@@ -188,7 +188,6 @@ impl Driver {
             Some((stdin, stdout, ends)) => (Some(stdin), Some(stdout), Some(ends)),
             None => (None, None, None),
         };
-        let place = keeper.place();
         let stream = grip.as_ref().map(Grip::stream);
         let sequence = engine.closes_stdin.then(|| Sequence::watch(pid, &id, stream)).flatten();
         let sequence = sequence.map(Arc::new);
@@ -197,7 +196,7 @@ impl Driver {
             is_unheard: false,
             stdin,
             log: log.clone(),
-            counter: Counter::after(place.read()),
+            counter: Counter::after(place.noted()),
             place,
             torn: keeper.torn_mark(),
             is_ending: is_ending_shared.clone(),
@@ -263,15 +262,17 @@ impl Driver {
         self.was_ready = true; // It has begun, so it could be run.
         self.is_ending = is_stopping;
         self.speaker_note.clone_from(&speaker_note);
-        if let Some(carrier) = &mut self.carrier {
+        let heard = self.carrier.as_mut().map_or_else(Place::default, |carrier| {
             carrier.count(&missed);
-        }
-        self.log.put(true, Bytes::from(missed.err));
+            carrier.counter.heard()
+        });
+        let err_ends = heard.err.saturating_sub(missed.err_lost);
+        self.log.put(true, Bytes::from(missed.err), Some(err_ends));
         // What nobody can answer any more, or nobody has to, is only logged.
-        let is_logged = fate.is_some() || !self.is_stdio();
-        let (logged, unread) =
-            if is_logged { (missed.out, Vec::new()) } else { (Vec::new(), missed.out) };
-        self.log.put(false, Bytes::from(logged));
+        let mut unread = missed.out;
+        if fate.is_some() || !self.is_stdio() {
+            self.log.put(false, Bytes::from(std::mem::take(&mut unread)), Some(heard.out));
+        }
         if let Some(fate) = fate {
             // How it ended is kept until there is a task that can be told.
             if self.ends.notes.changed().await.is_err() {

@@ -3,12 +3,14 @@
 //! An attached stream does not say where in the output it begins, and an engine's log can be
 //! read from a whole second only. So the bytes that have been heard are counted, and so are
 //! those up to the last quiet moment: from that second on the log is read, and what has been
-//! heard since is skipped. What comes twice, by the log and by the new stream, is found where
-//! the end of one is the beginning of the other. All of it is pure but [`read`].
+//! heard since is skipped. Of what is logged, its end is known as well, and is found even if an engine
+//! has not kept all of it. What comes twice, by the log and by the new stream, is found where
+//! the end of one is the beginning of the other. All of it is pure but the reading.
 
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 
+use super::create;
 use super::engine::{Engine, next};
 
 /// No more than this is made good; a server that said more is started anew.
@@ -16,6 +18,9 @@ const MOST: usize = 8 << 20;
 
 /// Docker logs so much of an unfinished line only with the rest of it.
 const UNLOGGED: u64 = 16 << 10;
+
+/// So many bytes of output are not twice in it, or their being so is seen.
+pub(super) const UNLIKE: usize = 64;
 
 /// So many milliseconds without a word are a quiet moment.
 const QUIET_MS: u64 = 3000;
@@ -106,6 +111,11 @@ impl Counter {
         }
     }
 
+    /// So many bytes of stderr came and cannot be had.
+    pub(super) fn miss_err(&mut self, bytes: u64) {
+        self.err += bytes;
+    }
+
     /// How far it is, to the byte: for whoever has had all of it, and goes on.
     pub(super) fn heard(&self) -> Place {
         Place { out: self.out, ..self.place() }
@@ -118,13 +128,13 @@ impl Counter {
     }
 }
 
-/// Which place is noted for a later daemon: stderr is logged at once, while stdout counts once
-/// whoever speaks with the server has read it. Who is never done with all of it gets on with it
-/// all the same, so it is not heard again.
+/// Which place is noted for a later daemon: stderr counts once it is logged, and stdout once whoever
+/// speaks with the server has read it. Who is never done with all of it gets on with it all the same,
+/// so it is not heard again.
 #[derive(Debug)]
 pub(super) struct Noting {
     noted: Place,
-    /// The next place, once so many bytes of stdout have been read.
+    /// The next place, once so many bytes of stdout have been used, and all of its stderr.
     next: Option<(u64, Place)>,
 }
 
@@ -133,20 +143,21 @@ impl Noting {
         Self { noted, next: None }
     }
 
-    /// What is to be noted, if something is, while so many bytes of what was heard are unread.
-    pub(super) fn step(&mut self, counter: &Counter, unread: u64) -> Option<Place> {
-        let read = counter.out.saturating_sub(unread);
+    /// What is to be noted, if something is, while so many bytes of stdout and of stderr have been
+    /// used.
+    pub(super) fn step(&mut self, counter: &Counter, [out, err]: [u64; 2]) -> Option<Place> {
         let before = self.noted;
-        if let Some((_, place)) = self.next.take_if(|(out, _)| *out <= read) {
+        let is_used = |heard: &(u64, Place)| heard.0 <= out && heard.1.err <= err;
+        if let Some((_, place)) = self.next.take_if(|next| is_used(next)) {
             self.noted = place;
         }
-        if counter.out <= read {
+        if is_used(&(counter.out, counter.place())) {
             (self.noted, self.next) = (counter.place(), None);
         } else if self.next.is_none() {
             self.next = Some((counter.out, counter.place()));
         }
         // Counted from the same quiet moment as before, as the rest of that place.
-        self.noted.err = counter.err;
+        self.noted.err = counter.err.min(err);
         (self.noted != before).then_some(self.noted)
     }
 
@@ -161,6 +172,8 @@ impl Noting {
 pub(super) struct Missed {
     pub(super) out: Vec<u8>,
     pub(super) err: Vec<u8>,
+    /// So many bytes of stderr came after these, and cannot be had.
+    pub(super) err_lost: u64,
 }
 
 /// Why what was missed cannot be made good.
@@ -175,56 +188,115 @@ pub(super) enum NotKept {
 /// All that was said, however much that is.
 const ALL: [u64; 2] = [u64::MAX; 2];
 
+/// The last bytes of stdout and of stderr that came before a place, where these are known.
+pub(super) type Known = [Option<Vec<u8>>; 2];
+
 /// Reads what was said after `place`.
 pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
-    read_until(engine, id, place, ALL).await
+    read_after(engine, id, place, &[None, None]).await
 }
 
-/// Reads what was said after `place`, up to so many bytes of stdout and of stderr.
-pub(super) async fn read_until(
+/// Reads what was said after `place`, before which this came.
+pub(super) async fn read_after(
     engine: &Engine,
     id: &str,
     place: Place,
-    until: [u64; 2],
+    known: &Known,
 ) -> Result<Missed, NotKept> {
-    let mut wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
+    match read_some(engine, id, place, known, ALL).await? {
+        (missed, true) => Ok(missed),
+        (_, false) => Err(NotKept::TooMuch),
+    }
+}
+
+/// Reads what was said after `place`, up to so many bytes of stdout, all of which have to be there.
+pub(super) async fn read_out(
+    engine: &Engine,
+    id: &str,
+    place: Place,
+    until: u64,
+) -> Result<Vec<u8>, NotKept> {
+    match read_some(engine, id, place, &[None, None], [until, place.err]).await? {
+        (missed, true) => Ok(missed.out),
+        (_, false) => Err(NotKept::TooMuch),
+    }
+}
+
+/// Reads what was said after `place`, before which this came, up to so many bytes of stdout and of
+/// stderr; and whether all of it is there.
+pub(super) async fn read_some(
+    engine: &Engine,
+    id: &str,
+    place: Place,
+    known: &Known,
+    until: [u64; 2],
+) -> Result<(Missed, bool), NotKept> {
+    let wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
     if wanted == [0; 2] {
-        return Ok(Missed::default()); // Nothing was, so its engine need not be asked.
+        return Ok((Missed::default(), true)); // Nothing was, so its engine need not be asked.
+    }
+    let heard =
+        [place.out - place.quiet_out.min(place.out), place.err - place.quiet_err.min(place.err)];
+    let is_counted = |stream: usize| wanted[stream] > 0 && known[stream].is_none();
+    let most_heard = create::ENGINE_LOG_BYTES / 4;
+    if (is_counted(0) || is_counted(1)) && heard.iter().sum::<u64>() > most_heard {
+        return Err(NotKept::TooMuch); // Some of it is not kept any more, so nothing can be counted.
     }
     let since = i32::try_from(place.quiet_second).unwrap_or(0);
     let mut logs = engine.logs(id, since);
-    let mut skip =
-        [place.out - place.quiet_out.min(place.out), place.err - place.quiet_err.min(place.err)];
-    let most_heard = super::create::ENGINE_LOG_BYTES / 4;
-    if skip.iter().sum::<u64>() > most_heard {
-        return Err(NotKept::TooMuch); // Some of it is not kept any more, so nothing can be counted.
-    }
-    let mut missed = Missed::default();
+    let mut kept = [Vec::new(), Vec::new()];
     while let Some(piece) = next(&mut logs).await {
         let (stream, bytes) = match piece? {
             LogOutput::StdOut { message } | LogOutput::Console { message } => (0, message),
             LogOutput::StdErr { message } => (1, message),
             LogOutput::StdIn { .. } => continue,
         };
-        let length = bytes.len() as u64;
-        let skipped = skip[stream].min(length);
-        skip[stream] -= skipped;
-        let rest = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
-        let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX).min(rest.len());
-        let rest = &rest[..most];
-        wanted[stream] -= most as u64;
-        let into = if stream == 0 { &mut missed.out } else { &mut missed.err };
-        into.extend_from_slice(rest);
-        if into.len() > MOST {
-            return Err(NotKept::TooMuch);
+        kept[stream].extend_from_slice(&bytes);
+        let enough = [0, 1].map(|it| heard[it].saturating_add(wanted[it]));
+        let has_enough =
+            |it: usize| wanted[it] == 0 || (is_counted(it) && kept[it].len() as u64 >= enough[it]);
+        if has_enough(0) && has_enough(1) {
+            break;
         }
-        if wanted == [0; 2] {
-            return Ok(missed);
+        if kept[stream].len() as u64 > most_heard + create::ENGINE_LOG_BYTES {
+            return Err(NotKept::TooMuch); // No engine keeps so much, if it does what it is told.
         }
     }
-    // Of what was heard all has to be there, or what follows it was not told from it.
-    let is_all_there = skip.iter().all(|it| *it <= if engine.closes_stdin { 0 } else { UNLOGGED });
-    if until == ALL && is_all_there { Ok(missed) } else { Err(NotKept::TooMuch) }
+    let mut is_all_there = true;
+    let unlogged = if engine.closes_stdin { 0 } else { UNLOGGED };
+    let mut after = |stream: usize| -> Result<Vec<u8>, NotKept> {
+        let kept = &kept[stream];
+        // Of what was heard all has to be there, or what follows it was not told from it.
+        let begin = goes_on_at(kept, heard[stream], known[stream].as_deref(), unlogged);
+        let rest = begin.map_or(&[][..], |begin| &kept[begin..]);
+        let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX);
+        let is_whole = rest.len() >= most || until == ALL;
+        is_all_there &= wanted[stream] == 0 || (begin.is_some() && is_whole);
+        let rest = &rest[..most.min(rest.len())];
+        if rest.len() > MOST { Err(NotKept::TooMuch) } else { Ok(rest.to_vec()) }
+    };
+    let missed = Missed { out: after(0)?, err: after(1)?, err_lost: 0 };
+    Ok((missed, is_all_there))
+}
+
+/// Where in what an engine has kept that begins which came after the first `heard` bytes, of which it
+/// may lack the last `unlogged`. Where it is known how these end, that decides: if an engine has
+/// kept less, or something else, it is looked for. Pure.
+fn goes_on_at(kept: &[u8], heard: u64, known: Option<&[u8]>, unlogged: u64) -> Option<usize> {
+    let lacks = heard.saturating_sub(kept.len() as u64);
+    let by_count = kept.len().min(usize::try_from(heard).unwrap_or(usize::MAX));
+    let Some(known) = known else { return (lacks <= unlogged).then_some(by_count) };
+    let logged = known.len().saturating_sub(usize::try_from(lacks).unwrap_or(usize::MAX));
+    let end = &known[logged.saturating_sub(by_count)..logged];
+    if lacks <= unlogged && kept[..by_count].ends_with(end) {
+        return Some(by_count);
+    }
+    if known.len() < UNLIKE {
+        return None;
+    }
+    let mut found = memchr::memmem::find_iter(kept, known);
+    let once = found.next()?;
+    found.next().is_none().then_some(once + known.len())
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.
@@ -234,71 +306,4 @@ pub(super) fn overlap(missed: &[u8], fresh: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_survives_being_bytes() {
-        let place = Place { out: 1, err: 2, quiet_second: 3, quiet_out: 4, quiet_err: u64::MAX };
-        assert_eq!(Place::from_bytes(&place.to_bytes()), place);
-    }
-
-    #[test]
-    fn only_whole_lines_count_as_heard() {
-        let mut counter = Counter::after(Place::default());
-        counter.hear(false, b"one\ntw", 1000, 0);
-        assert_eq!((counter.place().out, counter.heard().out), (4, 6));
-        counter.hear(false, b"o\n", 1001, 0);
-        counter.hear(true, b"oops", 1002, 0);
-        assert_eq!((counter.place().out, counter.place().err), (8, 4));
-    }
-
-    #[test]
-    fn a_quiet_moment_is_where_a_log_can_be_read_from() {
-        let mut counter = Counter::after(Place::default());
-        counter.hear(false, b"a\n", 10_900, 0);
-        counter.hear(false, b"b\n", 13_000, 2100); // Not long enough.
-        assert_eq!(counter.place().quiet_second, 0);
-        counter.hear(false, b"c\n", 20_000, 10); // We were busy: nobody knows whether it was quiet.
-        assert_eq!(counter.place().quiet_second, 0);
-        counter.hear(true, b"d\n", 23_999, 3999);
-        let place = counter.place();
-        assert_eq!((place.quiet_second, place.quiet_out, place.quiet_err), (22, 6, 0));
-        assert_eq!((place.out, place.err), (6, 2));
-    }
-
-    #[test]
-    fn what_is_logged_is_noted_at_once_and_what_is_read_as_soon_as_it_is() {
-        let mut counter = Counter::after(Place::default());
-        let mut noting = Noting::after(Place::default());
-        let noted = |it: Option<Place>| it.map(|it| (it.out, it.err));
-        counter.hear(false, b"one\n", 1000, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), None);
-        counter.hear(true, b"oops\n", 1001, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), Some((0, 5)), "nobody has read the first");
-        counter.hear(false, b"two\n", 1002, 0);
-        assert_eq!(noted(noting.step(&counter, 4)), Some((4, 5)), "nobody has read the second");
-        counter.hear(false, b"thr", 1003, 0);
-        assert_eq!(noted(noting.step(&counter, 3)), Some((8, 5)));
-        assert_eq!(noted(noting.step(&counter, 0)), None, "half a line is not noted");
-        assert!(noting.is_done(&counter));
-        // What comes after a quiet moment is not counted from there before it has been read.
-        counter.hear(false, b"ee\n", 1004, 0);
-        noting.step(&counter, 0);
-        counter.hear(true, b"late\n", 9000, 7996);
-        counter.hear(false, b"x\n", 9001, 0);
-        let place = noting.step(&counter, 2).unwrap();
-        assert_eq!((place.out, place.err, place.quiet_second), (14, 10, 0));
-        let place = noting.step(&counter, 0).unwrap();
-        assert_eq!((place.out, place.quiet_second, place.quiet_out), (16, 3, 14));
-    }
-
-    #[test]
-    fn what_comes_twice_is_found() {
-        assert_eq!(overlap(b"one\ntwo\n", b"two\nthree\n"), 4);
-        assert_eq!(overlap(b"one\ntwo\n", b"three\n"), 0);
-        assert_eq!(overlap(b"", b"x"), 0);
-        assert_eq!(overlap(b"abc", b"abc"), 3);
-        assert_eq!(overlap(b"one\ntwo\n", b"o\n"), 2);
-    }
-}
+mod tests;

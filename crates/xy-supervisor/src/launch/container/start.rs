@@ -23,7 +23,8 @@ use super::create::{self, LABEL_HOME, LABEL_INSTANCE};
 use super::engine::{Engine, HasImage, is_name_taken};
 use super::faults;
 use super::grip::{self, Grip};
-use super::kept::Keeper;
+use super::kept::{Keeper, PlaceFile};
+use super::log::Ledger;
 use super::pull;
 use super::reconcile::Hold;
 use super::stream;
@@ -48,6 +49,10 @@ pub(super) struct Begun {
     /// Who holds its stream while there is no daemon, if that has to be held.
     pub(super) grip: Option<Grip>,
     pub(super) keeper: Keeper,
+    /// How far what it says has been heard.
+    pub(super) place: PlaceFile,
+    /// What is in its log.
+    pub(super) ledger: Ledger,
     /// That it is ours.
     pub(super) hold: Hold,
 }
@@ -121,7 +126,10 @@ pub(super) async fn begin(
         match begun {
             Ok((id, Running { pid, attached, grip, keeper })) => {
                 let attached = Some(attached);
-                return Ok(Begun { engine, id, pid, attached, grip, keeper, hold });
+                let place = keeper.place();
+                let ledger = Ledger::begin(keeper.lines(), [0; 2]);
+                let begun = Begun { engine, id, pid, attached, grip, keeper, place, ledger, hold };
+                return Ok(begun);
             }
             Err(NotRun::Cancelled) => return Err(NotBegun::Cancelled),
             // Some engines see that when they make it, others when they start it.

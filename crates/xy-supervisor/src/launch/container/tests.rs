@@ -14,7 +14,7 @@ use xy_protocol::server::Wanted;
 
 use self::fake::{Fake, Fetch, frame};
 use super::engine::Engine;
-use super::missed::{Missed, Place};
+use super::missed::Place;
 use super::*;
 use crate::fake::container_settings;
 use crate::instance::InstanceKey;
@@ -274,15 +274,35 @@ async fn of_a_stream_that_was_held_only_what_was_taken_is_read_from_the_log() {
     *fake.said.lock().unwrap() = b"one\ntwo\nthree\n".to_vec();
     let engine = Engine::at(&fake.socket).await.unwrap();
     let place = Place { out: 4, ..Place::default() };
-    let read = async |until| missed::read_until(&engine, "abc", place, until).await;
-    assert_eq!(read([4, 0]).await.unwrap(), Missed::default());
+    let read = async |until| missed::read_out(&engine, "abc", place, until).await;
+    assert_eq!(read(4).await.unwrap(), b"");
     assert!(fake.asked().is_empty(), "nothing was taken, so nothing is read");
-    assert_eq!(read([6, 0]).await.unwrap().out, b"tw");
-    assert_eq!(read([14, 0]).await.unwrap().out, b"two\nthree\n");
-    assert!(read([15, 0]).await.is_err(), "what is not kept cannot be made good");
+    assert_eq!(read(6).await.unwrap(), b"tw");
+    assert_eq!(read(14).await.unwrap(), b"two\nthree\n");
+    assert!(read(15).await.is_err(), "what is not kept cannot be made good");
     assert_eq!(missed::read(&engine, "abc", place).await.unwrap().out, b"two\nthree\n");
     let rotated = Place { out: 20, ..Place::default() };
     assert!(missed::read(&engine, "abc", rotated).await.is_err(), "less is kept than was heard");
+}
+
+#[tokio::test]
+async fn what_comes_after_the_last_that_was_logged_is_found_though_its_engine_has_not_kept_all() {
+    let (fake, _streams) = Fake::begin(None, |_| ());
+    let lines: Vec<String> = (100_000..200_000).map(|it| format!("line {it}\n")).collect();
+    let said = lines.concat();
+    *fake.said.lock().unwrap() = said.as_bytes()[500_000..].to_vec(); // The rest is gone.
+    let engine = Engine::at(&fake.socket).await.unwrap();
+    let heard = 1_100_000;
+    let known = [Some(said.as_bytes()[heard - 4096..heard].to_vec()), Some(Vec::new())];
+    // Much more was said before, without a pause.
+    let place = Place { out: 50_000_000, ..Place::default() };
+    let read = missed::read_after(&engine, "abc", place, &known).await.unwrap();
+    assert!(read.out == said.as_bytes()[heard..] && read.err.is_empty());
+    let until = [place.out + 12, 0];
+    let (some, is_all) = missed::read_some(&engine, "abc", place, &known, until).await.unwrap();
+    assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], true));
+    let other = [Some(vec![b'x'; 4096]), Some(Vec::new())];
+    assert!(missed::read_after(&engine, "abc", place, &other).await.is_err());
 }
 
 #[tokio::test]

@@ -50,7 +50,8 @@ impl Driver {
     /// What is for the log, or for a later daemon.
     fn pass_on(&mut self, passed: Passed) {
         match passed {
-            Passed::Stray(lines) => self.log.put(false, Bytes::from(lines)),
+            // How far its stdout has been used is noted by whoever carries it.
+            Passed::Stray(lines) => self.log.put(false, Bytes::from(lines), None),
             Passed::Note(note) => {
                 self.speaker_note = note;
                 self.keep_note();
@@ -140,8 +141,8 @@ impl Driver {
                 let _ = carrying.await;
             }
         }
-        let _ = timeout(WRITTEN_WITHIN, self.log.finish()).await; // Its disk may hang.
-        if let Some(carrier) = left {
+        let _ = timeout(WRITTEN_WITHIN, self.log.leave()).await; // Its disk may hang.
+        if let Some(mut carrier) = left {
             carrier.note();
         }
         self.keep_hold();

@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+use xy_shim::wire::{Record, put_record};
+
+use super::*;
+
+fn lines(first_seq: u64, texts: &[&str]) -> Vec<u8> {
+    let mut batch = Vec::new();
+    for (seq, text) in (first_seq..).zip(texts) {
+        put_record(&mut batch, Record { seq, unix_millis: 7, flags: 0, line: text.as_bytes() });
+    }
+    batch
+}
+
+fn state(next_seq: u64, logged: [u64; 2], half: &str) -> State {
+    let half = Half { bytes: half.as_bytes().to_vec(), continued: half.len() > 3 };
+    State { next_seq, logged, halves: [half, Half::default()] }
+}
+
+fn place(next_seq: u64) -> LogPlace {
+    LogPlace { device: 1, inode: 2, bytes: 30, next_seq }
+}
+
+#[test]
+fn what_was_entered_is_found_again_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.lines");
+    let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+    ledger.enter(state(3, [10, 20], ""), Some(place(1)), &lines(1, &["one", "two"]));
+    ledger.enter(state(3, [12, 20], "ha"), None, b"");
+    for _ in 0..2 {
+        let (found, entries) = Ledger::find(path.clone()).unwrap();
+        assert_eq!(found.state(), &state(3, [12, 20], "ha"));
+        assert_eq!(entries.len(), 2);
+        let first = &entries[0];
+        assert_eq!((first.next_seq, first.before), (3, Some(place(1))));
+        assert_eq!(first.records, lines(1, &["one", "two"]));
+        assert_eq!(entries[1].before, None);
+    }
+    let (mut found, _) = Ledger::find(path.clone()).unwrap();
+    found.enter(state(3, [14, 20], "half"), None, b"");
+    found.enter(state(4, [15, 20], ""), Some(place(3)), &lines(3, &["half"]));
+    let (found, entries) = Ledger::find(path).unwrap();
+    assert_eq!((found.state(), entries.len()), (&state(4, [15, 20], ""), 4));
+}
+
+#[test]
+fn an_entry_that_was_cut_short_counts_for_nothing_and_is_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.lines");
+    let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+    ledger.enter(state(2, [4, 0], "ab"), Some(place(1)), &lines(1, &["one"]));
+    let first = fs::read(&path).unwrap();
+    ledger.enter(state(3, [9, 0], "abcd"), Some(place(2)), &lines(2, &["two"]));
+    let both = fs::read(&path).unwrap();
+    for cut in 0..both.len() {
+        fs::write(&path, &both[..cut]).unwrap();
+        let found = Ledger::find(path.clone());
+        if cut < first.len() {
+            assert!(found.is_none(), "{cut}");
+            continue;
+        }
+        let (mut found, entries) = found.unwrap();
+        assert_eq!((found.state(), entries.len()), (&state(2, [4, 0], "ab"), 1), "{cut}");
+        found.enter(state(3, [9, 0], "abcd"), Some(place(2)), &lines(2, &["two"]));
+        assert_eq!(fs::read(&path).unwrap(), both, "{cut}");
+    }
+}
+
+#[test]
+fn it_stays_small_and_has_all_that_is_in_the_ring() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.lines");
+    let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+    let text = "x".repeat(50_000);
+    for seq in 1..=100 {
+        // The half line is older than both files.
+        ledger.enter(state(seq + 1, [seq, 0], "half"), Some(place(seq)), &lines(seq, &[&text]));
+    }
+    let sizes = [&path, &older(&path)].map(|it| fs::metadata(it).unwrap().len());
+    assert!(sizes.iter().all(|it| *it < FILE_BYTES + 60_000), "{sizes:?}");
+    let (mut found, entries) = Ledger::find(path.clone()).unwrap();
+    assert_eq!(found.state(), &state(101, [100, 0], "half"));
+    let kept: usize = entries.iter().map(|it| it.records.len()).sum();
+    assert!(kept > RING_BYTES, "{kept}");
+    let first = entries.first().unwrap().next_seq;
+    assert!(entries.iter().zip(first..).all(|(it, seq)| it.next_seq == seq), "without a gap");
+    // A daemon that is killed before the next file has begun leaves only the older one.
+    fs::rename(&path, older(&path)).unwrap();
+    fs::write(&path, "").unwrap();
+    found = Ledger::find(path.clone()).unwrap().0;
+    assert_eq!(found.state(), &state(101, [100, 0], "half"));
+    found.enter(state(102, [101, 0], "half"), Some(place(101)), &lines(101, &["next"]));
+    let (found, entries) = Ledger::find(path).unwrap();
+    assert_eq!(found.state().next_seq, 102);
+    assert!(entries.len() > 2);
+}
+
+#[test]
+fn one_that_cannot_be_written_leaves_nothing_and_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gone/one.lines");
+    let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+    ledger.enter(state(2, [4, 0], ""), Some(place(1)), &lines(1, &["one"]));
+    assert!(!ledger.is_kept() && Ledger::find(path.clone()).is_none());
+    fs::create_dir(folder.path().join("gone")).unwrap();
+    ledger.enter(state(3, [8, 0], "ab"), Some(place(2)), &lines(2, &["two"]));
+    assert!(ledger.is_kept());
+    let (found, entries) = Ledger::find(path).unwrap();
+    assert_eq!((found.state(), entries.len()), (&state(3, [8, 0], "ab"), 1));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        is_ours in any::<bool>(),
+    ) {
+        let file = if is_ours { [FORMAT, &bytes].concat() } else { bytes };
+        let (mut state, mut entries) = (State::default(), Vec::new());
+        let whole = parse(&file, &mut state, &mut entries);
+        prop_assert!(whole <= file.len());
+    }
+
+    #[test]
+    fn what_is_changed_in_an_entry_is_not_taken_for_more_than_there_is(
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut file = FORMAT.to_vec();
+        put_entry(&mut file, None, &state(3, [8, 0], "ab"), None, &lines(1, &["a", "b"])).unwrap();
+        let at = at.index(file.len());
+        file[at] = byte;
+        let (mut state, mut entries) = (State::default(), Vec::new());
+        parse(&file, &mut state, &mut entries);
+        prop_assert!(entries.len() <= 1);
+    }
+}
