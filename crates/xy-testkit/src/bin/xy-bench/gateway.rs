@@ -299,7 +299,7 @@ fn throughput(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_ju
     // Sixteen connections cost what one pipe does not, with and without a gateway.
     let also = format!("({of_http:.2} x direct HTTP)");
     let budget = match (way.role, way.is_http) {
-        (Role::Ours, true) if is_judged => {
+        (Role::Ours, true) if is_judged && !way.is_to_http => {
             format!("{} {also}", at_least(ratio, 0.8, "direct stdio"))
         }
         (Role::Ours | Role::Peer, true) => format!("of direct stdio {also}"),
