@@ -46,6 +46,9 @@ const QUESTIONS: usize = 64;
 /// keep others waiting.
 const BLOCKING_THREADS: usize = 8;
 
+/// How long a disk may take at the end: one that hangs must not keep a daemon from ending.
+const DISK_WITHIN: Duration = Duration::from_secs(2);
+
 /// What speaks with servers, for whoever starts them.
 pub fn speaker() -> (Arc<Speaker>, Lines) {
     let (lines, taken) = mpsc::channel(LINES);
@@ -131,6 +134,8 @@ impl Gateway {
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
             local.block_on(&runtime, run(parts, asked, (state, show), ended));
+            drop(local);
+            runtime.shutdown_timeout(DISK_WITHIN);
         })?;
         Ok(Self { questions, listening, seen, end: Some(end), thread: Some(thread) })
     }
@@ -309,7 +314,7 @@ async fn run(
     hub.set_profiles(&profiles);
     // Before anybody is let in: lists of cold servers are there from the first question on.
     let first = roster.borrow().clone();
-    hub.meet(first.values().map(|member| &member.settings)).await;
+    hub.recall(first.values().map(|member| &member.settings)).await;
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
@@ -404,7 +409,7 @@ async fn watch_servers(
     hub.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
         let now = roster.borrow_and_update().clone();
-        hub.meet(now.values().map(|member| &member.settings)).await;
+        hub.recall(now.values().map(|member| &member.settings)).await;
         look_at(&hub, &now);
         tokio::select! {
             more = roster.changed() => if more.is_err() { return },

@@ -44,7 +44,7 @@ mod houses;
 mod idle;
 mod lists;
 mod lost;
-mod meeting;
+mod members;
 mod parking;
 mod profiles;
 mod search;

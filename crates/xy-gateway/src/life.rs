@@ -66,8 +66,7 @@ pub(crate) async fn live(hub: Rc<Hub>, line: Line) {
 async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, way, before, said, mut told, .. } = line;
     let Way::Pipes { stdin, stdout } = way else { return };
-    hub.meet([&settings]).await;
-    let server = hub.server_of(&settings);
+    let server = hub.server_of_life(&settings).await;
     let is_adopted = before.is_some();
     let (note, unread) = match before {
         Some(Before { note, unread }) => (Note::read(&note), unread),
@@ -247,7 +246,7 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
 /// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
 async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>) {
     tokio::select! {
-        _ = pipes.write_all(&stdin, |place| upstream.is_begun(place)) => {} // It only ends if it cannot go on.
+        _ = pipes.write_all(&stdin, |place| upstream.forgo_copy(place)) => {} // It only ends if it cannot go on.
         // Also if there is nothing to write: what was written may never have been read.
         _ = stdin.ready(Interest::ERROR) => {}
     }

@@ -28,8 +28,9 @@ const FORMAT: u32 = 1;
 /// A file that is longer was not written by us.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How long a disk may take: whoever waits for it waits for the door to open, or for a server.
-const RECALL_WITHIN: Duration = Duration::from_secs(2);
+/// How long a disk may take: whoever waits for it waits for the door to open, or for a server. It is
+/// less than a life has to end (2 s), so that lives of one server come in their order.
+const RECALL_WITHIN: Duration = Duration::from_secs(1);
 
 /// A server, and what is remembered of it.
 pub(crate) type Recalled = (Arc<ServerSettings>, Option<Remembered>);
@@ -41,6 +42,8 @@ pub(crate) struct Manifests {
     /// How many were written, and for each server the last of them: what was known first must
     /// not be written last.
     written: Arc<Mutex<HashMap<PathBuf, u64>>>,
+    /// Held by whoever writes; never by the thread that carries calls.
+    writing: Arc<Mutex<()>>,
     next: Arc<AtomicU64>,
 }
 
@@ -65,7 +68,7 @@ pub(crate) struct Remembered {
 
 impl Manifests {
     pub(crate) fn in_folder(folder: PathBuf) -> Self {
-        Self { folder, written: Arc::default(), next: Arc::default() }
+        Self { folder, written: Arc::default(), writing: Arc::default(), next: Arc::default() }
     }
 
     /// What is remembered of servers that are started like this. A disk that hangs costs what is
@@ -80,7 +83,8 @@ impl Manifests {
             };
             all.into_iter().map(read).collect()
         };
-        in_time(RECALL_WITHIN, read).await.unwrap_or_else(|| {
+        let read = timeout(RECALL_WITHIN, tokio::task::spawn_blocking(read)).await;
+        read.ok().and_then(Result::ok).unwrap_or_else(|| {
             tracing::warn!("manifests cannot be read in time: servers are asked again");
             nothing
         })
@@ -105,13 +109,13 @@ impl Manifests {
     pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, asks: bool) {
         let file = self.file(&settings.name);
         let manifest = Manifest { asks, ..Manifest::of(settings, known) };
-        let (number, latest) = (self.next.fetch_add(1, Ordering::Relaxed), self.written.clone());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let manifests = self.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
-            if latest.get(&file).is_some_and(|latest| *latest > number) {
+            let _writing = manifests.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            if !manifests.is_latest(&file, number) {
                 return;
             }
-            latest.insert(file.clone(), number);
             let text = serde_json::to_string(&manifest).unwrap_or_default();
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;
@@ -132,6 +136,16 @@ impl Manifests {
     /// Of how many servers that is known.
     pub(crate) fn len(&self) -> usize {
         self.written().len()
+    }
+
+    /// Whether nothing was written of a server that was known later; from now on this was.
+    fn is_latest(&self, file: &Path, number: u64) -> bool {
+        let mut written = self.written();
+        let is_latest = written.get(file).is_none_or(|latest| *latest <= number);
+        if is_latest {
+            written.insert(file.to_owned(), number);
+        }
+        is_latest
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<PathBuf, u64>> {
@@ -184,14 +198,6 @@ impl Manifest {
         }
         Remembered { introduction: self.introduction, lists, asks: self.asks }
     }
-}
-
-/// What a disk has to say, unless it hangs.
-async fn in_time<T: Send + 'static>(
-    limit: Duration,
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    timeout(limit, tokio::task::spawn_blocking(read)).await.ok()?.ok()
 }
 
 /// A manifest as it was written. Nothing else in its place is opened: a pipe would be waited for.
@@ -345,12 +351,26 @@ mod tests {
         assert!(manifests.read(&settings("a")).is_some());
     }
 
-    #[tokio::test]
-    async fn a_disk_that_hangs_keeps_nobody_waiting() {
+    #[test]
+    fn a_disk_that_hangs_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().to_owned());
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        // Nobody else reads while the only one who does hangs.
+        let runtime = runtime.enable_time().max_blocking_threads(1).build().unwrap();
         let (hangs, hang) = std::sync::mpsc::channel::<()>();
-        assert!(in_time(Duration::from_millis(1), move || hang.recv()).await.is_none());
+        runtime.block_on(async {
+            let one = Arc::new(settings("a"));
+            remember(&manifests, &one, &known("[]")).await;
+            assert!(manifests.recall(vec![one.clone()]).await[0].1.is_some());
+            tokio::task::spawn_blocking(move || hang.recv());
+            tokio::time::pause();
+            let recalling = manifests.recall(vec![one.clone()]);
+            let (recalled, ()) = tokio::join!(recalling, tokio::time::advance(2 * RECALL_WITHIN));
+            assert_eq!(recalled.len(), 1);
+            assert!(recalled[0].0.name == one.name && recalled[0].1.is_none());
+        });
         drop(hangs);
-        assert_eq!(in_time(Duration::from_mins(1), || 7).await, Some(7));
     }
 
     #[test]

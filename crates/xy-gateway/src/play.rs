@@ -43,6 +43,7 @@ mod eras;
 mod finding;
 mod idle;
 mod isolated;
+mod members;
 mod park;
 mod patience;
 mod round_trip;

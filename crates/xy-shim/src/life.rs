@@ -65,8 +65,8 @@ pub(crate) struct Life {
     log: Log,
     /// Its stdout, if that is logged, and its stderr; until they end.
     logged: [Option<OwnedFd>; 2],
-    /// When they are read.
-    pace: Pace,
+    /// When each of them is read.
+    paces: [Pace; 2],
     /// Our copies of its stdin and stdout: a later daemon will ask for them.
     to_stdin: Option<OwnedFd>,
     from_stdout: Option<OwnedFd>,
@@ -164,8 +164,8 @@ impl Life {
             for_good: false,
             signals,
             log: Log::open(&order.log, now),
+            paces: logged.each_ref().map(|pipe| pace_of(pipe.as_ref())),
             logged,
-            pace: Pace::default(),
             to_stdin,
             from_stdout,
             stdin,
@@ -350,7 +350,7 @@ impl Life {
         match rustix::io::read(pipe, &mut *self.chunk) {
             Ok(count) if count > 0 => {
                 let read = clock::moment();
-                self.pace.on_read(count, read.at);
+                self.paces[index].on_read(count, read.at);
                 self.log.take(stream, &self.chunk[..count], read, out);
                 true
             }
@@ -366,7 +366,7 @@ impl Life {
 
     fn keep_deadlines(&mut self) {
         let now = clock::now();
-        self.pace.on_time(now);
+        self.paces.iter_mut().for_each(|pace| pace.on_time(now));
         while let Some(deadline) = self.phase_deadline()
             && now >= deadline
         {
@@ -404,7 +404,7 @@ impl Life {
         });
         let happened = poll(&mut asked, timeout.as_ref());
         let ready = asked.map(|it| !it.revents().is_empty());
-        if happened == Ok(0) && self.pace.rests_until().is_none() {
+        if happened == Ok(0) && self.rest_until().is_none() {
             self.tidy();
         } else {
             self.is_untidy = true;
@@ -417,7 +417,7 @@ impl Life {
             Source::Control => return self.control.interest(),
             Source::Signals => self.signals.as_fd(),
             Source::Door => self.open_door()?.as_fd(),
-            Source::Logged(_) if self.pace.rests_until().is_some() => return None,
+            Source::Logged(index) if self.paces[index].rests_until().is_some() => return None,
             Source::Logged(index) => self.logged[index].as_ref()?.as_fd(),
             Source::Stdout => self.unattended_stdout()?.as_fd(),
         };
@@ -432,12 +432,17 @@ impl Life {
             self.company.deadline(),
             self.door_opens_at,
             self.log.deadline(),
-            self.pace.rests_until(),
+            self.rest_until(),
             quiet_at,
         ];
         let next = deadlines.into_iter().flatten().min()?;
         // More seconds than the type can hold are as good as no deadline.
         next.saturating_duration_since(now).try_into().ok()
+    }
+
+    /// Until when one of the pipes is left alone.
+    fn rest_until(&self) -> Option<Instant> {
+        self.paces.iter().filter_map(Pace::rests_until).min()
     }
 
     fn tidy(&mut self) {
@@ -448,6 +453,10 @@ impl Life {
             self.is_untidy = false;
         }
     }
+}
+
+fn pace_of(pipe: Option<&OwnedFd>) -> Pace {
+    Pace::new(pipe.map_or(0, |pipe| sys::pipe_bytes(pipe.as_fd())))
 }
 
 /// What holds the server together now; tells the daemon if that is not what it was told.

@@ -2,33 +2,42 @@
 //!
 //! A server that writes line by line wakes whoever waits at its pipe with each line, and then both
 //! do little else than to wake and to fall asleep. So a pipe that has just been read and is hardly
-//! filled is left alone for a moment, in which lines gather. A line that comes alone is read at
-//! once, and a pipe that is full is never left alone: nobody waits longer to write.
+//! filled is left alone for a moment, in which lines gather: a millisecond, in which 64 KiB fit into
+//! a pipe, and less where a pipe holds less. A line that comes alone is read at once, and a pipe that
+//! was half full is not left alone.
 
 use std::time::{Duration, Instant};
 
-/// Output that comes sooner than this after the last is a flood.
+/// Output that comes sooner than this after it could have been read is a flood.
 const FLOOD: Duration = Duration::from_millis(1);
 
-/// How long lines gather.
+/// How long lines gather in a pipe of the usual size.
 const REST: Duration = Duration::from_millis(1);
+const USUAL: u32 = 64 * 1024;
 
-/// A pipe with so much in it would be full before the rest is over.
-const MUCH: usize = 32 * 1024;
-
-/// When what was read, and whether it is time to read more.
-#[derive(Debug, Default)]
+/// When a pipe is read.
+#[derive(Debug)]
 pub(crate) struct Pace {
+    /// So much fits into it.
+    bytes: u32,
     read_at: Option<Instant>,
     rests_until: Option<Instant>,
 }
 
 impl Pace {
+    /// Of a pipe that holds so much.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let bytes = u32::try_from(bytes).unwrap_or(USUAL).min(USUAL);
+        Self { bytes, read_at: None, rests_until: None }
+    }
+
     /// So much has been read at once.
     pub(crate) fn on_read(&mut self, count: usize, now: Instant) {
+        let rest = REST * self.bytes / USUAL;
         let last = self.read_at.replace(now);
-        let is_flood = last.is_some_and(|last| now.saturating_duration_since(last) < FLOOD + REST);
-        self.rests_until = (is_flood && count < MUCH).then(|| now + REST);
+        let is_flood = last.is_some_and(|last| now.saturating_duration_since(last) < FLOOD + rest);
+        let is_little = count < self.bytes as usize / 2;
+        self.rests_until = (is_flood && is_little).then(|| now + rest);
     }
 
     /// Until when nothing is to be read.
@@ -46,38 +55,46 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Reads of so many bytes, each so many microseconds after the one before, and whether the
-    /// pipe is left alone after each.
-    fn play(reads: &[(u64, usize, bool)]) {
+    /// Reads of so many bytes, each so many microseconds after the one before, and for how many
+    /// microseconds the pipe is left alone after each.
+    fn play(bytes: usize, reads: &[(u64, usize, u64)]) {
         let mut now = crate::clock::now();
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(bytes);
         for (index, &(after, count, rests)) in reads.iter().enumerate() {
             now += Duration::from_micros(after);
             pace.on_time(now);
             pace.on_read(count, now);
-            assert_eq!(pace.rests_until().is_some(), rests, "read {index} of {reads:?}");
+            let rest = pace.rests_until().map_or(Duration::ZERO, |until| until - now);
+            assert_eq!(rest, Duration::from_micros(rests), "read {index} of {reads:?}");
         }
     }
 
     #[test]
     fn lines_that_come_alone_are_read_at_once() {
-        play(&[(0, 20, false), (2_000, 20, false), (50_000, 20, false), (2_001, 20, false)]);
+        play(65_536, &[(0, 20, 0), (2_000, 20, 0), (50_000, 20, 0), (2_001, 20, 0)]);
     }
 
     #[test]
     fn lines_that_come_in_a_flood_gather() {
-        play(&[(0, 20, false), (5, 20, true), (1_003, 9_000, true), (1_900, 9_000, true)]);
+        play(65_536, &[(0, 20, 0), (5, 20, 1_000), (1_003, 9_000, 1_000), (1_900, 9_000, 1_000)]);
     }
 
     #[test]
-    fn a_pipe_that_fills_up_is_never_left_alone() {
-        play(&[(0, 65_536, false), (30, 65_536, false), (30, MUCH, false), (30, 100, true)]);
+    fn a_pipe_that_was_half_full_is_not_left_alone() {
+        play(65_536, &[(0, 65_536, 0), (30, 65_536, 0), (30, 32_768, 0), (30, 100, 1_000)]);
+    }
+
+    #[test]
+    fn the_less_a_pipe_holds_the_sooner_it_is_read() {
+        play(8_192, &[(0, 20, 0), (5, 20, 125), (130, 8_192, 0), (5, 4_095, 125), (130, 4_096, 0)]);
+        play(1 << 20, &[(0, 20, 0), (5, 40_000, 0), (5, 20_000, 1_000)]);
+        play(0, &[(0, 20, 0), (5, 20, 0)]);
     }
 
     #[test]
     fn a_rest_is_over_when_its_time_is() {
         let now = crate::clock::now();
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(65_536);
         pace.on_read(1, now);
         pace.on_read(1, now);
         pace.on_time(now + REST / 2);

@@ -152,6 +152,18 @@ fn die_with(_shim: Pid) -> io::Result<()> {
     Ok(()) // There is no such thing here; the daemon's sweep finds what is left.
 }
 
+/// How much fits into a pipe.
+#[cfg(target_os = "linux")]
+pub(crate) fn pipe_bytes(pipe: BorrowedFd<'_>) -> usize {
+    rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(4096)
+}
+
+/// How much fits into a pipe, at first; nothing tells more.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn pipe_bytes(_pipe: BorrowedFd<'_>) -> usize {
+    16 * 1024
+}
+
 /// A child that is dead and not reaped yet, if there is one. It stays unreaped.
 pub(crate) fn first_dead_child() -> Option<Pid> {
     // SAFETY: a zeroed siginfo_t is valid; waitid overwrites it or leaves it zero, and

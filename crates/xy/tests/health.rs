@@ -480,7 +480,7 @@ fn a_page_that_says_503_as_often_in_a_row_as_the_file_says_has_its_server_restar
     let (port, told) = moody(&SCRIPT, &ill);
     let sleeper = home.kdl_command("xy-test-sleep-server", &["--every", "600000"]);
     let probes = "ready { probe \"http\"; within \"1m\" }\n\
-                  health { probe \"http\"; interval \"50ms\"; timeout \"500ms\"; failures 3 }\n";
+                  health { probe \"http\"; interval \"50ms\"; timeout \"10s\"; failures 3 }\n";
     home.server("one", &format!("{sleeper}{TIRELESS}port {port}\n{probes}"));
     home.daemon();
     let first = running(&home, "one");

@@ -48,8 +48,7 @@ const MOST_FORGOTTEN: u32 = 5;
 /// Speaks with a server until that life is over.
 pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     let Line { key, settings, before, said, mut told, .. } = line;
-    hub.meet([&settings]).await;
-    let server = hub.server_of(&settings);
+    let server = hub.server_of_life(&settings).await;
     let is_adopted = before.is_some();
     let note = before.map_or_else(Note::default, |before| Note::read(&before.note));
     let endpoint = settings.endpoint().ok_or_else(|| "it has no address".to_owned());

@@ -60,16 +60,18 @@ impl Upstream {
     }
 
     /// The server has begun to read what was put there. If that must not be done twice, it is
-    /// never sent again, and its copy only takes the room of others.
-    pub(crate) fn is_begun(&self, place: u64) {
+    /// never sent again, and its copy only takes the room of others. One whose lists are not known
+    /// yet may still say that it may.
+    pub(crate) fn forgo_copy(&self, place: u64) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.values_mut().find(|call| call.place == place) else { return };
         let Caller::Client { client, asked, follow, .. } = &call.caller else { return };
         let Some(kept) = &mut call.kept else { return };
-        let known = self.known().and_then(|known| self.shown_as(asked, client, known));
+        let Some(known) = self.known() else { return };
+        let known = self.shown_as(asked, client, known);
         let sort = fate::sort(kept.text(), follow, &client.entry().view, known.as_deref());
         if !sort.may_be_repeated() {
-            kept.let_go();
+            kept.forgo();
         }
     }
 

@@ -25,7 +25,7 @@ impl Kept {
     }
 
     /// From now on it is the copy of a call that is never sent again, whatever comes: nothing.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn forgo(&mut self) {
         self.give_back();
         self.text = Box::default();
     }
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(&*other.into_text(), b"123");
         assert_eq!(all.get(), 5);
         let mut third = Kept::of(b"123", &all, 8).unwrap();
-        third.let_go();
+        third.forgo();
         assert_eq!((third.text(), all.get()), (&b""[..], 5));
         drop((one, third));
         assert_eq!(all.get(), 0);

@@ -214,7 +214,7 @@ async fn a_call_that_is_begun_and_must_not_be_done_twice_gives_its_room_to_other
         call_long(&client, &["x", "read"]);
         play.sent();
         for place in 0..play.sent.written.get() as u64 {
-            play.upstream.is_begun(place);
+            play.upstream.forgo_copy(place);
         }
         call_long(&client, &["set"]); // There is room for two of three.
         play.sent();
@@ -226,6 +226,27 @@ async fn a_call_that_is_begun_and_must_not_be_done_twice_gives_its_room_to_other
         let again = play.names();
         let names: Vec<&str> = again.iter().filter_map(|it| it.split(' ').next()).collect();
         assert_eq!(names, ["read", "set"]);
+    })
+    .await;
+}
+
+/// Its predecessor has said that the tool only reads, and decides in the end.
+#[tokio::test(start_paused = true)]
+async fn a_long_call_keeps_its_copy_while_its_server_has_not_said_what_may_be_repeated() {
+    here(async {
+        let mut play = Play::known_with(ParkSettings::default(), NO_RULES).await;
+        let client = play.client(&json!({}));
+        play.die();
+        play.come_back().await;
+        call_long(&client, &["read"]);
+        assert_eq!(play.names().len(), 1);
+        for place in 0..play.sent.written.get() as u64 {
+            play.upstream.forgo_copy(place);
+        }
+        play.die();
+        assert_eq!(client.outcomes(), []);
+        play.come_back().await;
+        assert_eq!(play.names().len(), 1);
     })
     .await;
 }

@@ -11,8 +11,8 @@ use crate::server::{Server, Standing};
 
 impl Hub {
     /// Makes those of them known here that are new, with what is remembered of each. That is on
-    /// disk, which may take its time; nobody else waits for it.
-    pub(crate) async fn meet(&self, all: impl IntoIterator<Item = &Arc<ServerSettings>>) {
+    /// disk, which may take its time: calls to others go on meanwhile.
+    pub(crate) async fn recall(&self, all: impl IntoIterator<Item = &Arc<ServerSettings>>) {
         let is_new = |it: &&Arc<ServerSettings>| self.server(it.name.as_str()).is_none();
         let new: Vec<_> = all.into_iter().filter(is_new).cloned().collect();
         if new.is_empty() {
@@ -21,6 +21,21 @@ impl Hub {
         for (settings, remembered) in self.manifests.recall(new).await {
             self.server_with(&settings, remembered);
         }
+    }
+
+    /// The server of a life that begins. It may be over by now, and the server removed, or nobody
+    /// has told us of it yet; whoever does says that it is there.
+    pub(crate) async fn server_of_life(&self, settings: &Arc<ServerSettings>) -> Rc<Server> {
+        let known = || self.server(settings.name.as_str());
+        if let Some(server) = known() {
+            return server;
+        }
+        let recalled = self.manifests.recall(vec![settings.clone()]).await.pop();
+        known().unwrap_or_else(|| {
+            let server = self.server_with(settings, recalled.and_then(|it| it.1));
+            server.is_removed.set(true);
+            server
+        })
     }
 
     /// The server with these settings; of one that is new here nothing is remembered.
