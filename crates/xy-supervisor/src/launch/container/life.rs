@@ -268,6 +268,7 @@ impl Driver {
         });
         let err_ends = heard.err.saturating_sub(missed.err_lost);
         self.log.put(true, Bytes::from(missed.err), Some(err_ends));
+        self.log.put(true, Bytes::new(), Some(heard.err));
         // What nobody can answer any more, or nobody has to, is only logged.
         let mut unread = missed.out;
         if fate.is_some() || !self.is_stdio() {

@@ -49,11 +49,39 @@ const PART: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct LogSink {
     pieces: mpsc::Sender<Piece>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
     /// The disk hung when it was last waited for.
     hangs: Arc<AtomicBool>,
     /// So many bytes of stdout and of stderr have been logged.
     logged: Arc<[AtomicU64; 2]>,
+}
+
+/// What of stdout and of stderr there was no room for since somebody last looked.
+#[derive(Debug, Default)]
+struct Dropped {
+    pieces: [AtomicU64; 2],
+    /// Which byte comes after them; 0 if that is not counted here.
+    ends: [AtomicU64; 2],
+}
+
+/// The same, for whoever has looked.
+#[derive(Debug, Default)]
+struct Lost {
+    pieces: [u64; 2],
+    ends: [u64; 2],
+}
+
+impl Dropped {
+    fn add(&self, is_stderr: bool, ends: Option<u64>) {
+        let stream = usize::from(is_stderr);
+        self.ends[stream].fetch_max(ends.unwrap_or(0), Ordering::Relaxed);
+        self.pieces[stream].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Lost {
+        let taken = |of: &[AtomicU64; 2]| [0, 1].map(|it| of[it].swap(0, Ordering::Relaxed));
+        Lost { pieces: taken(&self.pieces), ends: taken(&self.ends) }
+    }
 }
 
 #[derive(Debug)]
@@ -131,7 +159,7 @@ impl LogSink {
     ) -> (Self, watch::Receiver<Option<String>>) {
         let (pieces, waiting) = mpsc::channel(WAITING);
         let (trouble, troubled) = watch::channel(None);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::<Dropped>::default();
         let logged = Arc::new(ledger.logged().map(AtomicU64::new));
         let order = LogOrder { next_seq: book.next_seq(), ..order(file) };
         let told = logged.clone();
@@ -156,7 +184,7 @@ impl LogSink {
     pub(super) fn put(&self, is_stderr: bool, bytes: Bytes, ends: Option<u64>) {
         let piece = Piece::Said { is_stderr, bytes, ends, at: time_of_day() };
         if self.pieces.try_send(piece).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped.add(is_stderr, ends);
         }
     }
 
@@ -188,15 +216,15 @@ async fn write(
     open: impl FnOnce() -> Log + Send + 'static,
     mut waiting: mpsc::Receiver<Piece>,
     trouble: watch::Sender<Option<String>>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
 ) {
     let Ok(mut log) = spawn_blocking(open).await else { return };
     let mut pieces = Vec::new();
     while waiting.recv_many(&mut pieces, AT_ONCE).await > 0 {
         let batch = std::mem::take(&mut pieces);
-        let lost = dropped.swap(0, Ordering::Relaxed);
+        let lost = dropped.take();
         let written = spawn_blocking(move || {
-            let finished = log.take(batch, lost);
+            let finished = log.take(batch, &lost);
             (log, finished)
         });
         let Ok((back, finished)) = written.await else { return };
@@ -252,11 +280,13 @@ impl Log {
     }
 
     /// Writes some pieces; answers who waits for that.
-    fn take(&mut self, pieces: Vec<Piece>, lost: u64) -> Vec<oneshot::Sender<()>> {
+    fn take(&mut self, pieces: Vec<Piece>, lost: &Lost) -> Vec<oneshot::Sender<()>> {
         let mut finished = Vec::new();
-        if lost > 0 {
-            let line =
-                format!("xy: {lost} pieces of its output were not kept: the disk is too slow");
+        let pieces_lost: u64 = lost.pieces.iter().sum();
+        if pieces_lost > 0 {
+            let line = format!(
+                "xy: {pieces_lost} pieces of its output were not kept: the disk is too slow"
+            );
             self.record(true, 0, line.as_bytes(), time_of_day());
         }
         for piece in pieces {
@@ -272,6 +302,10 @@ impl Log {
                     finished.push(done);
                 }
             }
+        }
+        // Nobody will have these any more, so they count as well: who goes on is not to wait for them.
+        for (logged, lost) in self.logged.iter_mut().zip(lost.ends) {
+            *logged = lost.max(*logged);
         }
         self.commit();
         finished
@@ -291,6 +325,9 @@ impl Log {
             if self.batch.len() >= ENTRY_BYTES {
                 self.commit();
             }
+        }
+        if let Some(ends) = ends {
+            self.logged[stream] = ends; // Also if nothing of it could be had.
         }
     }
 

@@ -85,7 +85,7 @@ impl Told {
             self.said[*stream].extend_from_slice(bytes);
             pieces.push(piece(*stream, bytes, self.said[*stream].len(), at));
         }
-        log.take(pieces, 0);
+        log.take(pieces, &Lost::default());
     }
 
     /// The next daemon: it logs what is not logged yet, from what the engine has kept.
@@ -96,7 +96,7 @@ impl Told {
             let from = usize::try_from(log.logged[stream]).unwrap();
             piece(stream, &said[from..], said.len(), 99)
         });
-        log.take(pieces.into(), 0);
+        log.take(pieces.into(), &Lost::default());
         log.end();
         log.book
     }
@@ -133,6 +133,11 @@ impl Told {
     fn size(&self, name: &str) -> u64 {
         std::fs::metadata(self.path(name)).map_or(0, |it| it.len())
     }
+}
+
+/// So many pieces of stderr had no room, and this byte comes after them.
+fn lost(pieces: u64, ends: u64) -> Lost {
+    Lost { pieces: [0, pieces], ends: [0, ends] }
 }
 
 fn piece(stream: usize, bytes: &[u8], ends: usize, at: u64) -> Piece {
@@ -273,7 +278,7 @@ fn half_a_line_is_left_to_the_next_daemon_and_written_at_the_end() {
         let mut log = told.daemon();
         told.says(&mut log, 1, &[(1, b"one\nha")]);
         let (done, _) = oneshot::channel();
-        log.take(vec![Piece::Finish { is_over, done }], 0);
+        log.take(vec![Piece::Finish { is_over, done }], &Lost::default());
         drop(log);
         assert_eq!(told.in_files("[err] "), if is_over { vec!["one", "ha"] } else { vec!["one"] });
         told.said[1].extend_from_slice(b"lf\n");
@@ -290,7 +295,7 @@ fn where_the_ledger_cannot_be_written_all_is_logged_and_numbered_anew() {
     let mut log = told.daemon();
     told.says(&mut log, 1, &[(1, b"one\nha")]);
     let (done, _) = oneshot::channel();
-    log.take(vec![Piece::Finish { is_over: false, done }], 0);
+    log.take(vec![Piece::Finish { is_over: false, done }], &Lost::default());
     assert_eq!(told.in_files("[err] "), ["one", "ha"], "nobody could go on with it");
     drop(log);
     let next = told.daemon();
@@ -326,7 +331,7 @@ fn it_is_known_how_the_output_ends_that_has_been_logged() {
     assert!(err.len() == 4096 && told.said[1].ends_with(&err));
     assert_eq!(out, told.said[0]);
     // Before a line of ours something is missing.
-    log.take(Vec::new(), 1);
+    log.take(Vec::new(), &lost(1, 0));
     told.says(&mut log, 4, &[(1, b"last\n")]);
     assert_eq!(known(&told)[1], None, "too little to be found by");
     told.says(&mut log, 5, &[(1, &[b'z'; 100])]);
@@ -339,10 +344,28 @@ fn what_the_disk_had_no_time_for_is_counted_and_not_logged_later() {
     let mut log = told.daemon();
     told.says(&mut log, 1, &[(1, b"one\n")]);
     told.said[1].extend_from_slice(b"lost\n");
-    log.take(Vec::new(), 1);
+    log.take(Vec::new(), &lost(1, 0));
     told.says(&mut log, 2, &[(1, b"two\n")]);
     drop(log);
     told.next_daemon();
     let told_of = "xy: 1 pieces of its output were not kept: the disk is too slow";
     assert_eq!(told.in_files("[err] "), ["one", told_of, "two"]);
+}
+
+#[tokio::test]
+async fn what_there_was_no_room_for_does_not_hold_up_what_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("one.log");
+    let (log, _troubled) = LogSink::open(&file, Arc::default(), ledger(&folder));
+    // Nobody writes while this task does not wait.
+    let more = WAITING as u64 + 3;
+    for ends in 1..=more {
+        log.put(true, Bytes::from_static(b"\n"), Some(ends));
+    }
+    log.leave().await;
+    assert_eq!(log.logged(true), more);
+    let noted = Place { err: more, ..Place::default() };
+    let past = take_up(folder.path().join("one.lines"), &file, noted);
+    assert_eq!(past.ledger.logged(), [0, more], "and the next daemon believes it");
+    assert_eq!(past.book.next_seq(), WAITING as u64 + 2);
 }
