@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use xy_shim::wire::{LogPlace, Record, flags, record_size, records};
+use xy_shim::wire::{LogPlace, MAX_LINE, Record, flags, record_size, records};
 
 use crate::logs::RING_BYTES;
 use crate::plain_file::open_file;
@@ -268,6 +268,9 @@ fn parse_entry(mut body: &[u8], earlier: Option<&State>) -> Option<(State, Entry
             half.bytes.clone_from(&earlier?.halves[stream].bytes);
         }
         half.bytes.extend_from_slice(bytes);
+        if half.bytes.len() > MAX_LINE {
+            return None; // It would have been given out.
+        }
         half.continued = flags & CONTINUED != 0;
     }
     let count = records(body).count() as u64;

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use xy_shim::lines::Splitter;
 use xy_shim::wire::{Record, put_record};
 
 use super::*;
@@ -107,6 +108,25 @@ fn one_that_cannot_be_written_leaves_nothing_and_is_tried_again() {
     assert!(ledger.is_kept());
     let (found, entries) = Ledger::find(path).unwrap();
     assert_eq!((found.state(), entries.len()), (&state(3, [8, 0], "ab"), 1));
+}
+
+#[test]
+fn half_a_line_that_is_longer_than_any_makes_no_sense() {
+    let text = "x".repeat(MAX_LINE + 1);
+    for (length, entries) in [(MAX_LINE, 2), (MAX_LINE + 1, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.lines");
+        let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+        ledger.enter(state(1, [1, 0], "x"), None, b"");
+        ledger.enter(state(1, [length as u64, 0], &text[..length]), None, b"");
+        let (found, found_entries) = Ledger::find(path).unwrap();
+        assert_eq!(found_entries.len(), entries);
+        let half = &found.state().halves[0];
+        let mut splitter = Splitter::resumed(&half.bytes, half.continued);
+        let mut records = 0;
+        splitter.push(b"y\n", |_, line| records += usize::from(line.len() <= MAX_LINE));
+        assert_eq!(records, entries);
+    }
 }
 
 proptest! {
