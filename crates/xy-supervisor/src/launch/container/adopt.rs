@@ -97,8 +97,10 @@ impl ContainerLauncher {
     ) -> Option<Adopted> {
         let server = &key;
         let keeper = Keeper::of(&self.shared.kept_dir, &key, kept);
+        let note = Note::parse(keeper.kept().note.as_bytes());
+        let speaks = |note: &Note| note.settings.transport() == Transport::Stdio;
         // First of all: what was to be logged is, whatever has become of the container.
-        let log = self.take_up_log(&key, &keeper).await?;
+        let log = self.take_up_log(&key, &keeper, note.as_ref().is_none_or(speaks)).await?;
         let engine = match Engine::at(&keeper.kept().socket).await {
             Ok(engine) => engine,
             Err(why) => {
@@ -106,7 +108,7 @@ impl ContainerLauncher {
                 return None;
             }
         };
-        let Some(note) = Note::parse(keeper.kept().note.as_bytes()) else {
+        let Some(note) = note else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
             let grip = grip::path(&self.shared.kept_dir, &keeper.kept().container);
             grip::end_at(&self.shared, &grip).await;
@@ -140,7 +142,7 @@ impl ContainerLauncher {
             Ok(Now::Runs { pid } | Now::Paused { pid }) => pid,
             _ => 0,
         };
-        let is_stdio = note.settings.transport() == Transport::Stdio;
+        let is_stdio = speaks(&note);
         let runs = fate.is_none().then_some(pid);
         let place = log.place.noted();
         let mut known = log.known.clone();
@@ -210,12 +212,17 @@ struct Held {
 
 impl ContainerLauncher {
     /// Takes up its log where the last daemon has left it. `None` only if this one is ending.
-    async fn take_up_log(&self, key: &InstanceKey, keeper: &Keeper) -> Option<TakenUpLog> {
+    async fn take_up_log(
+        &self,
+        key: &InstanceKey,
+        keeper: &Keeper,
+        is_stdio: bool,
+    ) -> Option<TakenUpLog> {
         let (mut place, lines) = (keeper.place(), keeper.lines());
         let file = instance_log(&self.shared.logs_dir, key);
         let taking_up = spawn_blocking(move || {
             let noted = place.noted();
-            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted);
+            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted, is_stdio);
             // Of stdout that is for somebody else, only what was noted has been used.
             let [out, err] = ledger.logged();
             place.write(&Place { out: noted.out.max(out), err, ..noted });

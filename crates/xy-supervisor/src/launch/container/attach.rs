@@ -430,6 +430,7 @@ mod tests {
             keeper.lines(),
             &folder.path().join("one.log"),
             keeper.place().noted(),
+            true,
         );
         assert_eq!(kept.ledger.logged(), [0, 15], "and the next daemon believes it");
     }

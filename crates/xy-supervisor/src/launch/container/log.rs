@@ -112,17 +112,20 @@ pub(super) struct Past {
 
 /// Takes up the log at `file` where an earlier daemon has left it, by the ledger at `ledger`: lines
 /// that were about to be written are written. Where there is none, or it does not know what was
-/// `noted` later, the lines are numbered anew.
-pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place) -> Past {
-    take_up_by(&order(file), ledger, noted)
+/// `noted` later, the lines are numbered anew. The stdout of a stdio server is not for its log, so
+/// no ledger has to know that.
+pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place, is_stdio: bool) -> Past {
+    take_up_by(&order(file), ledger, noted, is_stdio)
 }
 
-fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> Past {
-    let found = Ledger::find(ledger.clone()).filter(|(found, _)| found.logged()[1] >= noted.err);
+fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place, is_stdio: bool) -> Past {
+    let knows_all = |[out, err]: [u64; 2]| err >= noted.err && (is_stdio || out >= noted.out);
+    let found = Ledger::find(ledger.clone()).filter(|(found, _)| knows_all(found.logged()));
     let file = Path::new(&order.file);
     let Some((ledger, entries)) = found else {
         let book = LogBook::new(History::note(file));
         let ledger = Ledger::begin(ledger, [noted.out, noted.err]);
+        ledger.clear(); // What is left of it has other numbers.
         return Past { ledger, book, known: [None, None] };
     };
     if let Some(last) = entries.last() {

@@ -124,11 +124,16 @@ impl Ledger {
                 tracing::warn!(%file, %error, "a later daemon would not know the numbers of its lines");
             }
             self.open = None;
-            for path in [&self.path, &older(&self.path)] {
-                let _ = fs::remove_file(path); // It may never have been there.
-            }
+            self.clear();
         }
         self.is_failing = entered.is_err();
+    }
+
+    /// Removes what is left of an earlier one.
+    pub(super) fn clear(&self) {
+        for path in [&self.path, &older(&self.path)] {
+            let _ = fs::remove_file(path); // It may never have been there.
+        }
     }
 
     fn append(&mut self, state: &State, before: Option<LogPlace>, lines: &[u8]) -> io::Result<()> {

@@ -73,7 +73,7 @@ impl Told {
         let file = self.path("one.log");
         let order = LogOrder { max_bytes: self.max_bytes, ..order(&file) };
         let Past { ledger, book, .. } =
-            take_up_by(&order, self.path("one.lines"), Place::default());
+            take_up_by(&order, self.path("one.lines"), Place::default(), false);
         let order = LogOrder { next_seq: book.next_seq(), ..order };
         Log::open(&order, Arc::new(book), ledger, Arc::default())
     }
@@ -306,23 +306,54 @@ fn where_the_ledger_cannot_be_written_all_is_logged_and_numbered_anew() {
 
 #[test]
 fn a_ledger_that_knows_less_than_was_noted_is_not_believed() {
+    // What was noted, whether its stdout is for somebody else, and the number of the next line.
+    let table = [
+        ([4, 4], false, 3),
+        ([4, 5], false, 1),
+        ([5, 4], false, 1),
+        ([5, 4], true, 3),
+        ([5, 5], true, 1),
+    ];
+    for (noted, is_stdio, next_seq) in table {
+        let mut told = Told::new(FILE_BYTES);
+        let mut log = told.daemon();
+        told.says(&mut log, 1, &[(0, b"two\n"), (1, b"one\n")]);
+        drop(log);
+        let noted = Place { out: noted[0], err: noted[1], ..Place::default() };
+        let file = order(&told.path("one.log"));
+        let past = take_up_by(&file, told.path("one.lines"), noted, is_stdio);
+        assert_eq!(past.book.next_seq(), next_seq, "{noted:?} {is_stdio}");
+        if next_seq == 1 {
+            assert_eq!(past.ledger.logged(), [noted.out, noted.err], "{noted:?} {is_stdio}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_ledger_that_is_not_believed() {
     let mut told = Told::new(FILE_BYTES);
     let mut log = told.daemon();
-    told.says(&mut log, 1, &[(1, b"one\n")]);
+    told.says(&mut log, 1, &[(1, b"one\ntwo\nthree\n")]);
     drop(log);
-    for (err, next_seq) in [(4, 2), (5, 1)] {
-        let noted = Place { err, ..Place::default() };
-        let file = order(&told.path("one.log"));
-        let Past { ledger, book, .. } = take_up_by(&file, told.path("one.lines"), noted);
-        assert_eq!((ledger.logged(), book.next_seq()), ([0, err], next_seq));
-    }
+    std::fs::rename(told.path("one.lines"), ledger::older(&told.path("one.lines"))).unwrap();
+    let file = order(&told.path("one.log"));
+    let noted = Place { err: 100, ..Place::default() };
+    let Past { ledger, book, .. } = take_up_by(&file, told.path("one.lines"), noted, true);
+    let mut log = Log::open(&file, Arc::new(book), ledger, Arc::default());
+    log.take(vec![piece(1, b"next\n", 105, 2)], &Lost::default());
+    drop(log);
+    let past = take_up_by(&file, told.path("one.lines"), noted, true);
+    let shown: Vec<_> =
+        Arc::new(past.book).tail(10).0.into_iter().map(|it| (it.seq, it.bytes)).collect();
+    let of_file = ["one", "two", "three"].map(|it| (None, it.as_bytes().to_vec()));
+    assert_eq!(shown, [&of_file[..], &[(Some(1), b"next".to_vec())]].concat());
 }
 
 #[test]
 fn it_is_known_how_the_output_ends_that_has_been_logged() {
     let known = |told: &Told| {
         let file = order(&told.path("one.log"));
-        take_up_by(&file, told.path("one.lines"), Place::default()).known
+        take_up_by(&file, told.path("one.lines"), Place::default(), false).known
     };
     let (mut told, mut log) = begun(FILE_BYTES);
     assert_eq!(known(&told), told.said.clone().map(Some));
@@ -365,7 +396,7 @@ async fn what_there_was_no_room_for_does_not_hold_up_what_is_noted() {
     log.leave().await;
     assert_eq!(log.logged(true), more);
     let noted = Place { err: more, ..Place::default() };
-    let past = take_up(folder.path().join("one.lines"), &file, noted);
+    let past = take_up(folder.path().join("one.lines"), &file, noted, true);
     assert_eq!(past.ledger.logged(), [0, more], "and the next daemon believes it");
     assert_eq!(past.book.next_seq(), WAITING as u64 + 2);
 }
