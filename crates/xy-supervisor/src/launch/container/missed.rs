@@ -281,22 +281,60 @@ pub(super) async fn read_some(
 
 /// Where in what an engine has kept that begins which came after the first `heard` bytes, of which it
 /// may lack the last `unlogged`. Where it is known how these end, that decides: if an engine has
-/// kept less, or something else, it is looked for. Pure.
+/// kept less, or something else, it is looked for. What is no text may be kept as text, and is then
+/// looked for as such; if it is not found like that either, the count has to do. Pure.
 fn goes_on_at(kept: &[u8], heard: u64, known: Option<&[u8]>, unlogged: u64) -> Option<usize> {
     let lacks = heard.saturating_sub(kept.len() as u64);
     let by_count = kept.len().min(usize::try_from(heard).unwrap_or(usize::MAX));
-    let Some(known) = known else { return (lacks <= unlogged).then_some(by_count) };
+    let counted = (lacks <= unlogged).then_some(by_count);
+    let Some(known) = known else { return counted };
     let logged = known.len().saturating_sub(usize::try_from(lacks).unwrap_or(usize::MAX));
     let end = &known[logged.saturating_sub(by_count)..logged];
-    if lacks <= unlogged && kept[..by_count].ends_with(end) {
-        return Some(by_count);
+    if counted.is_some() && kept[..by_count].ends_with(end) {
+        return counted;
     }
-    if known.len() < UNLIKE {
+    if let Some(at) = after_only(kept, known) {
+        return Some(at);
+    }
+    if std::str::from_utf8(known).is_ok() {
         return None;
     }
-    let mut found = memchr::memmem::find_iter(kept, known);
-    let once = found.next()?;
-    found.next().is_none().then_some(once + known.len())
+    let begins = known.len().checked_sub(usize::try_from(heard).unwrap_or(usize::MAX));
+    let all = begins.map(|begins| as_text(&known[begins..])).filter(|it| kept.starts_with(it));
+    let look_for =
+        || after_only(kept, &as_text(known)).or_else(|| after_only(kept, text_end(known)));
+    all.map(|it| it.len()).or_else(look_for).or(counted)
+}
+
+/// Where `kept` goes on after these bytes, if they are in it once, and are long enough for that to
+/// mean something. Pure.
+fn after_only(kept: &[u8], bytes: &[u8]) -> Option<usize> {
+    if bytes.len() < UNLIKE {
+        return None;
+    }
+    let finder = memchr::memmem::Finder::new(bytes);
+    let once = finder.find(kept)?;
+    // The next one may begin within this one.
+    finder.find(&kept[once + 1..]).is_none().then_some(once + bytes.len())
+}
+
+/// How Docker keeps some bytes: each that is no text is replaced. A letter of which only the end is
+/// there is left out. Pure.
+fn as_text(bytes: &[u8]) -> Vec<u8> {
+    let is_inside = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+    let cut = bytes.iter().take(3).take_while(|it| is_inside(it)).count();
+    let mut text = Vec::new();
+    for chunk in bytes[cut..].utf8_chunks() {
+        text.extend_from_slice(chunk.valid().as_bytes());
+        text.extend_from_slice("\u{FFFD}".repeat(chunk.invalid().len()).as_bytes());
+    }
+    text
+}
+
+/// What comes after the last byte that is no text. Pure.
+fn text_end(bytes: &[u8]) -> &[u8] {
+    let last = bytes.utf8_chunks().last();
+    last.filter(|it| it.invalid().is_empty()).map_or(&[], |it| it.valid().as_bytes())
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.
