@@ -152,16 +152,13 @@ impl ContainerLauncher {
         let heard = (place, &known);
         let taken_up = self.take_up(&key, &engine, &keeper, heard, runs, is_stdio).await?;
         let TakenUp { attached, grip, missed, is_held } = taken_up;
-        let (missed, is_torn) = match missed {
+        // Of one that has ended, or that speaks otherwise, nobody waits for an answer in it.
+        let needs_out = is_stdio && fate.is_none();
+        let (missed, is_torn) = match missed::or_gaps(missed, needs_out, server) {
             Ok(missed) => (missed, is_torn),
-            Err(why) if is_stdio && fate.is_none() => {
-                tracing::error!(%server, "{why}: it is started anew");
-                (Missed::default(), true)
-            }
-            // Nobody waits for an answer in it.
             Err(why) => {
-                tracing::warn!(%server, "lines are missing in its log: {why}");
-                (Missed::default(), is_torn)
+                tracing::error!(%server, "{why}: it is started anew");
+                (Missed { gaps: [false, true], ..Missed::default() }, true)
             }
         };
         tracing::info!(%server, pid, container = id, "taken over from an earlier daemon");
@@ -308,7 +305,7 @@ async fn read_taken(
     };
     let err = loop {
         match missed::read_some(engine, id, place, known, [place.out, at.err]).await {
-            Ok((_, false)) if !is_late() => sleep(LOGGED_YET).await,
+            Ok((_, [_, false])) if !is_late() => sleep(LOGGED_YET).await,
             Ok((read, _)) => break read.err,
             Err(why) => {
                 tracing::warn!(%server, "{why}");
@@ -320,7 +317,7 @@ async fn read_taken(
     if err_lost > 0 {
         tracing::warn!(%server, bytes = err_lost, "lines are missing in its log");
     }
-    Ok(Missed { out, err, err_lost })
+    Ok(Missed { out, err, err_lost, ..Missed::default() })
 }
 
 /// Whether it has ended, and its engine cannot say how. Pure.

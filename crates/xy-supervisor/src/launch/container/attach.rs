@@ -280,10 +280,19 @@ async fn pass_on_missed(
     log: &LogSink,
     heard: Place,
 ) -> bool {
-    let err_ends = heard.err.saturating_sub(missed.err_lost);
-    pass_on(true, Bytes::from(missed.err), err_ends, stdout.as_deref_mut(), log).await;
-    pass_on(true, Bytes::new(), heard.err, stdout.as_deref_mut(), log).await;
-    pass_on(false, Bytes::from(missed.out), heard.out, stdout, log).await
+    let Missed { out, err, err_lost, gaps } = missed;
+    if gaps[1] {
+        log.miss(true, None);
+    }
+    let err_ends = heard.err.saturating_sub(err_lost);
+    pass_on(true, Bytes::from(err), err_ends, stdout.as_deref_mut(), log).await;
+    if err_lost > 0 {
+        log.miss(true, Some(heard.err));
+    }
+    if gaps[0] && stdout.is_none() {
+        log.miss(false, None);
+    }
+    pass_on(false, Bytes::from(out), heard.out, stdout, log).await
 }
 
 /// `false` if nobody speaks with it any more, so nobody has had it.

@@ -71,6 +71,12 @@ struct Lost {
     ends: [u64; 2],
 }
 
+impl Lost {
+    fn each(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.pieces.into_iter().zip(self.ends)
+    }
+}
+
 impl Dropped {
     fn add(&self, is_stderr: bool, ends: Option<u64>) {
         let stream = usize::from(is_stderr);
@@ -94,6 +100,8 @@ enum Piece {
         ends: Option<u64>,
         at: SystemTime,
     },
+    /// Something is missing here, up to this byte, if that is known.
+    Missing { is_stderr: bool, ends: Option<u64>, at: SystemTime },
     /// What came before is to be on disk when this is answered.
     Finish {
         /// Nothing comes after it, so half a line is a line.
@@ -185,7 +193,15 @@ impl LogSink {
 
     /// Takes some bytes as they came. Never waits.
     pub(super) fn put(&self, is_stderr: bool, bytes: Bytes, ends: Option<u64>) {
-        let piece = Piece::Said { is_stderr, bytes, ends, at: time_of_day() };
+        self.send(is_stderr, ends, Piece::Said { is_stderr, bytes, ends, at: time_of_day() });
+    }
+
+    /// Has the log say that something is missing here, up to this byte, if that is known. Never waits.
+    pub(super) fn miss(&self, is_stderr: bool, ends: Option<u64>) {
+        self.send(is_stderr, ends, Piece::Missing { is_stderr, ends, at: time_of_day() });
+    }
+
+    fn send(&self, is_stderr: bool, ends: Option<u64>, piece: Piece) {
         if self.pieces.try_send(piece).is_err() {
             self.dropped.add(is_stderr, ends);
         }
@@ -285,18 +301,12 @@ impl Log {
     /// Writes some pieces; answers who waits for that.
     fn take(&mut self, pieces: Vec<Piece>, lost: &Lost) -> Vec<oneshot::Sender<()>> {
         let mut finished = Vec::new();
-        let pieces_lost: u64 = lost.pieces.iter().sum();
-        if pieces_lost > 0 {
-            let line = format!(
-                "xy: {pieces_lost} pieces of its output were not kept: the disk is too slow"
-            );
-            self.record(true, 0, line.as_bytes(), time_of_day());
-        }
         for piece in pieces {
             match piece {
                 Piece::Said { is_stderr, bytes, ends, at } => {
                     self.hear(is_stderr, &bytes, ends, at);
                 }
+                Piece::Missing { is_stderr, ends, at } => self.miss(is_stderr, ends, at),
                 Piece::Finish { is_over, done } => {
                     self.commit();
                     if is_over || !self.ledger.is_kept() {
@@ -306,9 +316,16 @@ impl Log {
                 }
             }
         }
-        // Nobody will have these any more, so they count as well: who goes on is not to wait for them.
-        for (logged, lost) in self.logged.iter_mut().zip(lost.ends) {
-            *logged = lost.max(*logged);
+        // There was no room because these pieces waited, so what was lost came after them.
+        for (is_stderr, (pieces, ends)) in [false, true].into_iter().zip(lost.each()) {
+            if pieces > 0 {
+                let line =
+                    format!("{pieces} pieces of its output were not kept: the disk is too slow");
+                self.say(is_stderr, &line, time_of_day());
+            }
+            // Nobody will have it any more, so it counts: who goes on is not to wait for it.
+            let logged = &mut self.logged[usize::from(is_stderr)];
+            *logged = ends.max(*logged);
         }
         self.commit();
         finished
@@ -334,11 +351,35 @@ impl Log {
         }
     }
 
+    /// Something is missing here, and was never heard.
+    fn miss(&mut self, is_stderr: bool, ends: Option<u64>, at: SystemTime) {
+        let logged = &mut self.logged[usize::from(is_stderr)];
+        let bytes = ends.map(|ends| ends.saturating_sub(*logged));
+        *logged = ends.unwrap_or(*logged);
+        let line = match bytes {
+            Some(bytes) => {
+                format!("{bytes} bytes of its output are missing: its engine lacks them")
+            }
+            None => "some of its output may be missing: its engine lacks it".to_owned(),
+        };
+        self.say(is_stderr, &line, at);
+    }
+
+    /// A line of ours, where something is missing: what comes after it does not go on the line before.
+    fn say(&mut self, is_stderr: bool, line: &str, at: SystemTime) {
+        self.end_line(is_stderr, at);
+        self.record(is_stderr, 0, &[ledger::OURS, line.as_bytes()].concat(), at);
+    }
+
+    fn end_line(&mut self, is_stderr: bool, at: SystemTime) {
+        let mut splitter = std::mem::take(&mut self.splitters[usize::from(is_stderr)]);
+        splitter.finish(|more, line| self.record(is_stderr, more, line, at));
+    }
+
     /// The last lines may have no newline.
     fn end(&mut self) {
         for is_stderr in [false, true] {
-            let mut splitter = std::mem::take(&mut self.splitters[usize::from(is_stderr)]);
-            splitter.finish(|more, line| self.record(is_stderr, more, line, time_of_day()));
+            self.end_line(is_stderr, time_of_day());
         }
         self.commit();
         self.disk.end_stream(false);

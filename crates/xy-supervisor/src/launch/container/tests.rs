@@ -282,7 +282,8 @@ async fn of_a_stream_that_was_held_only_what_was_taken_is_read_from_the_log() {
     assert!(read(15).await.is_err(), "what is not kept cannot be made good");
     assert_eq!(missed::read(&engine, "abc", place).await.unwrap().out, b"two\nthree\n");
     let rotated = Place { out: 20, ..Place::default() };
-    assert!(missed::read(&engine, "abc", rotated).await.is_err(), "less is kept than was heard");
+    let read = missed::read(&engine, "abc", rotated).await.unwrap();
+    assert_eq!(read.gaps, [true, false], "less is kept than was heard");
 }
 
 #[tokio::test]
@@ -300,9 +301,19 @@ async fn what_comes_after_the_last_that_was_logged_is_found_though_its_engine_ha
     assert!(read.out == said.as_bytes()[heard..] && read.err.is_empty());
     let until = [place.out + 12, 0];
     let (some, is_all) = missed::read_some(&engine, "abc", place, &known, until).await.unwrap();
-    assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], true));
-    let other = [Some(vec![b'x'; 4096]), Some(Vec::new())];
-    assert!(missed::read_after(&engine, "abc", place, &other).await.is_err());
+    assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], [true; 2]));
+    // What cannot be found on one of them does not cost the other.
+    let [out, err] = known;
+    let other = Some(vec![b'x'; 4096]);
+    let read = missed::read_after(&engine, "abc", place, &[other.clone(), err]).await.unwrap();
+    assert_eq!((read.out.len(), read.gaps), (0, [true, false]));
+    for err in [other, None] {
+        let place = Place { err: 50_000_000, ..place };
+        let read = missed::read_after(&engine, "abc", place, &[out.clone(), err]).await.unwrap();
+        assert!(read.out == said.as_bytes()[heard..]);
+        assert_eq!(read.gaps, [false, true]);
+        assert!(missed::or_gaps(Ok(read), true, &"one").is_ok(), "nobody waits for its stderr");
+    }
 }
 
 #[tokio::test]

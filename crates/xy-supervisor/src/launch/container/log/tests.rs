@@ -400,3 +400,33 @@ async fn what_there_was_no_room_for_does_not_hold_up_what_is_noted() {
     assert_eq!(past.ledger.logged(), [0, more], "and the next daemon believes it");
     assert_eq!(past.book.next_seq(), WAITING as u64 + 2);
 }
+
+#[test]
+fn where_something_is_missing_a_line_of_ours_is_and_nothing_goes_on_over_it() {
+    let known = |told: &Told| {
+        let file = order(&told.path("one.log"));
+        take_up_by(&file, told.path("one.lines"), Place::default(), false).known
+    };
+    let of_the_disk = "xy: 2 pieces of its output were not kept: the disk is too slow";
+    let of_its_engine = "xy: 7 bytes of its output are missing: its engine lacks them";
+    let of_any = "xy: some of its output may be missing: its engine lacks it";
+    for (stream, tag) in ["[out] ", "[err] "].into_iter().enumerate() {
+        let told = Told::new(FILE_BYTES);
+        let mut log = told.daemon();
+        let is_stderr = stream == 1;
+        let at = SystemTime::UNIX_EPOCH;
+        let mut lost = Lost::default();
+        (lost.pieces[stream], lost.ends[stream]) = (2, 200);
+        log.take(vec![piece(stream, &[b'x'; 100], 100, 1)], &lost);
+        let missing = |ends| Piece::Missing { is_stderr, ends, at };
+        log.take(vec![piece(stream, b"y\nz", 203, 2), missing(Some(210))], &Lost::default());
+        assert_eq!(log.logged[stream], 210);
+        let more = [missing(None), piece(stream, &[b'w'; 80], 290, 3)];
+        log.take(more.into(), &Lost::default());
+        assert_eq!(known(&told)[stream], Some(vec![b'w'; 80]), "{tag}");
+        log.end();
+        let (x, w) = ("x".repeat(100), "w".repeat(80));
+        let expected = [&x, of_the_disk, "y", "z", of_its_engine, of_any, &w];
+        assert_eq!(told.in_files(tag), expected);
+    }
+}
