@@ -430,6 +430,37 @@ async fn one_that_a_daemon_left_is_started_anew_where_its_stdin_is_closed() {
     }
 }
 
+/// Docker goes on with it, and nobody has held its stream.
+#[tokio::test]
+async fn one_of_whose_stderr_some_cannot_be_had_goes_on_and_its_log_says_so() {
+    let stage = Stage::new();
+    let (engine, mut streams) = Fake::begin(None, |_| ());
+    let mut life = stage.launch(&engine, Pull::Never);
+    heard(&mut life, |it| matches!(it, News::Launched { .. })).await;
+    let mut stream = streams.recv().await.unwrap();
+    let lines = b"a line on stderr\n".repeat(2000); // More than Docker may keep back.
+    let mut said = frame(&lines);
+    said[0] = 2;
+    stream.write_all(&said).await.unwrap();
+    let log = || std::fs::read(stage.folder.path().join("one.log")).unwrap_or_default();
+    let count = |log: &[u8]| log.iter().filter(|it| **it == b'\n').count();
+    while count(&log()) < 2000 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    life.asks.send(Ask::LetGo).await.unwrap();
+    drop(stage.lines.0.lock().unwrap().pop_front());
+    heard(&mut life, |_| false).await;
+    // Of all that, its engine has kept nothing.
+    let (mut adopted, _) = stage.launcher().adopt_all().await;
+    let adopted = adopted.pop().expect("it is known");
+    assert!(!adopted.status.torn, "nobody waits for its stderr");
+    let told_of = b"[err] xy: some of its output may be missing: its engine lacks it\n";
+    while count(&log()) < 2001 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(log().ends_with(told_of));
+}
+
 #[tokio::test]
 async fn an_init_of_podman_that_cannot_run_the_command_is_told_and_not_tried_again() {
     let stage = Stage::new();
