@@ -18,7 +18,7 @@ use super::grip::{self, Grip};
 use super::kept::{self, Keeper, Kept, PlaceFile};
 use super::life::Driver;
 use super::log::{self, Ledger};
-use super::missed::{self, Known, Missed, NotKept, Place};
+use super::missed::{self, Heard, Known, Missed, NotKept, Place};
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::stream::{self, At};
@@ -149,7 +149,7 @@ impl ContainerLauncher {
         if is_stdio {
             known[0] = None; // What is in the log of its stdout is not all of it.
         }
-        let heard = (place, &known);
+        let heard = Heard { place, known: &known };
         let taken_up = self.take_up(&key, &engine, &keeper, heard, runs, is_stdio).await?;
         let TakenUp { attached, grip, missed, is_held } = taken_up;
         // Of one that has ended, or that speaks otherwise, nobody waits for an answer in it.
@@ -235,7 +235,7 @@ impl ContainerLauncher {
         server: &InstanceKey,
         engine: &Engine,
         keeper: &Keeper,
-        (place, known): (Place, &Known),
+        heard: Heard<'_>,
         runs: Option<u32>,
         is_stdio: bool,
     ) -> Option<TakenUp> {
@@ -246,7 +246,7 @@ impl ContainerLauncher {
         {
             grip.tell(Word::Leader(pid));
             // All that came later is still in the stream.
-            let missed = read_taken(server, engine, id, (place, known), at).await;
+            let missed = read_taken(server, engine, id, heard, at).await;
             let (attached, grip) = (Some(attached), Some(grip));
             return Some(TakenUp { attached, grip, missed, is_held: true });
         }
@@ -260,7 +260,7 @@ impl ContainerLauncher {
             Some(_) => Some(engine.attach(id).await.ok()?),
             None => None,
         };
-        let mut missed = missed::read_after(engine, id, place, known).await;
+        let mut missed = missed::read_after(engine, id, heard).await;
         if let (Ok(so_far), Some(attached)) = (&mut missed, &mut attached) {
             *so_far = with_fresh(std::mem::take(so_far), &mut attached.output).await;
         }
@@ -292,19 +292,19 @@ async fn read_taken(
     server: &InstanceKey,
     engine: &Engine,
     id: &str,
-    (place, known): (Place, &Known),
+    heard: Heard<'_>,
     at: At,
 ) -> Result<Missed, NotKept> {
     let give_up_at = Instant::now() + REST_OF_LINE_WITHIN;
     let is_late = || engine.closes_stdin || Instant::now() >= give_up_at;
     let out = loop {
-        match missed::read_out(engine, id, place, at.out).await {
+        match missed::read_out(engine, id, heard.place, at.out).await {
             Err(NotKept::TooMuch) if !is_late() => sleep(LOGGED_YET).await,
             read => break read?,
         }
     };
     let err = loop {
-        match missed::read_some(engine, id, place, known, [place.out, at.err]).await {
+        match missed::read_some(engine, id, heard, [heard.place.out, at.err]).await {
             Ok((_, [_, false])) if !is_late() => sleep(LOGGED_YET).await,
             Ok((read, _)) => break read.err,
             Err(why) => {
@@ -313,7 +313,7 @@ async fn read_taken(
             }
         }
     };
-    let err_lost = at.err.saturating_sub(place.err + err.len() as u64);
+    let err_lost = at.err.saturating_sub(heard.place.err + err.len() as u64);
     if err_lost > 0 {
         tracing::warn!(%server, bytes = err_lost, "lines are missing in its log");
     }

@@ -195,6 +195,20 @@ const ALL: [u64; 2] = [u64::MAX; 2];
 /// The last bytes of stdout and of stderr that came before a place, where these are known.
 pub(super) type Known = [Option<Vec<u8>>; 2];
 
+/// How far the output of a container has been heard, and what came last before that.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard<'a> {
+    pub(super) place: Place,
+    pub(super) known: &'a Known,
+}
+
+impl Heard<'_> {
+    /// Of what came before nothing is known, so it is only counted.
+    fn counted(place: Place) -> Self {
+        Self { place, known: &[None, None] }
+    }
+}
+
 impl Missed {
     /// Something was said, and nothing of it can be had.
     fn none() -> Self {
@@ -204,17 +218,16 @@ impl Missed {
 
 /// Reads what was said after `place`.
 pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
-    read_after(engine, id, place, &[None, None]).await
+    read_after(engine, id, Heard::counted(place)).await
 }
 
-/// Reads what was said after `place`, before which this came.
+/// Reads what was said after what has been heard.
 pub(super) async fn read_after(
     engine: &Engine,
     id: &str,
-    place: Place,
-    known: &Known,
+    heard: Heard<'_>,
 ) -> Result<Missed, NotKept> {
-    let (missed, is_whole) = read_some(engine, id, place, known, ALL).await?;
+    let (missed, is_whole) = read_some(engine, id, heard, ALL).await?;
     Ok(Missed { gaps: is_whole.map(|it| !it), ..missed })
 }
 
@@ -247,19 +260,18 @@ pub(super) async fn read_out(
     place: Place,
     until: u64,
 ) -> Result<Vec<u8>, NotKept> {
-    match read_some(engine, id, place, &[None, None], [until, place.err]).await? {
+    match read_some(engine, id, Heard::counted(place), [until, place.err]).await? {
         (missed, [true, _]) => Ok(missed.out),
         _ => Err(NotKept::TooMuch),
     }
 }
 
-/// Reads what was said after `place`, before which this came, up to so many bytes of stdout and of
-/// stderr; and whether all of the one and of the other is there.
+/// Reads what was said after what has been heard, up to so many bytes of stdout and of stderr; and
+/// whether all of the one and of the other is there.
 pub(super) async fn read_some(
     engine: &Engine,
     id: &str,
-    place: Place,
-    known: &Known,
+    Heard { place, known }: Heard<'_>,
     until: [u64; 2],
 ) -> Result<(Missed, [bool; 2]), NotKept> {
     let wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];

@@ -14,7 +14,7 @@ use xy_protocol::server::Wanted;
 
 use self::fake::{Fake, Fetch, frame};
 use super::engine::Engine;
-use super::missed::Place;
+use super::missed::{Heard, Place};
 use super::*;
 use crate::fake::container_settings;
 use crate::instance::InstanceKey;
@@ -297,19 +297,22 @@ async fn what_comes_after_the_last_that_was_logged_is_found_though_its_engine_ha
     let known = [Some(said.as_bytes()[heard - 4096..heard].to_vec()), Some(Vec::new())];
     // Much more was said before, without a pause.
     let place = Place { out: 50_000_000, ..Place::default() };
-    let read = missed::read_after(&engine, "abc", place, &known).await.unwrap();
+    let read = missed::read_after(&engine, "abc", Heard { place, known: &known }).await.unwrap();
     assert!(read.out == said.as_bytes()[heard..] && read.err.is_empty());
     let until = [place.out + 12, 0];
-    let (some, is_all) = missed::read_some(&engine, "abc", place, &known, until).await.unwrap();
+    let (some, is_all) =
+        missed::read_some(&engine, "abc", Heard { place, known: &known }, until).await.unwrap();
     assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], [true; 2]));
     // What cannot be found on one of them does not cost the other.
     let [out, err] = known;
     let other = Some(vec![b'x'; 4096]);
-    let read = missed::read_after(&engine, "abc", place, &[other.clone(), err]).await.unwrap();
+    let known = &[other.clone(), err];
+    let read = missed::read_after(&engine, "abc", Heard { place, known }).await.unwrap();
     assert_eq!((read.out.len(), read.gaps), (0, [true, false]));
     for err in [other, None] {
         let place = Place { err: 50_000_000, ..place };
-        let read = missed::read_after(&engine, "abc", place, &[out.clone(), err]).await.unwrap();
+        let known = &[out.clone(), err];
+        let read = missed::read_after(&engine, "abc", Heard { place, known }).await.unwrap();
         assert!(read.out == said.as_bytes()[heard..]);
         assert_eq!(read.gaps, [false, true]);
         assert!(missed::or_gaps(Ok(read), true, &"one").is_ok(), "nobody waits for its stderr");
@@ -443,7 +446,7 @@ async fn one_of_whose_stderr_some_cannot_be_had_goes_on_and_its_log_says_so() {
     said[0] = 2;
     stream.write_all(&said).await.unwrap();
     let log = || std::fs::read(stage.folder.path().join("one.log")).unwrap_or_default();
-    let count = |log: &[u8]| log.iter().filter(|it| **it == b'\n').count();
+    let count = |log: &[u8]| memchr::memchr_iter(b'\n', log).count();
     while count(&log()) < 2000 {
         sleep(Duration::from_millis(5)).await;
     }
