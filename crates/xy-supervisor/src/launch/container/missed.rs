@@ -344,13 +344,15 @@ fn goes_on_at(kept: &[u8], heard: u64, known: Option<&[u8]>, unlogged: u64) -> O
     if let Some(at) = after_only(kept, known) {
         return Some(at);
     }
-    if std::str::from_utf8(known).is_ok() {
+    if std::str::from_utf8(from_a_letter(known)).is_ok() {
         return None;
     }
     let begins = known.len().checked_sub(usize::try_from(heard).unwrap_or(usize::MAX));
     let all = begins.map(|begins| as_text(&known[begins..])).filter(|it| kept.starts_with(it));
-    let look_for =
-        || after_only(kept, &as_text(known)).or_else(|| after_only(kept, text_end(known)));
+    let look_for = || {
+        let text = as_text(from_a_letter(known));
+        after_only(kept, &text).or_else(|| after_only(kept, text_end(known)))
+    };
     all.map(|it| it.len()).or_else(look_for).or(counted)
 }
 
@@ -366,13 +368,16 @@ fn after_only(kept: &[u8], bytes: &[u8]) -> Option<usize> {
     finder.find(&kept[once + 1..]).is_none().then_some(once + bytes.len())
 }
 
-/// How Docker keeps some bytes: each that is no text is replaced. A letter of which only the end is
-/// there is left out. Pure.
-fn as_text(bytes: &[u8]) -> Vec<u8> {
+/// Some bytes without the end of a letter whose beginning is not there. Pure.
+fn from_a_letter(bytes: &[u8]) -> &[u8] {
     let is_inside = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
-    let cut = bytes.iter().take(3).take_while(|it| is_inside(it)).count();
+    &bytes[bytes.iter().take(3).take_while(|it| is_inside(it)).count()..]
+}
+
+/// How Docker keeps some bytes: each that is no text is replaced. Pure.
+fn as_text(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
-    for chunk in bytes[cut..].utf8_chunks() {
+    for chunk in bytes.utf8_chunks() {
         text.extend_from_slice(chunk.valid().as_bytes());
         text.extend_from_slice("\u{FFFD}".repeat(chunk.invalid().len()).as_bytes());
     }

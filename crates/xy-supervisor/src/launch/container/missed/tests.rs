@@ -109,7 +109,16 @@ fn what_comes_next_is_found_also_if_what_came_before_is_no_text_and_is_kept_as_t
     let text = [b"x\xe2\x82".as_slice(), &b"y".repeat(70), b"\n"].concat();
     let otherwise = [b"x\xef\xbf\xbd".as_slice(), &b"y".repeat(70), b"\nnext\n"].concat();
     let short = b"caf\xe9\nmore\n";
-    let table: [Row<'_>; 6] = [
+    let letters = "caf\u{e9}\n".repeat(40).into_bytes();
+    let table: [Row<'_>; 7] = [
+        (
+            "it is text from its first whole letter on",
+            &letters,
+            151,
+            Some(&letters[4..108]),
+            0,
+            None,
+        ),
         ("all of it is known", &kept, heard, Some(&long), 0, Some(at)),
         (
             "all of it is known, and that is little",
