@@ -18,7 +18,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Goes on with half a line that another has left.
+    /// Goes on with half a line that another has left. What is too long for one comes in pieces.
     pub fn resumed(half: &[u8], continued: bool) -> Self {
         Self { rest: half.to_vec(), continued }
     }
@@ -77,10 +77,15 @@ impl Splitter {
         give: &mut impl FnMut(u8, &[u8]),
     ) -> &'a [u8] {
         while self.rest.len() + line.len() > MAX_LINE {
-            let (piece, after) = line.split_at(MAX_LINE - self.rest.len());
             let unfinished = self.continuation() | flags::UNTERMINATED;
+            let room = MAX_LINE.saturating_sub(self.rest.len());
+            let (piece, after) = line.split_at(room);
             if self.rest.is_empty() {
                 give(unfinished, piece);
+            } else if room == 0 {
+                // It may have been left by somebody who has other limits.
+                give(unfinished, &self.rest[..MAX_LINE]);
+                self.rest.drain(..MAX_LINE);
             } else {
                 self.rest.extend_from_slice(piece);
                 give(unfinished, &self.rest);
@@ -174,6 +179,22 @@ mod tests {
             assert!(splitter.rest.len() <= MAX_LINE);
         }
         assert!(splitter.rest.capacity() <= 2 * MAX_LINE);
+    }
+
+    #[test]
+    fn half_a_line_that_is_too_long_comes_in_pieces() {
+        for more in [0, 1, MAX_LINE] {
+            let mut splitter = Splitter::resumed(&vec![b'x'; MAX_LINE + more], false);
+            let mut records = Vec::new();
+            splitter.push(b"y\n", |flags, line| records.push((flags, line.len())));
+            let mut expected = vec![(UNTERMINATED, MAX_LINE), (CONTINUED, more + 1)];
+            if more == MAX_LINE {
+                expected[1] = (CONTINUED | UNTERMINATED, MAX_LINE);
+                expected.push((CONTINUED, 1));
+            }
+            assert_eq!(records, expected, "{more}");
+            assert_eq!(splitter.half(), (b"".as_slice(), false));
+        }
     }
 
     /// Runs of one byte, so that lines get long without long inputs.

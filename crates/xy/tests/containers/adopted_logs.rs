@@ -260,8 +260,12 @@ fn none_is_lost_or_doubled(engine: &Engine, more: &[&str], port: Option<u16>) {
     assert_eq!(twice_or_missing, None, "of {}", all.len());
     assert_eq!(all[0], 1);
     let shown = shown(&home);
-    let expected: Vec<u64> = (1..=shown.len() as u64).collect();
-    assert_eq!(numbers(&shown), expected);
+    let numbers = numbers(&shown);
+    // On a busy machine it says more than the ring has. The rest is in the file, without numbers.
+    let unnumbered = numbers.iter().take_while(|it| **it == 0).count();
+    let expected: Vec<u64> = (1..=shown.len() as u64).skip(unnumbered).collect();
+    assert!(!expected.is_empty());
+    assert_eq!(numbers[unnumbered..], expected);
     assert_eq!(texts(&shown).iter().filter(|it| it.contains("tick ")).count(), all.len());
     drop(daemon);
     engine.finish(home);

@@ -18,7 +18,7 @@ use super::grip::{self, Grip};
 use super::kept::{self, Keeper, Kept, PlaceFile};
 use super::life::Driver;
 use super::log::{self, Ledger};
-use super::missed::{self, Known, Missed, NotKept, Place};
+use super::missed::{self, Heard, Known, Missed, NotKept, Place};
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::stream::{self, At};
@@ -97,8 +97,10 @@ impl ContainerLauncher {
     ) -> Option<Adopted> {
         let server = &key;
         let keeper = Keeper::of(&self.shared.kept_dir, &key, kept);
+        let note = Note::parse(keeper.kept().note.as_bytes());
+        let speaks = |note: &Note| note.settings.transport() == Transport::Stdio;
         // First of all: what was to be logged is, whatever has become of the container.
-        let log = self.take_up_log(&key, &keeper).await?;
+        let log = self.take_up_log(&key, &keeper, note.as_ref().is_none_or(speaks)).await?;
         let engine = match Engine::at(&keeper.kept().socket).await {
             Ok(engine) => engine,
             Err(why) => {
@@ -106,7 +108,7 @@ impl ContainerLauncher {
                 return None;
             }
         };
-        let Some(note) = Note::parse(keeper.kept().note.as_bytes()) else {
+        let Some(note) = note else {
             tracing::error!(%server, "nothing is known of this server: it is started anew");
             let grip = grip::path(&self.shared.kept_dir, &keeper.kept().container);
             grip::end_at(&self.shared, &grip).await;
@@ -140,26 +142,23 @@ impl ContainerLauncher {
             Ok(Now::Runs { pid } | Now::Paused { pid }) => pid,
             _ => 0,
         };
-        let is_stdio = note.settings.transport() == Transport::Stdio;
+        let is_stdio = speaks(&note);
         let runs = fate.is_none().then_some(pid);
         let place = log.place.noted();
         let mut known = log.known.clone();
         if is_stdio {
             known[0] = None; // What is in the log of its stdout is not all of it.
         }
-        let heard = (place, &known);
+        let heard = Heard { place, known: &known };
         let taken_up = self.take_up(&key, &engine, &keeper, heard, runs, is_stdio).await?;
         let TakenUp { attached, grip, missed, is_held } = taken_up;
-        let (missed, is_torn) = match missed {
+        // Of one that has ended, or that speaks otherwise, nobody waits for an answer in it.
+        let needs_out = is_stdio && fate.is_none();
+        let (missed, is_torn) = match missed::or_gaps(missed, needs_out, server) {
             Ok(missed) => (missed, is_torn),
-            Err(why) if is_stdio && fate.is_none() => {
-                tracing::error!(%server, "{why}: it is started anew");
-                (Missed::default(), true)
-            }
-            // Nobody waits for an answer in it.
             Err(why) => {
-                tracing::warn!(%server, "lines are missing in its log: {why}");
-                (Missed::default(), is_torn)
+                tracing::error!(%server, "{why}: it is started anew");
+                (Missed { gaps: [false, true], ..Missed::default() }, true)
             }
         };
         tracing::info!(%server, pid, container = id, "taken over from an earlier daemon");
@@ -210,12 +209,17 @@ struct Held {
 
 impl ContainerLauncher {
     /// Takes up its log where the last daemon has left it. `None` only if this one is ending.
-    async fn take_up_log(&self, key: &InstanceKey, keeper: &Keeper) -> Option<TakenUpLog> {
+    async fn take_up_log(
+        &self,
+        key: &InstanceKey,
+        keeper: &Keeper,
+        is_stdio: bool,
+    ) -> Option<TakenUpLog> {
         let (mut place, lines) = (keeper.place(), keeper.lines());
         let file = instance_log(&self.shared.logs_dir, key);
         let taking_up = spawn_blocking(move || {
             let noted = place.noted();
-            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted);
+            let log::Past { ledger, book, known } = log::take_up(lines, &file, noted, is_stdio);
             // Of stdout that is for somebody else, only what was noted has been used.
             let [out, err] = ledger.logged();
             place.write(&Place { out: noted.out.max(out), err, ..noted });
@@ -231,7 +235,7 @@ impl ContainerLauncher {
         server: &InstanceKey,
         engine: &Engine,
         keeper: &Keeper,
-        (place, known): (Place, &Known),
+        heard: Heard<'_>,
         runs: Option<u32>,
         is_stdio: bool,
     ) -> Option<TakenUp> {
@@ -242,7 +246,7 @@ impl ContainerLauncher {
         {
             grip.tell(Word::Leader(pid));
             // All that came later is still in the stream.
-            let missed = read_taken(server, engine, id, (place, known), at).await;
+            let missed = read_taken(server, engine, id, heard, at).await;
             let (attached, grip) = (Some(attached), Some(grip));
             return Some(TakenUp { attached, grip, missed, is_held: true });
         }
@@ -256,7 +260,7 @@ impl ContainerLauncher {
             Some(_) => Some(engine.attach(id).await.ok()?),
             None => None,
         };
-        let mut missed = missed::read_after(engine, id, place, known).await;
+        let mut missed = missed::read_after(engine, id, heard).await;
         if let (Ok(so_far), Some(attached)) = (&mut missed, &mut attached) {
             *so_far = with_fresh(std::mem::take(so_far), &mut attached.output).await;
         }
@@ -288,20 +292,20 @@ async fn read_taken(
     server: &InstanceKey,
     engine: &Engine,
     id: &str,
-    (place, known): (Place, &Known),
+    heard: Heard<'_>,
     at: At,
 ) -> Result<Missed, NotKept> {
     let give_up_at = Instant::now() + REST_OF_LINE_WITHIN;
     let is_late = || engine.closes_stdin || Instant::now() >= give_up_at;
     let out = loop {
-        match missed::read_out(engine, id, place, at.out).await {
+        match missed::read_out(engine, id, heard.place, at.out).await {
             Err(NotKept::TooMuch) if !is_late() => sleep(LOGGED_YET).await,
             read => break read?,
         }
     };
     let err = loop {
-        match missed::read_some(engine, id, place, known, [place.out, at.err]).await {
-            Ok((_, false)) if !is_late() => sleep(LOGGED_YET).await,
+        match missed::read_some(engine, id, heard, [heard.place.out, at.err]).await {
+            Ok((_, [_, false])) if !is_late() => sleep(LOGGED_YET).await,
             Ok((read, _)) => break read.err,
             Err(why) => {
                 tracing::warn!(%server, "{why}");
@@ -309,11 +313,11 @@ async fn read_taken(
             }
         }
     };
-    let err_lost = at.err.saturating_sub(place.err + err.len() as u64);
+    let err_lost = at.err.saturating_sub(heard.place.err + err.len() as u64);
     if err_lost > 0 {
         tracing::warn!(%server, bytes = err_lost, "lines are missing in its log");
     }
-    Ok(Missed { out, err, err_lost })
+    Ok(Missed { out, err, err_lost, ..Missed::default() })
 }
 
 /// Whether it has ended, and its engine cannot say how. Pure.

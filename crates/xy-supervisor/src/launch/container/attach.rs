@@ -280,9 +280,19 @@ async fn pass_on_missed(
     log: &LogSink,
     heard: Place,
 ) -> bool {
-    let err_ends = heard.err.saturating_sub(missed.err_lost);
-    pass_on(true, Bytes::from(missed.err), err_ends, stdout.as_deref_mut(), log).await;
-    pass_on(false, Bytes::from(missed.out), heard.out, stdout, log).await
+    let Missed { out, err, err_lost, gaps } = missed;
+    if gaps[1] {
+        log.miss(true, None);
+    }
+    let err_ends = heard.err.saturating_sub(err_lost);
+    pass_on(true, Bytes::from(err), err_ends, stdout.as_deref_mut(), log).await;
+    if err_lost > 0 {
+        log.miss(true, Some(heard.err));
+    }
+    if gaps[0] && stdout.is_none() {
+        log.miss(false, None);
+    }
+    pass_on(false, Bytes::from(out), heard.out, stdout, log).await
 }
 
 /// `false` if nobody speaks with it any more, so nobody has had it.
@@ -411,6 +421,27 @@ mod tests {
         let missed = with_fresh(Missed::default(), &mut output).await;
         assert_eq!(began_at.elapsed(), ALL_FRESH_WITHIN);
         assert!(missed.err.starts_with(b"tick\ntick\n") && missed.out.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_had_of_stderr_does_not_hold_up_what_is_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut carrier, _ends, keeper) = carrier(folder.path());
+        for (err, err_lost, noted) in [("oops\n", 7, 12), ("", 3, 15)] {
+            let missed = Missed { err: err.into(), err_lost, ..Missed::default() };
+            carrier.make_good(missed).await;
+            carrier.log.leave().await;
+            carrier.note();
+            assert_eq!(keeper.place().noted().err, noted);
+            assert!(Noting::after(keeper.place().noted()).is_done(&carrier.counter));
+        }
+        let kept = super::super::log::take_up(
+            keeper.lines(),
+            &folder.path().join("one.log"),
+            keeper.place().noted(),
+            true,
+        );
+        assert_eq!(kept.ledger.logged(), [0, 15], "and the next daemon believes it");
     }
 
     /// The daemon is replaced, and whoever spoke with it reads no more, or has read all.

@@ -266,11 +266,19 @@ impl Driver {
             carrier.count(&missed);
             carrier.counter.heard()
         });
-        let err_ends = heard.err.saturating_sub(missed.err_lost);
-        self.log.put(true, Bytes::from(missed.err), Some(err_ends));
+        let Missed { out: mut unread, err, err_lost, gaps } = missed;
+        if gaps[1] {
+            self.log.miss(true, None);
+        }
+        self.log.put(true, Bytes::from(err), Some(heard.err.saturating_sub(err_lost)));
+        if err_lost > 0 {
+            self.log.miss(true, Some(heard.err));
+        }
         // What nobody can answer any more, or nobody has to, is only logged.
-        let mut unread = missed.out;
         if fate.is_some() || !self.is_stdio() {
+            if gaps[0] {
+                self.log.miss(false, None);
+            }
             self.log.put(false, Bytes::from(std::mem::take(&mut unread)), Some(heard.out));
         }
         if let Some(fate) = fate {
@@ -629,14 +637,8 @@ async fn rejoin(
 ) -> Result<Rejoined, String> {
     let again = async {
         let mut attached = engine.attach(&id).await.map_err(|why| faults::words(&why))?;
-        let missed = match missed::read(&engine, &id, place).await {
-            Err(why) if is_stdio => return Err(why.to_string()),
-            Err(why) => {
-                tracing::warn!(container = id, "lines are missing in its log: {why}");
-                Missed::default()
-            }
-            Ok(missed) => missed,
-        };
+        let read = missed::read(&engine, &id, place).await;
+        let missed = missed::or_gaps(read, is_stdio, &id).map_err(|why| why.to_string())?;
         let missed = with_fresh(missed, &mut attached.output).await;
         Ok(Rejoined { attached, place, missed })
     };

@@ -49,11 +49,45 @@ const PART: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct LogSink {
     pieces: mpsc::Sender<Piece>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
     /// The disk hung when it was last waited for.
     hangs: Arc<AtomicBool>,
     /// So many bytes of stdout and of stderr have been logged.
     logged: Arc<[AtomicU64; 2]>,
+}
+
+/// What of stdout and of stderr there was no room for since somebody last looked.
+#[derive(Debug, Default)]
+struct Dropped {
+    pieces: [AtomicU64; 2],
+    /// Which byte comes after them; 0 if that is not counted here.
+    ends: [AtomicU64; 2],
+}
+
+/// The same, for whoever has looked.
+#[derive(Debug, Default)]
+struct Lost {
+    pieces: [u64; 2],
+    ends: [u64; 2],
+}
+
+impl Lost {
+    fn each(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.pieces.into_iter().zip(self.ends)
+    }
+}
+
+impl Dropped {
+    fn add(&self, is_stderr: bool, ends: Option<u64>) {
+        let stream = usize::from(is_stderr);
+        self.ends[stream].fetch_max(ends.unwrap_or(0), Ordering::Relaxed);
+        self.pieces[stream].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Lost {
+        let taken = |of: &[AtomicU64; 2]| [0, 1].map(|it| of[it].swap(0, Ordering::Relaxed));
+        Lost { pieces: taken(&self.pieces), ends: taken(&self.ends) }
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +100,8 @@ enum Piece {
         ends: Option<u64>,
         at: SystemTime,
     },
+    /// Something is missing here, up to this byte, if that is known.
+    Missing { is_stderr: bool, ends: Option<u64>, at: SystemTime },
     /// What came before is to be on disk when this is answered.
     Finish {
         /// Nothing comes after it, so half a line is a line.
@@ -84,17 +120,20 @@ pub(super) struct Past {
 
 /// Takes up the log at `file` where an earlier daemon has left it, by the ledger at `ledger`: lines
 /// that were about to be written are written. Where there is none, or it does not know what was
-/// `noted` later, the lines are numbered anew.
-pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place) -> Past {
-    take_up_by(&order(file), ledger, noted)
+/// `noted` later, the lines are numbered anew. The stdout of a stdio server is not for its log, so
+/// no ledger has to know that.
+pub(super) fn take_up(ledger: PathBuf, file: &Path, noted: Place, is_stdio: bool) -> Past {
+    take_up_by(&order(file), ledger, noted, is_stdio)
 }
 
-fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place) -> Past {
-    let found = Ledger::find(ledger.clone()).filter(|(found, _)| found.logged()[1] >= noted.err);
+fn take_up_by(order: &LogOrder, ledger: PathBuf, noted: Place, is_stdio: bool) -> Past {
+    let knows_all = |[out, err]: [u64; 2]| err >= noted.err && (is_stdio || out >= noted.out);
+    let found = Ledger::find(ledger.clone()).filter(|(found, _)| knows_all(found.logged()));
     let file = Path::new(&order.file);
     let Some((ledger, entries)) = found else {
         let book = LogBook::new(History::note(file));
         let ledger = Ledger::begin(ledger, [noted.out, noted.err]);
+        ledger.clear(); // What is left of it has other numbers.
         return Past { ledger, book, known: [None, None] };
     };
     if let Some(last) = entries.last() {
@@ -131,7 +170,7 @@ impl LogSink {
     ) -> (Self, watch::Receiver<Option<String>>) {
         let (pieces, waiting) = mpsc::channel(WAITING);
         let (trouble, troubled) = watch::channel(None);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::<Dropped>::default();
         let logged = Arc::new(ledger.logged().map(AtomicU64::new));
         let order = LogOrder { next_seq: book.next_seq(), ..order(file) };
         let told = logged.clone();
@@ -154,9 +193,17 @@ impl LogSink {
 
     /// Takes some bytes as they came. Never waits.
     pub(super) fn put(&self, is_stderr: bool, bytes: Bytes, ends: Option<u64>) {
-        let piece = Piece::Said { is_stderr, bytes, ends, at: time_of_day() };
+        self.send(is_stderr, ends, Piece::Said { is_stderr, bytes, ends, at: time_of_day() });
+    }
+
+    /// Has the log say that something is missing here, up to this byte, if that is known. Never waits.
+    pub(super) fn miss(&self, is_stderr: bool, ends: Option<u64>) {
+        self.send(is_stderr, ends, Piece::Missing { is_stderr, ends, at: time_of_day() });
+    }
+
+    fn send(&self, is_stderr: bool, ends: Option<u64>, piece: Piece) {
         if self.pieces.try_send(piece).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped.add(is_stderr, ends);
         }
     }
 
@@ -188,15 +235,15 @@ async fn write(
     open: impl FnOnce() -> Log + Send + 'static,
     mut waiting: mpsc::Receiver<Piece>,
     trouble: watch::Sender<Option<String>>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
 ) {
     let Ok(mut log) = spawn_blocking(open).await else { return };
     let mut pieces = Vec::new();
     while waiting.recv_many(&mut pieces, AT_ONCE).await > 0 {
         let batch = std::mem::take(&mut pieces);
-        let lost = dropped.swap(0, Ordering::Relaxed);
+        let lost = dropped.take();
         let written = spawn_blocking(move || {
-            let finished = log.take(batch, lost);
+            let finished = log.take(batch, &lost);
             (log, finished)
         });
         let Ok((back, finished)) = written.await else { return };
@@ -252,18 +299,14 @@ impl Log {
     }
 
     /// Writes some pieces; answers who waits for that.
-    fn take(&mut self, pieces: Vec<Piece>, lost: u64) -> Vec<oneshot::Sender<()>> {
+    fn take(&mut self, pieces: Vec<Piece>, lost: &Lost) -> Vec<oneshot::Sender<()>> {
         let mut finished = Vec::new();
-        if lost > 0 {
-            let line =
-                format!("xy: {lost} pieces of its output were not kept: the disk is too slow");
-            self.record(true, 0, line.as_bytes(), time_of_day());
-        }
         for piece in pieces {
             match piece {
                 Piece::Said { is_stderr, bytes, ends, at } => {
                     self.hear(is_stderr, &bytes, ends, at);
                 }
+                Piece::Missing { is_stderr, ends, at } => self.miss(is_stderr, ends, at),
                 Piece::Finish { is_over, done } => {
                     self.commit();
                     if is_over || !self.ledger.is_kept() {
@@ -272,6 +315,17 @@ impl Log {
                     finished.push(done);
                 }
             }
+        }
+        // There was no room because these pieces waited, so what was lost came after them.
+        for (is_stderr, (pieces, ends)) in [false, true].into_iter().zip(lost.each()) {
+            if pieces > 0 {
+                let line =
+                    format!("{pieces} pieces of its output were not kept: the disk is too slow");
+                self.say(is_stderr, &line, time_of_day());
+            }
+            // Nobody will have it any more, so it counts: who goes on is not to wait for it.
+            let logged = &mut self.logged[usize::from(is_stderr)];
+            *logged = ends.max(*logged);
         }
         self.commit();
         finished
@@ -292,13 +346,40 @@ impl Log {
                 self.commit();
             }
         }
+        if let Some(ends) = ends {
+            self.logged[stream] = ends; // Also if nothing of it could be had.
+        }
+    }
+
+    /// Something is missing here, and was never heard.
+    fn miss(&mut self, is_stderr: bool, ends: Option<u64>, at: SystemTime) {
+        let logged = &mut self.logged[usize::from(is_stderr)];
+        let bytes = ends.map(|ends| ends.saturating_sub(*logged));
+        *logged = ends.unwrap_or(*logged);
+        let line = match bytes {
+            Some(bytes) => {
+                format!("{bytes} bytes of its output are missing: its engine lacks them")
+            }
+            None => "some of its output may be missing: its engine lacks it".to_owned(),
+        };
+        self.say(is_stderr, &line, at);
+    }
+
+    /// A line of ours, where something is missing: what comes after it does not go on the line before.
+    fn say(&mut self, is_stderr: bool, line: &str, at: SystemTime) {
+        self.end_line(is_stderr, at);
+        self.record(is_stderr, 0, &[ledger::OURS, line.as_bytes()].concat(), at);
+    }
+
+    fn end_line(&mut self, is_stderr: bool, at: SystemTime) {
+        let mut splitter = std::mem::take(&mut self.splitters[usize::from(is_stderr)]);
+        splitter.finish(|more, line| self.record(is_stderr, more, line, at));
     }
 
     /// The last lines may have no newline.
     fn end(&mut self) {
         for is_stderr in [false, true] {
-            let mut splitter = std::mem::take(&mut self.splitters[usize::from(is_stderr)]);
-            splitter.finish(|more, line| self.record(is_stderr, more, line, time_of_day()));
+            self.end_line(is_stderr, time_of_day());
         }
         self.commit();
         self.disk.end_stream(false);

@@ -7,6 +7,8 @@
 //! has not kept all of it. What comes twice, by the log and by the new stream, is found where
 //! the end of one is the beginning of the other. All of it is pure but the reading.
 
+use std::fmt::Display;
+
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 
@@ -174,6 +176,8 @@ pub(super) struct Missed {
     pub(super) err: Vec<u8>,
     /// So many bytes of stderr came after these, and cannot be had.
     pub(super) err_lost: u64,
+    /// Something on stdout or on stderr may have come before these, and cannot be had.
+    pub(super) gaps: [bool; 2],
 }
 
 /// Why what was missed cannot be made good.
@@ -191,21 +195,61 @@ const ALL: [u64; 2] = [u64::MAX; 2];
 /// The last bytes of stdout and of stderr that came before a place, where these are known.
 pub(super) type Known = [Option<Vec<u8>>; 2];
 
-/// Reads what was said after `place`.
-pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
-    read_after(engine, id, place, &[None, None]).await
+/// How far the output of a container has been heard, and what came last before that.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard<'a> {
+    pub(super) place: Place,
+    pub(super) known: &'a Known,
 }
 
-/// Reads what was said after `place`, before which this came.
+impl Heard<'_> {
+    /// Of what came before nothing is known, so it is only counted.
+    fn counted(place: Place) -> Self {
+        Self { place, known: &[None, None] }
+    }
+}
+
+impl Missed {
+    /// Something was said, and nothing of it can be had.
+    fn none() -> Self {
+        Self { gaps: [true; 2], ..Self::default() }
+    }
+}
+
+/// Reads what was said after `place`.
+pub(super) async fn read(engine: &Engine, id: &str, place: Place) -> Result<Missed, NotKept> {
+    read_after(engine, id, Heard::counted(place)).await
+}
+
+/// Reads what was said after what has been heard.
 pub(super) async fn read_after(
     engine: &Engine,
     id: &str,
-    place: Place,
-    known: &Known,
+    heard: Heard<'_>,
 ) -> Result<Missed, NotKept> {
-    match read_some(engine, id, place, known, ALL).await? {
-        (missed, true) => Ok(missed),
-        (_, false) => Err(NotKept::TooMuch),
+    let (missed, is_whole) = read_some(engine, id, heard, ALL).await?;
+    Ok(Missed { gaps: is_whole.map(|it| !it), ..missed })
+}
+
+/// What there is to go on with. Whoever speaks with a server `needs_out`, all of it; nobody waits for
+/// the rest, so there only lines are missing in the log of `whose` it is.
+pub(super) fn or_gaps(
+    read: Result<Missed, NotKept>,
+    needs_out: bool,
+    whose: &dyn Display,
+) -> Result<Missed, NotKept> {
+    match read {
+        Ok(missed) if missed.gaps == [false; 2] => Ok(missed),
+        Ok(missed) if !(needs_out && missed.gaps[0]) => {
+            tracing::warn!(%whose, "lines are missing in its log: {}", NotKept::TooMuch);
+            Ok(missed)
+        }
+        Ok(_) => Err(NotKept::TooMuch),
+        Err(why) if needs_out => Err(why),
+        Err(why) => {
+            tracing::warn!(%whose, "lines are missing in its log: {why}");
+            Ok(Missed::none())
+        }
     }
 }
 
@@ -216,45 +260,47 @@ pub(super) async fn read_out(
     place: Place,
     until: u64,
 ) -> Result<Vec<u8>, NotKept> {
-    match read_some(engine, id, place, &[None, None], [until, place.err]).await? {
-        (missed, true) => Ok(missed.out),
-        (_, false) => Err(NotKept::TooMuch),
+    match read_some(engine, id, Heard::counted(place), [until, place.err]).await? {
+        (missed, [true, _]) => Ok(missed.out),
+        _ => Err(NotKept::TooMuch),
     }
 }
 
-/// Reads what was said after `place`, before which this came, up to so many bytes of stdout and of
-/// stderr; and whether all of it is there.
+/// Reads what was said after what has been heard, up to so many bytes of stdout and of stderr; and
+/// whether all of the one and of the other is there.
 pub(super) async fn read_some(
     engine: &Engine,
     id: &str,
-    place: Place,
-    known: &Known,
+    Heard { place, known }: Heard<'_>,
     until: [u64; 2],
-) -> Result<(Missed, bool), NotKept> {
+) -> Result<(Missed, [bool; 2]), NotKept> {
     let wanted = [until[0].saturating_sub(place.out), until[1].saturating_sub(place.err)];
-    if wanted == [0; 2] {
-        return Ok((Missed::default(), true)); // Nothing was, so its engine need not be asked.
-    }
     let heard =
         [place.out - place.quiet_out.min(place.out), place.err - place.quiet_err.min(place.err)];
-    let is_counted = |stream: usize| wanted[stream] > 0 && known[stream].is_none();
     let most_heard = create::ENGINE_LOG_BYTES / 4;
-    if (is_counted(0) || is_counted(1)) && heard.iter().sum::<u64>() > most_heard {
-        return Err(NotKept::TooMuch); // Some of it is not kept any more, so nothing can be counted.
+    // Some of it is not kept any more, so nothing can be counted.
+    let is_uncountable = heard.iter().sum::<u64>() > most_heard;
+    let is_read = [0, 1].map(|it| wanted[it] > 0 && (known[it].is_some() || !is_uncountable));
+    if is_read == [false; 2] {
+        return Ok((Missed::default(), wanted.map(|it| it == 0))); // Its engine need not be asked.
     }
     let since = i32::try_from(place.quiet_second).unwrap_or(0);
     let mut logs = engine.logs(id, since);
     let mut kept = [Vec::new(), Vec::new()];
+    let enough = [0, 1].map(|it| heard[it].saturating_add(wanted[it]));
     while let Some(piece) = next(&mut logs).await {
         let (stream, bytes) = match piece? {
             LogOutput::StdOut { message } | LogOutput::Console { message } => (0, message),
             LogOutput::StdErr { message } => (1, message),
             LogOutput::StdIn { .. } => continue,
         };
+        if !is_read[stream] {
+            continue;
+        }
         kept[stream].extend_from_slice(&bytes);
-        let enough = [0, 1].map(|it| heard[it].saturating_add(wanted[it]));
-        let has_enough =
-            |it: usize| wanted[it] == 0 || (is_counted(it) && kept[it].len() as u64 >= enough[it]);
+        let has_enough = |it: usize| {
+            !is_read[it] || (known[it].is_none() && kept[it].len() as u64 >= enough[it])
+        };
         if has_enough(0) && has_enough(1) {
             break;
         }
@@ -262,41 +308,86 @@ pub(super) async fn read_some(
             return Err(NotKept::TooMuch); // No engine keeps so much, if it does what it is told.
         }
     }
-    let mut is_all_there = true;
     let unlogged = if engine.closes_stdin { 0 } else { UNLOGGED };
-    let mut after = |stream: usize| -> Result<Vec<u8>, NotKept> {
+    let after = |stream: usize| -> (Vec<u8>, bool) {
+        if !is_read[stream] {
+            return (Vec::new(), wanted[stream] == 0);
+        }
         let kept = &kept[stream];
         // Of what was heard all has to be there, or what follows it was not told from it.
         let begin = goes_on_at(kept, heard[stream], known[stream].as_deref(), unlogged);
-        let rest = begin.map_or(&[][..], |begin| &kept[begin..]);
+        let Some(begin) = begin else { return (Vec::new(), false) };
         let most = usize::try_from(wanted[stream]).unwrap_or(usize::MAX);
-        let is_whole = rest.len() >= most || until == ALL;
-        is_all_there &= wanted[stream] == 0 || (begin.is_some() && is_whole);
+        let rest = &kept[begin..];
         let rest = &rest[..most.min(rest.len())];
-        if rest.len() > MOST { Err(NotKept::TooMuch) } else { Ok(rest.to_vec()) }
+        let is_whole = rest.len() == most || until == ALL;
+        if rest.len() > MOST { (Vec::new(), false) } else { (rest.to_vec(), is_whole) }
     };
-    let missed = Missed { out: after(0)?, err: after(1)?, err_lost: 0 };
-    Ok((missed, is_all_there))
+    let [(out, is_out_whole), (err, is_err_whole)] = [after(0), after(1)];
+    Ok((Missed { out, err, ..Missed::default() }, [is_out_whole, is_err_whole]))
 }
 
 /// Where in what an engine has kept that begins which came after the first `heard` bytes, of which it
 /// may lack the last `unlogged`. Where it is known how these end, that decides: if an engine has
-/// kept less, or something else, it is looked for. Pure.
+/// kept less, or something else, it is looked for. What is no text may be kept as text, and is then
+/// looked for as such; if it is not found like that either, the count has to do. Pure.
 fn goes_on_at(kept: &[u8], heard: u64, known: Option<&[u8]>, unlogged: u64) -> Option<usize> {
     let lacks = heard.saturating_sub(kept.len() as u64);
     let by_count = kept.len().min(usize::try_from(heard).unwrap_or(usize::MAX));
-    let Some(known) = known else { return (lacks <= unlogged).then_some(by_count) };
+    let counted = (lacks <= unlogged).then_some(by_count);
+    let Some(known) = known else { return counted };
     let logged = known.len().saturating_sub(usize::try_from(lacks).unwrap_or(usize::MAX));
     let end = &known[logged.saturating_sub(by_count)..logged];
-    if lacks <= unlogged && kept[..by_count].ends_with(end) {
-        return Some(by_count);
+    if counted.is_some() && kept[..by_count].ends_with(end) {
+        return counted;
     }
-    if known.len() < UNLIKE {
+    if let Some(at) = after_only(kept, known) {
+        return Some(at);
+    }
+    if std::str::from_utf8(from_a_letter(known)).is_ok() {
         return None;
     }
-    let mut found = memchr::memmem::find_iter(kept, known);
-    let once = found.next()?;
-    found.next().is_none().then_some(once + known.len())
+    let begins = known.len().checked_sub(usize::try_from(heard).unwrap_or(usize::MAX));
+    let all = begins.map(|begins| as_text(&known[begins..])).filter(|it| kept.starts_with(it));
+    let look_for = || {
+        let text = as_text(from_a_letter(known));
+        after_only(kept, &text).or_else(|| after_only(kept, text_end(known)))
+    };
+    all.map(|it| it.len()).or_else(look_for).or(counted)
+}
+
+/// Where `kept` goes on after these bytes, if they are in it once, and are long enough for that to
+/// mean something. Pure.
+fn after_only(kept: &[u8], bytes: &[u8]) -> Option<usize> {
+    if bytes.len() < UNLIKE {
+        return None;
+    }
+    let finder = memchr::memmem::Finder::new(bytes);
+    let once = finder.find(kept)?;
+    // The next one may begin within this one.
+    finder.find(&kept[once + 1..]).is_none().then_some(once + bytes.len())
+}
+
+/// Some bytes without the end of a letter whose beginning is not there. Pure.
+fn from_a_letter(bytes: &[u8]) -> &[u8] {
+    let is_inside = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+    &bytes[bytes.iter().take(3).take_while(|it| is_inside(it)).count()..]
+}
+
+/// How Docker keeps some bytes: each that is no text is replaced. Pure.
+fn as_text(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for chunk in bytes.utf8_chunks() {
+        text.extend_from_slice(chunk.valid().as_bytes());
+        text.extend_from_slice("\u{FFFD}".repeat(chunk.invalid().len()).as_bytes());
+    }
+    text
+}
+
+/// What comes after the last byte that is no text. Pure.
+fn text_end(bytes: &[u8]) -> &[u8] {
+    let last = bytes.utf8_chunks().last();
+    last.filter(|it| it.invalid().is_empty()).map_or(&[], |it| it.valid().as_bytes())
 }
 
 /// How many bytes at the beginning of `fresh` are the end of `missed` as well.

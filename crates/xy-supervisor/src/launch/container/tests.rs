@@ -14,7 +14,7 @@ use xy_protocol::server::Wanted;
 
 use self::fake::{Fake, Fetch, frame};
 use super::engine::Engine;
-use super::missed::Place;
+use super::missed::{Heard, Place};
 use super::*;
 use crate::fake::container_settings;
 use crate::instance::InstanceKey;
@@ -282,7 +282,8 @@ async fn of_a_stream_that_was_held_only_what_was_taken_is_read_from_the_log() {
     assert!(read(15).await.is_err(), "what is not kept cannot be made good");
     assert_eq!(missed::read(&engine, "abc", place).await.unwrap().out, b"two\nthree\n");
     let rotated = Place { out: 20, ..Place::default() };
-    assert!(missed::read(&engine, "abc", rotated).await.is_err(), "less is kept than was heard");
+    let read = missed::read(&engine, "abc", rotated).await.unwrap();
+    assert_eq!(read.gaps, [true, false], "less is kept than was heard");
 }
 
 #[tokio::test]
@@ -296,13 +297,26 @@ async fn what_comes_after_the_last_that_was_logged_is_found_though_its_engine_ha
     let known = [Some(said.as_bytes()[heard - 4096..heard].to_vec()), Some(Vec::new())];
     // Much more was said before, without a pause.
     let place = Place { out: 50_000_000, ..Place::default() };
-    let read = missed::read_after(&engine, "abc", place, &known).await.unwrap();
+    let read = missed::read_after(&engine, "abc", Heard { place, known: &known }).await.unwrap();
     assert!(read.out == said.as_bytes()[heard..] && read.err.is_empty());
     let until = [place.out + 12, 0];
-    let (some, is_all) = missed::read_some(&engine, "abc", place, &known, until).await.unwrap();
-    assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], true));
-    let other = [Some(vec![b'x'; 4096]), Some(Vec::new())];
-    assert!(missed::read_after(&engine, "abc", place, &other).await.is_err());
+    let (some, is_all) =
+        missed::read_some(&engine, "abc", Heard { place, known: &known }, until).await.unwrap();
+    assert_eq!((some.out.as_slice(), is_all), (&said.as_bytes()[heard..heard + 12], [true; 2]));
+    // What cannot be found on one of them does not cost the other.
+    let [out, err] = known;
+    let other = Some(vec![b'x'; 4096]);
+    let known = &[other.clone(), err];
+    let read = missed::read_after(&engine, "abc", Heard { place, known }).await.unwrap();
+    assert_eq!((read.out.len(), read.gaps), (0, [true, false]));
+    for err in [other, None] {
+        let place = Place { err: 50_000_000, ..place };
+        let known = &[out.clone(), err];
+        let read = missed::read_after(&engine, "abc", Heard { place, known }).await.unwrap();
+        assert!(read.out == said.as_bytes()[heard..]);
+        assert_eq!(read.gaps, [false, true]);
+        assert!(missed::or_gaps(Ok(read), true, &"one").is_ok(), "nobody waits for its stderr");
+    }
 }
 
 #[tokio::test]
@@ -417,6 +431,37 @@ async fn one_that_a_daemon_left_is_started_anew_where_its_stdin_is_closed() {
         assert!(adopted.status.exited.is_none(), "it still runs");
         assert_eq!(adopted.status.torn, is_podman);
     }
+}
+
+/// Docker goes on with it, and nobody has held its stream.
+#[tokio::test]
+async fn one_of_whose_stderr_some_cannot_be_had_goes_on_and_its_log_says_so() {
+    let stage = Stage::new();
+    let (engine, mut streams) = Fake::begin(None, |_| ());
+    let mut life = stage.launch(&engine, Pull::Never);
+    heard(&mut life, |it| matches!(it, News::Launched { .. })).await;
+    let mut stream = streams.recv().await.unwrap();
+    let lines = b"a line on stderr\n".repeat(2000); // More than Docker may keep back.
+    let mut said = frame(&lines);
+    said[0] = 2;
+    stream.write_all(&said).await.unwrap();
+    let log = || std::fs::read(stage.folder.path().join("one.log")).unwrap_or_default();
+    let count = |log: &[u8]| memchr::memchr_iter(b'\n', log).count();
+    while count(&log()) < 2000 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    life.asks.send(Ask::LetGo).await.unwrap();
+    drop(stage.lines.0.lock().unwrap().pop_front());
+    heard(&mut life, |_| false).await;
+    // Of all that, its engine has kept nothing.
+    let (mut adopted, _) = stage.launcher().adopt_all().await;
+    let adopted = adopted.pop().expect("it is known");
+    assert!(!adopted.status.torn, "nobody waits for its stderr");
+    let told_of = b"[err] xy: some of its output may be missing: its engine lacks it\n";
+    while count(&log()) < 2001 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(log().ends_with(told_of));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use xy_shim::wire::{LogPlace, Record, flags, record_size, records};
+use xy_shim::wire::{LogPlace, MAX_LINE, Record, flags, record_size, records};
 
 use crate::logs::RING_BYTES;
 use crate::plain_file::open_file;
@@ -124,11 +124,16 @@ impl Ledger {
                 tracing::warn!(%file, %error, "a later daemon would not know the numbers of its lines");
             }
             self.open = None;
-            for path in [&self.path, &older(&self.path)] {
-                let _ = fs::remove_file(path); // It may never have been there.
-            }
+            self.clear();
         }
         self.is_failing = entered.is_err();
+    }
+
+    /// Removes what is left of an earlier one.
+    pub(super) fn clear(&self) {
+        for path in [&self.path, &older(&self.path)] {
+            let _ = fs::remove_file(path); // It may never have been there.
+        }
     }
 
     fn append(&mut self, state: &State, before: Option<LogPlace>, lines: &[u8]) -> io::Result<()> {
@@ -268,6 +273,9 @@ fn parse_entry(mut body: &[u8], earlier: Option<&State>) -> Option<(State, Entry
             half.bytes.clone_from(&earlier?.halves[stream].bytes);
         }
         half.bytes.extend_from_slice(bytes);
+        if half.bytes.len() > MAX_LINE {
+            return None; // It would have been given out.
+        }
         half.continued = flags & CONTINUED != 0;
     }
     let count = records(body).count() as u64;

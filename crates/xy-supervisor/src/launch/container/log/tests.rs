@@ -73,7 +73,7 @@ impl Told {
         let file = self.path("one.log");
         let order = LogOrder { max_bytes: self.max_bytes, ..order(&file) };
         let Past { ledger, book, .. } =
-            take_up_by(&order, self.path("one.lines"), Place::default());
+            take_up_by(&order, self.path("one.lines"), Place::default(), false);
         let order = LogOrder { next_seq: book.next_seq(), ..order };
         Log::open(&order, Arc::new(book), ledger, Arc::default())
     }
@@ -85,7 +85,7 @@ impl Told {
             self.said[*stream].extend_from_slice(bytes);
             pieces.push(piece(*stream, bytes, self.said[*stream].len(), at));
         }
-        log.take(pieces, 0);
+        log.take(pieces, &Lost::default());
     }
 
     /// The next daemon: it logs what is not logged yet, from what the engine has kept.
@@ -96,7 +96,7 @@ impl Told {
             let from = usize::try_from(log.logged[stream]).unwrap();
             piece(stream, &said[from..], said.len(), 99)
         });
-        log.take(pieces.into(), 0);
+        log.take(pieces.into(), &Lost::default());
         log.end();
         log.book
     }
@@ -133,6 +133,11 @@ impl Told {
     fn size(&self, name: &str) -> u64 {
         std::fs::metadata(self.path(name)).map_or(0, |it| it.len())
     }
+}
+
+/// So many pieces of stderr had no room, and this byte comes after them.
+fn lost(pieces: u64, ends: u64) -> Lost {
+    Lost { pieces: [0, pieces], ends: [0, ends] }
 }
 
 fn piece(stream: usize, bytes: &[u8], ends: usize, at: u64) -> Piece {
@@ -273,7 +278,7 @@ fn half_a_line_is_left_to_the_next_daemon_and_written_at_the_end() {
         let mut log = told.daemon();
         told.says(&mut log, 1, &[(1, b"one\nha")]);
         let (done, _) = oneshot::channel();
-        log.take(vec![Piece::Finish { is_over, done }], 0);
+        log.take(vec![Piece::Finish { is_over, done }], &Lost::default());
         drop(log);
         assert_eq!(told.in_files("[err] "), if is_over { vec!["one", "ha"] } else { vec!["one"] });
         told.said[1].extend_from_slice(b"lf\n");
@@ -290,7 +295,7 @@ fn where_the_ledger_cannot_be_written_all_is_logged_and_numbered_anew() {
     let mut log = told.daemon();
     told.says(&mut log, 1, &[(1, b"one\nha")]);
     let (done, _) = oneshot::channel();
-    log.take(vec![Piece::Finish { is_over: false, done }], 0);
+    log.take(vec![Piece::Finish { is_over: false, done }], &Lost::default());
     assert_eq!(told.in_files("[err] "), ["one", "ha"], "nobody could go on with it");
     drop(log);
     let next = told.daemon();
@@ -301,23 +306,54 @@ fn where_the_ledger_cannot_be_written_all_is_logged_and_numbered_anew() {
 
 #[test]
 fn a_ledger_that_knows_less_than_was_noted_is_not_believed() {
+    // What was noted, whether its stdout is for somebody else, and the number of the next line.
+    let table = [
+        ([4, 4], false, 3),
+        ([4, 5], false, 1),
+        ([5, 4], false, 1),
+        ([5, 4], true, 3),
+        ([5, 5], true, 1),
+    ];
+    for (noted, is_stdio, next_seq) in table {
+        let mut told = Told::new(FILE_BYTES);
+        let mut log = told.daemon();
+        told.says(&mut log, 1, &[(0, b"two\n"), (1, b"one\n")]);
+        drop(log);
+        let noted = Place { out: noted[0], err: noted[1], ..Place::default() };
+        let file = order(&told.path("one.log"));
+        let past = take_up_by(&file, told.path("one.lines"), noted, is_stdio);
+        assert_eq!(past.book.next_seq(), next_seq, "{noted:?} {is_stdio}");
+        if next_seq == 1 {
+            assert_eq!(past.ledger.logged(), [noted.out, noted.err], "{noted:?} {is_stdio}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_ledger_that_is_not_believed() {
     let mut told = Told::new(FILE_BYTES);
     let mut log = told.daemon();
-    told.says(&mut log, 1, &[(1, b"one\n")]);
+    told.says(&mut log, 1, &[(1, b"one\ntwo\nthree\n")]);
     drop(log);
-    for (err, next_seq) in [(4, 2), (5, 1)] {
-        let noted = Place { err, ..Place::default() };
-        let file = order(&told.path("one.log"));
-        let Past { ledger, book, .. } = take_up_by(&file, told.path("one.lines"), noted);
-        assert_eq!((ledger.logged(), book.next_seq()), ([0, err], next_seq));
-    }
+    std::fs::rename(told.path("one.lines"), ledger::older(&told.path("one.lines"))).unwrap();
+    let file = order(&told.path("one.log"));
+    let noted = Place { err: 100, ..Place::default() };
+    let Past { ledger, book, .. } = take_up_by(&file, told.path("one.lines"), noted, true);
+    let mut log = Log::open(&file, Arc::new(book), ledger, Arc::default());
+    log.take(vec![piece(1, b"next\n", 105, 2)], &Lost::default());
+    drop(log);
+    let past = take_up_by(&file, told.path("one.lines"), noted, true);
+    let shown: Vec<_> =
+        Arc::new(past.book).tail(10).0.into_iter().map(|it| (it.seq, it.bytes)).collect();
+    let of_file = ["one", "two", "three"].map(|it| (None, it.as_bytes().to_vec()));
+    assert_eq!(shown, [&of_file[..], &[(Some(1), b"next".to_vec())]].concat());
 }
 
 #[test]
 fn it_is_known_how_the_output_ends_that_has_been_logged() {
     let known = |told: &Told| {
         let file = order(&told.path("one.log"));
-        take_up_by(&file, told.path("one.lines"), Place::default()).known
+        take_up_by(&file, told.path("one.lines"), Place::default(), false).known
     };
     let (mut told, mut log) = begun(FILE_BYTES);
     assert_eq!(known(&told), told.said.clone().map(Some));
@@ -326,7 +362,7 @@ fn it_is_known_how_the_output_ends_that_has_been_logged() {
     assert!(err.len() == 4096 && told.said[1].ends_with(&err));
     assert_eq!(out, told.said[0]);
     // Before a line of ours something is missing.
-    log.take(Vec::new(), 1);
+    log.take(Vec::new(), &lost(1, 0));
     told.says(&mut log, 4, &[(1, b"last\n")]);
     assert_eq!(known(&told)[1], None, "too little to be found by");
     told.says(&mut log, 5, &[(1, &[b'z'; 100])]);
@@ -339,10 +375,58 @@ fn what_the_disk_had_no_time_for_is_counted_and_not_logged_later() {
     let mut log = told.daemon();
     told.says(&mut log, 1, &[(1, b"one\n")]);
     told.said[1].extend_from_slice(b"lost\n");
-    log.take(Vec::new(), 1);
+    log.take(Vec::new(), &lost(1, 0));
     told.says(&mut log, 2, &[(1, b"two\n")]);
     drop(log);
     told.next_daemon();
     let told_of = "xy: 1 pieces of its output were not kept: the disk is too slow";
     assert_eq!(told.in_files("[err] "), ["one", told_of, "two"]);
+}
+
+#[tokio::test]
+async fn what_there_was_no_room_for_does_not_hold_up_what_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("one.log");
+    let (log, _troubled) = LogSink::open(&file, Arc::default(), ledger(&folder));
+    // Nobody writes while this task does not wait.
+    let more = WAITING as u64 + 3;
+    for ends in 1..=more {
+        log.put(true, Bytes::from_static(b"\n"), Some(ends));
+    }
+    log.leave().await;
+    assert_eq!(log.logged(true), more);
+    let noted = Place { err: more, ..Place::default() };
+    let past = take_up(folder.path().join("one.lines"), &file, noted, true);
+    assert_eq!(past.ledger.logged(), [0, more], "and the next daemon believes it");
+    assert_eq!(past.book.next_seq(), WAITING as u64 + 2);
+}
+
+#[test]
+fn where_something_is_missing_a_line_of_ours_is_and_nothing_goes_on_over_it() {
+    let known = |told: &Told| {
+        let file = order(&told.path("one.log"));
+        take_up_by(&file, told.path("one.lines"), Place::default(), false).known
+    };
+    let of_the_disk = "xy: 2 pieces of its output were not kept: the disk is too slow";
+    let of_its_engine = "xy: 7 bytes of its output are missing: its engine lacks them";
+    let of_any = "xy: some of its output may be missing: its engine lacks it";
+    for (stream, tag) in ["[out] ", "[err] "].into_iter().enumerate() {
+        let told = Told::new(FILE_BYTES);
+        let mut log = told.daemon();
+        let is_stderr = stream == 1;
+        let at = SystemTime::UNIX_EPOCH;
+        let mut lost = Lost::default();
+        (lost.pieces[stream], lost.ends[stream]) = (2, 200);
+        log.take(vec![piece(stream, &[b'x'; 100], 100, 1)], &lost);
+        let missing = |ends| Piece::Missing { is_stderr, ends, at };
+        log.take(vec![piece(stream, b"y\nz", 203, 2), missing(Some(210))], &Lost::default());
+        assert_eq!(log.logged[stream], 210);
+        let more = [missing(None), piece(stream, &[b'w'; 80], 290, 3)];
+        log.take(more.into(), &Lost::default());
+        assert_eq!(known(&told)[stream], Some(vec![b'w'; 80]), "{tag}");
+        log.end();
+        let (x, w) = ("x".repeat(100), "w".repeat(80));
+        let expected = [&x, of_the_disk, "y", "z", of_its_engine, of_any, &w];
+        assert_eq!(told.in_files(tag), expected);
+    }
 }

@@ -72,7 +72,8 @@ fn what_comes_next_is_found_by_count_and_if_that_is_wrong_by_what_came_before() 
     let long = (0..20).map(|it| format!("line {it}\n")).collect::<Vec<_>>().concat();
     let (long, known) = (long.as_bytes(), &long.as_bytes()[..100]);
     let twice = [known, known, b"x\n"].concat();
-    let table: [Row<'_>; 13] = [
+    let equal = b"tick\n".repeat(100);
+    let table: [Row<'_>; 14] = [
         ("counted", b"one\ntwo\n", 4, None, 0, Some(4)),
         ("counted, and not all there", b"one", 4, None, 0, None),
         ("counted, and the end is not kept yet", b"one", 4, None, 9, Some(3)),
@@ -85,11 +86,58 @@ fn what_comes_next_is_found_by_count_and_if_that_is_wrong_by_what_came_before() 
         ("the beginning is not kept", &long[10..], 100, Some(&known[20..]), 0, Some(90)),
         ("less is kept than was heard", &long[10..], 5000, Some(&known[20..]), 9, Some(90)),
         ("it is there twice", &twice, 300, Some(known), 9, None),
+        ("it is there twice, in part the same", &equal[..300], 5000, Some(&equal[..200]), 9, None),
         ("it is not there", &long[50..], 100, Some(known), 9, None),
     ];
     for (name, kept, heard, known, unlogged, expected) in table {
         assert_eq!(goes_on_at(kept, heard, known, unlogged), expected, "{name}");
     }
+}
+
+#[test]
+fn what_comes_next_is_found_also_if_what_came_before_is_no_text_and_is_kept_as_text() {
+    let said = |from: u32, to: u32| -> Vec<u8> {
+        (from..to)
+            .flat_map(|it| [b"caf\xe9 ".as_slice(), format!("{it}\n").as_bytes()].concat())
+            .collect()
+    };
+    let (long, rest) = (said(10, 40), said(40, 50));
+    let kept = [as_text(&long), as_text(&rest)].concat();
+    let heard = long.len() as u64;
+    let at = as_text(&long).len();
+    let inside = [b"\xa9".as_slice(), &long[100..]].concat();
+    let text = [b"x\xe2\x82".as_slice(), &b"y".repeat(70), b"\n"].concat();
+    let otherwise = [b"x\xef\xbf\xbd".as_slice(), &b"y".repeat(70), b"\nnext\n"].concat();
+    let short = b"caf\xe9\nmore\n";
+    let letters = "caf\u{e9}\n".repeat(40).into_bytes();
+    let table: [Row<'_>; 7] = [
+        (
+            "it is text from its first whole letter on",
+            &letters,
+            151,
+            Some(&letters[4..108]),
+            0,
+            None,
+        ),
+        ("all of it is known", &kept, heard, Some(&long), 0, Some(at)),
+        (
+            "all of it is known, and that is little",
+            "caf\u{fffd}\nnext\n".as_bytes(),
+            5,
+            Some(&short[..5]),
+            0,
+            Some(7),
+        ),
+        ("only its end is", &kept, heard, Some(&long[100..]), 0, Some(at)),
+        ("that begins inside of a letter", &kept, heard, Some(&inside), 0, Some(at)),
+        ("it is kept as another text", &otherwise, 5000, Some(&text), 0, Some(otherwise.len() - 5)),
+        ("it cannot be looked for", &kept, 12, Some(&short[3..]), 0, Some(12)),
+    ];
+    for (name, kept, heard, known, unlogged, expected) in table {
+        assert_eq!(goes_on_at(kept, heard, known, unlogged), expected, "{name}");
+    }
+    assert_eq!(as_text("\u{e9}x\u{20ac}".as_bytes()), "\u{e9}x\u{20ac}".as_bytes());
+    assert_eq!(as_text(b"a\xe2\x82b"), "a\u{fffd}\u{fffd}b".as_bytes());
 }
 
 #[test]

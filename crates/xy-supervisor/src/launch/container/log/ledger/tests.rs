@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use xy_shim::lines::Splitter;
 use xy_shim::wire::{Record, put_record};
 
 use super::*;
@@ -41,6 +42,51 @@ fn what_was_entered_is_found_again_and_goes_on() {
     found.enter(state(4, [15, 20], ""), Some(place(3)), &lines(3, &["half"]));
     let (found, entries) = Ledger::find(path).unwrap();
     assert_eq!((found.state(), entries.len()), (&state(4, [15, 20], ""), 4));
+}
+
+/// What a daemon of another version may have written. Who changes how it is written, or how lines
+/// are on the wire, changes `FORMAT` too, or the next daemon takes it for something else.
+#[test]
+fn how_it_is_written_stays_as_it_is() {
+    let parts: [&[u8]; 22] = [
+        b"xy lines 1\n",
+        &[84, 0, 0, 0],
+        &[3, 0, 0, 0, 0, 0, 0, 0],
+        &[10, 0, 0, 0, 0, 0, 0, 0],
+        &[20, 0, 0, 0, 0, 0, 0, 0],
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+        &[2, 0, 0, 0, 0, 0, 0, 0],
+        &[30, 0, 0, 0, 0, 0, 0, 0],
+        b"\x00\x02\0\0\0ha",
+        b"\x00\x00\0\0\0",
+        // The number, time and flags of a line, its length, and the line.
+        &[2, 0, 0, 0, 0, 0, 0, 0],
+        &[7, 0, 0, 0, 0, 0, 0, 0],
+        b"\x00\x03\0\0\0one",
+        // The next entry: only that half a line has grown.
+        &[60, 0, 0, 0],
+        &[3, 0, 0, 0, 0, 0, 0, 0],
+        &[12, 0, 0, 0, 0, 0, 0, 0],
+        &[20, 0, 0, 0, 0, 0, 0, 0],
+        &[0; 8],
+        &[0; 8],
+        &[0; 8],
+        b"\x03\x02\0\0\0lf",
+        b"\x01\x00\0\0\0",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.lines");
+    let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+    ledger.enter(state(3, [10, 20], "ha"), Some(place(2)), &lines(2, &["one"]));
+    ledger.enter(state(3, [12, 20], "half"), None, b"");
+    assert_eq!(fs::read(&path).unwrap(), parts.concat());
+    let (found, entries) = Ledger::find(path).unwrap();
+    assert_eq!(found.state(), &state(3, [12, 20], "half"));
+    assert_eq!((entries.len(), entries[0].before), (2, Some(place(2))));
+    let line = records(&entries[0].records).next().unwrap();
+    assert_eq!((line.seq, line.unix_millis, line.flags, line.line), (2, 7, 0, b"one".as_slice()));
+    let all = [flags::STDERR, flags::CONTINUED, flags::UNTERMINATED];
+    assert_eq!(all, [1, 2, 4], "they are written as well");
 }
 
 #[test]
@@ -107,6 +153,25 @@ fn one_that_cannot_be_written_leaves_nothing_and_is_tried_again() {
     assert!(ledger.is_kept());
     let (found, entries) = Ledger::find(path).unwrap();
     assert_eq!((found.state(), entries.len()), (&state(3, [8, 0], "ab"), 1));
+}
+
+#[test]
+fn half_a_line_that_is_longer_than_any_makes_no_sense() {
+    let text = "x".repeat(MAX_LINE + 1);
+    for (length, entries) in [(MAX_LINE, 2), (MAX_LINE + 1, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.lines");
+        let mut ledger = Ledger::begin(path.clone(), [0; 2]);
+        ledger.enter(state(1, [1, 0], "x"), None, b"");
+        ledger.enter(state(1, [length as u64, 0], &text[..length]), None, b"");
+        let (found, found_entries) = Ledger::find(path).unwrap();
+        assert_eq!(found_entries.len(), entries);
+        let half = &found.state().halves[0];
+        let mut splitter = Splitter::resumed(&half.bytes, half.continued);
+        let mut records = 0;
+        splitter.push(b"y\n", |_, line| records += usize::from(line.len() <= MAX_LINE));
+        assert_eq!(records, entries);
+    }
 }
 
 proptest! {
