@@ -30,6 +30,8 @@ mod process;
 pub mod remote;
 mod run;
 pub mod standin;
+#[cfg(target_os = "linux")]
+pub mod standstill;
 mod wait;
 mod wire;
 
