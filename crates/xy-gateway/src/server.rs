@@ -344,6 +344,7 @@ impl Server {
         let mut all = self.upstreams.borrow_mut();
         if all.get(&upstream.key().holder).is_some_and(|it| Rc::ptr_eq(it, upstream)) {
             all.remove(&upstream.key().holder);
+            self.not_before.set(None); // Its successor is another.
         }
     }
 

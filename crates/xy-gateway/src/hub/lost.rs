@@ -16,8 +16,10 @@ use crate::upstream::fate::{self, Facts, Fate, Stage, Why};
 use crate::upstream::{Cause, Lost, Upstream};
 
 /// A call that was lost by a server that seems to be there is sent again after this time: one
-/// that dies is known to do so by then.
+/// that dies is known to do so by then. An engine takes longer to tell of a container's death, and
+/// something of its own may take calls meanwhile at the port of that.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
+const AGAIN_AFTER_CONTAINED: Duration = Duration::from_secs(3);
 
 impl Hub {
     /// A server does not answer these calls, in the order in which they were sent.
@@ -37,7 +39,9 @@ impl Hub {
             loss.settle(lost);
         }
         if let Some(server) = server.filter(|it| it.upstream(holder).is_some()) {
-            let at = Instant::now() + AGAIN_AFTER;
+            let is_contained = server.settings.borrow().container().is_some();
+            let at =
+                Instant::now() + if is_contained { AGAIN_AFTER_CONTAINED } else { AGAIN_AFTER };
             server.hold_back(at);
             tokio::task::spawn_local(async move {
                 sleep_until(at).await;
