@@ -120,7 +120,7 @@ pub struct Tally {
     pub restarts_total: u64,
     /// Restarts in a row, none of which led to `reset-after` of ready uptime.
     pub(super) in_a_row: u32,
-    /// Unexpected exits of the last [`WINDOW`], at most one more than the limit.
+    /// Unexpected exits of the last minute, at most one more than the limit.
     pub(super) recent_exits: VecDeque<Instant>,
     /// How often in a row one that lives somewhere else could not be reached.
     pub(super) unreached: u32,
