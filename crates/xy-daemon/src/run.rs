@@ -4,9 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use xy_config::load::supervision;
 use xy_config::settings::{
@@ -15,7 +13,6 @@ use xy_config::settings::{
 use xy_config::supervision::Supervision;
 use xy_config::{Broken, Paths};
 use xy_ipc::listen::{BindError, Bound};
-use xy_protocol::control::Reload;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
 use xy_supervisor::AddedServers;
@@ -36,12 +33,16 @@ use crate::check;
 use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
 use crate::gateway::{self, Plane};
-use crate::handlers::{Handlers, reload};
+use crate::handlers::Handlers;
 use crate::limits;
 use crate::logging::{self, LogTo};
 use crate::signs::Signs;
 use crate::sockets::{Socket, Sockets};
 use crate::takeover;
+
+mod signals;
+
+use signals::Signals;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
 const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
@@ -398,77 +399,6 @@ async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallE
     Err(CallError::new(ErrorKind::TimedOut, "the daemon ended before all of its servers")
         .cause(problem)
         .hint(hint))
-}
-
-/// What the outside tells by signals.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn end(&mut self) {
-        end_by(&mut self.terminate, &mut self.interrupt).await;
-    }
-
-    /// Waits for the end; a hang-up reloads, also when a terminal has died.
-    async fn until_end(&mut self, daemon: &Arc<Daemon>) -> Ending {
-        let mut ending = daemon.ending.subscribe();
-        let mut reload = JoinSet::new();
-        loop {
-            tokio::select! {
-                () = end_by(&mut self.terminate, &mut self.interrupt) => return Ending::Shutdown,
-                asked = ending.wait_for(|ending| *ending != Ending::No) => {
-                    return asked.map_or(Ending::Shutdown, |ending| *ending);
-                }
-                () = daemon.fleet.closed() => {
-                    tracing::error!("the fleet has failed");
-                    return Ending::Shutdown;
-                }
-                Some(_) = reload.join_next() => {}
-                // One at a time: a hang-up that comes meanwhile is heard afterwards.
-                _ = self.hangup.recv(), if reload.is_empty() => {
-                    let daemon = daemon.clone();
-                    reload.spawn(async move { reload_and_tell(&daemon).await });
-                }
-            }
-        }
-    }
-}
-
-/// Waits for either of the signals that end a daemon. Cancel-safe.
-async fn end_by(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("got SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("got SIGINT"),
-    }
-}
-
-async fn reload_and_tell(daemon: &Daemon) {
-    match reload::handle(daemon, &Reload::default()).await {
-        Ok(done) => tracing::info!(
-            added = done.added.len(),
-            removed = done.removed.len(),
-            restarted = done.restarted.len(),
-            updated = done.updated.len(),
-            "got SIGHUP and reloaded"
-        ),
-        Err(error) => {
-            tracing::error!("got SIGHUP, but {error}");
-            for problem in error.problems {
-                tracing::error!("{}", problem.rendered);
-            }
-        }
-    }
 }
 
 fn no_files(error: &FilesError) -> CallError {

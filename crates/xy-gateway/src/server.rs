@@ -11,7 +11,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use tokio::time::Instant;
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
@@ -85,8 +84,6 @@ pub(crate) struct Server {
     /// In the order of their tickets.
     waiting: RefCell<VecDeque<Waiting>>,
     waiting_bytes: Cell<u64>,
-    /// Nothing that waits is sent before then.
-    not_before: Cell<Option<Instant>>,
     /// Those that waited are being sent: they overtake nobody.
     is_releasing: Cell<bool>,
     /// How much may wait, and what else all servers share about that.
@@ -147,7 +144,6 @@ impl Server {
             is_hidden: Cell::new(false),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
-            not_before: Cell::new(None),
             is_releasing: Cell::new(false),
             lot,
             counts: Counts::default(),
@@ -344,7 +340,6 @@ impl Server {
         let mut all = self.upstreams.borrow_mut();
         if all.get(&upstream.key().holder).is_some_and(|it| Rc::ptr_eq(it, upstream)) {
             all.remove(&upstream.key().holder);
-            self.not_before.set(None); // Its successor is another.
         }
     }
 

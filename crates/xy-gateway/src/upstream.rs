@@ -145,6 +145,8 @@ pub(crate) struct Upstream {
     is_watched: Cell<bool>,
     /// One of these may be late sooner than that is looked for.
     sooner: Rc<Notify>,
+    /// What has waited is not sent before then.
+    held_back_until: Cell<Option<Instant>>,
     /// Bytes of copies of its calls, and how many there may be.
     kept: Rc<Cell<usize>>,
     most_kept: Cell<usize>,
@@ -264,6 +266,7 @@ impl Upstream {
             is_watched: Cell::new(false),
             sooner: Rc::default(),
             kept: Rc::default(),
+            held_back_until: Cell::new(None),
             most_kept: Cell::new(0),
             patience: Cell::new(Duration::ZERO),
             heard: heard::Heard::default(),
@@ -389,6 +392,16 @@ impl Upstream {
         if self.is_dated.get() {
             self.called_at.set(Instant::now());
         }
+    }
+
+    /// It has lost calls, and may be dying: what waits is not sent to it before then, when
+    /// somebody looks again.
+    pub(crate) fn hold_back(&self, until: Instant) {
+        self.held_back_until.set(Some(until));
+    }
+
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held_back_until.get().is_some_and(|until| Instant::now() < until)
     }
 
     /// What a client is shown of this, under the name that it used.

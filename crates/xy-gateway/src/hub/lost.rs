@@ -38,11 +38,12 @@ impl Hub {
         for lost in calls {
             loss.settle(lost);
         }
-        if let Some(server) = server.filter(|it| it.upstream(holder).is_some()) {
+        let Some(server) = server else { return };
+        if let Some(living) = server.upstream(holder) {
             let is_contained = server.settings.borrow().container().is_some();
-            let at =
-                Instant::now() + if is_contained { AGAIN_AFTER_CONTAINED } else { AGAIN_AFTER };
-            server.hold_back(at);
+            let wait = if is_contained { AGAIN_AFTER_CONTAINED } else { AGAIN_AFTER };
+            let at = Instant::now() + wait;
+            living.hold_back(at);
             tokio::task::spawn_local(async move {
                 sleep_until(at).await;
                 server.release_for(holder);

@@ -244,23 +244,14 @@ impl Server {
         if self.asks() {
             return self.release();
         }
-        if self.is_too_soon() || self.upstream(holder).is_none() || self.is_releasing.replace(true)
-        {
+        let is_too_soon = self.upstream(holder).is_none_or(|it| it.is_held_back());
+        if is_too_soon || self.is_releasing.replace(true) {
             return;
         }
         for waited in self.take_all_waiting(Some(holder)) {
             Self::send_again(&waited);
         }
         self.is_releasing.set(false);
-    }
-
-    /// Nothing that waits is sent before then; somebody looks again at that time.
-    pub(crate) fn hold_back(&self, until: Instant) {
-        self.not_before.set(Some(until));
-    }
-
-    pub(super) fn is_too_soon(&self) -> bool {
-        self.not_before.get().is_some_and(|at| Instant::now() < at)
     }
 
     pub(super) fn send_again(waited: &Waiting) {

@@ -40,7 +40,7 @@ impl Server {
         if self.turn_of.get().is_some() {
             return; // Whoever lets somebody go looks again afterwards.
         }
-        if self.is_too_soon() {
+        if self.all_upstreams().iter().any(|it| it.is_held_back()) {
             return; // Somebody looks again then.
         }
         let waiting = self.waiting.borrow();

@@ -121,3 +121,23 @@ async fn what_is_lost_by_an_instance_that_nobody_has_any_more_waits_for_the_righ
     })
     .await;
 }
+
+/// Its connection breaks first, and its death is told a moment later: what waits until that is sure
+/// need not wait any longer when its successor is there.
+#[tokio::test(start_paused = true)]
+async fn what_was_held_back_from_the_dying_goes_to_the_successor_at_once() {
+    here(async {
+        let mut play = Play::known().await;
+        let client = play.client(&json!({}));
+        client.call_tool("read", "1");
+        let (ours, _) = play.calls()[0];
+        play.upstream.lose(ours, Stage::Written, "`s`: it broke", false);
+        assert_eq!(play.names(), Vec::<String>::new(), "it may be dying");
+        play.die();
+        let began_at = tokio::time::Instant::now();
+        play.come_back().await;
+        assert_eq!(play.names(), ["1"]);
+        assert_eq!(began_at.elapsed(), Duration::ZERO);
+    })
+    .await;
+}

@@ -1,0 +1,176 @@
+//! What a client says: one message or a batch of them.
+
+use std::rc::Rc;
+
+use xy_mcp::envelope::{self, Malformed, Message};
+
+use super::{Client, LONGEST_ID, MOST_IN_BATCH, MOST_OPEN, Open, ask};
+use crate::era;
+use crate::front::{Heard, StreamNo, To};
+use crate::modern;
+use crate::params::Params;
+use crate::say;
+use crate::server::Past;
+
+impl Client {
+    pub(super) fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
+        match envelope::parse(text) {
+            Ok(Message::Request { id, method, params }) => {
+                self.hear_request(text, id, &method, params, stream, Past::default())
+            }
+            Ok(Message::Notification { method, params }) => {
+                self.hear_notification(&method, params, text);
+                Heard::Taken
+            }
+            Ok(Message::Answer { id, outcome }) => {
+                self.hear_answer(id, outcome, text);
+                Heard::Taken
+            }
+            Err(Malformed::Batch) if self.has_batches() => self.hear_batch(text, stream),
+            Err(problem) => {
+                let id = match &problem {
+                    Malformed::NotAMessage { id: Some(id), .. } => id.as_str(),
+                    _ => "null",
+                };
+                Heard::Refused(say::error(id, problem.code(), &problem.to_string()))
+            }
+        }
+    }
+
+    fn has_batches(&self) -> bool {
+        self.greeted.borrow().as_ref().is_some_and(|it| era::has_batches(it.version))
+    }
+
+    /// Several messages at once, which one revision has. Each is answered on its own.
+    fn hear_batch(&self, text: &[u8], stream: StreamNo) -> Heard {
+        let parts: Vec<&serde_json::value::RawValue> = match serde_json::from_slice(text) {
+            Ok(parts) => parts,
+            Err(problem) => {
+                return Heard::Refused(say::error("null", -32700, &problem.to_string()));
+            }
+        };
+        if parts.is_empty() || parts.len() > MOST_IN_BATCH {
+            let problem = format!("a batch holds 1 to {MOST_IN_BATCH} messages");
+            return Heard::Refused(say::error("null", -32600, &problem));
+        }
+        let answers = parts.iter().filter(|part| wants_answer(part.get())).count();
+        // Where everything comes in on one stream, that has no last answer.
+        if answers > 1 && stream != 0 {
+            self.batches.borrow_mut().insert(stream, answers);
+        }
+        for part in parts {
+            let text = part.get().as_bytes();
+            let heard = match envelope::parse(text) {
+                Err(Malformed::Batch) => {
+                    Heard::Refused(say::error("null", -32600, "a batch holds no batches"))
+                }
+                _ => self.hear_one(text, stream),
+            };
+            if let Heard::Refused(error) = heard {
+                self.put_answer(&error, stream);
+            }
+        }
+        if answers > 0 { Heard::Asked } else { Heard::Taken }
+    }
+
+    pub(super) fn hear_request(
+        &self,
+        text: &[u8],
+        id: &str,
+        method: &str,
+        params: Option<&str>,
+        stream: StreamNo,
+        past: Past,
+    ) -> Heard {
+        let refuse = |code, problem: &str| Heard::Refused(say::error(id, code, problem));
+        if self.open.borrow().contains_key(id) {
+            return refuse(-32600, "a request with this id is still open");
+        }
+        if id.len() > LONGEST_ID {
+            return Heard::Refused(say::error(
+                "null",
+                -32600,
+                "the id of this request is too long",
+            ));
+        }
+        if self.open.borrow().len() >= MOST_OPEN {
+            return refuse(
+                -32008,
+                &format!("{MOST_OPEN} requests are open, which is the most there may be"),
+            );
+        }
+        let params_text = params;
+        let params = match Params::checked(params) {
+            Ok(params) => params,
+            Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
+        };
+        let manner = match modern::read(method, params.meta(), !self.stays()) {
+            Ok(manner) => manner.map(Rc::new),
+            Err(wrong) => return Heard::Refused(wrong.line(id)),
+        };
+        if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
+            self.hub.house(self, manner.info.as_deref());
+        }
+        let is_greeted = self.greeted.borrow().is_some();
+        if manner.is_none() && !is_greeted && !matches!(method, "initialize" | "ping") {
+            return refuse(-32600, "the first request has to be `initialize`");
+        }
+        if is_greeted && method == "initialize" {
+            return refuse(-32600, "this client has been introduced already");
+        }
+        if manner.is_some() {
+            self.manner.replace(manner.clone());
+        }
+        self.request(&ask::Request { text, id, method, params, params_text, manner, stream, past });
+        Heard::Asked
+    }
+
+    fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8]) {
+        match method {
+            "notifications/cancelled" => {
+                if let Some(id) = Params::read(params).request_id() {
+                    self.cancel(id, text);
+                }
+            }
+            "notifications/initialized" => {}
+            // Of what a server has asked the client.
+            "notifications/progress" => self.progressed(params, text),
+            "notifications/tasks/status" => self.task_changed(params, text),
+            _ => self.pass_notification(method, text),
+        }
+    }
+
+    /// It does not want to know any more, and says so like this.
+    fn cancel(&self, id: &str, text: &[u8]) {
+        let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
+        match open {
+            Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
+            Open::Listening => self.listens_no_more(id),
+            open => Self::give_up(open, ""),
+        }
+        if self.is_last_of(stream) {
+            self.tell(&[], To::Nobody(stream));
+        }
+    }
+
+    pub(super) fn give_up(open: Open, reason: &str) {
+        match open {
+            Open::Sent { upstream, ours } => upstream.cancel(ours, reason),
+            Open::Waiting { server, ticket } => {
+                drop(server.take_waiting(ticket));
+                server.release(); // Somebody may have waited behind it.
+            }
+            Open::Here(task) => task.abort(),
+            Open::Asked(round) => round.end(),
+            Open::Listening => {}
+        }
+    }
+}
+
+/// Whether a message is answered, with an error at least.
+fn wants_answer(text: &str) -> bool {
+    !matches!(
+        envelope::parse(text.as_bytes()),
+        Ok(Message::Notification { .. } | Message::Answer { .. })
+    )
+}
