@@ -6,9 +6,10 @@
 //! How long a call takes is judged with everything on one core. Elsewhere it is mostly the
 //! system that is measured: to wake an idle core takes longer than all that xy does with a
 //! call, and whether two processes share one changes from minute to minute, for one way and
-//! not for the other. What that makes of the way with the most hops is shown with each of them
-//! from one core to the other. How many calls are done at a time is judged as the system
-//! places them, since that is the use of cores.
+//! not for the other. Four `cat` in the way show it: they do nothing with a call, and wake as
+//! many processes as our longest way. What becomes of both is also shown with each hop from one
+//! core to the other, and as the system places them. How many calls are done at a time is judged
+//! as the system places them, since that is the use of cores.
 
 mod core;
 mod drive;
@@ -97,16 +98,24 @@ fn hops(xy: &Path) -> Result<(), String> {
     let answer = |method, params| home.call(method, params).map_err(|fault| fault.to_string());
     let daemon = pid_in(&answer("info", json!({}))?)?;
     let server = pid_in(&answer("status", json!({ "name": "one" }))?)?;
-    let mut ways = [Way::direct_stdio(xy, WORK), Way::connect(&home, "xy: connect -> stdio")];
+    let mut ways = [
+        Way::direct_stdio(xy, WORK),
+        Way::copied(xy, WORK),
+        Way::connect(&home, "xy: connect -> stdio"),
+    ];
     let here = core::stay_on_one()?;
-    core::put(ways[0].pid().ok_or("direct stdio is no process")?, Side::There)?;
-    core::put(ways[1].pid().ok_or("the bridge is no process")?, Side::There)?;
+    for way in &ways {
+        for (pid, side) in way.pids().zip([Side::There, Side::Here].into_iter().cycle()) {
+            core::put(pid, side)?;
+        }
+    }
     core::put(daemon, Side::Here)?;
     core::put(server, Side::There)?;
     let rounds = in_turns(&mut ways);
     for (way, measured) in ways.iter().zip(&rounds) {
         latency(way, measured, &rounds[0], &rounds[0], false);
     }
+    beside_copies(&ways, &rounds);
     drop((ways, here));
     home.finish();
     Ok(())
@@ -147,7 +156,8 @@ fn eras(xy: &Path) {
 
 fn measure_with(xy: &Path, work: Work, what: Judged) {
     let home = xy.is_file().then(|| home(xy, work));
-    let mut ways = vec![Way::direct_stdio(xy, work), Way::direct_http(xy, work)];
+    let mut ways =
+        vec![Way::direct_stdio(xy, work), Way::direct_http(xy, work), Way::copied(xy, work)];
     if let Some(home) = &home {
         ways.extend([
             Way::http(home, "xy: HTTP /mcp/s/one -> stdio", "/mcp/s/one", "echo"),
@@ -220,6 +230,7 @@ fn report(ways: &[Way], rounds: &[Rounds], what: Judged) {
     for (way, measured) in ways.iter().zip(rounds) {
         latency(way, measured, stdio, http, what == Judged::Latency);
     }
+    beside_copies(ways, rounds);
     for (way, measured) in ways.iter().zip(rounds) {
         throughput(way, measured, stdio, http, what == Judged::Throughput);
     }
@@ -245,6 +256,19 @@ fn latency(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_judge
     let p50 = format!("{:.1} us", p50.as_secs_f64() * 1e6);
     let ratio = (way.role != Role::Direct).then_some(ratio);
     row(&format!("{}, p50", way.name), &p50, ratio, &budget);
+}
+
+/// How long a call through the bridge takes, beside one that wakes as many processes of which
+/// none does more than copy: the rest is what xy does.
+fn beside_copies(ways: &[Way], rounds: &[Rounds]) {
+    let of = |is: fn(&Way) -> bool| ways.iter().position(is).map(|at| &rounds[at]);
+    let copied = of(|way| way.role == Role::Copies);
+    let bridged = of(|way| way.role == Role::Ours && !way.is_http);
+    if let Some((copied, bridged)) = copied.zip(bridged) {
+        let ratios = bridged.iter().zip(copied);
+        let ratio = middle(ratios.map(|(it, bare)| it.p50.as_secs_f64() / bare.p50.as_secs_f64()));
+        row("xy: connect -> stdio, p50", "", Some(ratio), "of four cats and stdio");
+    }
 }
 
 /// What a gateway between HTTP and stdio cannot avoid.
@@ -285,7 +309,7 @@ fn large(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds) {
     let p50 = median(measured.iter().map(|it| it.large).collect());
     let (ratio, of) = match way.role {
         Role::Direct => (None, String::new()),
-        Role::Ours | Role::Peer => (Some(ratio), of_least(way)),
+        Role::Ours | Role::Peer | Role::Copies => (Some(ratio), of_least(way)),
     };
     row(&format!("{}, 1 MB results, p50", way.name), &millis(p50), ratio, &of);
 }

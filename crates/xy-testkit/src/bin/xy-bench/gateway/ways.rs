@@ -31,6 +31,8 @@ pub(crate) enum Role {
     Ours,
     /// Somebody else's, to compare with.
     Peer,
+    /// As many processes as on our longest way, which only copy.
+    Copies,
 }
 
 /// A way to the server, for as long as it is kept.
@@ -42,7 +44,8 @@ pub(crate) struct Way {
     pub(crate) is_to_http: bool,
     pub(crate) role: Role,
     pub(crate) driver: Driver,
-    process: Option<Running>,
+    /// From its near end on, those that are ours.
+    processes: Vec<Running>,
 }
 
 /// A process of ours; dropping this ends it.
@@ -60,15 +63,25 @@ impl Drop for Running {
 }
 
 impl Way {
-    /// The process at its near end, if it is one of ours.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(|it| it.child.id())
+    /// The processes on it that are ours, from its near end on.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().map(|it| it.child.id())
     }
 
     /// The server itself.
     pub(crate) fn direct_stdio(xy: &Path, work: Work) -> Self {
-        let mut way = Self::stdio(server(xy, work), "direct stdio", "echo");
+        let mut way = Self::stdio(vec![server(xy, work)], "direct stdio", "echo");
         way.role = Role::Direct;
+        way
+    }
+
+    /// The server, with two `cat` before it and two behind: a call wakes as many processes as
+    /// one through the bridge and the daemon.
+    pub(crate) fn copied(xy: &Path, work: Work) -> Self {
+        let cat = || Command::new("cat");
+        let chain = vec![cat(), cat(), server(xy, work), cat(), cat()];
+        let mut way = Self::stdio(chain, "four cats and stdio", "echo");
+        way.role = Role::Copies;
         way
     }
 
@@ -87,7 +100,7 @@ impl Way {
             is_to_http: false,
             role: Role::Direct,
             driver: driver(&address, "/mcp", "", "echo"),
-            process: Some(Running { child, _folder: None }),
+            processes: vec![Running { child, _folder: None }],
         }
     }
 
@@ -100,7 +113,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: driver(&home.gateway_address(), path, &token, tool),
-            process: None,
+            processes: Vec::new(),
         }
     }
 
@@ -119,7 +132,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: Driver::modern(channels, tool),
-            process: None,
+            processes: Vec::new(),
         }
     }
 
@@ -130,7 +143,7 @@ impl Way {
 
     /// Through the gateway's bridge for stdio clients.
     pub(crate) fn connect(home: &Home, name: &'static str) -> Self {
-        Self::stdio(home.command(&["connect"]), name, "one__echo")
+        Self::stdio(vec![home.command(&["connect"])], name, "one__echo")
     }
 
     /// Through another gateway, the `mcp-proxy` at `program`.
@@ -165,16 +178,23 @@ impl Way {
             is_to_http: false,
             role: Role::Peer,
             driver: driver(&address, "/", "", "one__echo"),
-            process: Some(process),
+            processes: vec![process],
         }
     }
 
-    fn stdio(mut command: Command, name: &'static str, tool: &str) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = started(&mut command);
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
-        let mut channel = Channel::new(stdin, stdout, Framing::Lines);
+    /// Processes in a row, each of which reads what the one before it writes.
+    fn stdio(chain: Vec<Command>, name: &'static str, tool: &str) -> Self {
+        let (mut processes, mut to, mut from) = (Vec::new(), None, None);
+        for mut command in chain {
+            command.stdin(from.take().map_or_else(Stdio::piped, Stdio::from));
+            command.stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = started(&mut command);
+            to = to.or(child.stdin.take());
+            from = child.stdout.take();
+            processes.push(Running { child, _folder: None });
+        }
+        let (to, from) = to.zip(from).expect("both are piped");
+        let mut channel = Channel::new(to, from, Framing::Lines);
         introduce(&mut channel);
         Self {
             name,
@@ -182,7 +202,7 @@ impl Way {
             is_to_http: false,
             role: Role::Ours,
             driver: Driver::new(vec![channel], tool),
-            process: Some(Running { child, _folder: None }),
+            processes,
         }
     }
 }
