@@ -1,27 +1,26 @@
 //! The local door: a Unix socket, one message per line, for `xy connect`.
 
+mod socket;
+
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io::{self, Write};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
-use xy_ipc::is_hung_up;
 use xy_mcp::edit::append_on_one_line;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
 use crate::say;
-use crate::upstream::pipes::{READ_BYTES, with_scratch};
+use crate::upstream::pipes::READ_BYTES;
 use crate::upstream::wire::MAX_MESSAGE;
+use socket::Socket;
 
 /// A client that has so much unread is not reading.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
@@ -194,17 +193,25 @@ impl Lines {
     }
 
     /// Writes what there is. May be dropped at any time: who calls it next goes on.
-    async fn write(&self, writer: &OwnedWriteHalf) -> io::Result<()> {
+    async fn write(&self, socket: &Socket) -> io::Result<()> {
         while self.out.borrow().unread() > 0 {
-            writer.writable().await?;
-            let mut out = self.out.borrow_mut();
-            match writer.try_write(out.rest()) {
-                Ok(written) => out.wrote(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            consume_budget().await; // Others have their turn, however fast this client reads.
+            if !self.write_once(socket)? {
+                socket.room().await?;
             }
         }
         Ok(())
+    }
+
+    /// `false` if there is no room.
+    fn write_once(&self, socket: &Socket) -> io::Result<bool> {
+        let mut out = self.out.borrow_mut();
+        match socket.write(out.rest()) {
+            Ok(written) => out.wrote(written),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     /// Resolves when more is unread than may be.
@@ -227,10 +234,10 @@ async fn converse(
     front: &dyn Front,
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let (mut reader, writer) = stream.into_split();
+    let socket = Socket::new(stream)?;
     let lines = Rc::new(Lines::default());
     let mut ahead = Vec::new();
-    let opened = match timeout(HELLO_WITHIN, first_line(&mut reader, &mut ahead)).await {
+    let opened = match timeout(HELLO_WITHIN, first_line(&socket, &mut ahead)).await {
         Ok(hello) => hello?.and_then(|hello| welcome(&hello, front, lines.clone())),
         Err(_) => Err(refused("nothing was said for 10 s", None)),
     };
@@ -240,25 +247,25 @@ async fn converse(
     };
     lines.push(text_of(&answer).as_bytes());
     let Some(conversation) = conversation else {
-        return timeout(LAST_WORDS_WITHIN, lines.write(&writer)).await.unwrap_or(Ok(()));
+        return timeout(LAST_WORDS_WITHIN, lines.write(&socket)).await.unwrap_or(Ok(()));
     };
     let mut splitter = LineSplitter::new(MAX_MESSAGE);
     take(&*conversation, &mut splitter, &ahead, &lines);
     drop(ahead);
     let ended = tokio::select! {
-        ended = hear(&mut reader, &*conversation, &mut splitter, &lines) => ended,
-        ended = speak(&lines, &writer) => ended,
+        ended = hear(&socket, &*conversation, &mut splitter, &lines) => ended,
+        ended = speak(&lines, &socket) => ended,
         ended = lines.overflow() => ended,
         Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
             lines.push(text_of(&Answer::Goodbye).as_bytes());
-            let said = timeout(GOODBYE_WITHIN, lines.write(&writer)).await;
+            let said = timeout(GOODBYE_WITHIN, lines.write(&socket)).await;
             conversation.close();
             return said.unwrap_or(Ok(()));
         }
     };
     if ended.is_ok() {
         // It asks no more; what it has asked is answered as long as it listens.
-        let answers = answers(&*conversation, &lines, &writer);
+        let answers = answers(&*conversation, &lines, &socket);
         let _ = timeout(LAST_WORDS_WITHIN, answers).await;
     }
     conversation.close();
@@ -297,14 +304,11 @@ fn refused(message: impl Into<String>, hint: Option<&str>) -> Answer {
 }
 
 /// Reads up to the end of the first line; what came after it is put in `ahead`.
-async fn first_line(
-    reader: &mut OwnedReadHalf,
-    ahead: &mut Vec<u8>,
-) -> io::Result<Result<Vec<u8>, Answer>> {
+async fn first_line(socket: &Socket, ahead: &mut Vec<u8>) -> io::Result<Result<Vec<u8>, Answer>> {
     let mut splitter = LineSplitter::new(MOST_HELLO);
     loop {
         let mut first = None;
-        let more = read_some(reader, |mut bytes| {
+        let read = socket.read(|mut bytes| {
             first = splitter.next_line(&mut bytes).map(|line| match line {
                 Line::Whole(line) => Ok(line.to_vec()),
                 Line::TooLong(_) => Err(refused(
@@ -313,8 +317,8 @@ async fn first_line(
                 )),
             });
             *ahead = bytes.to_vec();
-        })
-        .await?;
+        });
+        let more = read.await?;
         match first {
             Some(first) => return Ok(first),
             None if more => {}
@@ -325,12 +329,12 @@ async fn first_line(
 
 /// Hears a client until it stops speaking.
 async fn hear(
-    reader: &mut OwnedReadHalf,
+    socket: &Socket,
     conversation: &dyn Conversation,
     splitter: &mut LineSplitter,
     lines: &Lines,
 ) -> io::Result<()> {
-    while read_some(reader, |bytes| take(conversation, splitter, bytes, lines)).await? {}
+    while socket.read(|bytes| take(conversation, splitter, bytes, lines)).await? {}
     Ok(())
 }
 
@@ -355,24 +359,10 @@ fn take(
     }
 }
 
-/// One read; `false` at the end.
-async fn read_some(reader: &mut OwnedReadHalf, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
-    poll_fn(|context| {
-        with_scratch(|scratch| {
-            let mut buffer = ReadBuf::new(scratch);
-            Pin::new(&mut *reader).poll_read(context, &mut buffer).map_ok(|()| {
-                take(buffer.filled());
-                !buffer.filled().is_empty()
-            })
-        })
-    })
-    .await
-}
-
 /// Says what there is to say, for ever.
-async fn speak(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
+async fn speak(lines: &Lines, socket: &Socket) -> io::Result<()> {
     loop {
-        lines.write(writer).await?;
+        lines.write(socket).await?;
         lines.flush.notified().await;
     }
 }
@@ -381,15 +371,15 @@ async fn speak(lines: &Lines, writer: &OwnedWriteHalf) -> io::Result<()> {
 async fn answers(
     conversation: &dyn Conversation,
     lines: &Lines,
-    writer: &OwnedWriteHalf,
+    socket: &Socket,
 ) -> io::Result<()> {
     loop {
         tokio::select! {
-            written = lines.write(writer) => written?,
+            written = lines.write(socket) => written?,
             ended = lines.overflow() => return ended,
         }
         // It may have gone altogether: then nobody waits for these answers.
-        if !conversation.is_busy() || is_hung_up(writer.as_ref()) {
+        if !conversation.is_busy() || socket.is_hung_up() {
             return Ok(());
         }
         let _ = timeout(LOOK_AGAIN, lines.flush.notified()).await;

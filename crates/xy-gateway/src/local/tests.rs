@@ -209,20 +209,20 @@ async fn who_stops_asking_is_answered_as_long_as_something_is_open() {
 #[tokio::test]
 async fn whoever_is_stopped_amid_a_line_leaves_the_rest_of_it_to_the_next() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let (_reader, writer) = ours.into_split();
+    let ours = Socket::new(ours).unwrap();
     let lines = Lines::default();
     lines.push(&vec![b'1'; 4 * MEGABYTE]);
     while lines.out.borrow().written == 0 {
         tokio::select! {
             biased;
-            _ = lines.write(&writer) => panic!("so much cannot be written at once"),
+            _ = lines.write(&ours) => panic!("so much cannot be written at once"),
             () = yield_now() => {}
         }
     }
     lines.push(b"2");
     let mut all = vec![0; 4 * MEGABYTE + 3];
     let (written, read) =
-        within(async { tokio::join!(lines.write(&writer), theirs.read_exact(&mut all)) }).await;
+        within(async { tokio::join!(lines.write(&ours), theirs.read_exact(&mut all)) }).await;
     assert!(written.is_ok() && read.is_ok());
     assert!(all.ends_with(b"11\n2\n"));
     let out = lines.out.borrow();

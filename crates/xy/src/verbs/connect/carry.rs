@@ -113,13 +113,15 @@ pub(super) fn read_some(source: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<u
     loop {
         match rustix::io::read(source, &mut *room) {
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                let mut polled = [PollFd::new(&source, PollFlags::IN)];
-                let _ = poll(&mut polled, None); // If it fails, the read will tell.
-            }
+            Err(Errno::AGAIN) => wait_for(source),
             other => return Ok(other?),
         }
     }
+}
+
+/// Waits until there is something to read, or it fails: then a read will tell.
+pub(super) fn wait_for(source: BorrowedFd<'_>) {
+    let _ = poll(&mut [PollFd::new(&source, PollFlags::IN)], None);
 }
 
 /// Does nothing for a while.

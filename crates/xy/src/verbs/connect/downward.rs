@@ -2,6 +2,7 @@
 //! reads is the first to know that it is gone.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -12,7 +13,7 @@ use xy_protocol::door::{Answer, DOOR_PROTOCOL, Hello};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::News;
-use super::carry::{MAX_LINE, Parcel};
+use super::carry::{self, MAX_LINE, Parcel};
 use super::dial::Dial;
 use super::hub::Hub;
 use super::ledger::Verdict;
@@ -87,6 +88,11 @@ impl Downward {
             return Ok(cause.to_string());
         }
         loop {
+            if self.stage == Stage::Talking {
+                // On Linux, who sleeps in a read of a Unix socket is also woken when the other
+                // side has read what went there: once for every call, and for nothing.
+                carry::wait_for(stream.as_fd());
+            }
             match (&**stream).read(self.lines.room()) {
                 Ok(0) => return Ok("it hung up".to_owned()),
                 Ok(count) => self.lines.read(count),
