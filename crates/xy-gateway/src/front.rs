@@ -64,7 +64,7 @@ pub enum Refusal {
     /// There is no such profile.
     #[error("there is no profile named `{0}`")]
     NoProfile(String),
-    /// Its token's profile does not show this server, or not all of it.
+    /// Its token's profile shows something of this server, but not all.
     #[error(
         "this token is for the profile `{profile}`, which does not show all of the server \
          `{server}`: use `/mcp`"

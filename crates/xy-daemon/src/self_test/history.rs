@@ -62,10 +62,12 @@ fn restarts(entries: &[Arc<Entry>], most: usize) -> Vec<RestartRecord> {
 }
 
 /// Whether a life ended here that was not meant to be the last, or one began by hand. Where it
-/// waits before the next it is told why it ended, so that the next need not be told too.
+/// waits before the next it is told why it ended, so that the next need not be told too. What
+/// was told to stop was told when it was.
 fn is_restart(change: &Change) -> bool {
     use ServerState::{Failed, Restarting, Running, Starting, Stopping};
     match (change.from, change.to) {
+        (Stopping, _) => false,
         (_, Restarting | Failed) | (Running, Starting) => true,
         (Restarting | Failed, Starting) => !is_by_policy(&change.reason),
         (_, Stopping) => {
@@ -127,6 +129,9 @@ mod tests {
             (Running, Stopping, Reason::RetireRequested, false),
             (Stopping, Stopping, Reason::StopOverdue, false),
             (Stopping, Stopped, Reason::StopDone, false),
+            (Starting, Stopping, Reason::Torn, true),
+            (Stopping, Restarting, Reason::Torn, false),
+            (Stopping, Failed, Reason::Torn, false),
             (Stopping, Starting, Reason::RestartRequested, false),
             (Stopping, Starting, repaired, false),
         ] {

@@ -54,15 +54,17 @@ impl Hub {
         self.scopes.borrow().get(name).cloned()
     }
 
-    /// Whether who is bound to a profile may be shown one server with nothing between.
+    /// Whether who is bound to a profile may be shown one server with nothing between. One that
+    /// its profile hides is to it like one that does not exist.
     pub(crate) fn check_bound(&self, profile: &str, server: &str) -> Result<(), Refusal> {
-        let is_whole = match self.lens_of(&View::Profile(profile.to_owned()))? {
-            Lens::All => true,
-            Lens::Scope(scope) => scope.shows_whole(server),
-            Lens::Nothing => false,
-        };
-        let outside = || Refusal::Outside { server: server.into(), profile: profile.into() };
-        is_whole.then_some(()).ok_or_else(outside)
+        match self.lens_of(&View::Profile(profile.to_owned()))? {
+            Lens::All => Ok(()),
+            Lens::Scope(scope) if scope.shows_whole(server) => Ok(()),
+            Lens::Scope(scope) if scope.decide_server(server).shown => {
+                Err(Refusal::Outside { server: server.into(), profile: profile.into() })
+            }
+            Lens::Scope(_) | Lens::Nothing => Err(Refusal::NoServer(server.to_owned())),
+        }
     }
 
     /// The files say this of profiles now. Those who live by one that has changed are told

@@ -552,7 +552,10 @@ async fn who_is_bound_to_a_profile_sees_only_whole_servers_alone() {
         let outside = |name: &str| {
             Some(Refusal::Outside { server: name.to_owned(), profile: "one".to_owned() })
         };
-        assert_eq!(two.open(server("t"), Some("one")).err(), outside("t"));
+        for hidden_or_absent in ["t", "nobody"] {
+            let refusal = two.open(server(hidden_or_absent), Some("one")).err();
+            assert_eq!(refusal, Some(Refusal::NoServer(hidden_or_absent.to_owned())));
+        }
         let alone = two.open(server("s"), Some("one")).unwrap();
         alone.heard();
         alone.ask(&json!(1), "tools/call", &json!({ "name": "push" }));

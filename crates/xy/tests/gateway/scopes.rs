@@ -516,15 +516,17 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
     };
     assert_eq!(status("/mcp", &laptop).0, 200);
     assert_eq!(status("/mcp/p/one", &laptop).0, 200);
-    for (path, token, why) in [
-        ("/mcp/p/two", &laptop, "the profile `one` only"),
-        ("/mcp/p/default", &laptop, "the profile `one` only"),
-        ("/mcp/s/a", &laptop, "does not show all of the server `a`"),
-        ("/mcp/s/b", &laptop, "does not show all of the server `b`"),
-        ("/mcp/s/a", &whole, "does not show all of the server `a`"),
+    for (path, token, expected, why) in [
+        ("/mcp/p/two", &laptop, 403, "the profile `one` only"),
+        ("/mcp/p/default", &laptop, 403, "the profile `one` only"),
+        ("/mcp/s/a", &laptop, 403, "does not show all of the server `a`"),
+        // Nothing tells what is hidden from what does not exist.
+        ("/mcp/s/b", &laptop, 404, "there is no server named `b`"),
+        ("/mcp/s/a", &whole, 404, "there is no server named `a`"),
+        ("/mcp/s/c", &whole, 404, "there is no server named `c`"),
     ] {
         let (code, body) = status(path, token);
-        assert_eq!(code, 403, "{path}: {body}");
+        assert_eq!(code, expected, "{path}: {body}");
         assert!(body.contains(why), "{path}: {body}");
     }
     assert_eq!(status("/mcp/s/b", &whole).0, 200);
