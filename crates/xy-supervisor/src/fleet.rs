@@ -100,17 +100,21 @@ pub struct Asked {
     pub name: ServerName,
     /// Its state before.
     pub before: ServerState,
+    /// What was wanted of it before: its instance may run for others of whom it is wanted.
+    pub wanted_before: Wanted,
     /// To wait on.
     pub instance: InstanceHandle,
 }
 
-/// A server that was asked something and has no instance now, so all is done.
+/// A server that was asked something and has no instance of its own now, so all is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unheld {
     /// Its name.
     pub name: ServerName,
     /// What was wanted of it before.
     pub wanted_before: Wanted,
+    /// Whether it runs in no process, also in none that it shares.
+    pub is_nowhere: bool,
 }
 
 /// What became of a request.

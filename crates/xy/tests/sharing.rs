@@ -565,6 +565,15 @@ fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
     let answer = one.call("a__who", json!({}));
     assert!(answer.get("error").is_some(), "{answer}");
     assert_eq!((who(&one, "b"), status(&home, "a")["state"].clone()), (pid, json!("stopped")));
+    let again = |_| ask(&home, "start", json!({ "name": "a" }));
+    let started = json!({ "started": ["a"], "already_running": [] });
+    let was_up = json!({ "started": [], "already_running": ["a"] });
+    assert_eq!(
+        [0, 1].map(again),
+        [started, was_up],
+        "its process ran all the time, but not as `a`"
+    );
+    ask(&home, "stop", json!({ "name": "a" }));
     // Who is stopped stays so, also for the next daemon, and the process goes on.
     daemon.kill9();
     one.wait_closed();

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use xy_protocol::control::{Failure, Select};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{ServerName, ServerState};
-use xy_supervisor::fleet::{Ask, Unheld};
+use xy_protocol::server::{ServerName, ServerState, Wanted};
+use xy_supervisor::fleet::{Ask, Asked, Unheld};
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::Reason;
 
@@ -15,6 +15,7 @@ use crate::daemon::{Daemon, closed};
 pub(super) struct Settled {
     pub(super) name: ServerName,
     pub(super) before: ServerState,
+    pub(super) wanted_before: Wanted,
     pub(super) after: Snapshot,
 }
 
@@ -23,7 +24,8 @@ impl Settled {
     pub(super) async fn of(instance: &InstanceHandle) -> Self {
         let before = instance.now().state();
         let after = instance.settled().await;
-        Self { name: instance.key().server.clone(), before, after }
+        let name = instance.key().server.clone();
+        Self { name, before, wanted_before: Wanted::Up, after }
     }
 }
 
@@ -44,9 +46,10 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
     let mut settled = Vec::with_capacity(outcome.asked.len());
     // They change at the same time, so waiting for one after the other takes no longer.
     for asked in outcome.asked {
-        let instance: InstanceHandle = asked.instance;
+        let instance: &InstanceHandle = &asked.instance;
         let after = if select.wait { instance.settled().await } else { instance.now() };
-        settled.push(Settled { name: asked.name, before: asked.before, after });
+        let Asked { name, before, wanted_before, .. } = asked;
+        settled.push(Settled { name, before, wanted_before, after });
     }
     if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
         daemon.check_not_handed_over()?;

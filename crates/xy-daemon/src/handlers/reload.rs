@@ -1,15 +1,15 @@
 //! `reload`: read the files again, change only what must change.
 
 use xy_config::Settings;
-use xy_protocol::control::{Reload, Reloaded, Select};
+use xy_protocol::control::{Failure, Reload, Reloaded, Select};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::Wanted;
+use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::Ask;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, diff};
 
-use super::asks::{self, came_up};
+use super::asks::{self, Settled, came_up, did_not_start};
 use crate::check::{problems_of, refusal, refusal_of};
 use crate::daemon::{Daemon, changed_profiles};
 
@@ -31,9 +31,9 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     let applied = daemon.apply(servers, loaded.broken).await?;
     let profiles = daemon.show(profiles).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
-    settle(applied.leaving, applied.coming).await;
+    let failed = settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
-    Ok(Reloaded { problems, profiles, ..answer(applied.plan) })
+    Ok(Reloaded { problems, profiles, failed, ..answer(applied.plan) })
 }
 
 /// Reads the file of one server again, if it has one, and begins a new life of it, whether
@@ -70,7 +70,7 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
     }
     if is_restarted {
         for instance in daemon.find(name)?.instances.into_values() {
-            let settled = asks::Settled::of(&instance).await;
+            let settled = Settled::of(&instance).await;
             came_up(&Select::one(name), &settled)?;
         }
     } else {
@@ -84,14 +84,22 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
     Ok(Reloaded { changed: restarted.clone(), restarted, problems, ..Reloaded::default() })
 }
 
-async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) {
+/// Waits for all of them; who was to come and did not is the answer.
+async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) -> Vec<Failure> {
     let is_gone = |snapshot: &Snapshot| snapshot.life.state == State::Retired;
     for instance in leaving {
         instance.wait_until(is_gone).await;
     }
+    let mut failed = Vec::new();
     for instance in coming {
-        instance.settled().await;
+        let settled = Settled::of(&instance).await;
+        if matches!(settled.after.state(), ServerState::Restarting | ServerState::Failed) {
+            failed.push(Failure { error: did_not_start(&settled), name: settled.name });
+        }
     }
+    failed.sort_by(|a, b| a.name.cmp(&b.name));
+    failed.dedup_by(|a, b| a.name == b.name); // One of several instances stands for all.
+    failed
 }
 
 fn answer(plan: Plan) -> Reloaded {

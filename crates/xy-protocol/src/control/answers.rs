@@ -24,6 +24,9 @@ pub struct Started {
     pub started: Vec<ServerName>,
     /// They were up.
     pub already_running: Vec<ServerName>,
+    /// Each client has its own, and there is none: they start with the next.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub when_needed: Vec<ServerName>,
     /// They did not come up.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<Failure>,
@@ -81,6 +84,9 @@ pub struct Reloaded {
     /// Whether nothing was done.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
+    /// Those of `added` and `restarted` that did not come up.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<Failure>,
     /// What is odd in the files, though they are valid.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub problems: Vec<Problem>,

@@ -34,10 +34,13 @@ impl Owner {
             let instances =
                 member.instances.values().filter(|it| !is_kept && asked.insert(it.key()));
             let before = to_ask.len();
-            to_ask.extend(instances.map(|instance| (name, instance)));
+            to_ask.extend(instances.map(|instance| (name, member.wanted, instance)));
             if to_ask.len() == before {
-                let unheld = Unheld { name: name.clone(), wanted_before: member.wanted };
-                outcome.unheld.push(unheld);
+                outcome.unheld.push(Unheld {
+                    name: name.clone(),
+                    wanted_before: member.wanted,
+                    is_nowhere: member.instances.is_empty(),
+                });
             }
         }
         let event = match ask {
@@ -45,12 +48,13 @@ impl Owner {
             Ask::Stop => Event::StopRequested,
             Ask::Restart => Event::RestartRequested,
         };
-        for (name, instance) in to_ask {
+        for (name, wanted_before, instance) in to_ask {
             let before = instance.now().state();
             if instance.request(event.clone()).await.is_ok() {
                 outcome.asked.push(Asked {
                     name: name.clone(),
                     before,
+                    wanted_before,
                     instance: instance.clone(),
                 });
             }

@@ -45,6 +45,7 @@ pub(crate) fn started(done: &Started, wait: bool) -> Outcome {
     Outcome::new(&done.failed, &done.warnings)
         .say(&done.started, |name| format!("{verb} {name}"))
         .say(&done.already_running, |name| format!("{name} was already running"))
+        .say(&done.when_needed, |name| format!("{name} starts with the next client"))
 }
 
 pub(crate) fn stopped(done: &Stopped, wait: bool) -> Outcome {
@@ -117,6 +118,7 @@ mod tests {
         let done = Started {
             started: vec![name("github")],
             already_running: vec![name("files")],
+            when_needed: vec![name("own")],
             failed: vec![Failure {
                 name: name("flaky"),
                 error: CallError::new(ErrorKind::SpawnFailed, "server `flaky` did not start")
@@ -167,7 +169,7 @@ mod tests {
             updated: vec![name("tuned")],
             profiles: vec!["work".to_owned()],
             dry_run: true,
-            problems: Vec::new(),
+            ..Reloaded::default()
         };
         insta::assert_snapshot!(uncoloured(&reloaded(&plan)));
     }

@@ -161,6 +161,50 @@ fn what_is_already_so_is_told_apart_from_what_was_done() {
 }
 
 #[test]
+fn what_is_on_its_way_is_started_and_what_each_client_has_for_itself_runs_nowhere() {
+    let home = home();
+    // It never says a word, and has a minute to do so.
+    let silent = home.kdl_command("xy-test-sleep-server", &[]);
+    home.server("late", &format!("{silent}ready {{ probe \"mcp\"; within \"60s\"; }}\n"));
+    home.server("own", &format!("{}isolation \"client\"\n", home.kdl_mcp(&[])));
+    home.daemon();
+    home.wait_for_state("late", "starting");
+
+    let answer = ask(&home, "start", json!({ "name": "late", "wait": false }));
+    assert_eq!(answer, json!({ "started": ["late"], "already_running": [] }));
+    let nowhere = json!({ "started": [], "already_running": [], "when_needed": ["own"] });
+    assert_eq!(ask(&home, "start", json!({ "name": "own" })), nowhere);
+    ask(&home, "stop", json!({ "name": "own" }));
+    assert_eq!(ask(&home, "start", json!({ "name": "own" })), nowhere);
+    assert_eq!(home.xy(&["start", "own"]).stdout, "own starts with the next client\n");
+}
+
+#[test]
+fn a_reload_tells_which_servers_did_not_come_up() {
+    let home = home();
+    home.server("good", &sleeper(&home));
+    home.server("later", &sleeper(&home));
+    home.daemon();
+    running(&home, "good");
+    running(&home, "later");
+    home.server("bad", "command \"/no/such/program\"\n");
+    home.server("later", "command \"/no/such/program\"\n");
+    home.server("own", &format!("{}isolation \"client\"\n", home.kdl_mcp(&[])));
+
+    let told = home.xy(&["reload"]);
+    assert_eq!(told.code, 1, "{told:?}");
+    assert!(told.stdout.contains("+ bad"), "what was done is told all the same: {told:?}");
+    for server in ["bad", "later"] {
+        let error = format!("error: server `{server}` did not start\n");
+        assert_eq!(told.stderr.matches(&error).count(), 1, "{told:?}");
+    }
+    assert!(!told.stderr.contains("`good`") && !told.stderr.contains("`own`"), "{told:?}");
+    let nothing_new = home.xy(&["reload"]);
+    assert_eq!(nothing_new.code, 0, "{nothing_new:?}");
+    assert!(!nothing_new.stderr.contains("did not start"), "{nothing_new:?}");
+}
+
+#[test]
 fn one_server_that_cannot_start_does_not_spoil_the_answer_for_all() {
     let home = home();
     home.server("bad", "command \"/no/such/program\"\n");

@@ -126,7 +126,7 @@ async fn what_an_operator_stopped_nobody_gets() {
 #[tokio::test(start_paused = true)]
 async fn a_request_to_a_server_without_instances_is_a_wish_only() {
     let harbour = harbour().await;
-    let unheld = |wanted_before| [Unheld { name: name("a"), wanted_before }];
+    let unheld = |wanted_before| [Unheld { name: name("a"), wanted_before, is_nowhere: true }];
     assert_eq!(harbour.ask(Ask::Stop, &["a"]).await.unheld, unheld(Wanted::Up));
     assert_eq!(harbour.ask(Ask::Stop, &["a"]).await.unheld, unheld(Wanted::Down));
     assert_eq!(harbour.wishes(), ["a"]);
