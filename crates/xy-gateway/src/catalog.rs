@@ -16,6 +16,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::server::ServerName;
 
 use crate::era::Introduction;
+use crate::fit::Fit;
 use crate::names;
 use crate::scope::Scope;
 
@@ -27,6 +28,9 @@ pub(crate) const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// So many other names of one server are kept in mind.
 const MOST_NAMES: usize = 64;
+
+/// So many of a row of names are told.
+const TOLD: usize = 5;
 
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +80,7 @@ impl Kind {
     }
 
     /// Which field of an item is its name.
-    fn field(self) -> &'static str {
+    pub(crate) fn field(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",
             Self::Resources => "uri",
@@ -113,26 +117,49 @@ pub(crate) struct Item {
     pub(crate) name: Arc<str>,
     /// All of it.
     pub(crate) raw: Arc<str>,
+    /// As every client can read it, if it can be so: one that cannot be read spoils a whole
+    /// list for some.
+    for_all: Option<Readable>,
+}
+
+/// The text of an item that every client can read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Readable {
+    raw: Arc<str>,
     /// Where in that its name stands.
     at: Range<usize>,
-    /// Whether all clients can read it: one that cannot be read spoils a whole list for some.
-    is_sound: bool,
 }
 
 impl Item {
     /// `None` for what has no name.
     pub(crate) fn read(kind: Kind, raw: &str) -> Option<Self> {
-        let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(raw).ok()?;
-        let written = fields.get(kind.field())?.get();
-        let name = text_of(written)?.into();
-        let begins = written.as_ptr() as usize - raw.as_ptr() as usize;
-        let begins_with = |key: &str, mark| fields.get(key).map(|it| it.get().starts_with(mark));
-        let is_text = |key| begins_with(key, '"').unwrap_or(true);
-        let has_schema = kind != Kind::Tools || begins_with("inputSchema", '{') == Some(true);
-        let is_sound = has_schema && is_text("description") && is_text("title");
-        Some(Self { name, raw: raw.into(), at: begins..begins + written.len(), is_sound })
+        Self::fitted(kind, raw).map(|(item, _)| item)
     }
 
+    /// The same, and how it is beside those of other servers.
+    fn fitted(kind: Kind, raw: &str) -> Option<(Self, Fit)> {
+        let (name, at) = name_in(kind, raw)?;
+        let (fit, raw) = (Fit::of(kind, raw), Arc::<str>::from(raw));
+        let for_all = match &fit {
+            Fit::Sound => Some(Readable { raw: raw.clone(), at }),
+            Fit::Mended { text, .. } => {
+                name_in(kind, text).map(|(_, at)| Readable { raw: text.as_str().into(), at })
+            }
+            Fit::Unfit { .. } => None,
+        };
+        Some((Self { name, raw, for_all }, fit))
+    }
+}
+
+/// What an item is called, and where that stands.
+fn name_in(kind: Kind, raw: &str) -> Option<(Arc<str>, Range<usize>)> {
+    let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(raw).ok()?;
+    let written = fields.get(kind.field())?.get();
+    let begins = written.as_ptr() as usize - raw.as_ptr() as usize;
+    Some((text_of(written)?.into(), begins..begins + written.len()))
+}
+
+impl Readable {
     /// As it is shown beside those of other servers.
     fn shown_as(&self, name: &str) -> Arc<str> {
         let (before, after) = (&self.raw[..self.at.start], &self.raw[self.at.end..]);
@@ -167,6 +194,8 @@ pub(crate) struct Page {
     pub(crate) next: Option<String>,
     /// How many had no name.
     pub(crate) nameless: usize,
+    /// What is not as the protocol has it, as words for a log.
+    pub(crate) odd: Option<String>,
 }
 
 impl Page {
@@ -180,11 +209,43 @@ impl Page {
             fields.get(kind.key()).ok_or_else(|| not_one(&format!("no `{}`", kind.key())))?;
         let raw: Vec<&RawValue> =
             serde_json::from_str(list.get()).map_err(|cause| not_one(&cause))?;
-        let items: Vec<Item> = raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect();
+        let (mut items, mut odd) = (Vec::with_capacity(raw.len()), Odd::default());
+        for (item, fit) in raw.iter().filter_map(|raw| Item::fitted(kind, raw.get())) {
+            odd.note(&item.name, &fit);
+            items.push(item);
+        }
         let next =
             fields.get("nextCursor").map(|raw| raw.get().to_owned()).filter(|it| it != "null");
         let nameless = raw.len() - items.len();
-        Ok(Self { items, next, nameless })
+        Ok(Self { items, next, nameless, odd: odd.words(kind) })
+    }
+}
+
+/// The items that some clients could not read as they are.
+#[derive(Default)]
+struct Odd {
+    count: usize,
+    first: Vec<String>,
+}
+
+impl Odd {
+    fn note(&mut self, name: &str, fit: &Fit) {
+        let what = match fit {
+            Fit::Sound => return,
+            Fit::Mended { parts, .. } => format!("is shown with its {} mended", parts.join(", ")),
+            Fit::Unfit { part } => format!("is not shown for its {part}"),
+        };
+        self.count += 1;
+        if self.first.len() < TOLD {
+            self.first.push(format!("`{}` {what}", quoted(name)));
+        }
+    }
+
+    fn words(self, kind: Kind) -> Option<String> {
+        let (count, first) = (self.count, self.first.join(", "));
+        let rest = if count > TOLD { " …" } else { "" };
+        (count > 0)
+            .then(|| format!("{count} of {} are not as MCP has them: {first}{rest}", kind.method()))
     }
 }
 
@@ -244,15 +305,15 @@ impl Known {
         let mut doubles = Vec::new();
         let show = |kind: Kind| -> Vec<Shown> {
             let mut names = HashSet::new();
-            let items = lists.of(kind).iter().enumerate().filter(|(_, item)| item.is_sound);
-            let shown = items.filter_map(|(place, item)| {
+            let shown = lists.of(kind).iter().enumerate().filter_map(|(place, item)| {
+                let readable = item.for_all.as_ref()?;
                 let name = kind.outside(server, &item.name);
                 // Of two with one name the first is meant.
                 if !names.insert(name.clone()) {
                     doubles.push(item.name.clone());
                     return None;
                 }
-                let text = item.shown_as(&name);
+                let text = readable.shown_as(&name);
                 Some(Shown { text, name: name.into(), place, is_listed: true })
             });
             shown.collect()
@@ -279,7 +340,6 @@ impl Known {
 
     /// What is not shown since another has its name outside, as words for a log; once.
     pub(crate) fn take_doubles(&self) -> Option<String> {
-        const TOLD: usize = 5;
         let doubles = self.doubles.take();
         let first = doubles.iter().take(TOLD).map(|it| format!("`{}`", quoted(it)));
         let (first, count) = (first.collect::<Vec<_>>().join(", "), doubles.len());
@@ -330,8 +390,8 @@ impl Known {
                     continue;
                 }
                 items.push(item.clone());
-                let look = scope.look(kind, server, &item.name).filter(|_| item.is_sound);
-                let Some(look) = look else { continue };
+                let look = scope.look(kind, server, &item.name).zip(item.for_all.as_ref());
+                let Some((look, readable)) = look else { continue };
                 if !names.insert(look.name.clone()) {
                     // What has no name of its own in any profile was told to its server's log.
                     doubles.extend(before.contains_key(&place).then(|| item.name.clone()));
@@ -339,9 +399,9 @@ impl Known {
                 }
                 let same = before.get(&place).filter(|it| *it.name == *look.name);
                 let text = match (look.description, same) {
-                    (Some(description), _) => item.described_as(&look.name, description),
+                    (Some(description), _) => readable.described_as(&look.name, description),
                     (None, Some(same)) => same.text.clone(),
-                    (None, None) => item.shown_as(&look.name),
+                    (None, None) => readable.shown_as(&look.name),
                 };
                 let (name, is_listed) = (look.name.into(), look.is_listed);
                 shown.push(Shown { name, text, place: items.len() - 1, is_listed });
@@ -461,11 +521,11 @@ mod tests {
 
     #[test]
     fn only_the_name_of_a_tool_is_changed() {
-        let tool = "{ \"x\" : 1.50,\n\"name\":\"a.b\",\"inputSchema\":{\"name\":\"a.b\"} }";
+        let tool = "{ \"x\" : 1.50,\n\"name\":\"a.b\",\"inputSchema\":{\"name\":\"a.b\",\"type\":\"object\"} }";
         let known = known(&format!("[{tool}]"));
         let [shown] = known.shown(Kind::Tools) else { panic!() };
         let expected = format!(
-            r#"{{ "x" : 1.50, "name":"{}","inputSchema":{{"name":"a.b"}} }}"#,
+            r#"{{ "x" : 1.50, "name":"{}","inputSchema":{{"name":"a.b","type":"object"}} }}"#,
             names::outside("s", "a.b")
         );
         assert_eq!(&*shown.text, expected);
@@ -475,19 +535,30 @@ mod tests {
     }
 
     #[test]
-    fn what_some_clients_cannot_read_is_not_shown_beside_others() {
-        let sound = r#"{"name":"a","inputSchema":{}}"#;
-        let odd = [
+    fn what_some_clients_cannot_read_is_mended_beside_others_or_not_shown() {
+        let tools = [
+            r#"{"name":"a","inputSchema":{"type":"object"},"x":null}"#,
             r#"{"name":"b"}"#,
-            r#"{"name":"c","inputSchema":7}"#,
-            r#"{"name":"d","inputSchema":{},"description":5}"#,
+            r#"{"name":"c","inputSchema":{},"description":5}"#,
             r#"{"name":"a","inputSchema":{},"title":"again"}"#,
         ];
-        let known = known(&format!("[{},{sound}]", odd[..3].join(",")));
-        let [shown] = known.shown(Kind::Tools) else { panic!("{:?}", known.shown(Kind::Tools)) };
-        assert_eq!((&*shown.name, known.inside(Kind::Tools, "s__a")), ("s__a", Some("a")));
-        let known = self::known(&format!("[{sound},{}]", odd[3]));
-        assert_eq!(known.shown(Kind::Tools).len(), 1);
+        let list = format!("[{}]", tools.join(","));
+        let known = known(&list);
+        let shown: Vec<&str> = known.shown(Kind::Tools).iter().map(|it| &*it.text).collect();
+        let expected = [
+            r#"{"name":"s__a","inputSchema":{"type":"object"},"x":null}"#,
+            r#"{"name":"s__c","inputSchema":{"type":"object"}}"#,
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(known.inside(Kind::Tools, "s__c"), Some("c"));
+        let raw: Vec<&str> = known.lists.of(Kind::Tools).iter().map(|it| &*it.raw).collect();
+        assert_eq!(raw, tools, "alone it is as it was written");
+        let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{list}}}"#)).unwrap();
+        assert_eq!(
+            page.odd.unwrap(),
+            "3 of tools/list are not as MCP has them: `b` is not shown for its inputSchema, `c` is \
+             shown with its description, inputSchema mended, `a` is shown with its inputSchema mended"
+        );
     }
 
     #[test]

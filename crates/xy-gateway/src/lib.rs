@@ -15,6 +15,7 @@ mod desk;
 pub mod era;
 #[cfg(test)]
 mod fake;
+mod fit;
 pub mod front;
 mod gateway;
 mod held;

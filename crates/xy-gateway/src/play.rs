@@ -41,6 +41,7 @@ mod changes;
 mod ears;
 mod eras;
 mod finding;
+mod garbled;
 mod idle;
 mod isolated;
 mod members;

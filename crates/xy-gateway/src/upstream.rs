@@ -34,6 +34,7 @@ mod caller;
 pub(crate) mod ears;
 mod ending;
 pub(crate) mod fate;
+mod few;
 mod flight;
 pub(crate) mod greet;
 mod heard;

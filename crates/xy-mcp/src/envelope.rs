@@ -73,6 +73,7 @@ impl Malformed {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Outside<'t> {
     #[serde(borrow, default)]
     jsonrpc: Option<&'t RawValue>,
@@ -95,14 +96,15 @@ fn as_written<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t RawValue>,
 
 /// Reads the outside of a message; the whole text is checked to be JSON.
 pub fn parse(text: &[u8]) -> Result<Message<'_>, Malformed> {
-    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
-    if first == Some(&b'[') {
-        let valid = serde_json::from_slice::<&RawValue>(text);
+    // All of it: what is passed over here is read by whoever it goes to.
+    let text = std::str::from_utf8(text).map_err(|cause| Malformed::NotJson(cause.to_string()))?;
+    if text.trim_ascii_start().starts_with('[') {
+        let valid = serde_json::from_str::<&RawValue>(text);
         return Err(
             valid.map_or_else(|cause| Malformed::NotJson(cause.to_string()), |_| Malformed::Batch)
         );
     }
-    let outside: Outside<'_> = match serde_json::from_slice(text) {
+    let outside: Outside<'_> = match serde_json::from_str(text) {
         Ok(outside) => outside,
         Err(cause) if cause.is_data() => return Err(wrong(cause.to_string(), None)),
         Err(cause) => return Err(Malformed::NotJson(cause.to_string())),
@@ -273,6 +275,23 @@ mod tests {
             panic!("it is no message");
         };
         assert_eq!(id.as_deref(), Some(r#""x""#), "it can be answered");
+        assert_eq!(
+            read("7"),
+            "-32600 this is not a JSON-RPC message: invalid type: integer `7`, expected an object at \
+             line 1 column 1"
+        );
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_wherever_it_stands() {
+        for text in [
+            &b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\",\"x\":\"\xff\"}"[..],
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{},\"\xfe\":1}",
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\":\"\xff\"}}",
+            b"[\"\xff\"]",
+        ] {
+            assert!(matches!(parse(text), Err(Malformed::NotJson(_))), "{text:?}");
+        }
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

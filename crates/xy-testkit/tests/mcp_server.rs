@@ -358,6 +358,9 @@ fn a_list_can_be_bad_huge_or_missing() {
         (&damaged["tools"][0]["name"], &damaged["tools"][1]),
         (&"add_tool".into(), &json!(7))
     );
+    let odd = ready(&["--odd-lists"]).request("prompts/list", Value::Null)["result"].take();
+    let found = odd["prompts"].as_array().unwrap().iter().find(|it| it["name"] == "odd_0");
+    assert_eq!(found.unwrap()["arguments"], 7);
     assert!(list(&["--huge-list", "3"]).to_string().len() > 3_000_000);
     let client = ready(&["--list-never"]);
     let id = client.start_request("tools/list", Value::Null);

@@ -224,6 +224,9 @@ async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Re
             let count = page.nameless;
             upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
         }
+        if let Some(odd) = page.odd {
+            upstream.stray(format!("xy: {odd}").as_bytes());
+        }
         for item in page.items {
             if kind == Kind::Tools && !can_be_called(upstream, &item) {
                 continue;

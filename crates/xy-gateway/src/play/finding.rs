@@ -126,7 +126,7 @@ async fn what_is_found_is_described_as_a_list_would() {
         let one = two.client("one");
         let result = called(&one, "describe_tool", &json!({ "name": "why" }));
         let expected =
-            json!({ "name": "why", "inputSchema": {}, "description": "Reasons for all there is" });
+            json!({ "name": "why", "inputSchema": { "type": "object" }, "description": "Reasons for all there is" });
         assert_eq!(result["structuredContent"]["tool"], expected);
         let text: Value =
             serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();

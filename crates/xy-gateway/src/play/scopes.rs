@@ -152,7 +152,7 @@ async fn each_is_shown_what_its_profile_shows() {
         assert!(tools.contains(&"s__push".to_owned()) && tools.contains(&"add_server".to_owned()));
         one.ask(&json!(1), "tools/list", &json!({}));
         let why = one.heard()[0]["result"]["tools"][1].clone();
-        let expected = json!({ "name": "why", "inputSchema": {}, "description": "why it is" });
+        let expected = json!({ "name": "why", "inputSchema": { "type": "object" }, "description": "why it is" });
         assert_eq!(why, expected);
     })
     .await;

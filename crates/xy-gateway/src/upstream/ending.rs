@@ -11,7 +11,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::fate::{self, Text};
 use super::kept::Kept;
 use super::wire::MAX_MESSAGE;
-use super::{Call, Caller, Follow, Stage, Upstream};
+use super::{Call, Caller, Follow, Stage, Upstream, ids};
 use crate::client::Client;
 use crate::front::StreamNo;
 use crate::server::{Past, Server};
@@ -127,7 +127,7 @@ impl Upstream {
 
     /// What was to be an answer is none: whoever waits for it need not wait any longer.
     pub(super) fn answered_badly(self: &Rc<Self>, id: &str, reason: &str) {
-        let call = id.parse().ok().and_then(|ours: u64| self.calls.borrow_mut().remove(&ours));
+        let call = ids::ours(id).and_then(|ours| self.calls.borrow_mut().remove(&ours));
         if let Some(call) = call {
             let message =
                 format!("`{}` answered with something that is no answer", self.key.server);

@@ -1,14 +1,17 @@
 //! What a server says, and what each of it means: an answer goes to whoever asked, the rest to
 //! whoever it is about, and what is no message to its log.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
+use serde::Deserialize;
 use tokio::sync::oneshot;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+use xy_mcp::head::Head;
 use xy_supervisor::speak::Said;
 
-use super::{Answer, Caller, Follow, Told, Upstream, caller, pipes};
+use super::{Answer, Caller, Follow, Told, Upstream, caller, few, ids, pipes};
 use crate::bridge::Across;
 use crate::bridge::hold::Came;
 use crate::bridge::rounds::{self, Round};
@@ -18,13 +21,26 @@ use crate::modern::Manner;
 use crate::params::Params;
 
 impl Upstream {
-    /// Takes one message that the server has said; `during` is the call it was said about, if
-    /// that is known.
+    /// Takes what the server has said, a message or a few; `during` is the call it was said
+    /// about, if that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
         let during = during.filter(|ours| !self.is_ear(*ours));
         let message = envelope::parse(line);
+        // One revision has them, and they mean the same in any other.
+        if let (Err(Malformed::Batch), Some(parts)) = (&message, few::messages(line)) {
+            for part in parts {
+                self.hear(part.get().as_bytes(), during);
+            }
+            return;
+        }
         self.heard.message(message.is_ok());
         match message {
+            Ok(Message::Answer { id: Some(id), outcome: Outcome::Error(error) })
+                if self.is_for_somebody(id) && !is_error(error) =>
+            {
+                self.stray(line);
+                self.answered_badly(id, "its `error` is no object with a `code` and a `message`");
+            }
             Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
                 self.progressed(params, line);
@@ -47,13 +63,30 @@ impl Upstream {
                 self.stray(line);
                 self.answered_badly(&id, &reason);
             }
+            Err(malformed) => {
+                self.stray(line);
+                // Not every garbled line is one of ours: programs print all kinds of things.
+                let head = Head::of(line);
+                if let Some(id) = head.id.filter(|_| head.is_answer && line.starts_with(b"{")) {
+                    self.answered_badly(id, &malformed.to_string());
+                }
+            }
             // An answer to nobody is for people to read.
-            Ok(Message::Answer { id: None, .. }) | Err(_) => self.stray(line),
+            Ok(Message::Answer { id: None, .. }) => self.stray(line),
         }
     }
 
+    /// Whether an answer goes to whoever asked as it is.
+    fn is_for_somebody(&self, id: &str) -> bool {
+        let calls = self.calls.borrow();
+        let call = ids::ours(id).and_then(|ours| calls.get(&ours));
+        call.is_some_and(|call| {
+            matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
+        })
+    }
+
     fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
-        let ours: Option<u64> = id.parse().ok();
+        let ours = ids::ours(id);
         let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
         match call.map(|call| call.caller) {
             Some(Caller::Client {
@@ -191,6 +224,18 @@ impl Upstream {
             room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
         }
     }
+}
+
+/// Whether an error says what has to be said, so that every client can read it.
+fn is_error(error: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Error<'t> {
+        code: serde_json::Number,
+        #[serde(borrow, rename = "message")]
+        _message: Cow<'t, str>,
+    }
+    let error = serde_json::from_str::<Error<'_>>(error);
+    error.is_ok_and(|it| it.code.as_f64().is_some_and(|code| code.fract() == 0.0))
 }
 
 /// Somebody here asked, and may have left.

@@ -40,9 +40,28 @@ impl Ids {
     }
 }
 
+/// Which of ours an id is, as a server wrote it: for some, all numbers have fractions.
+pub(super) fn ours(id: &str) -> Option<u64> {
+    let whole = match id.split_once('.') {
+        Some((whole, fraction)) if fraction.bytes().all(|digit| digit == b'0') => whole,
+        _ => id,
+    };
+    whole.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_number_is_ours_however_it_is_written() {
+        for id in ["41", "41.0", "41.00"] {
+            assert_eq!(ours(id), Some(41), "{id}");
+        }
+        for id in ["41.5", "4.1e1", "-41", "\"41\"", "41.0e1", "null", ""] {
+            assert_eq!(ours(id), None, "{id}");
+        }
+    }
 
     #[test]
     fn none_is_used_that_was_not_recorded_before() {

@@ -35,7 +35,6 @@ use crate::held::Held;
 
 mod call;
 mod fetch;
-mod few;
 mod heads;
 mod listen;
 mod meaning;

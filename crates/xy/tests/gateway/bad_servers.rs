@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, read_log_lines};
 
 use crate::stage::{
-    code, echoes, heard_of, home, linger, local, nothing_is_open, ready, serve, serve_noting,
-    serve_with, words,
+    code, echoes, heard_of, home, linger, local, local_of, nothing_is_open, ready, serve,
+    serve_noting, serve_with, words,
 };
 use crate::support::status;
 
@@ -283,6 +283,53 @@ fn tools_that_are_none_are_left_out_and_the_others_are_there() {
         .collect();
     assert!(bad.contains(&"bad__add_tool") && !bad.contains(&"bad__no_schema"), "{bad:?}");
     assert!(bad.iter().all(|name| name.len() <= 50), "{bad:?}");
+    home.finish();
+}
+
+#[test]
+fn what_some_clients_cannot_read_is_mended_or_left_out_beside_others_and_told_in_the_log() {
+    let home = home_with_bad(&["--odd-lists"], "");
+    ready(&home, &["bad"]);
+    let client = local(&home);
+    let odd = |method, list, field: &str, begin: &str| -> Vec<Value> {
+        let mut all = client.list(method, list);
+        all.retain(|it| it[field].as_str().is_some_and(|name| name.starts_with(begin)));
+        all
+    };
+    let tools = odd("tools/list", "tools", "name", "bad__odd_");
+    let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let numbers = [0, 2, 3, 5, 6, 7, 8, 9, 10].map(|number| format!("bad__odd_{number}"));
+    assert_eq!(names, numbers, "what cannot be mended is left out");
+    for (tool, schema) in tools.iter().zip([json!({}), json!({}), json!({ "a": {} })]) {
+        let properties = tool["inputSchema"].get("properties").cloned();
+        assert_eq!(properties.unwrap_or(json!({})), schema, "{tool}");
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+    }
+    for tool in &tools[3..] {
+        let mut expected = json!({ "name": tool["name"], "inputSchema": { "type": "object" } });
+        if tool["name"] == "bad__odd_8" {
+            expected["annotations"] = json!({});
+        }
+        assert_eq!(*tool, expected);
+    }
+    let prompts = odd("prompts/list", "prompts", "name", "bad__odd_");
+    assert_eq!(prompts[1]["arguments"], json!([{ "name": "a" }]));
+    let resources = odd("resources/list", "resources", "uri", "xy://bad/test://odd/");
+    assert_eq!(resources[0]["name"], "test://odd/0");
+    let templates =
+        odd("resources/templates/list", "resourceTemplates", "uriTemplate", "xy://bad/test://odd/");
+    assert_eq!((prompts.len(), resources.len(), templates.len()), (3, 3, 2));
+    home.wait_until("people can read about it", || {
+        let log = read_log_lines(&home, "bad");
+        let is_told = |of: &str| log.iter().any(|line| line.contains(of));
+        is_told("11 of tools/list are not as MCP has them: `odd_0` is shown with its inputSchema")
+            && is_told("`odd_1` is not shown for its inputSchema")
+            && is_told("2 of resources/templates/list")
+    });
+    // Alone it is as it was written.
+    let alone = local_of(&home, "bad");
+    let prompts = alone.list("prompts/list", "prompts");
+    assert!(prompts.contains(&json!({ "name": "odd_0", "arguments": 7 })), "{prompts:?}");
     home.finish();
 }
 

@@ -26,6 +26,25 @@ fn four_clients_use_five_servers_at_once() {
 }
 
 #[test]
+fn a_server_whose_lists_are_odd_spoils_no_list_for_anybody() {
+    let stage = Stage::new();
+    stage.home.mcp_server("odd", &["--odd-lists"]);
+    let (stage, _daemon) = stage.started();
+    stage.home.wait_for_state("odd", "running");
+    let mut peers = Peer::all(&stage);
+    for peer in &mut peers {
+        let seen = peer.ask(&stage, "tour");
+        saw_everything(peer, &seen);
+        let tools = seen["tools"].as_array().unwrap();
+        assert!(tools.contains(&json!("odd__odd_0")), "{}: {tools:?}", peer.name);
+    }
+    for peer in peers {
+        peer.leave(&stage);
+    }
+    stage.home.finish();
+}
+
+#[test]
 fn whoever_watches_a_resource_hears_that_it_has_changed() {
     let (stage, _daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);

@@ -7,11 +7,10 @@ use std::time::Duration;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
-use xy_mcp::envelope::{self, Malformed, Message, Outcome};
+use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::fetch::{Failed, Half, whole};
-use super::few::Few;
 use super::listen::Streamed;
 use super::meaning::{Meaning, Refusal, meaning};
 use super::{Body, LAST_EVENT, Trouble, Web, heads};
@@ -214,7 +213,7 @@ impl Call {
         {
             return false;
         }
-        self.hear(&text);
+        self.upstream.hear(&text, Some(self.ours));
         !self.upstream.is_open(self.ours)
     }
 
@@ -266,7 +265,7 @@ impl Call {
     async fn hear_message(&self, mut body: Incoming) {
         match whole(&mut body, MAX_MESSAGE, &mut self.web.reading()).await {
             Ok(text) => {
-                self.hear(&text);
+                self.upstream.hear(&text, Some(self.ours));
                 if self.upstream.is_open(self.ours) {
                     self.upstream.fail_badly(self.ours, "it answered something else");
                 }
@@ -274,18 +273,6 @@ impl Call {
             Err(Half::TooLong) => self.upstream.too_long_for(self.ours),
             Err(Half::TooMany) => self.upstream.fail(self.ours, &self.too_many()),
             Err(Half::Failed(failed)) => self.broken(failed.words()),
-        }
-    }
-
-    /// One message, or a few.
-    fn hear(&self, text: &[u8]) {
-        if matches!(envelope::parse(text), Err(Malformed::Batch)) {
-            let Ok(Few(parts)) = serde_json::from_slice(text) else { return };
-            for part in parts {
-                self.upstream.hear(part.get().as_bytes(), Some(self.ours));
-            }
-        } else {
-            self.upstream.hear(text, Some(self.ours));
         }
     }
 

@@ -23,11 +23,19 @@ pub(crate) fn answer(
         "tools/list" if plan.has("--bad-list") => Ok(json!({ "tools": "many" })),
         "tools/list" if plan.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
         "tools/list" if plan.has("--endless-list") => Ok(endless(params)),
-        "tools/list" => page(plan.page, "tools", catalog::tools(server), params),
-        "prompts/list" => page(plan.page, "prompts", prompts(server), params),
+        "tools/list" => {
+            page(plan.page, "tools", odd(server, "tools", catalog::tools(server)), params)
+        }
+        "prompts/list" => {
+            page(plan.page, "prompts", odd(server, "prompts", prompts(server)), params)
+        }
         "prompts/get" => prompt(params),
-        "resources/list" => page(plan.page, "resources", resources(server), params),
-        "resources/templates/list" => page(plan.page, "resourceTemplates", templates(), params),
+        "resources/list" => {
+            page(plan.page, "resources", odd(server, "resources", resources(server)), params)
+        }
+        "resources/templates/list" => {
+            page(plan.page, "resourceTemplates", odd(server, "templates", templates()), params)
+        }
         "resources/read" => resource(server, params),
         "completion/complete" if plan.declares("completions") => complete(params),
         _ => return None,
@@ -76,6 +84,56 @@ fn damaged(server: &Server) -> Vec<Value> {
     ];
     let good = catalog::tools(server);
     good.into_iter().zip(broken).flat_map(|(good, broken)| [good, broken]).collect()
+}
+
+/// With `--odd-lists`, entries that have a name and are otherwise not as the protocol has them.
+fn odd(server: &Server, list: &str, mut all: Vec<Value>) -> Vec<Value> {
+    if !server.plan.has("--odd-lists") {
+        return all;
+    }
+    let object = json!({ "type": "object" });
+    let deep = (0..300).fold(json!({}), |inside, _| json!({ "properties": { "a": inside } }));
+    let (name, entries) = match list {
+        "tools" => (
+            "name",
+            vec![
+                json!({ "inputSchema": {} }),
+                json!({ "inputSchema": { "type": "array" } }),
+                json!({ "inputSchema": { "type": "object", "properties": 7, "required": "a" } }),
+                json!({ "inputSchema": { "type": "object", "properties": { "a": true } } }),
+                json!({ "inputSchema": { "type": "object", "x": deep } }),
+                json!({ "inputSchema": object, "outputSchema": { "type": "string" } }),
+                json!({ "inputSchema": object, "outputSchema": null, "title": null }),
+                json!({ "inputSchema": object, "description": null, "annotations": null }),
+                json!({ "inputSchema": object, "annotations": { "readOnlyHint": "yes" } }),
+                json!({ "inputSchema": object, "annotations": 7, "icons": "x" }),
+                json!({ "inputSchema": object, "_meta": 7, "execution": 7 }),
+            ],
+        ),
+        "prompts" => (
+            "name",
+            vec![
+                json!({ "arguments": 7 }),
+                json!({ "arguments": [{ "x": 1 }, { "name": "a", "required": "yes" }] }),
+                json!({ "description": 7, "_meta": 7 }),
+            ],
+        ),
+        "resources" => (
+            "uri",
+            vec![
+                json!({}),
+                json!({ "name": "a", "mimeType": 7, "size": "big" }),
+                json!({ "name": "b", "annotations": { "priority": 7, "audience": ["all"] } }),
+            ],
+        ),
+        _ => ("uriTemplate", vec![json!({}), json!({ "name": null, "annotations": 7 })]),
+    };
+    for (number, mut entry) in entries.into_iter().enumerate() {
+        let begin = if name == "name" { "odd_" } else { "test://odd/" };
+        entry[name] = json!(format!("{begin}{number}"));
+        all.push(entry);
+    }
+    all
 }
 
 fn prompts(server: &Server) -> Vec<Value> {

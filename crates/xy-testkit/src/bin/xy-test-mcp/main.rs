@@ -31,7 +31,8 @@
 //! - `--freeze-once FILE` stops it as SIGSTOP does, right after its answer to `initialize` (over
 //!   HTTP, to what ends that greeting) or its first `server/discover`, if there is no such file;
 //!   then there is
-//! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones),
+//! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones), `--odd-lists` (entries that
+//!   some clients cannot read),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
 //! - `--mute-after N` and `--close-stdout-after N` messages, `--close-stdin` after the

@@ -9,9 +9,10 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 22] = [
+const SWITCHES: [&str; 23] = [
     "--bad-list",
     "--bad-tools",
+    "--odd-lists",
     "--close-stdin",
     "--dull",
     "--endless-list",

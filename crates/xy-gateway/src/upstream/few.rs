@@ -9,7 +9,14 @@ use serde_json::value::RawValue;
 /// So many are a few.
 const MOST: usize = 1000;
 
-pub(super) struct Few<'t>(pub(super) Vec<&'t RawValue>);
+/// The messages in an array, if there is nothing else in it.
+pub(super) fn messages(text: &[u8]) -> Option<Vec<&RawValue>> {
+    let Few(parts) = serde_json::from_slice(text).ok()?;
+    let is_one = |part: &&RawValue| part.get().starts_with('{');
+    (!parts.is_empty() && parts.iter().all(is_one)).then_some(parts)
+}
+
+struct Few<'t>(Vec<&'t RawValue>);
 
 impl<'t> Deserialize<'t> for Few<'t> {
     fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
@@ -45,6 +52,16 @@ mod tests {
     fn count(parts: usize) -> Option<usize> {
         let text = format!("[{}]", vec!["{}"; parts].join(","));
         serde_json::from_str(&text).ok().map(|Few(parts)| parts.len())
+    }
+
+    #[test]
+    fn what_is_no_message_is_in_no_few() {
+        let count = |text: &str| messages(text.as_bytes()).map(|all| all.len());
+        assert_eq!(
+            (count(" [{}, {\"a\":1}]"), count("[]"), count("[{},7]")),
+            (Some(2), None, None)
+        );
+        assert_eq!((count("[[{}]]"), count("{}"), count("[{}")), (None, None, None));
     }
 
     #[test]
