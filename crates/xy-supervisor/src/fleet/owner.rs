@@ -40,9 +40,16 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
-        while let Some(command) = queue.recv().await {
-            while self.tasks.try_join_next().is_some() {}
-            self.forget_gone();
+        loop {
+            let command = tokio::select! {
+                biased;
+                Some(_) = self.tasks.join_next() => {
+                    self.forget_gone();
+                    continue;
+                }
+                command = queue.recv() => command,
+            };
+            let Some(command) = command else { break };
             match command {
                 Command::Hold { key, reply } => {
                     let _ = reply.send(self.hold(key).await); // The asker may have left.
@@ -209,9 +216,10 @@ impl Owner {
 
     async fn shutdown(&mut self) {
         let roster = self.published.borrow().clone();
-        for instance in roster.values().flat_map(|member| member.instances.values()) {
-            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
-        }
+        let living = roster.values().flat_map(|member| member.instances.values().cloned());
+        let living: Vec<InstanceHandle> = living.collect();
+        self.retire(living).await;
         while self.tasks.join_next().await.is_some() {}
+        self.forget_gone();
     }
 }

@@ -81,18 +81,23 @@ async fn what_was_for_a_client_goes_with_it() {
     let harbour = harbour().await;
     let logs = harbour.folder.path().join("logs");
     std::fs::create_dir(&logs).unwrap();
-    for file in ["a.log", "a@1.log", "a@1.log.1", "a@2.log"] {
+    for file in ["a.log", "a@1.log", "a@1.log.1", "a@2.log", "a@3.log"] {
         std::fs::write(logs.join(file), "x").unwrap();
     }
     let one = harbour.hold(1).await.unwrap();
     harbour.fleet.release(&name("a"), 1).await;
     gone(&one).await;
-    harbour.ask(Ask::Start, &["a"]).await; // Whatever is asked next.
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
     let left = |file: &str| logs.join(file).exists();
-    assert!(!left("a@1.log") && !left("a@1.log.1"));
-    assert!(left("a@2.log") && left("a.log"));
+    assert!(!left("a@1.log") && !left("a@1.log.1"), "nobody has to ask for anything first");
+    assert!(left("a@2.log") && left("a@3.log") && left("a.log"));
+    harbour.hold(2).await.unwrap();
+    harbour.fleet.shutdown().await;
+    assert!(!left("a@2.log") && left("a@3.log") && left("a.log"));
     logs::forget_clients(&logs);
-    assert!(!left("a@2.log") && left("a.log"));
+    assert!(!left("a@3.log") && left("a.log"));
 }
 
 #[tokio::test(start_paused = true)]
