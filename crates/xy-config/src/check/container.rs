@@ -4,10 +4,11 @@
 //! of an engine is asked: whether an image is there is seen when it is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
-use super::{environment, fields};
+use super::{Found, environment, fields};
 use crate::raw::{RawNode, Value};
 use crate::report::{Problem, quote};
 use crate::settings::{ContainerSettings, EngineKind, Mount, MountSource, Pull, Tmpfs};
@@ -276,7 +277,16 @@ fn volumes(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Mount> {
     let mut mounts = Vec::new();
     for Spanned { value: text, at } in reader.texts(node, word) {
         match mount(&text) {
-            Ok(mount) if targets.insert(mount.target.clone()) => mounts.push(mount),
+            Ok(mount) if targets.insert(mount.target.clone()) => {
+                if let MountSource::Folder(source) = &mount.source
+                    && reader.surroundings.look(Path::new(source)) == Found::Nothing
+                {
+                    let message = format!("{} does not exist", quote(source));
+                    let why = "the server cannot start until it does";
+                    reader.report(Problem::warning(&at, message).suggest(why));
+                }
+                mounts.push(mount);
+            }
             Ok(mount) => {
                 let message = format!("two volumes at {}", quote(&mount.target));
                 reader.report(Problem::error(&at, message).label("one of them has to go"));

@@ -72,6 +72,19 @@ fn an_image_is_enough() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_had_better_be_and_a_volume_need_not() {
+    let told = |volume: &str| {
+        let text = format!("container {{ image \"x:1\"; volumes \"{volume}\" }}");
+        rendered(&check_files(&[("a.kdl", &text)]))
+    };
+    for fine in ["/srv/x:/x", "/bin/data:/x:ro", "gone:/x"] {
+        assert_eq!(told(fine), "", "{fine}");
+    }
+    let warning = told("/gone:/x");
+    assert!(warning.contains("warning: `/gone` does not exist"), "{warning}");
+}
+
+#[test]
 fn a_full_block_is_read_to_the_last_field() {
     let read = container(
         r#"container {
