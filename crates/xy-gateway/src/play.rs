@@ -51,6 +51,7 @@ mod scopes;
 mod sharing;
 mod tasks;
 mod turns;
+mod unknown;
 
 const SECOND: Duration = Duration::from_secs(1);
 
