@@ -148,3 +148,26 @@ async fn one_that_is_down_can_be_started_and_one_that_is_starting_cannot() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_to_listen_to_is_said_by_name_too() {
+    here(async {
+        let play = Play::begin().await;
+        for wanted in [json!([true]), json!(7), json!("all")] {
+            let view = View::Profile("default".to_owned());
+            let entry = Entry { view, may_manage: false, stay: Stay::Once, who: 1, bound: None };
+            let heard = Rc::new(Heard::default());
+            let conversation = play.hub.open(entry, heard.clone()).unwrap();
+            let client = Visitor { conversation, heard };
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            let params = json!({ "notifications": wanted, "_meta": meta });
+            let error = client.refusal("subscriptions/listen", &params);
+            assert_eq!(error["code"], -32602, "{error}");
+            assert_eq!(error["message"], "`notifications` is not an object");
+        }
+    })
+    .await;
+}
