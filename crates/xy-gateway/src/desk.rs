@@ -258,7 +258,7 @@ async fn request(
         return whole(String::from_utf8_lossy(&answer).into_owned(), visit.fault());
     }
     let Some(upstream) = server.upstream(Holder::Shared) else {
-        return Err(server.down("it is not ready yet"));
+        return Err(server.not_yet());
     };
     let under = |fault| say::under(&server.name, &upstream.key().server, &fault);
     let question = upstream.ask_any(method, params).map_err(under)?;
@@ -395,7 +395,7 @@ fn find(hub: &Rc<Hub>, name: &str) -> Result<Rc<Server>, CallError> {
 fn too_late(method: &str, within: Duration) -> CallError {
     CallError::new(
         ErrorKind::TimedOut,
-        format!("`{}` was not answered within {within:?}", shortened(method)),
+        format!("`{}` was not answered within {}", shortened(method), say::time(within)),
     )
     .cause("it has been cancelled; whether the server has done it is not known")
     .hint("give it more time with `--timeout`")

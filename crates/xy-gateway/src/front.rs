@@ -15,6 +15,11 @@ use crate::mirror::Mirror;
 pub trait Front {
     /// Begins a conversation with a client that came in through `entry`.
     fn open(&self, entry: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal>;
+
+    /// The names of all profiles, in order, for those who may know them all.
+    fn profiles(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Where a client came in, and what it may do.

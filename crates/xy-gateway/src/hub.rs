@@ -487,4 +487,8 @@ impl Front for Hub {
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }
+
+    fn profiles(&self) -> Vec<String> {
+        self.profile_names().into_iter().collect()
+    }
 }

@@ -14,9 +14,11 @@ use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_mcp::edit::append_on_one_line;
+use xy_protocol::control::quoted as shortened;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, To, View};
+use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, Stay, To, View};
+use crate::names;
 use crate::say;
 use crate::upstream::pipes::READ_BYTES;
 use crate::upstream::wire::MAX_MESSAGE;
@@ -30,6 +32,9 @@ const MOST_CLIENTS: usize = 2048;
 
 /// The first line of a newcomer. The largest honest one holds a name.
 const MOST_HELLO: usize = 64 * 1024;
+
+/// So many profiles are named to who asks for one that there is not.
+const MOST_PROFILES: usize = 10;
 
 /// How long a newcomer may take to say what it wants.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -296,7 +301,35 @@ fn welcome(
         door::View::Server(name) => View::Server(name),
     };
     let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0, bound: None };
-    front.open(entry, outlet).map_err(|refusal| refused(refusal.to_string(), Some("see `xy list`")))
+    front.open(entry, outlet).map_err(|refusal| {
+        let hint = match &refusal {
+            Refusal::NoServer(_) => Some("see `xy list`".to_owned()),
+            Refusal::NoProfile(name) => Some(other_profiles(name, &front.profiles())),
+            Refusal::Outside { .. } | Refusal::TooMany(_) => None,
+        };
+        refused(refusal.to_string(), hint.as_deref())
+    })
+}
+
+/// Which profile may have been meant, or which there are.
+fn other_profiles(name: &str, all: &[String]) -> String {
+    if let Some(question) =
+        names::did_you_mean(&names::nearest(name, all.iter().map(String::as_str)))
+    {
+        return question;
+    }
+    let listed: Vec<String> =
+        all.iter().take(MOST_PROFILES).map(|it| format!("`{}`", shortened(it))).collect();
+    let more = match all.len().saturating_sub(MOST_PROFILES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let there = if listed.is_empty() {
+        String::new()
+    } else {
+        format!("there are {}{more}; ", listed.join(", "))
+    };
+    format!("{there}a new one is a file in the folder `profiles`, and `xy reload`")
 }
 
 fn refused(message: impl Into<String>, hint: Option<&str>) -> Answer {

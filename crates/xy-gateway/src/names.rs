@@ -6,6 +6,10 @@
 
 use std::borrow::Cow;
 
+mod nearest;
+
+pub(crate) use nearest::nearest;
+
 /// Between a server's name and a name of its own. No server's name has it in it.
 pub(crate) const SEPARATOR: &str = "__";
 
@@ -54,33 +58,6 @@ pub(crate) fn uri_outside(server: &str, uri: &str) -> String {
 /// The server that a URI outside belongs to, and its URI there; `None` for a plain one.
 pub(crate) fn uri_inside(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix(SCHEME)?.split_once('/')
-}
-
-/// The known names outside that were probably meant by another one: the nearest first, and
-/// those that are as near by name. Both halves have to be alike: a server's name is most of many
-/// names, and says nothing of the tool.
-pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
-    const LIKENESS: f64 = 0.75;
-    const MOST: usize = 3;
-    if name.len() > 2 * LONGEST {
-        return Vec::new(); // Comparing takes time with the length.
-    }
-    let halves = |name| inside(name).unwrap_or(("", name));
-    let (server, rest) = halves(name);
-    let likeness = |known| {
-        let (its_server, its_rest) = halves(known);
-        let alike = strsim::jaro_winkler;
-        // A bare name may be meant to have its server before it.
-        let servers = if server.is_empty() { 1.0 } else { alike(server, its_server) };
-        servers.min(alike(rest, its_rest))
-    };
-    let mut near: Vec<(f64, &str)> = known
-        .map(|known| (likeness(known), known))
-        .filter(|(likeness, _)| *likeness >= LIKENESS)
-        .collect();
-    near.sort_unstable_by(|(a, name), (b, other)| b.total_cmp(a).then_with(|| name.cmp(other)));
-    near.truncate(MOST);
-    near.into_iter().map(|(_, known)| known).collect()
 }
 
 /// Names as a question: `a`, `b` or `c`.
@@ -209,35 +186,6 @@ mod tests {
                 // Of all pairs some must be alike, but nobody meets one by chance.
                 prop_assert_ne!(shown, outside_within(&server, &other, budget));
             }
-        }
-    }
-
-    #[test]
-    fn the_nearest_names_are_near_in_both_halves_and_in_a_fixed_order() {
-        let known = ["everything__echo", "everything__get-sum", "files__read_file"];
-        let table: [(&str, &[&str]); 7] = [
-            ("everything__ehco", &["everything__echo"]),
-            ("evrything__get_sum", &["everything__get-sum"]),
-            ("read_file", &["files__read_file"]),
-            ("file__read_files", &["files__read_file"]),
-            ("everything__nope", &[]),
-            ("other__echo", &[]),
-            ("", &[]),
-        ];
-        for (name, meant) in table {
-            assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
-        }
-        assert!(nearest(&"x".repeat(10_000), known.into_iter()).is_empty());
-        // The nearest first, then by name, whatever order they come in; three at most.
-        let many = ["d__echo", "b__echo", "a__echoes", "c__echo", "a__sum"];
-        let table: [(&str, &[&str]); 3] = [
-            ("echo", &["b__echo", "c__echo", "d__echo"]),
-            ("echoes", &["a__echoes", "b__echo", "c__echo"]),
-            ("a__summ", &["a__sum"]),
-        ];
-        for (name, meant) in table {
-            assert_eq!(nearest(name, many.into_iter()), meant, "{name}");
-            assert_eq!(nearest(name, many.into_iter().rev()), meant, "{name}");
         }
     }
 

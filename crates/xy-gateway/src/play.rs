@@ -52,6 +52,7 @@ mod scopes;
 mod sharing;
 mod tasks;
 mod turns;
+mod unknown;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,7 @@
 //! What xy itself says to a client: answers and errors, as lines of JSON.
 
+use std::time::Duration;
+
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 
@@ -42,6 +44,11 @@ pub(crate) fn invalid(message: impl Into<String>) -> CallError {
     CallError::new(ErrorKind::InvalidParams, message.into())
 }
 
+/// How long something took, for people.
+pub(crate) fn time(time: Duration) -> String {
+    if time.is_zero() { "0s".to_owned() } else { format!("{time:?}") }
+}
+
 /// What is said of the process of `owner` to who has asked it under another of its names.
 /// Names stand in backticks, alone or at the end of a command.
 pub(crate) fn under(asked: &ServerName, owner: &ServerName, fault: &CallError) -> CallError {
@@ -76,6 +83,12 @@ mod tests {
         assert_eq!(under_b.cause.unwrap(), "`ab` and `b__a` are others; `b-2` died");
         assert_eq!(under_b.hint.unwrap(), "`xy logs b-2` says more, and so does a");
         assert_eq!(under(&a, &a, &fault).to_string(), fault.to_string());
+    }
+
+    #[test]
+    fn no_time_is_no_nanoseconds() {
+        assert_eq!(time(Duration::ZERO), "0s");
+        assert_eq!(time(Duration::from_millis(1500)), "1.5s");
     }
 
     fn text(message: Vec<u8>) -> String {

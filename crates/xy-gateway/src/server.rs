@@ -441,8 +441,21 @@ impl Server {
     /// Why it cannot be asked.
     pub(crate) fn down(&self, why: &str) -> CallError {
         let name = &self.name;
-        CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(
-            format!("`xy logs {name}` shows what it said last, and `xy start {name}` starts it"),
-        )
+        let fault =
+            CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why);
+        if self.is_removed.get() {
+            return fault.hint("`xy list` shows the servers that there are");
+        }
+        fault.hint(format!(
+            "`xy logs {name}` shows what it said last, and `xy start {name}` starts it"
+        ))
+    }
+
+    /// It cannot be asked yet, and comes without anybody's doing.
+    pub(crate) fn not_yet(&self) -> CallError {
+        let name = &self.name;
+        CallError::new(ErrorKind::NotRunning, format!("`{name}` is still starting"))
+            .cause("it is not ready yet")
+            .hint(format!("try again later; `xy status {name}` says what it is doing"))
     }
 }

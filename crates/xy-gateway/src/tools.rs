@@ -9,7 +9,7 @@
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
@@ -135,9 +135,30 @@ fn as_shown(own: Own) -> Shown {
     }
 }
 
-fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
+/// The arguments of a tool of ours, if they are an object; none are an empty one. What is no
+/// object never gets to where one is read, which would take a list for the fields in their order.
+pub(crate) fn given(arguments: Option<&str>) -> Result<&str, CallError> {
+    match arguments {
+        None | Some("null") => Ok("{}"),
+        Some(object) if object.starts_with('{') => Ok(object),
+        Some(_) => Err(say::invalid("`arguments` is not an object")
+            .hint("give each by its name, as the tool's `inputSchema` says")),
+    }
+}
+
+/// Reads the arguments of a tool of ours.
+pub(crate) fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
     serde_json::from_str(arguments)
         .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
+}
+
+/// An argument that need not be given: one that is `null` is not.
+fn or_default<'a, D, T>(argument: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'a>,
+    T: Deserialize<'a> + Default,
+{
+    Option::deserialize(argument).map(Option::unwrap_or_default)
 }
 
 pub(crate) fn done(value: &Value) -> String {
@@ -241,10 +262,38 @@ mod tests {
             (r#"{"name":"a","command":"x","args":"y"}"#, "expected a sequence"),
             (r#"{"name":"a","command":"x","env":{"A":1}}"#, "expected a string"),
             (r#"{"name":"a","command":"x","shell":true}"#, "unknown field `shell`"),
-            ("[1]", "invalid type"),
         ] {
             assert!(told(arguments).contains(why), "{arguments}: {}", told(arguments));
         }
+    }
+
+    #[test]
+    fn arguments_are_an_object_or_nothing() {
+        for (arguments, taken) in
+            [(None, "{}"), (Some("null"), "{}"), (Some(r#"{"a":1}"#), r#"{"a":1}"#)]
+        {
+            assert_eq!(given(arguments).unwrap(), taken);
+        }
+        for arguments in [r#"["a","/bin/x",[]]"#, "[]", "7", "true", r#""{}""#] {
+            let fault = given(Some(arguments)).unwrap_err();
+            assert_eq!(fault.kind, ErrorKind::InvalidParams);
+            assert_eq!(fault.to_string(), "`arguments` is not an object");
+        }
+    }
+
+    #[test]
+    fn what_is_null_is_not_given() {
+        let all = ["command", "args", "env", "cwd", "url", "headers", "transport", "persist"];
+        for name in all {
+            let with = format!(r#"{{"name":"a","{name}":null}}"#);
+            let (with, without) =
+                (read::<add_server::Asked>(&with), read::<add_server::Asked>(r#"{"name":"a"}"#));
+            assert_eq!(with.unwrap(), without.unwrap(), "{name}");
+        }
+        read::<remove_server::Asked>(r#"{"name":"a","persist":null}"#).unwrap();
+        read::<self_test::Asked>(r#"{"repair":null}"#).unwrap();
+        read::<server_logs::Asked>(r#"{"name":"a","lines":null,"stream":null}"#).unwrap();
+        assert!(read::<add_server::Asked>(r#"{"name":null}"#).is_err(), "it has to be given");
     }
 
     #[test]

@@ -256,7 +256,14 @@ fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, Call
 /// A text of somebody else in an error of ours: short, and safe to show.
 pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 64;
-    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    let mut shown = String::new();
+    for character in text.chars().take(SHOWN) {
+        match character {
+            // What is shown stands in no quotes, and JSON is hard to read with twice as many.
+            '"' | '\'' | '\\' => shown.push(character),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
     if text.chars().nth(SHOWN).is_some() {
         shown.push('…');
     }
@@ -472,6 +479,18 @@ mod tests {
         let raw: Option<Box<RawValue>> =
             (!params.is_empty()).then(|| serde_json::from_str(params).unwrap());
         Request::parse(method, raw.as_deref())
+    }
+
+    #[test]
+    fn a_text_of_somebody_else_is_short_and_readable_and_does_nothing_to_a_terminal() {
+        for (text, shown) in [
+            (r#"{"code":-1,"message":"no \"token\""}"#, r#"{"code":-1,"message":"no \"token\""}"#),
+            ("it's in C:\\keys", "it's in C:\\keys"),
+            ("\u{1b}[2J\r\n\u{202e}", r"\u{1b}[2J\r\n\u{202e}"),
+        ] {
+            assert_eq!(quoted(text), shown);
+        }
+        assert_eq!(quoted(&"é".repeat(65)), "é".repeat(64) + "…");
     }
 
     #[test]

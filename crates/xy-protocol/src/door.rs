@@ -11,7 +11,7 @@ pub const DOOR_PROTOCOL: u32 = 1;
 
 /// The bridge's first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "xy", rename = "hello")]
+#[serde(tag = "xy", rename = "hello", expecting = "an object")]
 pub struct Hello {
     /// The revision that the bridge speaks.
     pub protocol: u32,

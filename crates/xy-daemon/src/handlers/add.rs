@@ -14,7 +14,7 @@ use xy_supervisor::fleet::{AddError, EstablishError};
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::{Reason, State};
 
-use super::asks::{Settled, did_not_start};
+use super::asks::{Settled, did_not_start, with_last_words};
 use crate::check::{problems_of, refusal};
 use crate::daemon::Daemon;
 use crate::{limits, server_file, view};
@@ -180,23 +180,18 @@ impl<'a> Adding<'a> {
     }
 
     fn did_not_run(&self, instance: &InstanceHandle, settled: &Settled) -> CallError {
-        let error = did_not_start(settled);
-        let said = view::last_stderr(instance);
-        let mut cause = error.cause.unwrap_or_default();
-        if !said.is_empty() {
-            cause += "\nthe last it said:\n";
-            cause += &said.join("\n");
-        }
-        CallError::new(error.kind, self.not_added()).cause(cause).hint(
-            match settled.after.life.reason {
-                Reason::NeverReady { .. } => {
-                    "what is fetched at the first start takes longer: give it more time with \
-                     `--ready-within 2m` (a file says `ready { within \"2m\" }`), or correct what \
-                     it needs"
-                }
-                _ => "correct what it needs, and add it again",
-            },
-        )
+        let error = with_last_words(did_not_start(settled), &view::last_stderr(instance));
+        let hint = match settled.after.life.reason {
+            // Whoever reads it may have no flags: xy's own tools have none.
+            Reason::NeverReady { .. } => format!(
+                "what is fetched at the first start takes longer: `xy add {} --ready-within 2m …` \
+                 in a shell gives it more time, or `ready {{ within \"2m\" }}` in a file; or \
+                 correct what it needs",
+                self.name
+            ),
+            _ => "correct what it needs, and add it again".to_owned(),
+        };
+        CallError { message: self.not_added(), ..error }.hint(hint)
     }
 
     fn refused(&self, why: &AddError) -> CallError {

@@ -113,6 +113,15 @@ pub(super) fn did_not_start(settled: &Settled) -> CallError {
     CallError::new(kind, format!("server `{name}` did not start")).cause(reason).hint(hint)
 }
 
+/// The same with what the server has said last, which tells more than how it ended.
+pub(super) fn with_last_words(error: CallError, said: &[String]) -> CallError {
+    if said.is_empty() {
+        return error;
+    }
+    let cause = error.cause.clone().unwrap_or_default();
+    error.cause(format!("{cause}\nthe last it said:\n{}", said.join("\n")))
+}
+
 /// Whether it went down; with `wait: false` it may still be on its way.
 pub(super) fn went_down(select: &Select, settled: &Settled) -> Result<(), CallError> {
     match settled.after.state() {

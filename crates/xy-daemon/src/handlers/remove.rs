@@ -1,6 +1,7 @@
 //! `remove`: end a server and forget it, answer once it is in no list any more.
 
 use std::io;
+use std::path::Path;
 
 use xy_protocol::control::{Remove, Removed};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -31,6 +32,9 @@ fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallEr
     let name = &member.settings.name;
     let file = &member.settings.source.file;
     let message = format!("server `{name}` was not removed");
+    if is_gone(file) {
+        return Ok(()); // Nothing would bring it back.
+    }
     if !daemon.paths.is_server_file(file) {
         let cause = format!("it stands in `{}`, which xy does not change", file.display());
         let hint = "remove it there, or set its `disabled` to true, and `xy reload`";
@@ -48,4 +52,9 @@ fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallEr
         }
         _ => Ok(()),
     }
+}
+
+/// Whether somebody has deleted a file; one that cannot be looked at may be there.
+fn is_gone(file: &Path) -> bool {
+    file.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
 }

@@ -384,7 +384,7 @@ impl Client {
             )
             .hint("use `xy connect`, or a token that has the right"));
         }
-        let arguments = request.params.arguments().unwrap_or("{}").to_owned();
+        let arguments = tools::given(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
         let task = tokio::task::spawn_local(async move {
             let result = tools::call(&client.hub, &name, &arguments).await;

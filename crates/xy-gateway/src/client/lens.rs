@@ -167,6 +167,16 @@ impl Client {
         own
     }
 
+    /// The tools of xy's own that it may use, in a list or not.
+    pub(crate) fn offered_own(&self, kind: Kind) -> Vec<Shown> {
+        let mut own = tools::shown(kind, self.entry.may_manage);
+        own.retain(|it| self.may_call_own(&it.name));
+        if kind == Kind::Tools && self.scope().is_some_and(|scope| scope.is_search()) {
+            own.extend(find::shown());
+        }
+        own
+    }
+
     /// Whether there is anything that it can be shown.
     pub(crate) fn check_lens(&self) -> Result<(), CallError> {
         if !matches!(*self.lens.borrow(), Lens::Nothing) {

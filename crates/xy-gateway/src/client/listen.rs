@@ -132,6 +132,9 @@ impl Client {
     /// the servers have said which resources can be watched.
     pub(super) fn listen(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
         let filter = request.params.notifications().unwrap_or("null");
+        if !filter.starts_with('{') && filter != "null" {
+            return Err(say::invalid("`notifications` is not an object"));
+        }
         let filter: Option<Filter> = serde_json::from_str(filter).map_err(|problem| {
             say::invalid(format!("`notifications` cannot be read: {problem}"))
         })?;

@@ -16,8 +16,9 @@ use crate::server::{Server, Standing};
 /// One answer to a list is at most about this long: some clients read lines of 8 MiB.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// An unknown name is compared with so many known ones: everybody waits meanwhile.
-const MOST_COMPARED: usize = 1000;
+/// Where there are more names than this, an unknown one is compared with none, as everybody
+/// waits meanwhile: that many cost some 20 ms.
+const MOST_COMPARED: usize = 50_000;
 
 impl Hub {
     /// Whether something is known of every server that a client is shown, or has been waited
@@ -106,9 +107,12 @@ impl Hub {
         let fault = say::invalid(format!("Unknown {what}: {shown}"));
         let known: Vec<Rc<Known>> =
             self.servers().iter().filter_map(|it| it.shown_to(client)).collect();
-        let names = known.iter().flat_map(|known| known.shown(kind)).map(|shown| &*shown.name);
-        let names = names.take(MOST_COMPARED);
-        if let Some(question) = names::did_you_mean(&names::nearest(name, names)) {
+        let own = client.offered_own(kind);
+        let names = known.iter().flat_map(|known| known.shown(kind)).chain(&own);
+        let names = names.map(|shown| &*shown.name).filter(|it| *it != name);
+        let are_few = known.iter().map(|it| it.shown(kind).len()).sum::<usize>() <= MOST_COMPARED;
+        let near = if are_few { names::nearest(name, names) } else { Vec::new() };
+        if let Some(question) = names::did_you_mean(&near) {
             return fault.hint(question);
         }
         match names::inside(name).and_then(|(server, _)| self.server_for(client, server)) {

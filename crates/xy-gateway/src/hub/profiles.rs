@@ -54,6 +54,12 @@ impl Hub {
         self.scopes.borrow().get(name).cloned()
     }
 
+    /// The names of all profiles: there is always one that shows everything if no file says more.
+    pub(super) fn profile_names(&self) -> BTreeSet<String> {
+        let scopes = self.scopes.borrow();
+        scopes.keys().cloned().chain([DEFAULT_PROFILE.to_owned()]).collect()
+    }
+
     /// Whether who is bound to a profile may be shown one server with nothing between. One that
     /// its profile hides is to it like one that does not exist.
     pub(crate) fn check_bound(&self, profile: &str, server: &str) -> Result<(), Refusal> {

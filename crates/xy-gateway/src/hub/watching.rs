@@ -43,7 +43,7 @@ impl Hub {
         let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
         self.want(server, client);
         let upstream = self.once_there(server, holder, by).await;
-        let upstream = upstream.ok_or_else(|| server.down("it is not ready yet"))?;
+        let upstream = upstream.ok_or_else(|| server.not_yet())?;
         if upstream.era() == Era::Modern {
             let watched = self.watched(&server.at_home(), holder);
             return upstream.listen_to(watched).await;

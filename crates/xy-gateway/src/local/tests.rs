@@ -310,6 +310,20 @@ async fn a_first_line_that_is_no_hello_is_refused() {
     .await;
 }
 
+#[test]
+fn who_asks_for_a_profile_that_there_is_not_hears_which_there_are() {
+    let named = |count: usize| -> Vec<String> {
+        (0..count).map(|number| format!("profile-{number:02}")).collect()
+    };
+    let all = ["default".to_owned(), "work".to_owned()];
+    assert_eq!(other_profiles("wrok", &all), "did you mean `work`?");
+    let told = other_profiles("zz", &all);
+    assert!(told.starts_with("there are `default`, `work`; "), "{told}");
+    let told = other_profiles("zz", &named(MOST_PROFILES + 5));
+    assert!(told.contains("`profile-09` and 5 more; "), "{told}");
+    assert!(other_profiles("zz", &[]).contains("`profiles`"));
+}
+
 #[tokio::test]
 async fn who_says_nothing_is_refused_after_a_while() {
     at_the_door(as_it_is, async |world| {

@@ -112,7 +112,7 @@ impl Visitor {
     }
 
     /// The error that a request gets, all of it.
-    fn refusal(&self, method: &str, params: &Value) -> Value {
+    pub(super) fn refusal(&self, method: &str, params: &Value) -> Value {
         self.ask(&json!("refused"), method, params);
         let heard = self.heard();
         assert_eq!(heard.len(), 1, "{heard:?}");

@@ -325,7 +325,7 @@ impl Server {
     fn too_late(&self, waited: &Waiting, kind: ErrorKind, limit: Duration) -> CallError {
         let name = &self.name;
         if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {limit:?}");
+            let message = format!("`{name}` did not come up within {}", say::time(limit));
             let fault = |message| {
                 let fault = CallError::new(kind, message);
                 let was_written = waited.past.was_written;
@@ -346,7 +346,7 @@ impl Server {
             let hint = "make fewer calls of it at once, or try again later";
             ("another call", "call", hint.to_owned())
         };
-        let message = format!("`{name}` was busy with {with} for {limit:?}");
+        let message = format!("`{name}` was busy with {with} for {}", say::time(limit));
         CallError::new(kind, message)
             .cause(format!(
                 "it asks questions, so it serves one {one} at a time; the call was not sent"

@@ -8,29 +8,29 @@ use serde_json::{Value, json};
 use xy_protocol::control::{Add, Request};
 use xy_protocol::error::CallError;
 
-use super::{object, report};
+use super::{object, or_default, report};
 use crate::hub::Hub;
 
 /// What can be asked for.
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     name: String,
     #[serde(default)]
     command: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     args: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     env: BTreeMap<String, String>,
     #[serde(default)]
     cwd: Option<String>,
     #[serde(default)]
     url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     headers: BTreeMap<String, String>,
     #[serde(default)]
     transport: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     persist: bool,
 }
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use xy_protocol::control::{Remove, Removed, Request};
 use xy_protocol::error::CallError;
 
-use super::{name_schema, object, report};
+use super::{name_schema, object, or_default, report};
 use crate::hub::Hub;
 
 /// How long it may take until the gateway has heard that a server is gone.
@@ -20,7 +20,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     persist: bool,
 }
 

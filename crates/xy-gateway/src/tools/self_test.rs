@@ -14,12 +14,8 @@ use crate::hub::Hub;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
-    #[serde(default = "yes")]
-    repair: bool,
-}
-
-fn yes() -> bool {
-    true
+    #[serde(default)]
+    repair: Option<bool>,
 }
 
 pub(super) fn definition() -> Value {
@@ -79,5 +75,5 @@ fn health_schema() -> Value {
 }
 
 pub(super) async fn call(hub: &Rc<Hub>, Asked { repair }: Asked) -> Result<Value, CallError> {
-    hub.control.call(Request::SelfTest(SelfTest { repair })).await
+    hub.control.call(Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
 }

@@ -17,14 +17,10 @@ use crate::say;
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     name: String,
-    #[serde(default = "some_lines")]
-    lines: u32,
+    #[serde(default)]
+    lines: Option<u32>,
     #[serde(default)]
     stream: Option<Stream>,
-}
-
-fn some_lines() -> u32 {
-    DEFAULT_TAIL
 }
 
 pub(super) fn definition() -> Value {
@@ -67,6 +63,7 @@ fn stream_schema(what: &str) -> Value {
 
 pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
     let Asked { name, lines, stream } = asked;
+    let lines = lines.unwrap_or(DEFAULT_TAIL);
     if !(1..=MOST_TAIL).contains(&lines) {
         return Err(say::invalid(format!("`lines` is {lines}, and may be from 1 to {MOST_TAIL}")));
     }

@@ -70,6 +70,34 @@ fn all_that_can_be_asked_for_is_what_runs() {
 }
 
 #[test]
+fn what_is_null_is_not_given() {
+    let (home, client) = home_and_client();
+    let added = json!({
+        "name": "dev", "command": mcp_program(&home), "args": null, "env": null, "cwd": null,
+        "url": null, "headers": null, "transport": null, "persist": null,
+    });
+    assert_eq!(client.call_value("add_server", added)["status"], "running");
+    assert_eq!(listed(&client, "dev").unwrap()["args"], json!([]));
+    client.call_value("remove_server", json!({ "name": "dev", "persist": null }));
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn one_whose_file_was_deleted_is_removed_without_it() {
+    let (home, client) = home_and_client();
+    let added = json!({ "name": "dev", "command": mcp_program(&home), "persist": true });
+    client.call_value("add_server", added);
+    fails(&client, "remove_server", json!({ "name": "dev" }));
+    fs::remove_file(home.root().join("config/xy/servers/dev.kdl")).unwrap();
+    let removed = client.call_value("remove_server", json!({ "name": "dev" }));
+    assert_eq!(removed, json!({ "name": "dev", "removed": true }));
+    assert_eq!(listed(&client, "dev"), None);
+    client.close();
+    home.finish();
+}
+
+#[test]
 fn one_without_a_file_is_reloaded_as_it_was_added() {
     let (home, client) = home_and_client();
     let folder = home.root().join("tmp");

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::{add, fails, home_and_client, listed, mcp_program};
+use crate::support::home;
+use crate::{add, connect, fails, home_and_client, listed, mcp_program};
 
 #[test]
 fn a_name_is_given_once() {
@@ -90,6 +91,55 @@ fn a_reload_that_fails_says_why() {
     let told = fails(&client, "reload_server", json!({ "name": "one" }));
     assert!(told.contains("comand") && told.contains("server `one` was not reloaded"), "{told}");
     assert_eq!(listed(&client, "one").unwrap()["status"], "running");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn a_reload_whose_server_does_not_start_says_what_that_said_last() {
+    let (home, client) = home_and_client();
+    home.mcp_server("one", &[]);
+    home.call("reload", json!({})).unwrap();
+    let said = r#"{"level":"fatal","message":"no \"token\" in C:\\keys, nor anywhere else","fields":{"user":null}}"#;
+    let script = r#"command "/bin/sh"; args "-c" "printf '%s\n' \"$WORDS\" >&2; exit 3""#;
+    let words = serde_json::to_string(said).unwrap();
+    let kdl = format!("{script}\nenv {{ WORDS {words} }}\nrestart {{ policy \"never\" }}\n");
+    home.write_config("servers/one.kdl", &kdl);
+    for _ in 0..2 {
+        // Once its file has changed, and once it is only begun again.
+        let told = fails(&client, "reload_server", json!({ "name": "one" }));
+        assert!(told.starts_with("server `one` did not start\ncause: "), "{told}");
+        assert!(told.contains("\nthe last it said:\n") && told.contains(said), "{told}");
+    }
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn one_that_is_not_ready_in_time_is_told_what_its_asker_can_do() {
+    let home = home();
+    home.write_config("xy.kdl", "defaults { ready { within \"200ms\" } }\n");
+    home.daemon();
+    let client = connect(&home);
+    let ask = json!({ "name": "dev", "command": mcp_program(&home), "args": ["--never-init"] });
+    let told = fails(&client, "add_server", ask);
+    assert!(told.contains("`xy add dev --ready-within 2m …` in a shell"), "{told}");
+    assert!(told.contains("`ready { within \"2m\" }` in a file"), "{told}");
+    client.close();
+    home.finish();
+}
+
+#[test]
+fn arguments_that_are_no_object_start_nothing() {
+    let (home, client) = home_and_client();
+    let program = mcp_program(&home);
+    for arguments in [json!(["dev", program, []]), json!([]), json!(7), json!("dev")] {
+        let answer = client.call("add_server", arguments);
+        assert_eq!(answer["error"]["code"], -32602, "{answer:#}");
+        let told = answer["error"]["message"].as_str().unwrap();
+        assert!(told.starts_with("`arguments` is not an object; "), "{told}");
+    }
+    assert_eq!(home.call("list", serde_json::Value::Null).unwrap(), json!([]));
     client.close();
     home.finish();
 }

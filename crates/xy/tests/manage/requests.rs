@@ -241,6 +241,8 @@ fn a_request_to_a_server_that_is_not_ready_yet_is_refused_at_once() {
     let (kind, why) = failure(&home, &["one", "ping"]);
     assert_eq!(kind, "NotRunning", "{why}");
     let told = home.xy(&["request", "one", "ping"]).stderr;
+    assert!(told.contains("`one` is still starting"), "{told}");
     assert!(told.contains("it is not ready yet"), "{told}");
+    assert!(told.contains("`xy status one`") && !told.contains("xy start"), "{told}");
     home.finish();
 }

@@ -89,7 +89,10 @@ impl Client {
             return None;
         }
         let name = request.params.name().and_then(text_of).filter(|name| is_one(name))?;
-        let arguments = request.params.arguments().unwrap_or("{}");
+        let arguments = match tools::given(request.params.arguments()) {
+            Ok(arguments) => arguments,
+            Err(fault) => return Some(Err(fault)),
+        };
         Some(match &*name {
             SEARCH => Ok(result(self.search_tools(arguments))),
             DESCRIBE => Ok(result(self.describe_tool(arguments))),
@@ -98,7 +101,7 @@ impl Client {
     }
 
     fn search_tools(&self, arguments: &str) -> Result<String, CallError> {
-        let Search { query, limit, server } = read(arguments)?;
+        let Search { query, limit, server } = tools::read(arguments)?;
         let found =
             self.hub.find_tools(self, &query, limit.unwrap_or(DEFAULT_HITS), server.as_deref());
         let tools: Vec<Value> = found
@@ -110,7 +113,7 @@ impl Client {
 
     /// All that a list would say of a tool, as it would say it.
     fn describe_tool(&self, arguments: &str) -> Result<String, CallError> {
-        let Describe { name } = read(arguments)?;
+        let Describe { name } = tools::read(arguments)?;
         let definition =
             self.definition(&name).ok_or_else(|| self.hub.unknown(self, Kind::Tools, &name))?;
         let text = quoted(&definition);
@@ -131,7 +134,7 @@ impl Client {
 
     /// Calls another tool. That there is none is a result, for the model to read.
     fn call_found(&self, request: &Request<'_>, arguments: &str) -> Result<Verdict, CallError> {
-        let meant: Call<'_> = match read(arguments) {
+        let meant: Call<'_> = match tools::read(arguments) {
             Ok(meant) => meant,
             Err(fault) => return Ok(result(Err(fault))),
         };
@@ -168,11 +171,6 @@ impl Client {
             past: request.past.clone(),
         })
     }
-}
-
-fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
-    serde_json::from_str(arguments)
-        .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
 }
 
 /// What could not be done is a result that says so.
