@@ -298,6 +298,9 @@ pub struct Info {
     pub warnings: Vec<String>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
+    /// The files of MCP clients that it was told to read by `--mcp-json`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp_json: Vec<String>,
     /// How many servers it knows.
     pub servers: usize,
     /// How many of them are running.

@@ -64,6 +64,7 @@ mod tests {
             journal_problem: None,
             warnings: Vec::new(),
             uptime_secs: 725,
+            mcp_json: Vec::new(),
             servers: 3,
             running: 2,
         };
