@@ -11,7 +11,7 @@ use xy_supervisor::reload::{Plan, diff};
 
 use super::asks::{self, Settled, came_up, did_not_start};
 use crate::check::{problems_of, refusal, refusal_of};
-use crate::daemon::{Daemon, changed_profiles};
+use crate::daemon::{ChangedProfiles, Daemon};
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
     if let Some(name) = &ask.name {
@@ -25,15 +25,15 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     let Settings { servers, profiles, .. } = loaded.settings;
     if ask.dry_run {
         let plan = diff(&daemon.fleet.settings(), &servers);
-        let profiles = changed_profiles(&daemon.profiles.borrow(), &profiles);
-        return Ok(Reloaded { dry_run: true, problems, profiles, ..answer(plan) });
+        let profiles = ChangedProfiles::between(&daemon.profiles.borrow(), &profiles);
+        return Ok(Reloaded { dry_run: true, problems, ..answer(plan, profiles) });
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
     let profiles = daemon.show(profiles).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     let failed = settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
-    Ok(Reloaded { problems, profiles, failed, ..answer(applied.plan) })
+    Ok(Reloaded { problems, failed, ..answer(applied.plan, profiles) })
 }
 
 /// Reads the file of one server again, if it has one, and begins a new life of it, whether
@@ -102,7 +102,7 @@ async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) -> Ve
     failed
 }
 
-fn answer(plan: Plan) -> Reloaded {
+fn answer(plan: Plan, profiles: ChangedProfiles) -> Reloaded {
     let mut changed = [plan.restarted.clone(), plan.updated.clone()].concat();
     changed.sort();
     Reloaded {
@@ -112,6 +112,9 @@ fn answer(plan: Plan) -> Reloaded {
         unchanged: plan.unchanged,
         restarted: plan.restarted,
         updated: plan.updated,
+        profiles: profiles.all,
+        profiles_added: profiles.added,
+        profiles_removed: profiles.removed,
         ..Reloaded::default()
     }
 }
