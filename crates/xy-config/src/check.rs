@@ -65,6 +65,8 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// How many server files there are, with mistakes or without.
     pub server_files: usize,
+    /// How many files there are in all: also those of profiles, and the daemon's own.
+    pub files: usize,
     /// The servers whose files have mistakes, or cannot be read.
     pub broken: Broken,
     /// What the environment says.
@@ -228,6 +230,10 @@ pub fn check_all(
         every_is_broken: false,
         loaded: Loaded {
             server_files: texts.servers.len() + texts.clients.len(),
+            files: usize::from(daemon_file.is_some())
+                + texts.servers.len()
+                + texts.clients.len()
+                + texts.profiles.len(),
             problems,
             environment,
             ..Loaded::default()

@@ -45,6 +45,7 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     close_unread(paths, &profiles, &mut loaded);
     loaded.settings.mcp_json = paths.mcp_json.iter().cloned().chain(named).collect();
     loaded.server_files = listed.len() + loaded.settings.mcp_json.len();
+    loaded.files = usize::from(exists(&paths.daemon_file)) + loaded.server_files + profiles.len();
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded.broken = broken(paths, &listed, &loaded);

@@ -16,6 +16,7 @@ pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
     CheckReport {
         valid: loaded.is_valid(),
         files: loaded.server_files,
+        all_files: loaded.files,
         servers: loaded.settings.servers.len(),
         problems: problems_of(loaded),
     }

@@ -210,13 +210,13 @@ impl Daemon {
     }
 
     /// Shows clients what the profiles say now; which of them are new, gone or others.
-    pub(crate) async fn show(&self, profiles: Profiles) -> Result<Vec<String>, CallError> {
+    pub(crate) async fn show(&self, profiles: Profiles) -> Result<ChangedProfiles, CallError> {
         let profiles = Arc::new(profiles);
         let before = self.profiles.send_replace(profiles.clone());
         if let Some(desk) = self.desk.get() {
             desk.show(profiles.clone()).await?;
         }
-        Ok(changed_profiles(&before, &profiles))
+        Ok(ChangedProfiles::between(&before, &profiles))
     }
 
     /// Makes one server what its file says.
@@ -298,10 +298,31 @@ impl Daemon {
 }
 
 /// The profiles that are new, gone or others, by name.
-pub(crate) fn changed_profiles(before: &Profiles, now: &Profiles) -> Vec<String> {
-    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-    let is_other = |name: &&&String| before.get(**name) != now.get(**name);
-    names.iter().filter(is_other).map(ToString::to_string).collect()
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedProfiles {
+    /// All of them.
+    pub(crate) all: Vec<String>,
+    /// Those that are new.
+    pub(crate) added: Vec<String>,
+    /// Those that are gone.
+    pub(crate) removed: Vec<String>,
+}
+
+impl ChangedProfiles {
+    pub(crate) fn between(before: &Profiles, now: &Profiles) -> Self {
+        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        let mut changed = Self::default();
+        for name in names {
+            match (before.get(name), now.get(name)) {
+                (before, now) if before == now => continue,
+                (None, _) => changed.added.push(name.clone()),
+                (_, None) => changed.removed.push(name.clone()),
+                _ => {}
+            }
+            changed.all.push(name.clone());
+        }
+        changed
+    }
 }
 
 /// The known name that was probably meant, if one is near enough.
@@ -334,7 +355,24 @@ pub(crate) fn closed(Closed: Closed) -> CallError {
 
 #[cfg(test)]
 mod tests {
+    use xy_config::profile::ProfileSettings;
+
     use super::*;
+
+    #[test]
+    fn new_profiles_and_those_that_are_gone_are_told_apart() {
+        let profiles = |all: &[(&str, &str)]| -> Profiles {
+            let one = |&(name, file): &(&str, &str)| {
+                (name.to_owned(), Arc::new(ProfileSettings::closed(name, file)))
+            };
+            all.iter().map(one).collect()
+        };
+        let before = profiles(&[("gone", "1"), ("other", "1"), ("same", "1")]);
+        let now = profiles(&[("new", "1"), ("other", "2"), ("same", "1")]);
+        let changed = ChangedProfiles::between(&before, &now);
+        assert_eq!(changed.all, ["gone", "new", "other"]);
+        assert_eq!((changed.added, changed.removed), (vec!["new".into()], vec!["gone".into()]));
+    }
 
     #[test]
     fn the_nearest_name_is_found_when_it_is_near_enough() {

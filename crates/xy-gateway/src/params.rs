@@ -67,6 +67,10 @@ impl<'t> Params<'t> {
         }
         match read.own_token() {
             Some(token) if token.len() > LONGEST_ID => Err("its progress token is too long".into()),
+            // Servers tell of progress by it, and clients find the request by it.
+            Some(token) if !token.starts_with(|first: char| "\"-0123456789".contains(first)) => {
+                Err("its progress token is neither a text nor a number".into())
+            }
             _ => Ok(read),
         }
     }
@@ -228,6 +232,21 @@ mod tests {
         }
         for text in [None, Some("[]"), Some(r#"{"x":1,"x":2,"_meta":7}"#)] {
             assert!(Params::checked(text).is_ok(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_progress_token_is_a_text_or_a_number() {
+        let checked = |token: &str| {
+            let text = format!(r#"{{"_meta":{{"progressToken":{token}}}}}"#);
+            Params::checked(Some(&text)).map(drop)
+        };
+        for token in ["\"\"", "\"a\"", "0", "-7", "1.5", "null"] {
+            assert_eq!(checked(token), Ok(()), "{token}");
+        }
+        for token in ["{}", "true", "false", "[1]"] {
+            let problem = checked(token).unwrap_err();
+            assert_eq!(problem, "its progress token is neither a text nor a number", "{token}");
         }
     }
 

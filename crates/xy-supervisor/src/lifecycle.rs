@@ -50,7 +50,7 @@ mod state;
 
 use after::{End, Lived, after_end, after_silence, after_uptime, reached_for};
 pub use limits::{LastAttempt, LimitsUsed};
-pub use reason::{Exit, LaunchFault, Oom, Reason};
+pub use reason::{Exit, LaunchFault, Oom, Reason, Retirement};
 pub use state::{AfterStop, Life, State, Tally};
 
 /// The window of `max-retries-per-minute`.
@@ -81,8 +81,8 @@ pub enum Event {
     Woken,
     /// Nobody uses it, for this reason it may go; whoever speaks with it takes no more calls.
     Idle(String),
-    /// Its file is gone, or the daemon ends.
-    RetireRequested,
+    /// It is not needed any more, for this reason, and no new life of it will be.
+    RetireRequested(Retirement),
     /// Its file now describes another process.
     ProcessChanged,
     /// Its file now has other rules; the process is the same.
@@ -199,14 +199,14 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         }
 
         // The end for good.
-        (Stopped | Backoff { .. } | Asleep { .. } | Failed, RetireRequested) => {
-            (life.enters(Retired, Reason::RetireRequested), None)
+        (Stopped | Backoff { .. } | Asleep { .. } | Failed, RetireRequested(why)) => {
+            (life.enters(Retired, Reason::RetireRequested(why)), None)
         }
-        (Starting { .. } | Running { .. }, RetireRequested) => {
-            stop(life, Retire, Reason::RetireRequested, rules, now)
+        (Starting { .. } | Running { .. }, RetireRequested(why)) => {
+            stop(life, Retire, Reason::RetireRequested(why), rules, now)
         }
-        (Stopping { overdue_at, .. }, RetireRequested) => {
-            (life.enters(Stopping { overdue_at, then: Retire }, Reason::RetireRequested), None)
+        (Stopping { overdue_at, .. }, RetireRequested(why)) => {
+            (life.enters(Stopping { overdue_at, then: Retire }, Reason::RetireRequested(why)), None)
         }
 
         // Whether somebody uses it. What went wrong before is not forgotten for that.

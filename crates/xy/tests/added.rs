@@ -261,7 +261,7 @@ fn a_server_for_each_client_waits_for_them() {
     daemon.terminate();
     home.daemon();
     assert_eq!(status(&home, "each")["wanted"], "down");
-    assert_eq!(home.xy(&["start", "each"]).stdout, "started each\n");
+    assert_eq!(home.xy(&["start", "each"]).stdout, "each starts with the next client\n");
 
     home.server("each", &sleeper(&home));
     assert_eq!(ask(&home, "reload", Value::Null)["restarted"], json!(["each"]));

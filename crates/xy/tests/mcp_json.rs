@@ -169,3 +169,26 @@ fn what_a_clients_file_says_of_the_environment_arrives_there_as_it_is_written() 
     client.close();
     home.finish();
 }
+
+#[test]
+fn whoever_replaces_a_daemon_is_told_which_files_that_one_alone_reads() {
+    let home = home();
+    let file = write_client(&home, &["one"]);
+    let shown = file.to_str().unwrap();
+    home.daemon_with(&["--mcp-json", shown]);
+    let pid = running(&home, "one");
+
+    let kept = home.xy(&["daemon", "--detach", "--replace", "--mcp-json", shown]);
+    assert_eq!((kept.code, kept.stderr.as_str()), (0, ""));
+    assert_eq!(running(&home, "one"), pid);
+
+    let lost = home.xy(&["daemon", "--detach", "--replace"]);
+    assert_eq!(lost.code, 0, "{lost:#?}");
+    assert!(lost.stderr.starts_with("note: ") && lost.stderr.contains(shown), "{lost:#?}");
+    assert!(lost.stderr.contains("give `--mcp-json FILE` again"), "{lost:#?}");
+    assert_eq!(named(&home), [""; 0]);
+
+    let silent = home.xy(&["daemon", "--detach", "--replace"]);
+    assert_eq!((silent.code, silent.stderr.as_str()), (0, ""));
+    home.finish();
+}

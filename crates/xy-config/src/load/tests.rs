@@ -48,6 +48,9 @@ const GOOD: &str = "command \"sh\"";
 fn without_files_there_are_no_servers_and_no_problems() {
     let home = Home::new();
     assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+    assert_eq!(load(&home.paths, &KeptLimits::any()).files, 0);
+    fs::write(&home.paths.daemon_file, "").unwrap();
+    assert_eq!(load(&home.paths, &KeptLimits::any()).files, 1);
     fs::remove_dir_all(&home.paths.config_dir).unwrap();
     assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
 }
@@ -172,7 +175,7 @@ fn profiles_are_read_beside_servers_and_one_that_cannot_be_read_shows_nothing() 
     assert_eq!(*profiles["default"], closed);
     assert!(!loaded.is_valid());
     assert_eq!(loaded.broken, Broken::default(), "no server is the worse for it");
-    assert_eq!(loaded.server_files, 1);
+    assert_eq!((loaded.server_files, loaded.files), (1, 3));
 }
 
 /// A home with a file of an MCP client beside it.

@@ -22,6 +22,7 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
         journal_problem: daemon.journal.problem(),
         warnings: daemon.desk().map(xy_gateway::Desk::warnings).unwrap_or_default(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),
+        mcp_json: daemon.paths.mcp_json.iter().map(|file| file.display().to_string()).collect(),
         servers: roster.len(),
         running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),
     }

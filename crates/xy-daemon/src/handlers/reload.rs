@@ -11,7 +11,7 @@ use xy_supervisor::reload::{Plan, diff};
 
 use super::asks::{self, Settled, came_up, did_not_start, with_last_words};
 use crate::check::{problems_of, refusal, refusal_of};
-use crate::daemon::{Daemon, changed_profiles};
+use crate::daemon::{ChangedProfiles, Daemon};
 use crate::view;
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
@@ -26,15 +26,15 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     let Settings { servers, profiles, .. } = loaded.settings;
     if ask.dry_run {
         let plan = diff(&daemon.fleet.settings(), &servers);
-        let profiles = changed_profiles(&daemon.profiles.borrow(), &profiles);
-        return Ok(Reloaded { dry_run: true, problems, profiles, ..answer(plan) });
+        let profiles = ChangedProfiles::between(&daemon.profiles.borrow(), &profiles);
+        return Ok(Reloaded { dry_run: true, problems, ..answer(plan, profiles) });
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
     let profiles = daemon.show(profiles).await?;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     let failed = settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
-    Ok(Reloaded { problems, profiles, failed, ..answer(applied.plan) })
+    Ok(Reloaded { problems, failed, ..answer(applied.plan, profiles) })
 }
 
 /// Reads the file of one server again, if it has one, and begins a new life of it, whether
@@ -110,7 +110,7 @@ async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) -> Ve
     failed
 }
 
-fn answer(plan: Plan) -> Reloaded {
+fn answer(plan: Plan, profiles: ChangedProfiles) -> Reloaded {
     let mut changed = [plan.restarted.clone(), plan.updated.clone()].concat();
     changed.sort();
     Reloaded {
@@ -120,6 +120,9 @@ fn answer(plan: Plan) -> Reloaded {
         unchanged: plan.unchanged,
         restarted: plan.restarted,
         updated: plan.updated,
+        profiles: profiles.all,
+        profiles_added: profiles.added,
+        profiles_removed: profiles.removed,
         ..Reloaded::default()
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use xy_protocol::control::RestartRecord;
 use xy_protocol::server::ServerState;
 use xy_supervisor::journal::{self, Change, Entry, Journal, What};
-use xy_supervisor::lifecycle::{Reason, reason};
+use xy_supervisor::lifecycle::{Reason, Retirement, reason};
 
 use super::folders::within_reason;
 
@@ -71,9 +71,12 @@ fn is_restart(change: &Change) -> bool {
         (_, Restarting | Failed) | (Running, Starting) => true,
         (Restarting | Failed, Starting) => !is_by_policy(&change.reason),
         (_, Stopping) => {
-            let ends = [Reason::StopRequested, Reason::RetireRequested, Reason::StopOverdue];
-            let is_end = ends.iter().any(|end| end.to_string() == change.reason);
-            !is_end && !change.reason.starts_with(reason::GOES_TO_SLEEP)
+            let reason = change.reason.as_str();
+            let ends = [Reason::StopRequested, Reason::StopOverdue];
+            let is_end = ends.iter().any(|end| end.to_string() == reason)
+                || Retirement::ALL.iter().any(|end| end.to_string() == reason)
+                || reason == Retirement::ANY;
+            !is_end && !reason.starts_with(reason::GOES_TO_SLEEP)
         }
         _ => false,
     }
@@ -126,7 +129,11 @@ mod tests {
             (Running, Stopping, repaired.clone(), true),
             (Running, Stopping, Reason::SettingsChanged, true),
             (Running, Stopping, Reason::StopRequested, false),
-            (Running, Stopping, Reason::RetireRequested, false),
+            (Running, Stopping, Reason::RetireRequested(Retirement::Removed), false),
+            (Running, Stopping, Reason::RetireRequested(Retirement::Unconfigured), false),
+            (Running, Stopping, Reason::RetireRequested(Retirement::Replaced), false),
+            (Running, Stopping, Reason::RetireRequested(Retirement::ClientLeft), false),
+            (Running, Stopping, Reason::RetireRequested(Retirement::DaemonEnds), false),
             (Stopping, Stopping, Reason::StopOverdue, false),
             (Stopping, Stopped, Reason::StopDone, false),
             (Starting, Stopping, Reason::Torn, true),
@@ -138,6 +145,15 @@ mod tests {
             let told = format!("{from} {to} {reason}");
             assert_eq!(is_restart(&change(from, to, &reason)), expected, "{told}");
         }
+    }
+
+    #[test]
+    fn an_end_for_good_is_no_restart_in_the_journal_of_an_older_version_either() {
+        let change = Change {
+            reason: "removed, or the daemon is ending".to_owned(),
+            ..change(ServerState::Running, ServerState::Stopping, &Reason::StopRequested)
+        };
+        assert!(!is_restart(&change));
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Client {
             return Ok(verdict);
         }
         match request.method {
-            "initialize" => return Ok(self.greet(request)),
+            "initialize" => return self.greet(request),
             "ping" => return Ok(Verdict::Result("{}".to_owned())),
             "logging/setLevel" => return self.set_level(request),
             _ => {}

@@ -324,18 +324,28 @@ impl Server {
     /// A call has waited as long as it may: why it was not sent.
     fn too_late(&self, waited: &Waiting, kind: ErrorKind, limit: Duration) -> CallError {
         let name = &self.name;
+        // Whoever waited as long as a call may take in all was not ended by the park.
+        let bound = (kind == ErrorKind::QueueFull).then_some(self.lot.park.queue);
         if self.upstream(waited.holder).is_none() {
             let message = format!("`{name}` did not come up within {}", say::time(limit));
-            let fault = |message| {
-                let fault = CallError::new(kind, message);
-                let was_written = waited.past.was_written;
-                if was_written { fault } else { fault.cause("the call was not sent") }
+            let not_sent = (!waited.past.was_written).then_some("the call was not sent");
+            let fault = |message| CallError {
+                cause: because(not_sent, bound),
+                ..CallError::new(kind, message)
             };
             return match self.progress(waited.holder) {
-                Some(progress) => fault(format!("{message}, as it is still {progress}")).hint(
-                    format!("that goes on: try again later; `xy status {name}` says how far it is"),
-                ),
-                None => fault(message).hint(format!("`xy status {name}` says what it is doing")),
+                Some(progress) => {
+                    fault(format!("{message}, as it is still {progress}")).hint(or_wait_longer(
+                        format!(
+                            "that goes on: try again later; `xy status {name}` says how far it is"
+                        ),
+                        bound,
+                    ))
+                }
+                None => fault(message).hint(or_wait_longer(
+                    format!("`xy status {name}` says what it is doing"),
+                    bound,
+                )),
             };
         }
         let is_shared = waited.holder == Holder::Shared;
@@ -347,12 +357,31 @@ impl Server {
             ("another call", "call", hint.to_owned())
         };
         let message = format!("`{name}` was busy with {with} for {}", say::time(limit));
-        CallError::new(kind, message)
-            .cause(format!(
-                "it asks questions, so it serves one {one} at a time; the call was not sent"
-            ))
-            .hint(hint)
+        let why = format!("it asks questions, so it serves one {one} at a time");
+        let cause = because(Some(&format!("{why}; the call was not sent")), bound);
+        CallError { cause, ..CallError::new(kind, message) }.hint(or_wait_longer(hint, bound))
     }
+}
+
+/// Why a wait ended: `reason`, and the bound of the park if it was that.
+fn because(reason: Option<&str>, bound: Option<Duration>) -> Option<String> {
+    let bound = bound.map(|most| {
+        format!("none waits for longer than `queue` of `park` says, which is {most:?}")
+    });
+    match (reason, bound) {
+        (Some(reason), Some(bound)) => Some(format!("{reason}; {bound}")),
+        (reason, bound) => reason.map(str::to_owned).or(bound),
+    }
+}
+
+/// The advice, and how to have calls wait for longer if the park's bound ended this one.
+fn or_wait_longer(advice: String, bound: Option<Duration>) -> String {
+    if bound.is_none() {
+        return advice;
+    }
+    advice
+        + "; with a larger `park { queue … }` in `xy.kdl` and a new start of the daemon calls \
+              wait for longer"
 }
 
 /// When a wait ends, and what that means: that the park keeps nothing for longer than until

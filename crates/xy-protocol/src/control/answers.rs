@@ -81,6 +81,12 @@ pub struct Reloaded {
     /// Profiles that are new, gone, or say something else.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub profiles: Vec<String>,
+    /// Of `profiles`: those that are new.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub profiles_added: Vec<String>,
+    /// Of `profiles`: those that are gone.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub profiles_removed: Vec<String>,
     /// Whether nothing was done.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
@@ -255,7 +261,10 @@ pub struct CheckReport {
     pub valid: bool,
     /// How many server files there are.
     pub files: usize,
-    /// How many of them describe a server without a fault.
+    /// How many files there are in all: also those of profiles, and the daemon's own.
+    #[serde(default)]
+    pub all_files: usize,
+    /// How many of `files` describe a server without a fault.
     pub servers: usize,
     /// Everything that is wrong or odd.
     pub problems: Vec<Problem>,
@@ -298,6 +307,9 @@ pub struct Info {
     pub warnings: Vec<String>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
+    /// The files of MCP clients that it was told to read by `--mcp-json`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp_json: Vec<String>,
     /// How many servers it knows.
     pub servers: usize,
     /// How many of them are running.

@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::{Roster, settings_of};
 use crate::instance::Holder;
 use crate::launch::adopt::Adopted;
-use crate::lifecycle::Event;
+use crate::lifecycle::{Event, Retirement};
 use crate::task::Before;
 use crate::wait::time_of_day;
 
@@ -41,7 +41,11 @@ impl Owner {
             .as_ref()
             .and_then(|exited| time_of_day().checked_sub(Duration::from_millis(exited.ms_ago)));
         let unheard = match wanted {
-            _ if !is_welcome => Some(Event::RetireRequested),
+            // Its client was the old daemon's.
+            _ if !is_welcome && key.holder != Holder::Shared => {
+                Some(Event::RetireRequested(Retirement::ClientLeft))
+            }
+            _ if !is_welcome => Some(Event::RetireRequested(Retirement::Removed)),
             // It may have been kept and not yet been done.
             Wanted::Down => Some(Event::StopRequested),
             Wanted::Up => note.unheard(&status),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::added::AddedServers;
 use crate::instance::InstanceHandle;
-use crate::lifecycle::Event;
+use crate::lifecycle::{Event, Retirement};
 use crate::reload::{ServerMap, diff};
 
 impl Owner {
@@ -23,7 +23,7 @@ impl Owner {
         let mut leaving = Vec::new();
         let mut coming = Vec::new();
         for name in &plan.removed {
-            leaving.extend(self.leave(&mut roster, name).await);
+            leaving.extend(self.leave(&mut roster, name, Retirement::Unconfigured).await);
         }
         let (updated, mut kept) = (plan.updated.clone(), Vec::new());
         let mut restarted: Vec<_> =
@@ -34,7 +34,8 @@ impl Owner {
             let Some(member) = roster.get(&settings.name) else { continue };
             let is_same = member.settings.kind == settings.kind;
             if !goes_on(&roster, member, settings) {
-                leaving.extend(self.leave(&mut roster, &settings.name).await);
+                let left = self.leave(&mut roster, &settings.name, Retirement::Replaced).await;
+                leaving.extend(left);
                 coming.extend(self.join(&mut roster, settings).filter(is_wanted));
             } else if is_same {
                 reconfigure(&mut roster, settings, &Event::RulesChanged).await;
@@ -112,7 +113,7 @@ impl Owner {
         if !roster.contains_key(name) {
             return None;
         }
-        let leaving = self.leave(&mut roster, name).await;
+        let leaving = self.leave(&mut roster, name, Retirement::Removed).await;
         self.regroup(&mut roster).await;
         self.publish(roster);
         let mut warnings = Vec::new();
@@ -127,12 +128,17 @@ impl Owner {
     }
 
     /// A server leaves the roster; its instances end.
-    async fn leave(&mut self, roster: &mut Roster, name: &ServerName) -> Vec<InstanceHandle> {
+    async fn leave(
+        &mut self,
+        roster: &mut Roster,
+        name: &ServerName,
+        why: Retirement,
+    ) -> Vec<InstanceHandle> {
         let Some(member) = roster.remove(name) else {
             return Vec::new();
         };
         let instances: Vec<_> = member.own_instances().cloned().collect();
-        self.retire(instances.clone()).await;
+        self.retire(instances.clone(), why).await;
         instances
     }
 

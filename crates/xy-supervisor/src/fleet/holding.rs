@@ -6,7 +6,7 @@ use xy_protocol::server::Wanted;
 use super::owner::Owner;
 use super::{HoldError, MAX_CLIENT_INSTANCES, Roster, room};
 use crate::instance::{Holder, InstanceHandle, InstanceKey};
-use crate::lifecycle::Event;
+use crate::lifecycle::{Event, Retirement};
 
 impl Owner {
     pub(super) async fn hold(&mut self, mut key: InstanceKey) -> Result<InstanceHandle, HoldError> {
@@ -66,6 +66,6 @@ impl Owner {
             return; // Its server was removed, or all clients share it.
         };
         self.publish(roster);
-        self.retire([instance]).await;
+        self.retire([instance], Retirement::ClientLeft).await;
     }
 }

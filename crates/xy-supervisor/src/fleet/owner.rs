@@ -13,7 +13,7 @@ use super::sharing;
 use super::{Command, FleetParts, Member, Roster};
 use crate::added::AddedServers;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
-use crate::lifecycle::{Event, State};
+use crate::lifecycle::{Event, Retirement, State};
 use crate::locks::{is_held, lock_file};
 use crate::logs::history::History;
 use crate::logs::{self, LogBook, instance_log};
@@ -110,9 +110,13 @@ impl Owner {
     }
 
     /// Ends instances for good; whoever succeeds one waits for its end.
-    pub(super) async fn retire(&mut self, instances: impl IntoIterator<Item = InstanceHandle>) {
+    pub(super) async fn retire(
+        &mut self,
+        instances: impl IntoIterator<Item = InstanceHandle>,
+        why: Retirement,
+    ) {
         for instance in instances {
-            let _ = instance.request(Event::RetireRequested).await; // Gone is what we want.
+            let _ = instance.request(Event::RetireRequested(why)).await; // Gone is what we want.
             self.leaving.insert(instance.key().clone(), instance);
         }
     }
@@ -218,7 +222,7 @@ impl Owner {
         let roster = self.published.borrow().clone();
         let living = roster.values().flat_map(|member| member.instances.values().cloned());
         let living: Vec<InstanceHandle> = living.collect();
-        self.retire(living).await;
+        self.retire(living, Retirement::DaemonEnds).await;
         while self.tasks.join_next().await.is_some() {}
         self.forget_gone();
     }

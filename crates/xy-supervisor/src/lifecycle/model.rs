@@ -14,7 +14,9 @@ use xy_config::settings::{RestartPolicy, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason};
-use super::{AfterStop, Effect, Event, Life, Moment, STOP_MARGIN, State, WINDOW, on_event};
+use super::{
+    AfterStop, Effect, Event, Life, Moment, Retirement, STOP_MARGIN, State, WINDOW, on_event,
+};
 use crate::fake::{absence, permanent_fault, transient_fault};
 
 /// How many histories are compared with the book, which knows all rules.
@@ -385,7 +387,7 @@ impl Book {
             (Event::RepairRequested(_), Must::BeReady | Must::Wait { .. } | Must::HaveFailed) => {
                 Fact::RepairAsked
             }
-            (Event::RetireRequested, _) => Fact::RetireAsked,
+            (Event::RetireRequested(_), _) => Fact::RetireAsked,
             (Event::ProcessChanged, _) => Fact::NewProcess,
             (Event::RulesChanged, _) => Fact::NewRules,
             (Event::Ready, Must::BeStarting { .. }) => Fact::BecameReady,
@@ -797,7 +799,7 @@ fn any_action() -> impl Strategy<Value = Action> {
 
 /// Retirement comes last, if at all; what happens after it is worth some steps.
 fn any_history() -> impl Strategy<Value = Vec<Action>> {
-    let retire = Just(Action::Ask(Event::RetireRequested));
+    let retire = Just(Action::Ask(Event::RetireRequested(Retirement::Removed)));
     let ending = prop_oneof![
         2 => Just(Vec::new()),
         1 => (retire, vec(any_action(), 0..8)).prop_map(|(retire, mut after)| {

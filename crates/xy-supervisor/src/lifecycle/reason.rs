@@ -123,6 +123,42 @@ pub struct LaunchFault {
 /// What the reason begins with, in words, for which a server is let go that nobody uses.
 pub const GOES_TO_SLEEP: &str = "goes to sleep";
 
+/// Why an instance ends for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retirement {
+    /// Somebody removed its server.
+    Removed,
+    /// The files do not have its server any more.
+    Unconfigured,
+    /// Its server has changed so much that it has other instances now.
+    Replaced,
+    /// It was for one client.
+    ClientLeft,
+    /// The daemon ends, and all servers with it.
+    DaemonEnds,
+}
+
+impl Retirement {
+    /// All there are.
+    pub const ALL: [Self; 5] =
+        [Self::Removed, Self::Unconfigured, Self::Replaced, Self::ClientLeft, Self::DaemonEnds];
+
+    /// What journals of older versions say of each of them.
+    pub const ANY: &str = "removed, or the daemon is ending";
+}
+
+impl fmt::Display for Retirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Removed => "removed",
+            Self::Unconfigured => "no file configures it any more",
+            Self::Replaced => "its file has changed, and another takes its place",
+            Self::ClientLeft => "its client has left",
+            Self::DaemonEnds => "the daemon is ending",
+        })
+    }
+}
+
 /// Why a server is in the state it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -156,8 +192,8 @@ pub enum Reason {
         /// Who found it, and what.
         String,
     ),
-    /// Its file is gone, or the daemon ends.
-    RetireRequested,
+    /// It ends for good.
+    RetireRequested(Retirement),
     /// Its file says something else now.
     SettingsChanged,
     /// The probe says that it is ready.
@@ -247,7 +283,7 @@ impl fmt::Display for Reason {
             Self::Woken => write!(f, "somebody uses it"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),
-            Self::RetireRequested => write!(f, "removed, or the daemon is ending"),
+            Self::RetireRequested(why) => write!(f, "{why}"),
             Self::SettingsChanged => write!(f, "its file has changed"),
             Self::Ready => write!(f, "ready"),
             Self::StopDone => write!(f, "stopped as requested"),

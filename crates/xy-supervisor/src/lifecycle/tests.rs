@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use xy_config::settings::{RestartPolicy, Rules};
 use xy_protocol::server::{ServerState, Wanted};
 
-use super::reason::{Exit, Reason};
+use super::reason::{Exit, Reason, Retirement};
 use super::{
     AfterStop, Effect, Event, Life, Moment, SHORT_LIFE, SHORT_LIFE_DELAY, STOP_MARGIN, State,
     Tally, WINDOW, on_event,
@@ -171,7 +171,11 @@ fn every_reason_in_words() {
         Reason::StartRequested,
         Reason::StopRequested,
         Reason::RestartRequested,
-        Reason::RetireRequested,
+        Reason::RetireRequested(Retirement::Removed),
+        Reason::RetireRequested(Retirement::Unconfigured),
+        Reason::RetireRequested(Retirement::Replaced),
+        Reason::RetireRequested(Retirement::ClientLeft),
+        Reason::RetireRequested(Retirement::DaemonEnds),
         Reason::Adopted,
         Reason::Torn,
         Reason::Probed,
@@ -210,7 +214,11 @@ fn every_reason_in_words() {
     start requested
     stop requested
     restart requested
-    removed, or the daemon is ending
+    removed
+    no file configures it any more
+    its file has changed, and another takes its place
+    its client has left
+    the daemon is ending
     taken over from an earlier daemon
     its daemon was killed in the middle of a message to it
     it did not bear its first question, and is asked another

@@ -17,7 +17,7 @@ use crate::instance::{
     ChangeKind, Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT,
 };
 use crate::launch::Ask;
-use crate::lifecycle::{Event, Exit, LaunchFault, Reason, STOP_MARGIN, State};
+use crate::lifecycle::{Event, Exit, LaunchFault, Reason, Retirement, STOP_MARGIN, State};
 use crate::logs::LogBook;
 
 const LIVES: Script = Script::Lives { stops_in: Duration::from_secs(1) };
@@ -504,7 +504,7 @@ async fn a_retired_server_ends_and_takes_no_more_requests() {
     let (task, server) = Task::new(parts(&launcher, settings("github"), Wanted::Up));
     let task = tokio::spawn(task.run());
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::RetireRequested).await;
+    ask(&server, Event::RetireRequested(Retirement::Removed)).await;
     assert_eq!(server.now().state(), ServerState::Stopping);
     ask(&server, Event::StartRequested).await;
     timeout(AGES, task).await.expect("it ends").unwrap();
@@ -523,7 +523,7 @@ async fn whoever_waits_for_a_retired_server_is_not_left_waiting() {
         async move { server.wait_until(|snapshot| snapshot.state() == ServerState::Failed).await }
     });
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::RetireRequested).await;
+    ask(&server, Event::RetireRequested(Retirement::Removed)).await;
     let last = timeout(AGES, waiting).await.expect("it is answered").unwrap();
     assert_eq!(last.life.state, State::Retired);
 }
@@ -561,7 +561,7 @@ mod successors {
     ) -> (InstanceHandle, InstanceHandle) {
         let old = up(launcher);
         reaches(&old, ServerState::Running).await;
-        ask(&old, Event::RetireRequested).await;
+        ask(&old, Event::RetireRequested(Retirement::Removed)).await;
         let mut parts = parts(launcher, settings("github"), wanted);
         parts.before =
             super::super::Before::Ending(super::super::Predecessor::Removed(old.clone()));
@@ -599,7 +599,7 @@ mod successors {
     async fn a_successor_can_be_retired_while_it_waits() {
         let launcher = slow_to_end();
         let (_old, new) = one_after_the_other(&launcher, Wanted::Up).await;
-        ask(&new, Event::RetireRequested).await;
+        ask(&new, Event::RetireRequested(Retirement::Removed)).await;
         sleep(AGES).await;
         assert_eq!((new.now().life.state, launcher.launches()), (State::Retired, 1));
     }
@@ -642,7 +642,7 @@ mod successors {
     async fn a_whole_line_of_successors_lives_one_after_the_other() {
         let launcher = slow_to_end();
         let (_first, second) = one_after_the_other(&launcher, Wanted::Up).await;
-        ask(&second, Event::RetireRequested).await;
+        ask(&second, Event::RetireRequested(Retirement::Removed)).await;
         let mut parts = parts(&launcher, settings("github"), Wanted::Up);
         parts.before = super::super::Before::Ending(super::super::Predecessor::Removed(second));
         let third = spawn(parts);

@@ -40,7 +40,7 @@ pub(crate) fn version(ours: &str, daemon: Option<&Version>) -> String {
 /// `3 files, 1 error, 2 warnings`.
 pub(crate) fn summary(report: &CheckReport) -> String {
     let of = |severity| report.problems.iter().filter(|it| it.severity == severity).count();
-    let files = count(report.files, "file");
+    let files = count(report.all_files, "file");
     let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
     format!("{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
 }
@@ -64,6 +64,7 @@ mod tests {
             journal_problem: None,
             warnings: Vec::new(),
             uptime_secs: 725,
+            mcp_json: Vec::new(),
             servers: 3,
             running: 2,
         };
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_report_is_counted() {
-        let report = CheckReport { valid: true, files: 1, servers: 1, problems: Vec::new() };
+        let report =
+            CheckReport { valid: true, files: 0, all_files: 1, servers: 0, problems: Vec::new() };
         assert_eq!(summary(&report), "1 file, 0 errors, 0 warnings\n");
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn next_step(server: &ServerEntry) -> Option<String> {
     Some(match next.what {
         Step::Restart if server.health == Health::Unreachable => format!("trying again in {left}"),
         Step::Restart => format!("restarting in {left}"),
-        Step::GiveUpWaiting => format!("giving up in {left}"),
+        Step::GiveUpWaiting => format!("may take {left} more to start"),
         Step::Kill => format!("killing in {left}"),
     })
 }

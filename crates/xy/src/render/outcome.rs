@@ -77,7 +77,12 @@ pub(crate) fn reloaded(done: &Reloaded) -> String {
         }
     }
     for name in &done.profiles {
-        text += &format!("{} profile {name}\n", paint(YELLOW, "~"));
+        let (style, mark) = match name {
+            name if done.profiles_added.contains(name) => (GREEN, "+"),
+            name if done.profiles_removed.contains(name) => (RED, "-"),
+            _ => (YELLOW, "~"),
+        };
+        text += &format!("{} profile {name}\n", paint(style, mark));
     }
     text += &format!("{} unchanged\n", done.unchanged.len());
     if done.dry_run {
@@ -167,7 +172,9 @@ mod tests {
             unchanged: vec![name("a"), name("b")],
             restarted: vec![name("moved")],
             updated: vec![name("tuned")],
-            profiles: vec!["work".to_owned()],
+            profiles: ["home", "old", "work"].map(str::to_owned).into(),
+            profiles_added: vec!["home".to_owned()],
+            profiles_removed: vec!["old".to_owned()],
             dry_run: true,
             ..Reloaded::default()
         };

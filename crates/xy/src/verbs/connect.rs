@@ -15,12 +15,13 @@ mod lines;
 mod upward;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use xy_config::Paths;
 use xy_protocol::door::{DOOR_PROTOCOL, Hello, View};
+use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::clock::Deadline;
 use crate::failure::Failure;
@@ -97,10 +98,11 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let limits = Limits { may_start: !args.no_start, within: args.within };
     let (news, heard) = sync_channel(MAX_NEWS);
     let downward = Downward::new(Arc::clone(&hub), Dial::new(paths, limits), hello(args));
-    let upward = Upward::new(hub, news.clone());
-    spawn("downward", move || downward.run(&news)).map_err(not_begun)?;
+    let upward = Upward::new(Arc::clone(&hub), news.clone());
+    let tells = news.clone();
+    spawn("downward", move || downward.run(&tells)).map_err(not_begun)?;
     spawn("upward", move || upward.run()).map_err(not_begun)?;
-    until_the_end(&heard)
+    until_the_end(&heard, &hub, &news)
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -118,7 +120,11 @@ fn hello(args: &Args) -> Hello {
     Hello { protocol: DOOR_PROTOCOL, view, client_pid }
 }
 
-fn until_the_end(heard: &Receiver<News>) -> Result<(), Failure> {
+fn until_the_end(
+    heard: &Receiver<News>,
+    hub: &Arc<Hub>,
+    news: &SyncSender<News>,
+) -> Result<(), Failure> {
     let mut deadline = Deadline::never();
     loop {
         match next(heard, deadline) {
@@ -133,9 +139,54 @@ fn until_the_end(heard: &Receiver<News>) -> Result<(), Failure> {
                 return result;
             }
             // Nobody waits for what has not come by now.
-            None => return Ok(()),
+            None => return give_up(heard, hub, news),
         }
     }
+}
+
+/// The last answers are overdue. Whoever still listens is told so for each that is missing.
+fn give_up(heard: &Receiver<News>, hub: &Arc<Hub>, news: &SyncSender<News>) -> Result<(), Failure> {
+    let (why, result) = if hub.is_up() {
+        (not_answered(), Ok(()))
+    } else {
+        (nobody_answers(), Err(Failure::Unreachable(nobody_answers())))
+    };
+    // By a thread of its own: one that does not read any more would be waited for.
+    let (hub, news) = (Arc::clone(hub), news.clone());
+    let is_told = spawn("farewell", move || {
+        let (told, is_all) = hub.over(why);
+        let is_told = hub.tell_client(&told).is_ok();
+        // If nobody waits for it, it took too long.
+        let _ = news.send(News::Ended { result: Ok(()), client_knows: is_all || !is_told });
+    });
+    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
+    while is_told.is_ok()
+        && let Some(news) = next(heard, deadline)
+    {
+        if let News::Ended { client_knows, .. } = news {
+            if !client_knows {
+                until_the_client_knows(heard);
+            }
+            break;
+        }
+    }
+    result
+}
+
+/// The daemon takes longer than the client may be waited for.
+fn not_answered() -> CallError {
+    let waited = LAST_ANSWERS_WITHIN.as_secs();
+    let what = format!("outcome unknown: no answer came within {waited} s of the end of stdin");
+    CallError::new(ErrorKind::OutcomeUnknown, what)
+        .hint("it may have been done: look before you repeat it, and keep stdin open for longer")
+}
+
+/// The daemon went away, and no other came while the client could be waited for.
+fn nobody_answers() -> CallError {
+    let waited = LAST_ANSWERS_WITHIN.as_secs();
+    CallError::new(ErrorKind::NotRunning, "no daemon is running")
+        .cause(format!("none came within {waited} s of the end of stdin"))
+        .hint("start one with `xy daemon --detach`")
 }
 
 /// A client that has not asked yet is about to, and shows people the answer.

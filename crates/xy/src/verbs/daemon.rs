@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::value::to_raw_value;
-use xy_config::Paths;
+use xy_config::{KeptLimits, Paths};
 use xy_daemon::{LogTo, Options};
 use xy_protocol::control::Info;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -19,6 +19,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupts::readable;
 use crate::launch::{ANSWERS_WITHIN, Came, ask_who_it_is, this_program, until_it_answers};
 use crate::output::Output;
+use crate::render::safe_text;
 
 /// What is kept of a failed daemon's last words.
 const MAX_LAST_WORDS: usize = 64 * 1024;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?.with_mcp_json(args.mcp_json.files());
+    if args.replace && !args.detached {
+        tell_what_is_not_inherited(&paths, output);
+    }
     if args.detach {
         return detach(&paths, args, output);
     }
@@ -60,6 +64,38 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         LogTo::Stderr
     };
     Ok(xy_daemon::run(Options { paths, log, replace: args.replace })?)
+}
+
+/// `--mcp-json` holds for one daemon. Whoever replaces one that has it loses servers, and has
+/// to be told before.
+fn tell_what_is_not_inherited(paths: &Paths, output: &mut Output) {
+    let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN)) else {
+        return; // There is nobody to replace, which the daemon itself finds out.
+    };
+    if other.mcp_json.is_empty() {
+        return;
+    }
+    let read = xy_config::load(paths, &KeptLimits::any()).settings.mcp_json;
+    if let Some(note) = not_inherited(&other.mcp_json, &read) {
+        output.tell(&note);
+    }
+}
+
+/// What to say of the files that the other daemon was told of, if this one reads `read`.
+fn not_inherited(told: &[String], read: &[PathBuf]) -> Option<String> {
+    let is_read = |file: &String| read.iter().any(|it| it.display().to_string() == *file);
+    let lost: Vec<_> =
+        told.iter().filter(|file| !is_read(file)).map(|file| safe_text(file)).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let listed = lost.join("\n  ");
+    Some(format!(
+        "note: only the daemon that is replaced was given `--mcp-json`; this one does not read\n\
+         \x20 {listed}\n  and stops their servers\n  \
+         hint: to keep them, give `--mcp-json FILE` again, or name the file in `xy.kdl` as \
+         `mcp-json`\n"
+    ))
 }
 
 /// A session of its own, and a folder that nobody unmounts.
@@ -192,5 +228,25 @@ impl LastWords {
         {
             self.listen(Duration::ZERO);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_that_the_new_daemon_does_not_read_are_told_of() {
+        let told = ["/a/mcp.json", "/b c/mcp.json", "/d/mcp.json"].map(str::to_owned);
+        let read = [PathBuf::from("/d/mcp.json"), PathBuf::from("/e/mcp.json")];
+        insta::assert_snapshot!(not_inherited(&told, &read).unwrap(), @"
+        note: only the daemon that is replaced was given `--mcp-json`; this one does not read
+          /a/mcp.json
+          /b c/mcp.json
+          and stops their servers
+          hint: to keep them, give `--mcp-json FILE` again, or name the file in `xy.kdl` as `mcp-json`
+        ");
+        assert_eq!(not_inherited(&told[2..], &read), None);
+        assert_eq!(not_inherited(&[], &read), None);
     }
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::stage::{Client, Door, SOON, home, request, result, talking};
+use crate::stage::{Client, Door, GOODBYE, SOON, home, request, result, talking};
 
 #[test]
 fn answers_still_come_after_the_clients_last_word() {
@@ -38,6 +38,69 @@ fn a_daemon_that_never_hangs_up_is_not_waited_for_for_ever() {
     let (status, _, told) = client.ended(); // After five seconds.
     assert_eq!((status.code(), told.as_str()), (Some(0), ""));
     drop((caller, door));
+    home.finish();
+}
+
+#[test]
+fn a_client_that_has_left_hears_what_was_not_answered() {
+    let home = home();
+    let door = Door::open(&home);
+    let (mut client, mut caller) = talking(&home, &door);
+    client.say(&request(1, "tools/call"));
+    drop(client.take_stdin());
+    assert_eq!(caller.hear(), request(1, "tools/call"));
+    let answer = client.hear_json(); // After five seconds.
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&1.into(), &(-32010).into()));
+    let (status, rest, told) = client.ended();
+    assert_eq!((status.code(), &rest[..], told.as_str()), (Some(0), &b""[..], ""));
+    drop((caller, door));
+    home.finish();
+}
+
+#[test]
+fn what_is_said_last_is_answered_though_no_daemon_comes_any_more() {
+    let home = home();
+    let door = Door::open(&home);
+    let (mut client, mut caller) = talking(&home, &door);
+    client.say(&request(1, "resources/list"));
+    assert_eq!(caller.hear(), request(1, "resources/list"));
+    caller.say(GOODBYE);
+    drop((door, caller));
+    client.say(&request(2, "tools/list"));
+    client.say(&request(3, "tools/call"));
+    drop(client.take_stdin());
+    let mut answered = Vec::new();
+    for _ in 1..=3 {
+        let answer = client.hear_json(); // After five seconds.
+        assert_eq!(answer["error"]["code"], -32005, "{answer}");
+        answered.push(answer["id"].as_u64().unwrap());
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2, 3]);
+    let (status, rest, told) = client.ended();
+    assert_eq!((status.code(), &rest[..]), (Some(2), &b""[..]));
+    assert!(told.starts_with("error: no daemon is running\n"), "{told}");
+    home.finish();
+}
+
+#[test]
+fn a_daemon_that_goes_after_the_clients_last_word_owes_it_an_answer() {
+    let home = home();
+    let door = Door::open(&home);
+    let (mut client, mut caller) = talking(&home, &door);
+    client.say(&request(1, "tools/list"));
+    client.say(&request(2, "tools/call"));
+    drop(client.take_stdin());
+    assert_eq!(caller.hear(), request(1, "tools/list"));
+    assert_eq!(caller.hear(), request(2, "tools/call"));
+    assert_eq!(caller.hear(), "", "the client has left");
+    drop((door, caller));
+    let call = client.hear_json();
+    assert_eq!((&call["id"], &call["error"]["code"]), (&2.into(), &(-32010).into()));
+    let list = client.hear_json();
+    assert_eq!((&list["id"], &list["error"]["code"]), (&1.into(), &(-32005).into()));
+    let (status, _, told) = client.ended();
+    assert_eq!(status.code(), Some(2), "{told}");
     home.finish();
 }
 

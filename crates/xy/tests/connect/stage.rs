@@ -15,6 +15,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
 pub(crate) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+pub(crate) const GOODBYE: &str = r#"{"xy":"goodbye"}"#;
 pub(crate) const WELCOME: &str = r#"{"xy":"welcome","protocol":1}"#;
 
 pub(crate) fn home() -> Home {

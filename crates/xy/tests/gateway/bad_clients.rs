@@ -70,12 +70,41 @@ fn params_of_the_wrong_kind_are_refused() {
         ("completion/complete", json!({ "ref": 7 }), -32602),
         ("logging/setLevel", json!({ "level": "loud" }), -32602),
         ("logging/setLevel", json!({ "level": 7 }), -32602),
+        ("tools/call", json!({ "name": "a__who", "_meta": { "progressToken": {} } }), -32602),
+        ("tools/call", json!({ "name": "a__who", "_meta": { "progressToken": true } }), -32602),
+        ("tools/list", json!({ "_meta": { "progressToken": [1] } }), -32602),
         ("no/such/method", json!({}), -32601),
     ] {
         let answer = client.request(method, params.clone());
         assert_eq!(code(&answer), expected, "{method} {params}: {answer}");
     }
     echoes(&client, "a");
+    home.finish();
+}
+
+#[test]
+fn first_words_of_the_wrong_kind_are_refused_and_may_be_said_again() {
+    let home = home_of_two();
+    let (client, web) = (stranger(&home), home.mcp_http("/mcp"));
+    for params in [
+        Value::Null,
+        json!([]),
+        json!([1]),
+        json!({}),
+        json!({ "protocolVersion": 7 }),
+        json!({ "protocolVersion": "2025-11-25", "capabilities": 7 }),
+        json!({ "protocolVersion": "2025-11-25", "clientInfo": [] }),
+    ] {
+        let answer = client.request("initialize", params.clone());
+        assert_eq!(code(&answer), -32602, "{params}: {answer}");
+        let greet = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+        let posted = web.post(&greet.to_string());
+        assert!(posted.header("mcp-session-id").is_none(), "{params}: {posted:?}");
+    }
+    client.initialize_as(json!({ "protocolVersion": "2025-11-25" }));
+    echoes(&client, "a");
+    web.initialize_as(json!({ "protocolVersion": "2025-11-25" }));
+    echoes(&web, "b");
     home.finish();
 }
 
@@ -379,7 +408,8 @@ fn a_client_that_only_stops_speaking_hears_all_of_the_answer() {
     let mut client = UnixStream::connect(home.mcp_socket()).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let hello = json!({ "xy": "hello", "protocol": 1, "view": { "server": "a" } });
-    let greet = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} });
+    let greet = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25" } });
     let params = json!({ "name": "big", "arguments": { "bytes": 8 << 20 } });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     client.write_all(format!("{hello}\n{greet}\n{call}\n").as_bytes()).unwrap();

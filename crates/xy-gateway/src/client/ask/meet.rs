@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use xy_mcp::edit::Edits;
+use xy_protocol::error::CallError;
 
 use super::{Request, Verdict};
 use crate::client::{Client, Greeted};
@@ -11,6 +12,7 @@ use crate::front::View;
 use crate::modern;
 use crate::names::quoted;
 use crate::params::Params;
+use crate::say;
 use crate::server::Server;
 
 /// What the first answer to a client is when nothing is known of its server.
@@ -18,15 +20,18 @@ const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged"
 
 impl Client {
     /// The first request: who is there, and in which revision they speak.
-    pub(super) fn greet(&self, request: &Request<'_>) -> Verdict {
-        let version = era::offered(&request.params.version().unwrap_or_default());
+    pub(super) fn greet(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        let wished = wished_version(&request.params, request.params_text)?;
+        let version = era::offered(&wished);
         let capabilities = request.params.capabilities().unwrap_or("{}").into();
         let info = request.params.info().map(Into::into);
         *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
         self.hub.tune();
         match &self.entry.view {
-            View::Profile(_) | View::All => Verdict::Result(self.hub.introduction(self, version)),
-            View::Server(name) => self.greet_for(&name.clone(), version, request),
+            View::Profile(_) | View::All => {
+                Ok(Verdict::Result(self.hub.introduction(self, version)))
+            }
+            View::Server(name) => Ok(self.greet_for(&name.clone(), version, request)),
         }
     }
 
@@ -82,6 +87,26 @@ impl Client {
     }
 }
 
+/// The revision that a client wishes for in its first words, if these are as they have to be.
+/// What it can do and who it is may be left out, since some clients do.
+fn wished_version(params: &Params<'_>, text: Option<&str>) -> Result<String, CallError> {
+    if !text.is_some_and(|text| text.starts_with('{')) {
+        return Err(say::invalid("`params` of `initialize` is not an object")
+            .hint("it needs at least a `protocolVersion`"));
+    }
+    if params.version_as_written().is_none() {
+        return Err(say::invalid("`initialize` has no `protocolVersion`")
+            .hint(format!("say which one you speak, such as `{}`", era::LATEST)));
+    }
+    let wished = params.version().ok_or_else(|| say::invalid("`protocolVersion` is not a text"))?;
+    for (key, written) in [("capabilities", params.capabilities()), ("clientInfo", params.info())] {
+        if written.is_some_and(|written| !written.starts_with('{')) {
+            return Err(say::invalid(format!("`{key}` is not an object")));
+        }
+    }
+    Ok(wished)
+}
+
 /// What a server said of itself, and in which era, if it is known.
 pub(super) fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
@@ -112,4 +137,44 @@ fn anything(name: &str, version: &str) -> String {
     format!(
         r#"{{"protocolVersion":"{version}","capabilities":{ANYTHING},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wished(text: Option<&str>) -> Result<String, String> {
+        wished_version(&Params::read(text), text).map_err(|fault| fault.message)
+    }
+
+    #[test]
+    fn first_words_need_a_version_and_nothing_of_another_kind() {
+        for (params, says) in [
+            (None, "`params` of `initialize` is not an object"),
+            (Some("[]"), "`params` of `initialize` is not an object"),
+            (Some("[1]"), "`params` of `initialize` is not an object"),
+            (Some("{}"), "`initialize` has no `protocolVersion`"),
+            (Some(r#"{"protocolVersion":null}"#), "`initialize` has no `protocolVersion`"),
+            (Some(r#"{"protocolVersion":7}"#), "`protocolVersion` is not a text"),
+            (Some(r#"{"protocolVersion":["x"]}"#), "`protocolVersion` is not a text"),
+            (
+                Some(r#"{"protocolVersion":"x","capabilities":7}"#),
+                "`capabilities` is not an object",
+            ),
+            (Some(r#"{"protocolVersion":"x","clientInfo":[]}"#), "`clientInfo` is not an object"),
+        ] {
+            assert_eq!(wished(params), Err(says.to_owned()), "{params:?}");
+        }
+    }
+
+    #[test]
+    fn who_a_client_is_and_what_it_can_do_may_be_left_out() {
+        for params in [
+            r#"{"protocolVersion":"x"}"#,
+            r#"{"protocolVersion":"x","capabilities":null,"clientInfo":null}"#,
+            r#"{"protocolVersion":"x","capabilities":{},"clientInfo":{}}"#,
+        ] {
+            assert_eq!(wished(Some(params)), Ok("x".to_owned()), "{params}");
+        }
+    }
 }

@@ -26,6 +26,10 @@ async fn a_wait_ends_after_its_time_with_what_is_known() {
         assert_eq!(told(1), ("unseen".to_owned(), Some(-32008)));
         let words = heard[1]["error"]["message"].as_str().unwrap();
         assert!(words.contains("the call was not sent"), "{words}");
+        for words in [&heard[0], &heard[1]].map(|it| it["error"]["message"].as_str().unwrap()) {
+            assert!(words.contains("`queue` of `park` says, which is 5s"), "{words}");
+        }
+        assert!(words.contains("a larger `park { queue … }` in `xy.kdl`"), "{words}");
         assert_eq!(heard.len(), 2);
         later(4 * SECOND).await;
         assert_eq!(client.heard().len(), 1);
@@ -47,6 +51,8 @@ async fn a_wait_that_ends_as_the_call_takes_too_long_in_all_is_a_time_out() {
             later(11 * SECOND).await;
             let heard = client.heard();
             assert_eq!(heard[0]["error"]["code"], code, "{heard:?}");
+            let names_the_bound = heard[0]["error"]["message"].to_string().contains("`queue`");
+            assert_eq!(names_the_bound, code == -32008, "{heard:?}");
         }
     })
     .await;

@@ -107,6 +107,7 @@ async fn a_removed_server_leaves_the_roster_at_once_and_ends_in_its_own_time() {
     assert_eq!((harbour.states().as_str(), began.elapsed()), ("", Duration::ZERO));
     assert_eq!((removed.warnings.len(), harbour.kept().len(), harbour.wishes().len()), (0, 0, 0));
     assert!(harbour.fleet.remove(&name("a")).await.unwrap().is_none());
+    assert_eq!(removed.leaving[0].now().life.reason.to_string(), "removed");
     removed.leaving[0].wait_until(|it| it.life.state == State::Retired).await;
     assert_eq!(began.elapsed(), 5 * SECOND);
 }

@@ -58,6 +58,8 @@ async fn a_client_that_leaves_ends_its_own_only() {
     let harbour = harbour().await;
     let (one, two) = (harbour.hold(1).await.unwrap(), harbour.hold(2).await.unwrap());
     harbour.fleet.release(&name("a"), 1).await;
+    let leaving = one.wait_until(|it| it.state() == ServerState::Stopping).await;
+    assert_eq!(leaving.life.reason.to_string(), "its client has left");
     harbour.fleet.release(&name("a"), 99).await;
     harbour.fleet.release(&name("nobody"), 1).await;
     gone(&one).await;

@@ -198,7 +198,7 @@ fn news_of_readiness_comes_too_late_for_a_stop() {
 #[test]
 fn retirement_is_final() {
     let retired = |mut play: Play| {
-        if play.sees(Event::RetireRequested) == Some(Effect::Stop) {
+        if play.sees(Event::RetireRequested(Retirement::Removed)) == Some(Effect::Stop) {
             assert_eq!(play.sees(Event::StartRequested), None);
             assert_eq!(play.sees(Event::RestartRequested), None);
             assert_eq!(play.sees(Event::StopRequested), None);
@@ -228,7 +228,7 @@ fn whatever_a_stop_was_for_retirement_takes_its_place() {
     for asked in [Event::StopRequested, Event::RestartRequested, Event::ProcessChanged] {
         let mut play = Play::running(steady());
         play.sees(asked);
-        play.sees(Event::RetireRequested);
+        play.sees(Event::RetireRequested(Retirement::Removed));
         assert_eq!(play.sees(clean_exit()), None);
         assert_eq!(play.life.state, State::Retired);
     }

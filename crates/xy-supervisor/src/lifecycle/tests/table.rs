@@ -99,7 +99,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("StopRequested", Event::StopRequested),
         ("RestartRequested", Event::RestartRequested),
         ("RepairRequested", Event::RepairRequested("it hangs".into())),
-        ("RetireRequested", Event::RetireRequested),
+        ("RetireRequested", Event::RetireRequested(Retirement::Removed)),
         ("Woken", Event::Woken),
         ("Idle", Event::Idle("not used for 10m".into())),
         ("ProcessChanged", Event::ProcessChanged),

@@ -70,11 +70,15 @@ impl Downward {
             let talked = self.converse(&stream, is_first);
             self.hub.sever(&stream);
             let cause = talked?;
-            if self.hub.has_left() {
+            let (has_left, is_awaited) = (self.hub.has_left(), self.hub.is_awaited());
+            if has_left && !is_awaited {
                 return Ok(());
             }
             let told = self.hub.lost(&cause);
             self.hub.tell_client(&told)?;
+            if has_left {
+                return Err(Failure::Unreachable(went_away(&cause)));
+            }
             self.dial.lost(cause);
             is_first = false;
         }
@@ -238,6 +242,13 @@ fn not_xy(cause: &serde_json::Error) -> CallError {
     CallError::new(ErrorKind::InvalidRequest, "whoever listens at the MCP socket is not xy")
         .cause(cause)
         .hint("check XDG_RUNTIME_DIR and XDG_STATE_HOME, which say where the socket is")
+}
+
+/// For a client that has left and is not brought to another daemon, but may still listen.
+fn went_away(cause: &str) -> CallError {
+    CallError::new(ErrorKind::NotRunning, "the daemon went away before it answered")
+        .cause(cause)
+        .hint("ask again: `xy connect` starts a daemon if there is none")
 }
 
 fn goes_not_on(why: &str) -> CallError {

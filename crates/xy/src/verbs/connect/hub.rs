@@ -181,6 +181,9 @@ impl Hub {
     }
 
     fn go_up(&self, mut state: MutexGuard<'_, State>, stream: Arc<UnixStream>) {
+        if matches!(state.phase, Phase::Over(_)) {
+            return; // It came too late: the client has been told that none comes.
+        }
         if state.has_left {
             let _ = stream.shutdown(Shutdown::Write); // It may be gone, which is as good.
         }
@@ -191,6 +194,16 @@ impl Hub {
     /// Whether there was a connection, and may be one again.
     pub(super) fn was_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up(_) | Phase::Down)
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state().phase, Phase::Up(_))
+    }
+
+    /// Whether the client waits for an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state().ledger.has_open()
     }
 
     /// The connection is not used any more, and nobody is left who writes there.

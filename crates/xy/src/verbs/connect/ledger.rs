@@ -355,6 +355,11 @@ impl Ledger {
         if self.handshake.is_some() && self.initialized_at.is_some() { LISTS_CHANGED } else { "" }
     }
 
+    /// Whether the client waits for an answer.
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Gives up: an answer to everything that is open.
     pub(super) fn abandon(&mut self, why: &CallError) -> Vec<u8> {
         let mut told = Vec::new();

@@ -133,6 +133,10 @@ impl OpenRequests {
         Ok(())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_line.is_empty()
+    }
+
     fn may_keep(&self, ask: &Ask) -> bool {
         match ask {
             Ask::Once => false,
