@@ -15,7 +15,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
 use xy_mcp::envelope::{self, Message, Outcome};
-use xy_protocol::control::quoted;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::speak::Said;
@@ -47,6 +46,7 @@ mod patience;
 pub(crate) mod pipes;
 pub(crate) mod probe;
 mod round_trip;
+mod said;
 pub(crate) mod web;
 pub(crate) mod wire;
 
@@ -58,6 +58,7 @@ use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
 pub use round_trip::RoundTrip;
+use said::SaidError;
 use wire::Wire;
 
 /// How long something a server says may belong to a call that was given up, or to one of
@@ -535,7 +536,9 @@ impl Upstream {
 pub(crate) fn result_of(answer: &str) -> Result<&str, String> {
     match envelope::parse(answer.as_bytes()) {
         Ok(Message::Answer { outcome: envelope::Outcome::Result(result), .. }) => Ok(result),
-        Ok(Message::Answer { outcome: envelope::Outcome::Error(error), .. }) => Err(quoted(error)),
+        Ok(Message::Answer { outcome: envelope::Outcome::Error(error), .. }) => {
+            Err(SaidError::words(error))
+        }
         _ => Err("it is no answer".to_owned()),
     }
 }

@@ -255,16 +255,20 @@ fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, Call
 
 /// A text of somebody else in an error of ours: short, and safe to show.
 pub fn quoted(text: &str) -> String {
-    const SHOWN: usize = 64;
+    quoted_within(text, 64)
+}
+
+/// The same with so many characters of it.
+pub fn quoted_within(text: &str, most: usize) -> String {
     let mut shown = String::new();
-    for character in text.chars().take(SHOWN) {
+    for character in text.chars().take(most) {
         match character {
             // What is shown stands in no quotes, and JSON is hard to read with twice as many.
             '"' | '\'' | '\\' => shown.push(character),
             other => shown.extend(other.escape_debug()),
         }
     }
-    if text.chars().nth(SHOWN).is_some() {
+    if text.chars().nth(most).is_some() {
         shown.push('…');
     }
     shown

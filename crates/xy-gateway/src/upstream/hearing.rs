@@ -1,16 +1,15 @@
 //! What a server says, and what each of it means: an answer goes to whoever asked, the rest to
 //! whoever it is about, and what is no message to its log.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
-use serde::Deserialize;
 use tokio::sync::oneshot;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_mcp::head::Head;
 use xy_supervisor::speak::Said;
 
+use super::said::SaidError;
 use super::{Answer, Caller, Follow, Told, Upstream, caller, few, ids, pipes};
 use crate::bridge::Across;
 use crate::bridge::hold::Came;
@@ -36,7 +35,7 @@ impl Upstream {
         self.heard.message(message.is_ok());
         match message {
             Ok(Message::Answer { id: Some(id), outcome: Outcome::Error(error) })
-                if self.is_for_somebody(id) && !is_error(error) =>
+                if self.is_for_somebody(id) && SaidError::read(error).is_none() =>
             {
                 self.stray(line);
                 self.answered_badly(id, "its `error` is no object with a `code` and a `message`");
@@ -224,18 +223,6 @@ impl Upstream {
             room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
         }
     }
-}
-
-/// Whether an error says what has to be said, so that every client can read it.
-fn is_error(error: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Error<'t> {
-        code: serde_json::Number,
-        #[serde(borrow, rename = "message")]
-        _message: Cow<'t, str>,
-    }
-    let error = serde_json::from_str::<Error<'_>>(error);
-    error.is_ok_and(|it| it.code.as_f64().is_some_and(|code| code.fract() == 0.0))
 }
 
 /// Somebody here asked, and may have left.

@@ -8,8 +8,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 use xy_mcp::envelope::{self, Message, Outcome};
-use xy_protocol::control::quoted;
 
+use super::said::SaidError;
 use super::web::Trouble;
 use crate::era::{Introduction, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
@@ -162,7 +162,7 @@ fn of_result(result: &str) -> Came {
 }
 
 fn of_error(text: &str) -> Came {
-    let refused = format!("it refused `server/discover`: {}", quoted(text));
+    let refused = format!("it refused `server/discover`: {}", SaidError::words(text));
     let Ok(error) = serde_json::from_str::<Error>(text) else {
         return Came::No(Trouble::Refused(refused));
     };
