@@ -242,10 +242,12 @@ impl Odd {
     }
 
     fn words(self, kind: Kind) -> Option<String> {
-        let (count, first) = (self.count, self.first.join(", "));
+        let Self { count, first } = self;
+        let (method, first) = (kind.method(), first.join(", "));
         let rest = if count > TOLD { " …" } else { "" };
-        (count > 0)
-            .then(|| format!("{count} of {} are not as MCP has them: {first}{rest}", kind.method()))
+        let words =
+            format!("{count} of {method} are not as all clients can read them: {first}{rest}");
+        (count > 0).then_some(words)
     }
 }
 
@@ -556,7 +558,7 @@ mod tests {
         let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{list}}}"#)).unwrap();
         assert_eq!(
             page.odd.unwrap(),
-            "3 of tools/list are not as MCP has them: `b` is not shown for its inputSchema, `c` is \
+            "3 of tools/list are not as all clients can read them: `b` is not shown for its inputSchema, `c` is \
              shown with its description, inputSchema mended, `a` is shown with its inputSchema mended"
         );
     }

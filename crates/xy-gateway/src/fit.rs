@@ -7,6 +7,7 @@
 //! stays as it was written, and so does all that the protocol says nothing of.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -45,6 +46,9 @@ impl Fit {
             return Self::Unfit { part: "all of it" };
         };
         let mut changed = Vec::new();
+        if fields.say_once() {
+            changed.push("doubles");
+        }
         if let Some(uri) = kind.is_by_uri().then(|| fields.get(kind.field())).flatten() {
             let name = fields.get("name");
             if name.is_none_or(|name| text_of(&name).is_none()) {
@@ -94,8 +98,11 @@ enum Shape {
     One(&'static [&'static str]),
     /// An object of whatever is in it.
     Anything,
-    /// The JSON Schema of an object.
-    Schema,
+    /// The JSON Schema of an object. Arguments are one in any case, so that need not be said of
+    /// them; results may be something else, which only clients of the newer era can read.
+    Schema {
+        may_lack_type: bool,
+    },
     List(&'static Shape),
     Object(&'static [Part]),
 }
@@ -112,8 +119,8 @@ fn parts_of(kind: Kind) -> &'static [Part] {
 const TOOL: &[Part] = &[
     may("title", Shape::Text),
     may("description", Shape::Text),
-    must("inputSchema", Shape::Schema),
-    may("outputSchema", Shape::Schema),
+    must("inputSchema", Shape::Schema { may_lack_type: true }),
+    may("outputSchema", Shape::Schema { may_lack_type: false }),
     may("annotations", Shape::Object(HINTS)),
     may("execution", Shape::Object(EXECUTION)),
     ICONS,
@@ -169,8 +176,12 @@ const HINTS: &[Part] = &[
 const EXECUTION: &[Part] =
     &[may("taskSupport", Shape::One(&["required", "optional", "forbidden"]))];
 
-const ARGUMENT: &[Part] =
-    &[must("name", Shape::Text), may("description", Shape::Text), may("required", Shape::Truth)];
+const ARGUMENT: &[Part] = &[
+    must("name", Shape::Text),
+    may("title", Shape::Text),
+    may("description", Shape::Text),
+    may("required", Shape::Truth),
+];
 
 const ANNOTATIONS: &[Part] = &[
     may("audience", Shape::List(&Shape::One(&["user", "assistant"]))),
@@ -184,7 +195,7 @@ impl Shape {
         match self {
             Self::Text => text_of(raw).map(|_| Cow::Borrowed(raw)),
             Self::Truth => matches!(raw, "true" | "false").then_some(Cow::Borrowed(raw)),
-            Self::Count => raw.parse::<i64>().ok().map(|_| Cow::Borrowed(raw)),
+            Self::Count => raw.parse::<u64>().ok().map(|_| Cow::Borrowed(raw)),
             Self::Share => {
                 let number = raw.parse::<f64>().ok()?;
                 (0.0..=1.0).contains(&number).then_some(Cow::Borrowed(raw))
@@ -195,7 +206,7 @@ impl Shape {
                 words.contains(&&*text).then_some(Cow::Borrowed(raw))
             }
             Self::Anything => raw.starts_with('{').then_some(Cow::Borrowed(raw)),
-            Self::Schema => mended_schema(raw),
+            Self::Schema { may_lack_type } => mended_schema(raw, *may_lack_type),
             Self::List(shape) => {
                 let all: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
                 let fit: Vec<_> = all.iter().filter_map(|it| shape.mend(it.get())).collect();
@@ -216,16 +227,16 @@ impl Shape {
 }
 
 /// A schema of an object says so, and each of its properties is an object too.
-fn mended_schema(raw: &str) -> Option<Cow<'_, str>> {
+fn mended_schema(raw: &str, may_lack_type: bool) -> Option<Cow<'_, str>> {
     let mut fields = Fields::read(raw)?;
     let mut is_same = true;
     match fields.get("type").map(|it| text_of(&it).is_some_and(|it| it == "object")) {
         Some(true) => {}
-        Some(false) => return None,
-        None => {
+        None if may_lack_type => {
             fields.set("type", r#""object""#.into());
             is_same = false;
         }
+        Some(false) | None => return None,
     }
     if let Some(properties) = fields.get("properties") {
         let mended = Fields::read(&properties).map(Fields::of_objects);
@@ -236,12 +247,14 @@ fn mended_schema(raw: &str) -> Option<Cow<'_, str>> {
                 is_same = false;
             }
             None => {
-                fields.drop("properties");
+                fields.leave_out("properties");
                 is_same = false;
             }
         }
     }
-    is_same &= !fields.mend(&may("required", Shape::List(&Shape::Text))).ok()?;
+    for part in [may("required", Shape::List(&Shape::Text)), may("$schema", Shape::Text)] {
+        is_same &= !fields.mend(&part).ok()?;
+    }
     Some(if is_same { raw.into() } else { fields.text().into() })
 }
 
@@ -259,12 +272,22 @@ impl<'t> Fields<'t> {
     }
 
     fn set(&mut self, name: &'static str, value: Cow<'t, str>) {
-        self.drop(name);
+        self.leave_out(name);
         self.0.push((name.into(), value));
     }
 
-    fn drop(&mut self, name: &str) {
+    fn leave_out(&mut self, name: &str) {
         self.0.retain(|(key, _)| key != name);
+    }
+
+    /// Leaves out what is written again later. Whether there was such.
+    fn say_once(&mut self) -> bool {
+        let before = self.0.len();
+        let mut seen = HashSet::new();
+        self.0.reverse();
+        self.0.retain(|(key, _)| seen.insert(key.clone()));
+        self.0.reverse();
+        self.0.len() < before
     }
 
     /// Whether something had to be changed for a part to fit; an error if it cannot.
@@ -280,7 +303,7 @@ impl<'t> Fields<'t> {
             }
             None if part.is_needed => Err(()),
             None => {
-                self.drop(part.name);
+                self.leave_out(part.name);
                 Ok(true)
             }
         }
@@ -376,27 +399,55 @@ fn escape(bytes: &[u8]) -> Option<usize> {
 
 /// Whether a text is a date and a time with its zone: `2025-01-31T12:30:00Z`.
 fn is_moment(text: &str) -> bool {
-    let like = |text: &str, pattern: &str| {
-        text.len() == pattern.len()
-            && text.bytes().zip(pattern.bytes()).all(|(byte, like)| match like {
-                b'0' => byte.is_ascii_digit(),
-                like => byte == like,
-            })
-    };
     let Some((date, rest)) = text.split_once('T') else { return false };
     let Some(zone) = rest.find(['Z', '+', '-']) else { return false };
     let (time, zone) = rest.split_at(zone);
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    like(date, "0000-00-00")
-        && like(time, "00:00:00")
-        && !fraction.is_empty()
-        && fraction.bytes().all(|it| it.is_ascii_digit())
-        && (zone == "Z" || like(&zone[1..], "00:00"))
+    let is_zone = match zone.strip_prefix('Z') {
+        Some(rest) => rest.is_empty(),
+        None => numbers(&zone[1..], [2, 2], ':').is_some_and(is_of_a_day),
+    };
+    let is_time = numbers(time, [2, 2, 2], ':')
+        .is_some_and(|[hour, minute, second]| is_of_a_day([hour, minute]) && second < 60);
+    let is_fraction = !fraction.is_empty() && fraction.bytes().all(|it| it.is_ascii_digit());
+    numbers(date, [4, 2, 2], '-').is_some_and(is_date) && is_time && is_fraction && is_zone
+}
+
+fn is_of_a_day([hour, minute]: [u16; 2]) -> bool {
+    hour < 24 && minute < 60
+}
+
+fn is_date([year, month, day]: [u16; 3]) -> bool {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 if is_leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => 0,
+    };
+    (1..=days).contains(&day)
+}
+
+/// Numbers of so many digits, with this between them.
+fn numbers<const N: usize>(text: &str, digits: [usize; N], between: char) -> Option<[u16; N]> {
+    let mut found = [0; N];
+    let mut parts = text.split(between);
+    for (number, digits) in found.iter_mut().zip(digits) {
+        let part = parts.next().filter(|part| part.len() == digits)?;
+        let is_number = part.bytes().all(|it| it.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| is_number)?;
+    }
+    parts.next().is_none().then_some(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn value(text: &str) -> serde_json::Value {
+        serde_json::from_str(text).unwrap()
+    }
 
     fn mended(kind: Kind, raw: &str) -> (String, Vec<&'static str>) {
         match Fit::of(kind, raw) {
@@ -443,6 +494,8 @@ mod tests {
             r#""title":null"#,
             r#""description":5"#,
             r#""outputSchema":{"type":"string"}"#,
+            r#""outputSchema":{}"#,
+            r#""outputSchema":{"oneOf":[{"type":"array"}]}"#,
             r#""outputSchema":null"#,
             r#""annotations":7"#,
             r#""execution":"x""#,
@@ -481,9 +534,25 @@ mod tests {
                 r#"{"uri":"a:b","name":"n","size":1.5}"#,
                 r#"{"uri":"a:b","name":"n"}"#,
             ),
+            (
+                Kind::Tools,
+                r#"{"name":"a","title":"b","inputSchema":{"$schema":7,"type":"object"},"title":"c"}"#,
+                r#"{"name":"a","title":"c","inputSchema":{"type":"object"}}"#,
+            ),
+            (
+                Kind::Prompts,
+                r#"{"name":"a","arguments":[{"name":"b","title":5}]}"#,
+                r#"{"name":"a","arguments":[{"name":"b"}]}"#,
+            ),
+            (
+                Kind::Resources,
+                r#"{"uri":"a:b","name":"n","size":-5}"#,
+                r#"{"uri":"a:b","name":"n"}"#,
+            ),
         ];
         for (kind, raw, expected) in table {
-            assert_eq!(mended(kind, raw).0, expected, "{raw}");
+            let [text, expected] = [&mended(kind, raw).0, expected].map(value);
+            assert_eq!(text, expected, "{raw}");
         }
     }
 
@@ -514,11 +583,7 @@ mod tests {
             ),
         ];
         for (kind, raw, expected) in table {
-            let (text, _) = mended(kind, raw);
-            let [text, expected] = [&text, expected].map(|it| {
-                let value: serde_json::Value = serde_json::from_str(it).unwrap();
-                value
-            });
+            let [text, expected] = [&mended(kind, raw).0, expected].map(value);
             assert_eq!(text, expected, "{raw}");
         }
     }
@@ -547,19 +612,30 @@ mod tests {
 
     #[test]
     fn a_moment_has_a_date_a_time_and_a_zone() {
-        for text in ["2025-01-31T12:30:00Z", "2025-01-31T12:30:00.123-05:30"] {
+        for text in
+            ["2025-01-31T12:30:00Z", "2025-01-31T12:30:00.123-05:30", "2024-02-29T00:00:00+23:59"]
+        {
             assert!(is_moment(text), "{text}");
         }
         for text in [
             "",
+            "T",
+            "TZ",
             "2025-01-31",
             "2025-01-31T12:30:00",
             "2025-1-31T12:30:00Z",
-            "T",
-            "TZ",
+            "+025-01-31T12:30:00Z",
+            "2025-13-01T12:30:00Z",
+            "2025-02-29T12:30:00Z",
+            "2025-04-31T12:30:00Z",
+            "2025-01-31T24:30:00Z",
+            "2025-01-31T12:60:00Z",
+            "2025-01-31T12:30:60Z",
             "2025-01-31T12:30:00.Z",
+            "2025-01-31T12:30:00Z00:00",
             "2025-01-31T12:30:00+1",
-            "2025-01-31T12:30:00+é:00",
+            "2025-01-31T12:30:00+24:00",
+            "2025-01-31T12:30:00+\u{e9}:00",
         ] {
             assert!(!is_moment(text), "{text}");
         }
@@ -568,7 +644,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn nothing_makes_it_panic_and_what_is_mended_is_sound(
-            raw in r#"\{"name":"a"(,"(inputSchema|title|icons|annotations|_meta|arguments|size)":(null|7|"\\\\ud83d"|"x"|\[\{\}\]|\{"type":"object"\}|\{"src":1\})){0,5}\}"#,
+            raw in r#"\{"(name|uri|uriTemplate)":"a"(,"(inputSchema|title|icons|annotations|_meta|arguments|size|name)":(null|7|"\\ud83d"|"x"|\[\{\}\]|\{"type":"object"\}|\{"src":1\})){0,5}\}"#,
         ) {
             for kind in Kind::ALL {
                 if let Fit::Mended { text, .. } = Fit::of(kind, &raw) {

@@ -42,8 +42,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// After a failed accept (too many open files) the door waits so long.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// How long a client that has stopped asking gets to read the last answers.
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(5);
+/// How long a client that has stopped asking gets to read the last answers. The bridge waits
+/// half of it: it has to be the one that gives up, as it can say so.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether such a client is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

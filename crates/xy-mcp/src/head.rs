@@ -7,6 +7,10 @@ pub struct Head<'h> {
     pub id: Option<&'h str>,
     /// Whether it is an answer: requests and notifications have neither result nor error.
     pub is_answer: bool,
+    /// Whether it asks or tells something: answers have no method.
+    pub has_method: bool,
+    /// Whether it says of itself that it is a message.
+    pub is_rpc: bool,
 }
 
 impl<'h> Head<'h> {
@@ -56,6 +60,8 @@ impl<'h> Head<'h> {
             self.id = value_in(after);
         }
         self.is_answer |= is_of_answer(key);
+        self.has_method |= key == b"\"method\"";
+        self.is_rpc |= key == b"\"jsonrpc\"";
     }
 }
 
@@ -113,6 +119,18 @@ mod tests {
         ];
         for (head, id) in cases {
             assert_eq!(Head::of(head.as_bytes()).id, id, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_message_tells_that_it_is_one_and_whether_it_has_a_method() {
+        for (head, is_rpc, has_method) in [
+            (r#"{"jsonrpc":"2.0","id":7,"#, true, false),
+            (r#"{"method":"x","params":{"jsonrpc":1"#, false, true),
+            (r#"{"params":{"method":1},"x":"method","y":"jsonrpc"}"#, false, false),
+        ] {
+            let read = Head::of(head.as_bytes());
+            assert_eq!((read.is_rpc, read.has_method), (is_rpc, has_method), "{head}");
         }
     }
 

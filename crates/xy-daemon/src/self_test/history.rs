@@ -67,7 +67,7 @@ fn restarts(entries: &[Arc<Entry>], most: usize) -> Vec<RestartRecord> {
 fn is_restart(change: &Change) -> bool {
     use ServerState::{Failed, Restarting, Running, Starting, Stopping};
     match (change.from, change.to) {
-        (Stopping, _) => false,
+        (Stopping, Restarting | Failed) => false,
         (_, Restarting | Failed) | (Running, Starting) => true,
         (Restarting | Failed, Starting) => !is_by_policy(&change.reason),
         (_, Stopping) => {
@@ -135,6 +135,7 @@ mod tests {
             (Running, Stopping, Reason::RetireRequested(Retirement::ClientLeft), false),
             (Running, Stopping, Reason::RetireRequested(Retirement::DaemonEnds), false),
             (Stopping, Stopping, Reason::StopOverdue, false),
+            (Stopping, Stopping, Reason::RestartRequested, true),
             (Stopping, Stopped, Reason::StopDone, false),
             (Starting, Stopping, Reason::Torn, true),
             (Stopping, Restarting, Reason::Torn, false),

@@ -20,6 +20,9 @@ async fn whoever_waits_for_an_answer_that_cannot_be_read_is_told() {
             b"{\"jsonrpc\":\"2.0\",\"id\":OURS,\"y\":\"\xff\",\"result\":{}}",
             br#"{"jsonrpc":"2.0","id":OURS,"id":OURS,"result":{}}"#,
             br#"{"jsonrpc":"2.0","id":OURS,"result":{}"#,
+            br#" {"id":OURS,"result":{}}"#,
+            br#"{"jsonrpc":"2.0","id":OURS}"#,
+            br#"[7,{"jsonrpc":"2.0","id":OURS,"error":7}]"#,
             br#"{"jsonrpc":"2.0","id":OURS,"error":"bad"}"#,
             br#"{"jsonrpc":"2.0","id":OURS,"error":{"code":"x","message":"m"}}"#,
             br#"{"jsonrpc":"2.0","id":OURS,"error":{"code":1.5,"message":"m"}}"#,
@@ -48,6 +51,10 @@ async fn what_only_looks_like_an_answer_ends_no_call() {
             format!(r#"{{"x":{{"id":{ours},"result":NaN}}}}"#),
             format!(r#"[{ours},"result",NaN]"#),
             format!(r#"{{"id":"{ours}","result":NaN}}"#),
+            format!(r#"{{"level":30,"id":{ours},"msg":"working"}}"#),
+            format!(r#"{{"id":{ours},"method":"roots/list"}}"#),
+            format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"roots/list","params":7}}"#),
+            format!(r#"[{{"level":30,"id":{ours}}}]"#),
         ] {
             play.upstream.hear(line.as_bytes(), None);
             assert!(client.heard().is_empty(), "{line}");
@@ -65,6 +72,7 @@ async fn an_answer_counts_in_a_batch_and_with_a_fraction() {
         for line in [
             r#"{"jsonrpc":"2.0","id":OURS.0,"result":{"ok":1}}"#.to_owned(),
             r#"[{"jsonrpc":"2.0","id":OURS,"result":{"ok":1}}]"#.to_owned(),
+            r#"[{"jsonrpc":"2.0","id":OURS,"result":{"ok":1}},7]"#.to_owned(),
             format!(r#" [ {told}, {{"jsonrpc":"2.0","id":OURS,"result":{{"ok":1}}}} ]"#),
         ] {
             let (play, client, ours) = called().await;

@@ -16,7 +16,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
-use super::{Caller, Question, Upstream};
+use super::{Caller, Question, Upstream, ids};
 use crate::census::Census;
 use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
@@ -214,7 +214,7 @@ impl Upstream {
                 true
             }
             CANCELLED if self.is_modern() => {
-                let ended = Params::read(params).request_id().and_then(|id| id.parse().ok());
+                let ended = Params::read(params).request_id().and_then(ids::ours);
                 if let Some(ours) = ended.filter(|ours| self.is_ear(*ours)) {
                     let fault = CallError::new(ErrorKind::NotRunning, "the server has ended it");
                     self.fail(ours, &fault);

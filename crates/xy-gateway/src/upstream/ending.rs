@@ -146,7 +146,7 @@ impl Upstream {
         if !head.is_answer {
             return;
         }
-        let named = head.id.and_then(|id| id.parse().ok());
+        let named = head.id.and_then(ids::ours);
         // Some servers write the id last; then it is known only if one call is open.
         let calls = self.calls.borrow();
         let can_be = |call: &Call| !matches!(call.caller, Caller::Ears(_));

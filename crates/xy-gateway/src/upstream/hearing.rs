@@ -26,9 +26,9 @@ impl Upstream {
         let during = during.filter(|ours| !self.is_ear(*ours));
         let message = envelope::parse(line);
         // One revision has them, and they mean the same in any other.
-        if let (Err(Malformed::Batch), Some(parts)) = (&message, few::messages(line)) {
-            for part in parts {
-                self.hear(part.get().as_bytes(), during);
+        if let (Err(Malformed::Batch), Some(parts)) = (&message, few::parts(line)) {
+            for part in parts.into_iter().map(|part| part.get().as_bytes()) {
+                if part.starts_with(b"{") { self.hear(part, during) } else { self.stray(part) }
             }
             return;
         }
@@ -58,15 +58,9 @@ impl Upstream {
                 let method = &*method;
                 self.company.asked(self, id, &Told { method, params, line, during });
             }
-            Err(Malformed::NotAMessage { id: Some(id), reason }) => {
-                self.stray(line);
-                self.answered_badly(&id, &reason);
-            }
             Err(malformed) => {
                 self.stray(line);
-                // Not every garbled line is one of ours: programs print all kinds of things.
-                let head = Head::of(line);
-                if let Some(id) = head.id.filter(|_| head.is_answer && line.starts_with(b"{")) {
+                if let Some(id) = id_in(line) {
                     self.answered_badly(id, &malformed.to_string());
                 }
             }
@@ -182,7 +176,7 @@ impl Upstream {
 
     fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
         let Some(part) = Params::read(params).token() else { return self.stray(line) };
-        let Ok(ours) = part.parse::<u64>() else { return };
+        let Some(ours) = ids::ours(part) else { return };
         let calls = self.calls.borrow();
         let Some(call) = calls.get(&ours) else {
             drop(calls);
@@ -223,6 +217,15 @@ impl Upstream {
             room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
         }
     }
+}
+
+/// The id in what was to be an answer and is none. Programs print all kinds of things, with
+/// ids of their own, and ask under their own ids too.
+fn id_in(line: &[u8]) -> Option<&str> {
+    let head = Head::of(line);
+    let is_object = line.trim_ascii_start().starts_with(b"{");
+    let is_to_be_one = is_object && !head.has_method && (head.is_answer || head.is_rpc);
+    head.id.filter(|_| is_to_be_one)
 }
 
 /// Somebody here asked, and may have left.

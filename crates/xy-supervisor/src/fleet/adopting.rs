@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xy_config::Broken;
-use xy_protocol::server::Wanted;
+use xy_protocol::server::{ServerName, Wanted};
 
 use super::owner::Owner;
 use super::{Roster, settings_of};
@@ -19,12 +19,14 @@ impl Owner {
     /// whose adding was not finished nobody was told.
     fn is_welcome(&self, adopted: &Adopted) -> bool {
         let is_kept = self.added.servers.contains_key(&adopted.key.server);
-        // Meanwhile another name of the same process may have begun one.
-        let roster = self.published.borrow();
-        let follows = roster.get(&adopted.key.server).is_some_and(|it| it.owner.is_some());
         adopted.key.holder == Holder::Shared
             && (is_kept || !adopted.settings().source.added)
-            && !follows
+            && !self.follows(&adopted.key.server)
+    }
+
+    /// Whether another name of the same process has begun one meanwhile.
+    fn follows(&self, name: &ServerName) -> bool {
+        self.published.borrow().get(name).is_some_and(|it| it.owner.is_some())
     }
 
     /// Goes on with a server that an earlier daemon started, as its file was then.
@@ -44,6 +46,9 @@ impl Owner {
             // Its client was the old daemon's.
             _ if !is_welcome && key.holder != Holder::Shared => {
                 Some(Event::RetireRequested(Retirement::ClientLeft))
+            }
+            _ if !is_welcome && self.follows(&key.server) => {
+                Some(Event::RetireRequested(Retirement::Replaced))
             }
             _ if !is_welcome => Some(Event::RetireRequested(Retirement::Removed)),
             // It may have been kept and not yet been done.

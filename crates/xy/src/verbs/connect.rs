@@ -15,7 +15,7 @@ mod lines;
 mod upward;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -99,10 +99,9 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let (news, heard) = sync_channel(MAX_NEWS);
     let downward = Downward::new(Arc::clone(&hub), Dial::new(paths, limits), hello(args));
     let upward = Upward::new(Arc::clone(&hub), news.clone());
-    let tells = news.clone();
-    spawn("downward", move || downward.run(&tells)).map_err(not_begun)?;
+    spawn("downward", move || downward.run(&news)).map_err(not_begun)?;
     spawn("upward", move || upward.run()).map_err(not_begun)?;
-    until_the_end(&heard, &hub, &news)
+    until_the_end(&heard, &hub)
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -120,11 +119,7 @@ fn hello(args: &Args) -> Hello {
     Hello { protocol: DOOR_PROTOCOL, view, client_pid }
 }
 
-fn until_the_end(
-    heard: &Receiver<News>,
-    hub: &Arc<Hub>,
-    news: &SyncSender<News>,
-) -> Result<(), Failure> {
+fn until_the_end(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> {
     let mut deadline = Deadline::never();
     loop {
         match next(heard, deadline) {
@@ -139,36 +134,28 @@ fn until_the_end(
                 return result;
             }
             // Nobody waits for what has not come by now.
-            None => return give_up(heard, hub, news),
+            None => return give_up(hub),
         }
     }
 }
 
 /// The last answers are overdue. Whoever still listens is told so for each that is missing.
-fn give_up(heard: &Receiver<News>, hub: &Arc<Hub>, news: &SyncSender<News>) -> Result<(), Failure> {
+fn give_up(hub: &Arc<Hub>) -> Result<(), Failure> {
     let (why, result) = if hub.is_up() {
         (not_answered(), Ok(()))
     } else {
         (nobody_answers(), Err(Failure::Unreachable(nobody_answers())))
     };
     // By a thread of its own: one that does not read any more would be waited for.
-    let (hub, news) = (Arc::clone(hub), news.clone());
-    let is_told = spawn("farewell", move || {
-        let (told, is_all) = hub.over(why);
-        let is_told = hub.tell_client(&told).is_ok();
-        // If nobody waits for it, it took too long.
-        let _ = news.send(News::Ended { result: Ok(()), client_knows: is_all || !is_told });
+    let hub = Arc::clone(hub);
+    let (done, is_done) = sync_channel(1);
+    let farewell = spawn("farewell", move || {
+        let (told, _) = hub.over(why); // It has said all it has to say, and asks nothing new.
+        let _ = hub.tell_client(&told); // It may have left altogether.
+        let _ = done.send(()); // If nobody waits for it, it took too long.
     });
-    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
-    while is_told.is_ok()
-        && let Some(news) = next(heard, deadline)
-    {
-        if let News::Ended { client_knows, .. } = news {
-            if !client_knows {
-                until_the_client_knows(heard);
-            }
-            break;
-        }
+    if farewell.is_ok() {
+        let _ = is_done.recv_timeout(FIRST_WORDS_WITHIN); // Who does not read by then does not.
     }
     result
 }

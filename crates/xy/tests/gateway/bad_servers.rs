@@ -322,7 +322,7 @@ fn what_some_clients_cannot_read_is_mended_or_left_out_beside_others_and_told_in
     home.wait_until("people can read about it", || {
         let log = read_log_lines(&home, "bad");
         let is_told = |of: &str| log.iter().any(|line| line.contains(of));
-        is_told("11 of tools/list are not as MCP has them: `odd_0` is shown with its inputSchema")
+        is_told("11 of tools/list are not as all clients can read them: `odd_0` is shown with its")
             && is_told("`odd_1` is not shown for its inputSchema")
             && is_told("2 of resources/templates/list")
     });

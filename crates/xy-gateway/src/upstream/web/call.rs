@@ -17,6 +17,7 @@ use super::{Body, LAST_EVENT, Trouble, Web, heads};
 use crate::modern::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::upstream::Upstream;
 use crate::upstream::fate::Stage;
+use crate::upstream::ids;
 use crate::upstream::probe::code_of;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -208,8 +209,8 @@ impl Call {
     /// Whether it was answered after all, by the server's own error under our own id.
     async fn is_answer(&self, body: Incoming) -> bool {
         let Some(text) = self.words(body).await else { return false };
-        let ours = self.ours.to_string();
-        if !matches!(envelope::parse(&text), Ok(Message::Answer { id: Some(id), .. }) if id == ours)
+        let is_ours = |id| ids::ours(id) == Some(self.ours);
+        if !matches!(envelope::parse(&text), Ok(Message::Answer { id: Some(id), .. }) if is_ours(id))
         {
             return false;
         }

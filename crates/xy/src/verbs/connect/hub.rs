@@ -172,7 +172,11 @@ impl Hub {
     }
 
     pub(super) fn daemon_says(&self, message: Option<&Message<'_>>, line: &[u8]) -> Verdict {
-        self.state().ledger.daemon_says(message, line)
+        let mut state = self.state();
+        if matches!((&state.phase, message), (Phase::Over(_), Some(Message::Answer { .. }))) {
+            return Verdict::Swallow; // The client has been told that none comes.
+        }
+        state.ledger.daemon_says(message, line)
     }
 
     /// There is a connection for the client's words.
