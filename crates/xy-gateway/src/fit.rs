@@ -39,11 +39,8 @@ pub(crate) enum Fit {
 
 impl Fit {
     pub(crate) fn of(kind: Kind, raw: &str) -> Self {
-        if !is_readable(raw) {
-            return Self::Unfit { part: "all of it" };
-        }
-        let Some(mut fields) = Fields::read(raw) else {
-            return Self::Unfit { part: "all of it" };
+        let Some(mut fields) = Fields::read(raw).filter(|_| is_readable(raw)) else {
+            return Self::Unfit { part: "depth or escapes" };
         };
         let mut changed = Vec::new();
         if fields.say_once() {
@@ -195,7 +192,10 @@ impl Shape {
         match self {
             Self::Text => text_of(raw).map(|_| Cow::Borrowed(raw)),
             Self::Truth => matches!(raw, "true" | "false").then_some(Cow::Borrowed(raw)),
-            Self::Count => raw.parse::<u64>().ok().map(|_| Cow::Borrowed(raw)),
+            Self::Count => {
+                let number = raw.parse::<f64>().ok()?; // `1e2` is one too.
+                (number >= 0.0 && number.fract() == 0.0).then_some(Cow::Borrowed(raw))
+            }
             Self::Share => {
                 let number = raw.parse::<f64>().ok()?;
                 (0.0..=1.0).contains(&number).then_some(Cow::Borrowed(raw))
@@ -478,7 +478,7 @@ mod tests {
             ),
             (
                 Kind::Resources,
-                r#"{"uri":"a:b","name":"","mimeType":"x","size":7,"annotations":{"audience":["user"],
+                r#"{"uri":"a:b","name":"","mimeType":"x","size":1e2,"annotations":{"audience":["user"],
                    "priority":0.5,"lastModified":"2025-01-31T12:30:00.25+01:00"}}"#,
             ),
             (Kind::Templates, r#"{"uriTemplate":"a:{b}","name":"n"}"#),
