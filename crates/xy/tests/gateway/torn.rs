@@ -64,7 +64,9 @@ fn half_an_answer_that_never_ends_costs_its_caller_no_more_than_its_own_time() {
     let home = home_with_bad("");
     let client = local(&home);
     let half = json!({ "name": "half_line", "arguments": { "then": "never" } });
-    assert_eq!(asked(&home, "tools/call", &half, 300).as_deref(), Some("TimedOut"));
+    let ended = asked(&home, "tools/call", &half, 300).unwrap();
+    // Whatever else it says meanwhile ends the line: then the caller is told before its time.
+    assert!(["TimedOut", "Internal"].contains(&ended.as_str()), "{ended}");
     echoes(&client, "good");
     // What it says next ends the line, which is no message then. Who waits for that has a limit
     // too, and after it all is well again.
