@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
 
 use crate::catalog::Kind;
+use crate::names;
 
 /// Some clients cannot read what is nested deeper, and then nothing of the message.
 const DEEPEST: usize = 100;
@@ -323,13 +324,9 @@ impl<'t> Fields<'t> {
     }
 
     fn text(&self) -> String {
-        let members = self.0.iter().map(|(key, value)| format!("{}:{value}", quoted(key)));
+        let members = self.0.iter().map(|(key, value)| format!("{}:{value}", names::quoted(key)));
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
-}
-
-fn quoted(text: &str) -> String {
-    serde_json::to_string(text).expect("text always serialises")
 }
 
 impl<'t> Deserialize<'t> for Fields<'t> {

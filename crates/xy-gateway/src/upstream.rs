@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
-use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::envelope::Outcome;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::speak::Said;
@@ -58,7 +58,7 @@ use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
 pub use round_trip::RoundTrip;
-use said::SaidError;
+pub(crate) use said::result_of;
 use wire::Wire;
 
 /// How long something a server says may belong to a call that was given up, or to one of
@@ -529,16 +529,5 @@ impl Upstream {
     /// Resolves when its lists may have changed since.
     pub(crate) async fn until_lists_change(&self) {
         self.stale.notified().await;
-    }
-}
-
-/// The result in a whole answer, or the error in it as words.
-pub(crate) fn result_of(answer: &str) -> Result<&str, String> {
-    match envelope::parse(answer.as_bytes()) {
-        Ok(Message::Answer { outcome: envelope::Outcome::Result(result), .. }) => Ok(result),
-        Ok(Message::Answer { outcome: envelope::Outcome::Error(error), .. }) => {
-            Err(SaidError::words(error))
-        }
-        _ => Err("it is no answer".to_owned()),
     }
 }

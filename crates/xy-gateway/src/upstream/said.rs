@@ -1,12 +1,22 @@
-//! The error in an answer, as the protocol has it.
+//! What an answer says: its result, or its error as the protocol has it.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::{quoted, quoted_within};
 
 /// So much of what somebody else says is shown to people.
 const SHOWN: usize = 300;
+
+/// The result in a whole answer, or the error in it as words.
+pub(crate) fn result_of(answer: &str) -> Result<&str, String> {
+    match envelope::parse(answer.as_bytes()) {
+        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => Ok(result),
+        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => Err(SaidError::words(error)),
+        _ => Err("it is no answer".to_owned()),
+    }
+}
 
 #[derive(Debug, Deserialize)]
 pub(super) struct SaidError<'t> {
