@@ -1,14 +1,14 @@
 //! `xy daemon --replace`: have the daemon that runs hand over its servers.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use xy_config::Paths;
-use xy_ipc::{CallFailure, Client, ConnectError};
+use xy_ipc::{CallFailure, Client};
 use xy_protocol::control::{HandedOver, Handover, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
@@ -36,18 +36,18 @@ pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
         let refused = check::refusal(&loaded, "the running daemon was not replaced");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }
-    let socket = paths.control_socket.clone();
-    let asked = spawn_blocking(move || ask_to_go(&socket));
+    let places = paths.control_places();
+    let asked = spawn_blocking(move || ask_to_go(&places));
     let from = asked.await.map_err(|cause| not_started().cause(cause))??;
     tracing::info!(pid = from, "taking over");
     Ok(())
 }
 
 /// Asks whether it could go, then to go; answers who it was, if there was somebody.
-fn ask_to_go(socket: &Path) -> Result<Option<u32>, CallError> {
-    let mut client = match Client::connect(socket) {
+fn ask_to_go(places: &[PathBuf]) -> Result<Option<u32>, CallError> {
+    let mut client = match Client::find(places) {
         Ok(client) => client,
-        Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) => return Ok(None),
+        Err(error) if error.is_nobody() => return Ok(None),
         Err(error) => return Err(not_replaced().cause(error)),
     };
     let within = Some(HANDS_OVER_WITHIN);

@@ -13,6 +13,8 @@ mod alone;
 mod boot;
 #[path = "daemon/detach.rs"]
 mod detach;
+#[path = "daemon/found.rs"]
+mod found;
 #[path = "daemon/private.rs"]
 mod private;
 #[path = "cli/pty.rs"]

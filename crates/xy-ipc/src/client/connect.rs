@@ -54,6 +54,59 @@ pub enum ConnectError {
     },
 }
 
+/// A connection, and the socket it was made at.
+#[derive(Debug)]
+pub struct Found {
+    /// The connection.
+    pub stream: UnixStream,
+    /// The socket itself, if a link led there.
+    pub socket: PathBuf,
+}
+
+/// Connects to the first of `places` that somebody listens at. A place holds the socket, a link
+/// to it, or nothing; a stale one is passed over.
+pub(super) fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
+    let mut tried: Vec<(PathBuf, ConnectError)> = Vec::new();
+    for place in places {
+        let socket = behind_link(place);
+        if tried.iter().any(|(other, _)| *other == socket) {
+            continue;
+        }
+        match connect_if_there(&socket) {
+            Ok(stream) => return Ok(Found { stream, socket }),
+            Err(error) => tried.push((socket, error)),
+        }
+    }
+    let mut errors = tried.into_iter().map(|(_, error)| error);
+    let last = errors.next_back().unwrap_or(ConnectError::NoSocket { path: PathBuf::new() });
+    // A socket that could not be used says more than one that is not there.
+    Err(errors.find(|error| !error.is_nobody()).filter(|_| last.is_nobody()).unwrap_or(last))
+}
+
+/// Returns where a link leads, or the place itself. A link is not left to the system: its own
+/// path may be too long for a socket's.
+fn behind_link(place: &Path) -> PathBuf {
+    let folder = place.parent().unwrap_or(Path::new("/"));
+    std::fs::read_link(place).map_or_else(|_| place.to_owned(), |target| folder.join(target))
+}
+
+/// Connects, unless nothing is there: then a path that is too long is no problem.
+fn connect_if_there(socket: &Path) -> Result<UnixStream, ConnectError> {
+    match std::fs::symlink_metadata(socket) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            Err(ConnectError::NoSocket { path: socket.to_owned() })
+        }
+        _ => connect(socket),
+    }
+}
+
+impl ConnectError {
+    /// Returns true if no daemon listens there: no socket, or a stale one.
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Self::NoSocket { .. } | Self::Refused { .. })
+    }
+}
+
 pub(super) fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     connect_within(path, CONNECT_WITHIN)
 }
@@ -97,6 +150,7 @@ fn explain(path: PathBuf, errno: Errno) -> ConnectError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
     use tempfile::TempDir;
@@ -115,6 +169,58 @@ mod tests {
         let too_long = folder.path().join("x".repeat(300));
         assert!(matches!(connect(&too_long), Err(ConnectError::Other { .. })));
         assert!(matches!(explain(path, Errno::ACCESS), ConnectError::NoPermission { .. }));
+    }
+
+    #[test]
+    fn the_first_living_socket_is_found() {
+        let folder = TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let found = |places: &[&str]| {
+            let places: Vec<_> = places.iter().map(|name| at(name)).collect();
+            find(&places).map(|found| found.socket)
+        };
+        let _living = UnixListener::bind(at("living")).unwrap();
+        let _other = UnixListener::bind(at("other")).unwrap();
+        drop(UnixListener::bind(at("stale")).unwrap());
+        std::fs::write(at("file"), "").unwrap();
+        for (link, target) in [("to-living", "living"), ("to-stale", "stale"), ("to-none", "none")]
+        {
+            symlink(at(target), at(link)).unwrap();
+        }
+        symlink("living", at("relative")).unwrap();
+        let long = "x".repeat(250);
+        symlink(at("living"), at(&long)).unwrap();
+        for places in [
+            ["living", "other"],
+            ["to-living", "other"],
+            ["relative", "other"],
+            [&long, "other"],
+            ["none", "living"],
+            ["stale", "living"],
+            ["to-stale", "living"],
+            ["to-none", "living"],
+            ["file", "living"],
+        ] {
+            assert_eq!(found(&places).unwrap(), at("living"), "{places:?}");
+        }
+        for places in [["none", "none"], ["to-none", "none"], ["stale", "none"], ["none", "stale"]]
+        {
+            assert!(found(&places).unwrap_err().is_nobody(), "{places:?}");
+        }
+        let nothing_there = "y".repeat(250);
+        assert!(found(&[&nothing_there, "none"]).unwrap_err().is_nobody());
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_used_is_told_before_one_that_is_not_there() {
+        let folder = TempDir::new().unwrap();
+        let long = folder.path().join("x".repeat(250));
+        std::fs::write(&long, "").unwrap();
+        let none = folder.path().join("none");
+        for places in [[long.clone(), none.clone()], [none, long]] {
+            let error = find(&places).unwrap_err();
+            assert!(matches!(error, ConnectError::Other { .. }), "{error:?}");
+        }
     }
 
     #[cfg(target_os = "linux")]

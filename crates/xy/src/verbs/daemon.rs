@@ -69,7 +69,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 /// `--mcp-json` holds for one daemon. Whoever replaces one that has it loses servers, and has
 /// to be told before.
 fn tell_what_is_not_inherited(paths: &Paths, output: &mut Output) {
-    let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN)) else {
+    let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
+    else {
         return; // There is nobody to replace, which the daemon itself finds out.
     };
     if other.mcp_json.is_empty() {
@@ -112,7 +113,7 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
     let json = args.json;
     paths.check_socket()?;
     if !args.replace
-        && let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN))
+        && let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
     {
         return Err(already_there(&other).into());
     }
@@ -120,7 +121,7 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
     let mut child = spawn(args.replace, &paths.mcp_json).map_err(not_started)?;
     let mut last_words = LastWords::of(&mut child);
     let spinner = output.spinner("starting the daemon");
-    let came = until_it_answers(&mut child, &paths.control_socket, |moment| {
+    let came = until_it_answers(&mut child, &paths.control_places(), |moment| {
         last_words.listen(moment);
         true
     })

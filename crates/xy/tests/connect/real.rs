@@ -162,17 +162,6 @@ fn a_client_goes_on_when_a_daemon_that_was_ended_is_started_again() {
 }
 
 #[test]
-fn a_client_without_the_variable_that_says_where_sockets_are_finds_the_daemon() {
-    let home = home();
-    home.daemon();
-    // As the SDKs start servers: with a home and a path, and nothing of XDG.
-    let mut command = home.command(&["list"]);
-    let listed = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
-    assert!(listed.status.success(), "{listed:?}");
-    home.finish();
-}
-
-#[test]
 fn a_client_of_a_profile_has_what_that_shows_and_one_of_none_that_exists_is_told() {
     let home = home();
     home.mcp_server("one", &[]);
