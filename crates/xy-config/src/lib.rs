@@ -13,6 +13,7 @@ pub mod report;
 pub mod settings;
 mod source;
 pub mod supervision;
+pub mod trust;
 pub mod write;
 
 pub use check::{

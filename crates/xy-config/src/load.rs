@@ -1,4 +1,5 @@
-//! Reads the files: the only place of this crate that touches a disk.
+//! Reads the files. Besides `trust.rs`, which looks at owners and modes, nothing else in this
+//! crate touches a disk.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -17,6 +18,7 @@ use crate::paths::Paths;
 use crate::profile::ProfileSettings;
 use crate::report::{Kind, Problem};
 use crate::supervision::Supervision;
+use crate::trust::{self, Untrusted};
 
 /// A longer file is not a configuration.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -35,7 +37,7 @@ pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
     let profiles = kdl_files(paths, &paths.profiles_dir, MAX_PROFILE_FILES, &mut problems);
     let mut read = |listed: &[PathBuf]| -> Vec<FileText> {
         let read = listed.iter().map(|path| read_file(paths, path));
-        read.filter_map(|it| it.map_err(|problem| problems.push(problem)).ok()).collect()
+        read.filter_map(|it| it.map_err(|problem| tell_once(&mut problems, problem)).ok()).collect()
     };
     let (servers, read_profiles) = (read(&listed), read(&profiles));
     let named = daemon_file.as_ref().map(client_files).unwrap_or_default();
@@ -105,14 +107,15 @@ fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> V
             };
             Err(problem.kind(Kind::Unreadable).suggest(advice))
         };
-        read.extend(file.map_err(|problem| problems.push(problem)));
+        read.extend(file.map_err(|problem| tell_once(problems, problem)));
     }
     read
 }
 
 /// Whose files are there and of no use.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
-    let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
+    let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
+    let for_all = folders.map(|path| paths.shown(path));
     let is_for_all = |file: &String| for_all.contains(file) || file == ENVIRONMENT;
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
@@ -144,7 +147,14 @@ fn daemon_file(paths: &Paths, problems: &mut Vec<Problem>) -> Option<FileText> {
     if !exists(&paths.daemon_file) {
         return None;
     }
-    read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
+    read_file(paths, &paths.daemon_file).map_err(|problem| tell_once(problems, problem)).ok()
+}
+
+/// Adds a problem. One of a folder is met with each file in it.
+fn tell_once(problems: &mut Vec<Problem>, problem: Problem) {
+    if !problems.contains(&problem) {
+        problems.push(problem);
+    }
 }
 
 /// The files of a folder, by name.
@@ -224,6 +234,13 @@ fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Probl
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(system)?;
+    check_trust(paths, path, &file.metadata().map_err(system)?).map_err(|untrusted| {
+        // A folder of ours is a problem of its own; one elsewhere is a problem of this file.
+        let is_of_ours = untrusted.path.starts_with(config_home(paths));
+        let about = if is_of_ours { paths.shown(&untrusted.path) } else { shown.clone() };
+        let problem = Problem::in_file(&about, format!("not used: {untrusted}"));
+        problem.kind(Kind::Unreadable).suggest(untrusted.remedy())
+    })?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(system)?;
     if bytes.len() as u64 > most {
         let message = format!("the file is larger than {} MiB", most >> 20);
@@ -235,6 +252,23 @@ fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Probl
         unreadable(format!("line {line} is not UTF-8"), "save the file as UTF-8")
     })?;
     Ok(FileText { path: path.to_owned(), shown, text })
+}
+
+/// Checks a file and its folders: up to the XDG folder, or the one that it is in; behind a link
+/// also the one that it leads to.
+fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
+    trust::check(path, found)?;
+    let home = config_home(paths);
+    match path.parent().filter(|folder| folder.starts_with(home)) {
+        Some(folder) => trust::check_folders(folder, home)?,
+        None => trust::check_folder_of(path)?,
+    }
+    fs::canonicalize(path).map_or(Ok(()), |real| trust::check_folder_of(&real))
+}
+
+/// The XDG folder that the configuration is in.
+fn config_home(paths: &Paths) -> &Path {
+    paths.config_dir.parent().unwrap_or(&paths.config_dir)
 }
 
 /// The machine we are on.

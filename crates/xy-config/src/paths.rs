@@ -181,6 +181,11 @@ impl Paths {
         Ok(())
     }
 
+    /// Returns the variable to set for another folder of sockets.
+    pub fn socket_variable(&self) -> &'static str {
+        self.socket_variable
+    }
+
     /// A path as reports show it: relative to the configuration folder if inside it.
     pub fn shown(&self, path: &Path) -> String {
         let inside = path.strip_prefix(&self.config_dir).ok();

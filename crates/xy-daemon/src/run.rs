@@ -11,7 +11,7 @@ use xy_config::settings::{
     GatewaySettings, InstanceSettings, ParkSettings, Profiles, ServerSettings, Settings,
 };
 use xy_config::supervision::Supervision;
-use xy_config::{Broken, Paths};
+use xy_config::{Broken, Paths, trust};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
@@ -226,6 +226,7 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
 async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
+    check_socket_folder(paths)?;
     check_not_inside(paths)?;
     check_switched_on(paths)?;
     if replace {
@@ -233,6 +234,16 @@ async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
     }
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
     Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))
+}
+
+/// In a folder that another user can write, that user could listen in the daemon's place.
+fn check_socket_folder(paths: &Paths) -> Result<(), CallError> {
+    let folder = paths.control_socket.parent().unwrap_or(&paths.state_dir);
+    trust::check_socket_folder(folder).map_err(|untrusted| {
+        not_started()
+            .cause(format!("others could listen in its place: {untrusted}"))
+            .hint(untrusted.remedy_of_sockets(paths.socket_variable()))
+    })
 }
 
 /// A daemon below one of its own servers would end itself with that server.
@@ -406,6 +417,9 @@ fn no_files(error: &FilesError) -> CallError {
     let hint = match error {
         FilesError::Folder { .. } => {
             "make it a folder that you can write to, or set XDG_STATE_HOME to another".to_owned()
+        }
+        FilesError::Untrusted { untrusted } => {
+            format!("{}, or set XDG_STATE_HOME to another folder", untrusted.remedy())
         }
         FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
         FilesError::Held { path, .. } => format!(

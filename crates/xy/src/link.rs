@@ -101,6 +101,15 @@ pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
             cause,
             "run `xy` as the user who runs the daemon",
         ),
+        ConnectError::Unsafe { untrusted } => {
+            let hint = untrusted.remedy_of_sockets("XDG_RUNTIME_DIR");
+            unreachable("the daemon cannot be reached safely", cause, &hint)
+        }
+        ConnectError::Foreign { .. } => unreachable(
+            "the daemon cannot be reached safely",
+            cause,
+            "nothing was sent: remove the socket, then start your own daemon with `xy daemon`",
+        ),
         ConnectError::TimedOut { .. } => unreachable(
             "the daemon cannot be reached",
             cause,

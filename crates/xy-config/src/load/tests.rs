@@ -286,3 +286,97 @@ fn a_daemons_own_file_that_cannot_be_read_switches_nothing_off() {
     assert_eq!(of("supervisor \"maybe\""), Supervision::On);
     assert_eq!(of("supervisor {"), Supervision::On);
 }
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_file_that_others_may_write_is_not_used() {
+    let home = Home::new();
+    home.server("bad.kdl", GOOD).server("good.kdl", GOOD);
+    let file = home.paths.servers_dir.join("bad.kdl");
+    for mode in [0o666, 0o602] {
+        set_mode(&file, mode);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(home.told(), @"
+            error: not used: everyone may write `HOME/.config/xy/servers/bad.kdl`
+             --> servers/bad.kdl
+              = hint: run `chmod go-w HOME/.config/xy/servers/bad.kdl`
+            ");
+        }
+        assert_eq!(home.names(), ["good"]);
+    }
+    let loaded = load(&home.paths, &KeptLimits::any());
+    let broken = BTreeSet::from([ServerName::new("bad").unwrap()]);
+    assert_eq!(loaded.broken, Broken::These(broken));
+    set_mode(&file, 0o644);
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+}
+
+#[test]
+fn a_folder_that_others_may_write_is_told_once() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD).server("b.kdl", GOOD);
+    fs::write(&home.paths.daemon_file, "").unwrap();
+    let config_home = home.paths.config_dir.parent().unwrap();
+    for folder in [config_home, &home.paths.config_dir, &home.paths.servers_dir] {
+        set_mode(folder, 0o777);
+        let loaded = load(&home.paths, &KeptLimits::any());
+        let told = home.told();
+        assert_eq!(loaded.problems.len(), 1, "{told}");
+        let real = folder.display().to_string();
+        let remedy =
+            format!("chmod go-w {real}").replace(home.root.path().to_str().unwrap(), "HOME");
+        assert!(told.contains(&remedy), "{told}");
+        assert_eq!((loaded.broken, home.names().len()), (Broken::Every, 0), "{told}");
+        set_mode(folder, 0o755);
+    }
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+}
+
+#[test]
+fn a_profile_that_others_may_write_shows_nothing() {
+    let home = Home::new();
+    fs::create_dir(&home.paths.profiles_dir).unwrap();
+    let file = home.paths.profiles_dir.join("work.kdl");
+    fs::write(&file, "servers \"one\"\n").unwrap();
+    set_mode(&file, 0o666);
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert!(!loaded.is_valid());
+    let closed = ProfileSettings::closed("work", "profiles/work.kdl");
+    assert_eq!(*loaded.settings.profiles["work"], closed);
+}
+
+#[test]
+fn a_link_is_followed_and_its_target_judged() {
+    let home = Home::new();
+    let elsewhere = home.root.path().join("dotfiles");
+    fs::create_dir(&elsewhere).unwrap();
+    let target = elsewhere.join("a.kdl");
+    fs::write(&target, GOOD).unwrap();
+    std::os::unix::fs::symlink(&target, home.paths.servers_dir.join("a.kdl")).unwrap();
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 1));
+    for path in [&target, &elsewhere] {
+        set_mode(path, 0o777);
+        assert!(home.told().contains("everyone may write"), "{}", home.told());
+        assert!(home.names().is_empty());
+        set_mode(path, 0o755);
+    }
+    set_mode(&elsewhere, 0o1777); // As `/nix/store`, where nobody can replace another's file.
+    assert_eq!(home.names(), ["a"]);
+}
+
+#[test]
+fn a_client_file_that_others_may_write_is_not_used() {
+    let home = Home::new();
+    let file = home.root.path().join("mcp.json");
+    fs::write(&file, r#"{"mcpServers":{"a":{"command":"sh"}}}"#).unwrap();
+    let paths = home.paths.clone().with_mcp_json(vec![file.clone()]);
+    assert_eq!(load(&paths, &KeptLimits::any()).settings.servers.len(), 1);
+    set_mode(&file, 0o666);
+    let loaded = load(&paths, &KeptLimits::any());
+    assert_eq!(loaded.settings.servers.len(), 0);
+    assert!(matches!(loaded.broken, Broken::AllBut(_)), "{:?}", loaded.broken);
+}

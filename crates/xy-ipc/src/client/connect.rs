@@ -1,12 +1,15 @@
 //! Connecting without the risk of waiting for ever.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, connect as connect_to};
+use xy_config::trust::{Untrusted, check_socket_folder};
+use xy_shim::door::is_ours;
 
 use crate::socket;
 
@@ -34,6 +37,18 @@ pub enum ConnectError {
     /// The socket is another user's.
     #[error("no permission to connect to `{}`", .path.display())]
     NoPermission {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Another user can listen there in the daemon's place.
+    #[error("others could listen in the daemon's place: {untrusted}")]
+    Unsafe {
+        /// The folder of the socket, and why.
+        untrusted: Untrusted,
+    },
+    /// Another user listens there. Nothing was said.
+    #[error("a process of another user listens at `{}`", .path.display())]
+    Foreign {
         /// Where.
         path: PathBuf,
     },
@@ -72,7 +87,7 @@ pub(super) fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
         if tried.iter().any(|(other, _)| *other == socket) {
             continue;
         }
-        match connect_if_there(&socket) {
+        match connect(&socket) {
             Ok(stream) => return Ok(Found { stream, socket }),
             Err(error) => tried.push((socket, error)),
         }
@@ -90,16 +105,6 @@ fn behind_link(place: &Path) -> PathBuf {
     std::fs::read_link(place).map_or_else(|_| place.to_owned(), |target| folder.join(target))
 }
 
-/// Connects, unless nothing is there: then a path that is too long is no problem.
-fn connect_if_there(socket: &Path) -> Result<UnixStream, ConnectError> {
-    match std::fs::symlink_metadata(socket) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-            Err(ConnectError::NoSocket { path: socket.to_owned() })
-        }
-        _ => connect(socket),
-    }
-}
-
 impl ConnectError {
     /// Returns true if no daemon listens there: no socket, or a stale one.
     pub fn is_nobody(&self) -> bool {
@@ -107,8 +112,24 @@ impl ConnectError {
     }
 }
 
+/// Connects to the daemon of this user that listens at `path`. Nothing is said to anyone else.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
-    connect_within(path, CONNECT_WITHIN)
+    // Where nothing is, a path that is too long is no problem, and nor is the folder.
+    if std::fs::symlink_metadata(path).is_err_and(|cause| is_missing(&cause)) {
+        return Err(ConnectError::NoSocket { path: path.to_owned() });
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    check_socket_folder(folder).map_err(|untrusted| ConnectError::Unsafe { untrusted })?;
+    let stream = connect_within(path, CONNECT_WITHIN)?;
+    if is_ours(stream.as_fd()) {
+        Ok(stream)
+    } else {
+        Err(ConnectError::Foreign { path: path.to_owned() })
+    }
+}
+
+fn is_missing(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[expect(
@@ -150,7 +171,8 @@ fn explain(path: PathBuf, errno: Errno) -> ConnectError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use tempfile::TempDir;
@@ -221,6 +243,51 @@ mod tests {
             let error = find(&places).unwrap_err();
             assert!(matches!(error, ConnectError::Other { .. }), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("xy.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        for mode in [0o777, 0o1777, 0o703] {
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            let refused = connect(&path);
+            assert!(matches!(refused, Err(ConnectError::Unsafe { .. })), "{mode:o} {refused:?}");
+        }
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        assert!(connect(&path).is_ok());
+    }
+
+    /// Only root can listen as another user, and only Linux lets a single thread do so.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_listener_of_another_user_is_told_nothing() {
+        use std::io::Read;
+
+        use rustix::process::{Uid, geteuid};
+
+        if !geteuid().is_root() {
+            return;
+        }
+        let ours = TempDir::new().unwrap();
+        let theirs = TempDir::new().unwrap();
+        std::fs::set_permissions(theirs.path(), Permissions::from_mode(0o777)).unwrap();
+        let (path, bound) = (ours.path().join("xy.sock"), theirs.path().join("xy.sock"));
+        let listener = {
+            let bound = bound.clone();
+            let as_nobody = std::thread::spawn(move || {
+                rustix::thread::set_thread_uid(Uid::from_raw(65_534)).unwrap();
+                UnixListener::bind(bound).unwrap()
+            });
+            as_nobody.join().unwrap()
+        };
+        std::fs::rename(bound, &path).unwrap();
+        let refused = find(&[path]);
+        assert!(matches!(refused, Err(ConnectError::Foreign { .. })), "{refused:?}");
+        let (mut heard, mut text) = (listener.accept().unwrap().0, String::new());
+        heard.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "");
     }
 
     #[cfg(target_os = "linux")]

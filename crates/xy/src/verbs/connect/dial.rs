@@ -94,7 +94,12 @@ impl Dial {
                     self.starter.forget();
                     return Ok(found.stream);
                 }
-                Err(error @ ConnectError::NoPermission { .. }) => return Err(no_daemon(&error)),
+                // Time mends none of these.
+                Err(
+                    error @ (ConnectError::NoPermission { .. }
+                    | ConnectError::Unsafe { .. }
+                    | ConnectError::Foreign { .. }),
+                ) => return Err(no_daemon(&error)),
                 Err(error) => error,
             };
             self.give_up_if_late(Some(&error))?;
