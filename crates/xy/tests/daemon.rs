@@ -13,6 +13,8 @@ mod alone;
 mod boot;
 #[path = "daemon/detach.rs"]
 mod detach;
+#[path = "daemon/lenient.rs"]
+mod lenient;
 #[path = "daemon/private.rs"]
 mod private;
 #[path = "cli/pty.rs"]

@@ -17,7 +17,7 @@ use xy_supervisor::lifecycle::{Reason, State};
 use super::asks::{Settled, did_not_start, with_last_words};
 use crate::check::{problems_of, refusal};
 use crate::daemon::Daemon;
-use crate::{limits, server_file, view};
+use crate::{last_good, limits, server_file, view};
 
 /// Whoever adds a server decides whether to start it again when it dies.
 const POLICY: &str = "never";
@@ -111,13 +111,21 @@ impl<'a> Adding<'a> {
         if self.persist && self.text.path.symlink_metadata().is_ok() {
             return Err(self.has_file());
         }
+        if let Some((name, bad)) = self.daemon.bad_file(self.name.as_str()) {
+            let message = self.not_added();
+            let kind = ErrorKind::AlreadyRunning;
+            return Err(CallError { kind, message, ..bad.refusal(&name) });
+        }
         Ok(())
     }
 
     /// Judges it as if it had a file, away from everything that has to stay quick.
     async fn check(&self) -> Result<Loaded, CallError> {
         let (paths, text) = (self.daemon.paths.clone(), self.text.clone());
-        let check = move || xy_config::check_new(&paths, &limits::kept(), &text);
+        let check = move || {
+            let last_good = last_good::look(&paths.last_good_file);
+            xy_config::check_new(&paths, &limits::kept(), &text, &last_good)
+        };
         tokio::task::spawn_blocking(check).await.map_err(|cause| self.internal(&cause))
     }
 
