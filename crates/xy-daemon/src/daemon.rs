@@ -52,7 +52,7 @@ pub(crate) struct Daemon {
     desk: OnceLock<Desk>,
     /// Why nobody can come in over HTTP, beside what the gateway itself knows.
     no_token: OnceLock<String>,
-    /// Servers that are being added: until that is done, nobody else adds or removes them.
+    /// Servers that are being added: until that is done, nobody else adds them.
     adding: Mutex<BTreeSet<ServerName>>,
     /// What it listens at.
     pub(crate) sockets: Sockets,
@@ -281,11 +281,6 @@ impl Daemon {
     pub(crate) fn begin_adding(&self, name: &ServerName) -> Option<Underway<'_>> {
         let is_first = self.names_underway().insert(name.clone());
         is_first.then(|| Underway { daemon: self, name: name.clone() })
-    }
-
-    /// Whether somebody is adding it.
-    pub(crate) fn is_adding(&self, name: &ServerName) -> bool {
-        self.names_underway().contains(name)
     }
 
     fn names_underway(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {

@@ -16,7 +16,7 @@ use xy_supervisor::lifecycle::{Reason, State};
 
 use super::asks::{Settled, did_not_start, with_last_words};
 use crate::check::{problems_of, refusal};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Ending};
 use crate::{last_good, limits, server_file, view};
 
 /// Whoever adds a server decides whether to start it again when it dies.
@@ -188,6 +188,11 @@ impl<'a> Adding<'a> {
     }
 
     fn did_not_run(&self, instance: &InstanceHandle, settled: &Settled) -> CallError {
+        let is_ending = *self.daemon.ending.borrow() != Ending::No;
+        if settled.after.life.state == State::Retired && !is_ending {
+            return CallError::new(ErrorKind::NotRunning, self.not_added())
+                .cause("it was removed while it was starting");
+        }
         let error = with_last_words(did_not_start(settled), &view::last_stderr(instance));
         let hint = match settled.after.life.reason {
             // Whoever reads it may have no flags: xy's own tools have none.

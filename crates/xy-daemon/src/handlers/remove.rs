@@ -19,12 +19,6 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, Cal
     }
     let member = daemon.find(&ask.name)?;
     let name = member.settings.name.clone();
-    if daemon.is_adding(&name) {
-        let message = format!("server `{name}` was not removed");
-        return Err(CallError::new(ErrorKind::NotAllowed, message)
-            .cause("it is just being added")
-            .hint("wait until it runs, or has failed to"));
-    }
     if !member.settings.source.added {
         remove_file(daemon, &name, &member.settings.source.file, ask.persist)?;
     }
