@@ -167,13 +167,25 @@ async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) -> Ve
     let mut failed = Vec::new();
     for instance in coming {
         let settled = Settled::of(&instance).await;
-        if matches!(settled.after.state(), ServerState::Restarting | ServerState::Failed) {
+        if did_not_come(&settled.after) {
             failed.push(Failure { error: did_not_start(&settled), name: settled.name });
         }
     }
     failed.sort_by(|a, b| a.name.cmp(&b.name));
     failed.dedup_by(|a, b| a.name == b.name); // One of several instances stands for all.
     failed
+}
+
+/// Whether an instance that was to come has not, also if it ended without an error: then nothing
+/// starts it again by itself.
+fn did_not_come(after: &Snapshot) -> bool {
+    match after.state() {
+        ServerState::Restarting | ServerState::Failed => true,
+        ServerState::Stopped => {
+            after.life.wanted == Wanted::Up && after.life.state != State::Retired
+        }
+        _ => false,
+    }
 }
 
 fn answer(plan: Plan, profiles: ChangedProfiles) -> Reloaded {
