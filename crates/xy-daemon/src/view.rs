@@ -56,7 +56,7 @@ fn telling(state: ServerState) -> u8 {
 fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
     let life = &snapshot.life;
     let uptime_secs = match life.state {
-        State::Running { ready_at, .. } => {
+        State::Running { ready_at, .. } if !snapshot.has_just_ended() => {
             Some(now.saturating_duration_since(ready_at).as_secs())
         }
         _ => None,
@@ -71,6 +71,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(match &snapshot.progress {
+            _ if snapshot.has_just_ended() => "its process has ended".to_owned(),
             Some(progress) => progress.to_string(),
             None => life.reason.to_string(),
         }),
