@@ -23,7 +23,7 @@ mod rules;
 mod values;
 mod words;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +37,7 @@ use self::read::{Reader, Spanned};
 use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
+use crate::bad_files::BadFiles;
 use crate::environment::EnvironmentDefaults;
 use crate::profile::ProfileSettings;
 use crate::raw;
@@ -44,7 +45,7 @@ use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::{At, SourceFile};
 
-const DAEMON_WORDS: [Word; 7] = [
+const DAEMON_WORDS: [Word; 8] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
     word("orphan-timeout", r#"orphan-timeout "60s""#),
     word("park", r#"park { queue "30s" }"#),
@@ -52,6 +53,7 @@ const DAEMON_WORDS: [Word; 7] = [
     word("mcp-json", r#"mcp-json "/home/me/.cursor/mcp.json""#),
     word("defaults", r#"defaults { restart { policy "always" } }"#),
     word("supervisor", "supervisor #true"),
+    word("strict", "strict #true"),
 ];
 
 const NO_WAIT: Zero = Zero::Senseless("servers would end with the daemon that is being replaced");
@@ -71,6 +73,8 @@ pub struct Loaded {
     pub broken: Broken,
     /// What the environment says.
     pub environment: EnvironmentDefaults,
+    /// The files that cannot be used, and what is used instead.
+    pub bad: BadFiles,
 }
 
 /// Servers of which nothing can be said now.
@@ -226,7 +230,7 @@ pub fn check_all(
         ports: HashMap::new(),
         shared: HashMap::new(),
         files: HashMap::new(),
-        broken: BTreeSet::new(),
+        broken: BTreeMap::new(),
         every_is_broken: false,
         loaded: Loaded {
             server_files: texts.servers.len() + texts.clients.len(),
@@ -251,8 +255,10 @@ pub fn check_all(
     for file in texts.profiles {
         checker.profile_file(file);
     }
+    let broken = checker.broken.keys().cloned().collect();
     checker.loaded.broken =
-        if checker.every_is_broken { Broken::Every } else { Broken::These(checker.broken) };
+        if checker.every_is_broken { Broken::Every } else { Broken::These(broken) };
+    checker.loaded.bad.servers = checker.broken;
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
@@ -296,8 +302,8 @@ struct Checker<'a> {
     shared: HashMap<String, (At, Arc<ServerSettings>)>,
     /// Which file configures whom, whether or not it has mistakes.
     files: HashMap<ServerName, String>,
-    /// Who has mistakes in the file of a client.
-    broken: BTreeSet<ServerName>,
+    /// Who has mistakes in the file of a client, and which file that is.
+    broken: BTreeMap<ServerName, PathBuf>,
     /// Whether a client's file cannot be read: whose servers it has is not known.
     every_is_broken: bool,
     loaded: Loaded,
@@ -328,6 +334,10 @@ impl Checker<'_> {
                         "supervisor" => {
                             let said = reader.flag(node, word);
                             self.loaded.settings.supervisor = said.map(|it| it.value);
+                        }
+                        "strict" => {
+                            let said = reader.flag(node, word);
+                            self.loaded.settings.strict = said.map(|it| it.value);
                         }
                         "gateway" => {
                             self.loaded.settings.gateway = gateway::read(&mut reader, node, word);

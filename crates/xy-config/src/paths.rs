@@ -51,6 +51,8 @@ pub struct Paths {
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
     pub added_file: PathBuf,
+    /// The last good texts of `xy.kdl` and of profiles.
+    pub last_good_file: PathBuf,
     /// What happened to servers; older entries are beside it.
     pub events_file: PathBuf,
     /// The variable that decides where the sockets are.
@@ -128,6 +130,7 @@ impl Paths {
             state_key_file: state_dir.join("state-key"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
+            last_good_file: state_dir.join("last-good.json"),
             events_file: state_dir.join("events.jsonl"),
             state_dir,
             socket_variable,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
-use xy_config::{Broken, Loaded, Paths};
+use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
 use xy_gateway::Desk;
 use xy_gateway::http::ListenState;
 use xy_protocol::control::quoted;
@@ -22,11 +22,12 @@ use xy_supervisor::launch::container::is_run_by_cli;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
+use crate::bad_files::{BadFile, Faults};
 use crate::files::Lock;
-use crate::limits;
 use crate::self_test::Flight;
 use crate::sockets::Sockets;
 use crate::tokens::Tokens;
+use crate::{last_good, limits};
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
@@ -51,7 +52,7 @@ pub(crate) struct Daemon {
     desk: OnceLock<Desk>,
     /// Why nobody can come in over HTTP, beside what the gateway itself knows.
     no_token: OnceLock<String>,
-    /// Servers that are being added: until that is done, nobody else adds or removes them.
+    /// Servers that are being added: until that is done, nobody else adds them.
     adding: Mutex<BTreeSet<ServerName>>,
     /// What it listens at.
     pub(crate) sockets: Sockets,
@@ -67,6 +68,8 @@ pub(crate) struct Daemon {
     pub(crate) tokens: Arc<Mutex<Tokens>>,
     /// What profiles show, by the files.
     pub(crate) profiles: watch::Sender<Arc<Profiles>>,
+    /// What is wrong with the files in use.
+    pub(crate) faults: watch::Sender<Arc<Faults>>,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -122,6 +125,7 @@ impl Daemon {
             lock: Mutex::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
+            faults: watch::Sender::new(Arc::default()),
             tokens,
         }
     }
@@ -193,10 +197,49 @@ impl Daemon {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
         let turn = self.turn().await?;
         let paths = self.paths.clone();
+        let living = self.fleet.roster().keys().cloned().collect();
         // The turn goes with the reading, which goes on even if the asker has left.
-        tokio::task::spawn_blocking(move || (xy_config::load(&paths, &limits::kept()), turn))
-            .await
-            .map_err(|cause| failed().cause(cause))
+        tokio::task::spawn_blocking(move || {
+            let last_good = last_good::read(&paths.last_good_file);
+            let earlier = Earlier { last_good, living };
+            (xy_config::load_after(&paths, &limits::kept(), &earlier), turn)
+        })
+        .await
+        .map_err(|cause| failed().cause(cause))
+    }
+
+    /// Keeps the texts that are in use now for a daemon that finds bad ones.
+    pub(crate) async fn keep_good(&self, texts: LastGood) {
+        let file = self.paths.last_good_file.clone();
+        // It says itself what failed.
+        let _ = tokio::task::spawn_blocking(move || last_good::keep(&file, &texts)).await;
+    }
+
+    /// What is wrong with the files in use.
+    pub(crate) fn faults(&self) -> Arc<Faults> {
+        self.faults.borrow().clone()
+    }
+
+    /// The file for which a server has failed. A server that is there has not.
+    pub(crate) fn bad_file(&self, name: &str) -> Option<(ServerName, BadFile)> {
+        if self.fleet.roster().contains_key(name) {
+            return None;
+        }
+        self.faults.borrow().servers.get_key_value(name).map(cloned)
+    }
+
+    /// Forgets a server that has failed for its file. Whoever calls it holds the turn.
+    pub(crate) fn forget_bad_file(&self, name: &ServerName) {
+        self.faults.send_modify(|faults| {
+            Arc::make_mut(faults).servers.remove(name);
+        });
+    }
+
+    /// All servers that have failed for their files.
+    pub(crate) fn bad_files(&self) -> Vec<(ServerName, BadFile)> {
+        let roster = self.fleet.roster();
+        let faults = self.faults();
+        faults.servers.iter().filter(|(name, _)| !roster.contains_key(*name)).map(cloned).collect()
     }
 
     /// Makes the servers what the files say.
@@ -240,11 +283,6 @@ impl Daemon {
         is_first.then(|| Underway { daemon: self, name: name.clone() })
     }
 
-    /// Whether somebody is adding it.
-    pub(crate) fn is_adding(&self, name: &ServerName) -> bool {
-        self.names_underway().contains(name)
-    }
-
     fn names_underway(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
         self.adding.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +324,11 @@ impl Daemon {
         roster.get(name).cloned().ok_or_else(|| self.not_found(name))
     }
 
+    /// Why nothing can be asked of a server: its file is bad, or there is none of that name.
     pub(crate) fn not_found(&self, name: &str) -> CallError {
+        if let Some((name, bad)) = self.bad_file(name) {
+            return bad.refusal(&name);
+        }
         let roster = self.fleet.roster();
         let hint = match nearest(name, roster.keys().map(ServerName::as_str)) {
             Some(known) => format!("did you mean `{known}`?"),
@@ -295,6 +337,10 @@ impl Daemon {
         let message = format!("no server named `{}`", quoted(name));
         CallError::new(ErrorKind::ServerNotFound, message).hint(hint)
     }
+}
+
+fn cloned((name, bad): (&ServerName, &BadFile)) -> (ServerName, BadFile) {
+    (name.clone(), bad.clone())
 }
 
 /// The profiles that are new, gone or others, by name.

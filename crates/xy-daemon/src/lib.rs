@@ -3,6 +3,7 @@
 //! The only crate that knows all the others. A handler finds, asks, waits and
 //! translates; what decides something is in a pure module elsewhere.
 
+mod bad_files;
 pub mod check;
 mod confine;
 mod daemon;
@@ -11,6 +12,7 @@ pub mod direct;
 mod files;
 mod gateway;
 mod handlers;
+mod last_good;
 mod limits;
 mod logging;
 mod machine;
@@ -23,5 +25,6 @@ mod takeover;
 mod tokens;
 mod view;
 
+pub use bad_files::Strictness;
 pub use logging::LogTo;
 pub use run::{Options, run};

@@ -7,9 +7,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xy_config::load::supervision;
-use xy_config::settings::{
-    GatewaySettings, InstanceSettings, ParkSettings, Profiles, ServerSettings, Settings,
-};
 use xy_config::supervision::Supervision;
 use xy_config::{Broken, Paths, trust};
 use xy_ipc::listen::{BindError, Bound};
@@ -25,11 +22,10 @@ use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::logs::forget_clients;
-use xy_supervisor::reload::ServerMap;
 use xy_supervisor::speak::Speak;
 use xy_supervisor::wishes::Wishes;
 
-use crate::check;
+use crate::bad_files::Strictness;
 use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
 use crate::gateway::{self, Plane};
@@ -40,8 +36,10 @@ use crate::signs::Signs;
 use crate::sockets::{Socket, Sockets};
 use crate::takeover;
 
+mod configuration;
 mod signals;
 
+use configuration::Configuration;
 use signals::Signals;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -77,6 +75,8 @@ pub struct Options {
     pub log: LogTo,
     /// Take over from a daemon that runs.
     pub replace: bool,
+    /// Whether to start with a bad file.
+    pub strictness: Strictness,
 }
 
 /// Runs the daemon until it is told to end.
@@ -92,7 +92,7 @@ pub fn run(options: Options) -> Result<(), CallError> {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let lock_file = options.paths.lock_file.clone();
-    let outcome = runtime.block_on(serve(options.paths, options.replace));
+    let outcome = runtime.block_on(serve(options));
     let outcome = match outcome {
         Ok(Ending::HandedOver) => {
             let came = runtime.block_on(takeover::somebody_came(&lock_file));
@@ -108,8 +108,9 @@ pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
-async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
-    let _lock = take_place(&paths, replace).await?;
+async fn serve(options: Options) -> Result<Ending, CallError> {
+    let Options { paths, replace, strictness, .. } = options;
+    let _lock = take_place(&paths, replace, strictness).await?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
     let _signs = Signs::put(&paths);
@@ -136,13 +137,14 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let remotes = RemoteLauncher::new(speaker);
     let launcher =
         EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
-    let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&doors.gateway, &paths);
+    let has_living = !adopted.is_empty() || !stragglers.is_empty();
+    let configuration = Configuration::load(&paths, strictness, &adopted, &added, has_living)?;
+    let Configuration { servers, broken, faults, settings, texts } = configuration;
+    let (http, no_token) = gateway::http(&settings.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
-        limits: doors.instances,
+        limits: settings.instances,
         launcher: Arc::new(launcher),
         wishes,
         wishes_file: paths.wishes_file.clone(),
@@ -163,14 +165,16 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         "ready"
     );
     daemon.apply(servers, broken.clone()).await?;
-    daemon.show(doors.profiles).await?;
+    daemon.faults.send_replace(Arc::new(faults));
+    daemon.show(settings.profiles).await?;
+    daemon.keep_good(texts).await;
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
         lines,
         local: mcp_listener,
         local_again: mcp_again,
-        park: doors.park,
+        park: settings.park,
         tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
@@ -223,14 +227,18 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
 }
 
 /// Has everything ready that a daemon needs before it is one, and is the only one.
-async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
+async fn take_place(
+    paths: &Paths,
+    replace: bool,
+    strictness: Strictness,
+) -> Result<Lock, CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
     check_socket_folder(paths)?;
     check_not_inside(paths)?;
     check_switched_on(paths)?;
     if replace {
-        takeover::ask(paths).await?;
+        takeover::ask(paths, strictness).await?;
     }
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
     Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))
@@ -276,54 +284,6 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
         let is_broken = broken.contains(adopted.server());
         daemon.fleet.adopt(adopted.tidied_by(&daemon.containers), is_broken).await;
     }
-}
-
-/// What the files say of the gateway.
-struct Doors {
-    gateway: GatewaySettings,
-    park: ParkSettings,
-    instances: InstanceSettings,
-    profiles: Profiles,
-}
-
-/// Reads the files; at start, an error in one is fatal, unless servers are there already:
-/// those whose files cannot be used go on as they were.
-fn load(
-    paths: &Paths,
-    adopted: &[Adopted],
-    added: &AddedServers,
-    is_nobody_there: bool,
-) -> Result<(ServerMap, Broken, Doors), CallError> {
-    let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() && is_nobody_there {
-        let refused = check::refusal(&loaded, "the daemon did not start");
-        return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
-    }
-    for problem in &loaded.problems {
-        if problem.is_error() {
-            tracing::error!(file = problem.file, "{}", problem.message);
-        } else {
-            tracing::warn!(file = problem.file, "{}", problem.message);
-        }
-    }
-    let mut servers = loaded.settings.servers.clone();
-    if loaded.broken == Broken::Every {
-        servers.clear(); // What holds for all of them is not known.
-    }
-    // What was added has no file, so that none can be used says nothing of it.
-    for (name, settings) in &added.servers {
-        servers.entry(name.clone()).or_insert_with(|| settings.clone());
-    }
-    let is_told =
-        |one: &&Adopted| loaded.broken.contains(one.server()) && !one.settings().source.added;
-    for one in adopted.iter().filter(is_told) {
-        tracing::error!(server = %one.server(), "its file cannot be used: it goes on as it was");
-        let mut settings = ServerSettings::clone(one.settings());
-        settings.source.is_outdated = true;
-        servers.insert(one.server().clone(), Arc::new(settings));
-    }
-    let Settings { gateway, park, instances, profiles, .. } = loaded.settings;
-    Ok((servers, loaded.broken, Doors { gateway, park, instances, profiles }))
 }
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
-use xy_config::Paths;
+use xy_config::{Earlier, Paths};
 use xy_ipc::{CallFailure, Client};
 use xy_protocol::control::{HandedOver, Handover, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
 use xy_supervisor::launch::process::ShimProgram;
 
+use crate::bad_files::{Strictness, may_start};
 use crate::run::not_started;
-use crate::{check, files, limits};
+use crate::{check, files, last_good, limits};
 
 /// How long the other daemon may take to say goodbye to all its servers.
 const HANDS_OVER_WITHIN: Duration = Duration::from_secs(10);
@@ -30,9 +31,12 @@ const COMES_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Asks the daemon that runs, if there is one, to hand over and go.
-pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
-    let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() {
+pub(crate) async fn ask(paths: &Paths, strictness: Strictness) -> Result<(), CallError> {
+    let last_good = last_good::read(&paths.last_good_file);
+    let earlier = Earlier { last_good, ..Earlier::default() };
+    let loaded = xy_config::load_after(paths, &limits::kept(), &earlier);
+    if !may_start(strictness, &loaded, false) {
+        let loaded = xy_config::load(paths, &limits::kept()); // Without what would be used instead.
         let refused = check::refusal(&loaded, "the running daemon was not replaced");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }

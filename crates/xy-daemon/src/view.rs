@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use xy_config::settings::ContainerSettings;
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, Progress, RestartLimits, ServerEntry, ServerState,
-    ServerStatus, Step, Transition, Wanted,
+    Health, InstanceEntry, LastExit, NextStep, Progress, ReasonKind, RestartLimits, ServerEntry,
+    ServerName, ServerState, ServerStatus, Step, Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
@@ -13,6 +13,7 @@ use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, SeenExit, Sna
 use xy_supervisor::lifecycle::{Reason, STOP_MARGIN, State};
 use xy_supervisor::logs::Line;
 
+use crate::bad_files::BadFile;
 use crate::confine;
 
 /// Lines of stderr shown for a server that has failed.
@@ -55,7 +56,9 @@ fn telling(state: ServerState) -> u8 {
 fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
     let life = &snapshot.life;
     let uptime_secs = match life.state {
-        State::Running { ready_at, .. } => Some(now.saturating_duration_since(ready_at).as_secs()),
+        State::Running { ready_at, .. } if !snapshot.has_just_ended() => {
+            Some(now.saturating_duration_since(ready_at).as_secs())
+        }
         _ => None,
     };
     ServerEntry {
@@ -68,6 +71,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(match &snapshot.progress {
+            _ if snapshot.has_just_ended() => "its process has ended".to_owned(),
             Some(progress) => progress.to_string(),
             None => life.reason.to_string(),
         }),
@@ -102,9 +106,58 @@ fn unborn(member: &Member) -> ServerEntry {
             Wanted::Up => "no client uses it now".to_owned(),
             Wanted::Down => Reason::StopDone.to_string(),
         }),
+        reason_kind: None,
         progress: None,
         next: None,
         warnings: Vec::new(),
+    }
+}
+
+/// A server that has failed for its file. Its transport is not known; a file that says nothing of
+/// it means stdio.
+pub(crate) fn entry_of_bad(name: &ServerName, bad: &BadFile) -> ServerEntry {
+    ServerEntry {
+        name: name.clone(),
+        state: ServerState::Failed,
+        pid: None,
+        port: None,
+        url: None,
+        uptime_secs: None,
+        restart_count: 0,
+        last_exit: None,
+        wanted: Wanted::Up,
+        health: Health::Unknown,
+        transport: Transport::Stdio,
+        restarts_total: 0,
+        shares: None,
+        reason: Some(bad.reason.clone()),
+        reason_kind: Some(ReasonKind::BadFile),
+        progress: None,
+        next: None,
+        warnings: Vec::new(),
+    }
+}
+
+/// A server that has failed for its file, in full.
+pub(crate) fn status_of_bad(name: &ServerName, bad: &BadFile) -> ServerStatus {
+    ServerStatus {
+        entry: entry_of_bad(name, bad),
+        protocol: None,
+        parked: 0,
+        alive: false,
+        ready: false,
+        limits_used: RestartLimits::default(),
+        transitions: Vec::new(),
+        last_stderr: Vec::new(),
+        problems: bad.problems.clone(),
+        command: Vec::new(),
+        config_file: bad.file.display().to_string(),
+        log_file: None,
+        log_path: None,
+        containment: None,
+        limits: Vec::new(),
+        container: None,
+        instances: Vec::new(),
     }
 }
 
@@ -185,6 +238,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
             })
             .collect(),
         last_stderr,
+        problems: Vec::new(),
         command: image.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
         config_file: member.settings.source.file.display().to_string(),
         log_path: log_file.clone(),

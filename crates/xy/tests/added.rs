@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -124,6 +125,28 @@ fn an_add_that_fails_registers_nothing_and_says_why() {
 
     assert_eq!(names(&home), ["filed"]);
     assert!(!home.root().join("state/xy/added.json").exists());
+    home.finish();
+}
+
+#[test]
+fn removing_a_server_that_is_being_added_ends_its_start() {
+    let home = support::home(); // Ready once it speaks MCP, which this one never does.
+    home.daemon();
+    thread::scope(|scope| {
+        let adding = scope.spawn(|| add(&home, "slow", &["--ready-within", "10m"]));
+        let pid = home.wait_until("it starts", || {
+            let listed = ask(&home, "list", Value::Null);
+            listed[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+        });
+        ask(&home, "remove", json!({ "name": "slow" }));
+        assert_eq!(names(&home), [""; 0]);
+        let added = adding.join().unwrap();
+        assert!(added.code == 1 && added.stderr.contains("it was removed while it was starting"));
+        assert!(!is_alive(pid), "{added:?}");
+    });
+    // Nothing is left of the first, so that another has its name.
+    let again = home.xy(&["add", "slow", "--", "/bin/false"]);
+    assert!(again.stderr.contains("exited with code 1"), "{again:?}");
     home.finish();
 }
 

@@ -103,7 +103,7 @@ impl Checker<'_> {
             self.server(Some(name.clone()), file, fields, problems);
         }
         if !self.loaded.settings.servers.contains_key(&name) {
-            self.broken.insert(name);
+            self.broken.insert(name, file.path.clone());
         }
     }
 }

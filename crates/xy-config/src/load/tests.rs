@@ -380,3 +380,81 @@ fn a_client_file_that_others_may_write_is_not_used() {
     assert_eq!(loaded.settings.servers.len(), 0);
     assert!(matches!(loaded.broken, Broken::AllBut(_)), "{:?}", loaded.broken);
 }
+
+/// Loads the home as a daemon does that has these texts and servers from before.
+fn after(home: &Home, last_good: &[(&str, &str)], living: &[&str]) -> Loaded {
+    let last_good = last_good.iter().map(|&(file, text)| (file.to_owned(), text.to_owned()));
+    let living = living.iter().map(|name| ServerName::new(name).unwrap());
+    let earlier = Earlier { last_good: last_good.collect(), living: living.collect() };
+    load_after(&home.paths, &KeptLimits::any(), &earlier)
+}
+
+#[test]
+fn bad_daemon_file_is_replaced_by_its_last_good_text() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::write(&home.paths.daemon_file, "defaults {").unwrap();
+    let good = "defaults { stop { grace \"3s\" } }";
+    let loaded = after(&home, &[("xy.kdl", good)], &[]);
+    assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
+    assert_eq!(loaded.broken, Broken::default());
+    assert_eq!(loaded.bad.texts["xy.kdl"], good);
+    assert!(!loaded.is_valid() && loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    let told: Vec<&str> = loaded.problems.iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(told.last(), Some(&"a daemon uses the last good version of this file"));
+
+    // A text that the rules do not allow any more is of no use, and is not reported.
+    let loaded = after(&home, &[("xy.kdl", "nonsense 1")], &[]);
+    assert_eq!(loaded.broken, Broken::Every);
+    assert!(loaded.bad.texts.is_empty() && loaded.bad.replaced.is_empty());
+    assert!(!loaded.problems.iter().any(|it| it.message.contains("nonsense")));
+}
+
+#[test]
+fn bad_profile_is_replaced_by_its_last_good_text_or_closed() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::create_dir(&home.paths.profiles_dir).unwrap();
+    fs::write(home.paths.profiles_dir.join("p.kdl"), b"servers \"\xe9\"").unwrap();
+    let loaded = after(&home, &[("profiles/p.kdl", "servers \"a\"")], &[]);
+    assert_eq!(loaded.settings.profiles["p"].servers.len(), 1);
+    assert!(loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    assert_eq!(loaded.bad.texts["profiles/p.kdl"], "servers \"a\"");
+
+    let loaded = after(&home, &[], &[]);
+    let closed = ProfileSettings::closed("p", "profiles/p.kdl");
+    assert_eq!(*loaded.settings.profiles["p"], closed);
+    assert!(loaded.problems.iter().any(|it| it.is_error() && !loaded.bad.is_contained(it)));
+}
+
+#[test]
+fn living_server_keeps_its_port() {
+    let home = Home::new();
+    let with_port = "command \"sh\"; port 8421";
+    home.server("a.kdl", with_port).server("b.kdl", with_port);
+    let loaded = |living: &[&str]| {
+        let loaded = after(&home, &[], living);
+        let used: Vec<_> = loaded.settings.servers.keys().map(ToString::to_string).collect();
+        let bad: Vec<_> = loaded.bad.servers.keys().map(ToString::to_string).collect();
+        (used.concat(), bad.concat())
+    };
+    assert_eq!(loaded(&[]), ("a".into(), "b".into()));
+    assert_eq!(loaded(&["b"]), ("b".into(), "a".into()));
+    // A living server whose file names another port does not claim this one.
+    home.server("b.kdl", "command \"sh\"; port 8422").server("c.kdl", with_port);
+    assert_eq!(loaded(&["b"]), ("ab".into(), "c".into()));
+}
+
+#[test]
+fn mistakes_of_one_server_concern_no_other() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD).server("b.kdl", "comand \"sh\"").server("bad name.kdl", GOOD);
+    let loaded = after(&home, &[], &[]);
+    assert!(loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    let bad: Vec<_> = loaded.bad.servers.iter().collect();
+    let name = ServerName::new("b").unwrap();
+    assert_eq!(bad, [(&name, &home.paths.servers_dir.join("b.kdl"))]);
+    fs::write(&home.paths.daemon_file, "comand 1").unwrap();
+    let loaded = after(&home, &[], &[]);
+    assert!(loaded.problems.iter().any(|it| !loaded.bad.is_contained(it)));
+}

@@ -5,32 +5,34 @@ use std::path::Path;
 
 use xy_protocol::control::{Remove, Removed};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::fleet::Member;
+use xy_protocol::server::ServerName;
 
 use crate::daemon::{Daemon, closed};
 
 pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, CallError> {
     // Whoever reads the files meanwhile would begin it again.
     let _turn = daemon.turn().await?;
+    if let Some((name, bad)) = daemon.bad_file(&ask.name) {
+        remove_file(daemon, &name, &bad.file, ask.persist)?;
+        daemon.forget_bad_file(&name);
+        return Ok(Removed { name, warnings: Vec::new() });
+    }
     let member = daemon.find(&ask.name)?;
     let name = member.settings.name.clone();
-    if daemon.is_adding(&name) {
-        let message = format!("server `{name}` was not removed");
-        return Err(CallError::new(ErrorKind::NotAllowed, message)
-            .cause("it is just being added")
-            .hint("wait until it runs, or has failed to"));
-    }
     if !member.settings.source.added {
-        remove_file(daemon, &member, ask.persist)?;
+        remove_file(daemon, &name, &member.settings.source.file, ask.persist)?;
     }
     let removed = daemon.fleet.remove(&name).await.map_err(closed)?;
     let removed = removed.ok_or_else(|| daemon.not_found(&ask.name))?;
     Ok(Removed { name, warnings: removed.warnings })
 }
 
-fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallError> {
-    let name = &member.settings.name;
-    let file = &member.settings.source.file;
+fn remove_file(
+    daemon: &Daemon,
+    name: &ServerName,
+    file: &Path,
+    may: bool,
+) -> Result<(), CallError> {
     let message = format!("server `{name}` was not removed");
     if is_gone(file) {
         return Ok(()); // Nothing would bring it back.

@@ -115,16 +115,30 @@ fn a_bridge_is_two_threads_that_carry_and_the_first_that_waits_for_them() {
 #[test]
 fn a_daemon_that_cannot_start_is_a_reason_to_give_up_at_once() {
     let home = home();
-    home.server("bad", "this is not { a server");
+    home.write_config("xy.kdl", "this is not { a setting");
     let mut client = Client::start(&home, &["--within", "15s"]);
     client.say(INITIALIZE);
     let answer = client.hear_json();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&0.into(), &(-32005).into()));
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains("bad.kdl"), "{message}");
+    assert!(message.contains("xy.kdl"), "{message}");
     let (status, _, told) = client.ended();
     assert_eq!(status.code(), Some(2));
-    assert!(told.contains("none starts") && told.contains("bad.kdl"), "{told}");
+    assert!(told.contains("none starts") && told.contains("xy.kdl"), "{told}");
+    home.finish();
+}
+
+#[test]
+fn bad_file_costs_a_client_only_its_own_server() {
+    let home = home();
+    home.mcp_server("good", &[]);
+    home.server("bad", "this is not { a server");
+    let client = home.mcp_connect(&["--within", "20s"]);
+    assert_eq!(client.initialize()["serverInfo"]["name"], "xy");
+    assert_eq!(client.call_text("good__echo", json!({ "message": "hi" })), "hi");
+    assert!(!client.tool_names().iter().any(|it| it.starts_with("bad__")));
+    client.close();
+    assert_eq!(home.call("status", json!({ "name": "bad" })).unwrap()["state"], "failed");
     home.finish();
 }
 

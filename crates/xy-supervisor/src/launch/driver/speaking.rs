@@ -132,6 +132,7 @@ impl Driver {
 
     /// It has ended. What is left in its stdout is still to be said.
     pub(super) fn end_line(&mut self, exit: Exit) {
+        self.ends.end.set();
         match &self.speech {
             None => self.finish(),
             Some(speech) => {
@@ -143,6 +144,7 @@ impl Driver {
 
     /// Nobody saw how it ended, and nothing more can be kept of it.
     pub(super) fn drop_line(&mut self) {
+        self.ends.end.set();
         if let Some(speech) = self.speech.take() {
             speech.tell(Told::Over(Exit::UNSEEN));
         }

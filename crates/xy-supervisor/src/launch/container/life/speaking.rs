@@ -21,6 +21,7 @@ const LEAVES_WITHIN: Duration = Duration::from_millis(200);
 impl Driver {
     /// Nothing more comes of it: whoever speaks with it is told so. `true` if there is nobody.
     pub(super) fn end_line(&mut self) -> bool {
+        self.ends.end.set();
         let exit = self.exit();
         match &self.speech {
             None => true,
