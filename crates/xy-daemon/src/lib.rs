@@ -16,6 +16,7 @@ mod last_good;
 mod limits;
 mod logging;
 mod machine;
+pub mod on_disk;
 mod run;
 mod self_test;
 mod server_file;

@@ -111,10 +111,11 @@ impl Following {
     }
 }
 
-/// What a journal has on disk, oldest first, where nobody keeps it. Reads the disk; what cannot
-/// be read is left out.
-pub fn on_disk(file: &Path) -> Vec<Arc<Entry>> {
-    entry::joined(file::read(file).0, &[])
+/// Reads the entries of a journal that no daemon keeps now, oldest first, and what kept some
+/// from being read.
+pub fn read_disk(file: &Path) -> (Vec<Arc<Entry>>, Option<String>) {
+    let (entries, problem) = file::read(file);
+    (entry::joined(entries, &[]), problem)
 }
 
 impl Journal {

@@ -15,6 +15,8 @@ mod boot;
 mod detach;
 #[path = "daemon/found.rs"]
 mod found;
+#[path = "daemon/gone.rs"]
+mod gone;
 #[path = "daemon/lenient.rs"]
 mod lenient;
 #[path = "daemon/private.rs"]

@@ -48,7 +48,7 @@ fn read(path: &Path) -> io::Result<String> {
     if metadata.len() > FILE_BYTES_MAX {
         return Err(unfit(path, "is too long for a token"));
     }
-    // Whoever may write it may have put a token of their own there.
+    // Anyone who may write it may have put their own token there.
     trust::check(path, &metadata)?;
     if metadata.mode() & 0o077 != 0 {
         tracing::warn!(path = %path.display(), "others could read the token; now they cannot");

@@ -94,7 +94,7 @@ impl Dial {
                     self.starter.forget();
                     return Ok(found.stream);
                 }
-                // Time mends none of these.
+                // Waiting helps with none of these.
                 Err(
                     error @ (ConnectError::NoPermission { .. }
                     | ConnectError::Unsafe { .. }
