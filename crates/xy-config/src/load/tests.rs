@@ -286,3 +286,22 @@ fn a_daemons_own_file_that_cannot_be_read_switches_nothing_off() {
     assert_eq!(of("supervisor \"maybe\""), Supervision::On);
     assert_eq!(of("supervisor {"), Supervision::On);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_file_in_a_private_folder_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let file = home.path().join("a.kdl");
+    std::fs::write(&file, "").unwrap();
+    for (folder, own, expected) in
+        [(0o755, 0o644, true), (0o700, 0o644, false), (0o755, 0o600, false)]
+    {
+        mode(home.path(), folder);
+        mode(&file, own);
+        assert_eq!(super::others_can_read(&file), expected, "{folder:o} {own:o}");
+    }
+}
