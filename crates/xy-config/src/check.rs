@@ -20,6 +20,7 @@ mod program;
 mod read;
 mod remote;
 mod rules;
+mod secrets;
 mod values;
 mod words;
 
@@ -140,6 +141,10 @@ pub trait Surroundings {
     /// Which limits can be kept.
     fn limits(&self) -> KeptLimits {
         KeptLimits::any()
+    }
+    /// Whether other users can read the file at a path; `None` if that is not known.
+    fn others_can_read(&self, _path: &Path) -> Option<bool> {
+        None
     }
     /// A variable of the environment.
     fn variable(&self, _name: &str) -> Option<OsString> {
@@ -313,51 +318,45 @@ impl Checker<'_> {
     fn daemon_file(&mut self, file: &FileText) {
         let file = SourceFile::new(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
-                    match word.name {
-                        "defaults" => {
-                            if let Some(children) = reader.block(node, word) {
-                                self.defaults =
-                                    Fields::read(&mut reader, children, Whose::Defaults);
-                            }
-                        }
-                        "orphan-timeout" => {
-                            if let Some(wait) = reader.duration(node, word, NO_WAIT) {
-                                self.orphan_timeout = wait.value;
-                            }
-                        }
-                        "supervisor" => {
-                            let said = reader.flag(node, word);
-                            self.loaded.settings.supervisor = said.map(|it| it.value);
-                        }
-                        "strict" => {
-                            let said = reader.flag(node, word);
-                            self.loaded.settings.strict = said.map(|it| it.value);
-                        }
-                        "gateway" => {
-                            self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
-                        }
-                        "instances" => {
-                            self.loaded.settings.instances =
-                                instances::read(&mut reader, node, word);
-                        }
-                        "mcp-json" => {
-                            self.loaded.settings.mcp_json =
-                                program::mcp_json(&mut reader, node, word);
-                        }
-                        _ => self.loaded.settings.park = park::read(&mut reader, node, word),
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
+            match word.name {
+                "defaults" => {
+                    if let Some(children) = reader.block(node, word) {
+                        self.defaults = Fields::read(&mut reader, children, Whose::Defaults);
                     }
                 }
-                // Without a server to use them, mistakes among the defaults are mistakes too.
-                let restart = restart_rules(&self.defaults.restart, &self.environment);
-                check_restart(&self.defaults.restart, &restart, &mut problems);
+                "orphan-timeout" => {
+                    if let Some(wait) = reader.duration(node, word, NO_WAIT) {
+                        self.orphan_timeout = wait.value;
+                    }
+                }
+                "supervisor" => {
+                    let said = reader.flag(node, word);
+                    self.loaded.settings.supervisor = said.map(|it| it.value);
+                }
+                "strict" => {
+                    let said = reader.flag(node, word);
+                    self.loaded.settings.strict = said.map(|it| it.value);
+                }
+                "gateway" => {
+                    self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
+                }
+                "instances" => {
+                    self.loaded.settings.instances = instances::read(&mut reader, node, word);
+                }
+                "mcp-json" => {
+                    self.loaded.settings.mcp_json = program::mcp_json(&mut reader, node, word);
+                }
+                _ => self.loaded.settings.park = park::read(&mut reader, node, word),
             }
         }
+        // Without a server to use them, mistakes among the defaults are mistakes too.
+        let restart = restart_rules(&self.defaults.restart, &self.environment);
+        check_restart(&self.defaults.restart, &restart, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
@@ -366,15 +365,12 @@ impl Checker<'_> {
         let mut problems = Problems::default();
         let name = server_name(&file).map_err(|problem| problems.push(problem)).ok();
         self.files.extend(name.clone().map(|name| (name, file.shown.clone())));
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                let fields = Fields::read(&mut reader, &nodes, Whose::Server);
-                self.server(name, &file, fields, &mut problems);
-            }
-        }
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let fields = Fields::read(&mut reader, &nodes, Whose::Server);
+        self.server(name, &file, fields, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
@@ -384,18 +380,15 @@ impl Checker<'_> {
         let name = profile_name(&file).map_err(|problem| problems.push(problem)).ok();
         let stem = name.as_deref().unwrap_or_default();
         let mut profile = ProfileSettings::closed(stem, &file.shown);
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                let read = profile::read(&mut reader, &nodes, stem);
-                if !problems.has_errors() {
-                    let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
-                    problems.extend(profile::check_servers(&file, &read, &names));
-                    profile = read;
-                }
-            }
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let read = profile::read(&mut reader, &nodes, stem);
+        if !problems.has_errors() {
+            let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
+            problems.extend(profile::check_servers(&file, &read, &names));
+            profile = read;
         }
         if let Some(name) = name {
             self.loaded.settings.profiles.insert(name, Arc::new(profile));
@@ -424,6 +417,9 @@ impl Checker<'_> {
         let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
         };
+        if secrets::are_in(&kind) && self.surroundings.others_can_read(&file.path) == Some(true) {
+            problems.push(secrets::readable_by_others(file));
+        }
         let source =
             Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
         let key = share_key.as_ref().map(|it| it.value.clone());

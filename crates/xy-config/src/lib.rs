@@ -10,6 +10,7 @@ pub mod load;
 pub mod paths;
 pub mod profile;
 mod raw;
+pub mod references;
 pub mod report;
 pub mod settings;
 mod source;

@@ -432,6 +432,11 @@ impl Surroundings for Machine<'_> {
         }
     }
 
+    #[cfg(unix)]
+    fn others_can_read(&self, path: &Path) -> Option<bool> {
+        Some(others_can_read(path))
+    }
+
     fn limits(&self) -> KeptLimits {
         self.limits.clone()
     }
@@ -445,6 +450,26 @@ impl Surroundings for Machine<'_> {
 fn is_executable(found: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt;
     found.permissions().mode() & 0o111 != 0
+}
+
+/// Whether other users can read a file: by its mode, and those of the folders on the way. A
+/// group with the number of its user is that user's own.
+#[cfg(unix)]
+fn others_can_read(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(path) = fs::canonicalize(path) else { return false };
+    let allows = |path: &Path, group: u32, other: u32| {
+        let Ok(found) = fs::metadata(path) else { return (false, false) };
+        let is_shared = found.gid() != found.uid();
+        (is_shared && found.mode() & group != 0, found.mode() & other != 0)
+    };
+    let (mut group, mut other) = allows(&path, 0o040, 0o004);
+    for folder in path.ancestors().skip(1) {
+        let Ok(found) = fs::metadata(folder) else { return false };
+        group &= found.mode() & 0o011 != 0;
+        other &= found.mode() & 0o001 != 0;
+    }
+    group || other
 }
 
 #[cfg(not(unix))]

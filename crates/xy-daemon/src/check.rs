@@ -20,6 +20,7 @@ pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
         files: loaded.server_files,
         all_files: loaded.files,
         servers: loaded.settings.servers.len(),
+        server_names: loaded.settings.servers.keys().cloned().collect(),
         problems: problems_of(loaded),
     }
 }

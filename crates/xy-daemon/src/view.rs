@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use xy_config::settings::ContainerSettings;
+use xy_config::references;
+use xy_config::settings::{ServerKind, ServerSettings};
+use xy_protocol::mask;
 use xy_protocol::server::{
     Health, InstanceEntry, LastExit, NextStep, Progress, ReasonKind, RestartLimits, ServerEntry,
     ServerName, ServerState, ServerStatus, Step, Transition, Transport, Wanted,
@@ -109,7 +111,7 @@ fn unborn(member: &Member) -> ServerEntry {
         reason_kind: None,
         progress: None,
         next: None,
-        warnings: Vec::new(),
+        warnings: references::warnings(settings),
     }
 }
 
@@ -172,7 +174,8 @@ fn warnings(member: &Member, snapshot: &Snapshot) -> Vec<String> {
     });
     let log = snapshot.log_problem.iter().map(|problem| format!("log: {problem}"));
     let alive = snapshot.survivors.iter().map(|pid| format!("process {pid} would not die"));
-    outdated.into_iter().chain(fleeting).chain(log).chain(alive).collect()
+    let references = references::warnings(&member.settings);
+    outdated.into_iter().chain(fleeting).chain(log).chain(alive).chain(references).collect()
 }
 
 fn last_exit(seen: SeenExit) -> LastExit {
@@ -214,9 +217,6 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
         (ServerState::Failed | ServerState::Restarting, Some(instance)) => last_stderr(instance),
         _ => Vec::new(),
     };
-    let process = member.settings.process();
-    let words = process.map(|it| std::iter::once(&it.command).chain(&it.args));
-    let image = member.settings.container().map(container_words);
     let now = told_of.map(InstanceHandle::now);
     let (containment, limits) = confine::held(&member.settings, now.as_ref());
     let container = now.and_then(|now| now.container).map(|it| confine::container(&it));
@@ -239,7 +239,7 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
             .collect(),
         last_stderr,
         problems: Vec::new(),
-        command: image.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
+        command: command(&member.settings),
         config_file: member.settings.source.file.display().to_string(),
         log_path: log_file.clone(),
         log_file,
@@ -250,10 +250,20 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     }
 }
 
-/// What a container runs: its image, and what it is told beside that.
-fn container_words(container: &ContainerSettings) -> Vec<String> {
-    let args = container.args.iter().flatten();
-    [&container.image].into_iter().chain(&container.command).chain(args).cloned().collect()
+/// The program or the image of a server and its arguments, without their secrets.
+fn command(settings: &ServerSettings) -> Vec<String> {
+    let words: Vec<&str> = match &settings.kind {
+        ServerKind::Process(process) => {
+            [&process.command].into_iter().chain(&process.args).map(String::as_str).collect()
+        }
+        ServerKind::Container(container) => {
+            let args = container.args.iter().flatten();
+            let words = [&container.image].into_iter().chain(&container.command);
+            words.chain(args).map(String::as_str).collect()
+        }
+        ServerKind::Remote(_) => Vec::new(),
+    };
+    mask::args(words).words
 }
 
 /// What lives somewhere else has no process here.
@@ -300,9 +310,10 @@ pub(crate) fn client_of(key: &InstanceKey) -> Option<u64> {
     }
 }
 
-/// The last lines of an instance's stderr.
+/// The last lines of an instance's stderr, without what looks like a secret.
 pub(crate) fn last_stderr(instance: &InstanceHandle) -> Vec<String> {
-    instance.logs().last_stderr(LAST_STDERR).iter().map(text).collect()
+    let lines = instance.logs().last_stderr(LAST_STDERR);
+    lines.iter().map(|line| mask::text(&text(line))).collect()
 }
 
 fn text(line: &Line) -> String {

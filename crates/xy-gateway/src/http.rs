@@ -35,6 +35,7 @@ mod connection;
 mod counts;
 mod door;
 mod event;
+mod failed_tokens;
 mod guard;
 mod heads;
 mod limits;

@@ -438,6 +438,9 @@ pub struct Remove {
     /// Whether to delete its file too, if it has one.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
+    /// Whether to delete its logs too, once it has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub purge: bool,
 }
 
 /// Which lines to show.
@@ -529,7 +532,7 @@ mod tests {
                 ready_within: Some("1m".into()),
                 ..Add::default()
             }),
-            Request::Remove(Remove { name: "a".into(), persist: true }),
+            Request::Remove(Remove { name: "a".into(), persist: true, purge: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
             Request::Tail(Tail { name: "a".into(), lines: 5, stream: Some(Stream::Stderr) }),
@@ -585,7 +588,7 @@ mod tests {
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
         add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s","ready_within":"1m"}
-        remove {"name":"a","persist":true}
+        remove {"name":"a","persist":true,"purge":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
         tail {"name":"a","lines":5,"stream":"stderr"}

@@ -458,3 +458,22 @@ fn mistakes_of_one_server_concern_no_other() {
     let loaded = after(&home, &[], &[]);
     assert!(loaded.problems.iter().any(|it| !loaded.bad.is_contained(it)));
 }
+
+#[test]
+#[cfg(unix)]
+fn a_file_in_a_private_folder_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let file = home.path().join("a.kdl");
+    std::fs::write(&file, "").unwrap();
+    for (folder, own, expected) in
+        [(0o755, 0o644, true), (0o700, 0o644, false), (0o755, 0o600, false)]
+    {
+        mode(home.path(), folder);
+        mode(&file, own);
+        assert_eq!(super::others_can_read(&file), expected, "{folder:o} {own:o}");
+    }
+}

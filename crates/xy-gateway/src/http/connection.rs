@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -83,6 +84,8 @@ impl Silent {
 /// What is known of a connection, to whoever works for it.
 #[derive(Debug)]
 pub(super) struct Pulse {
+    /// The address of the client, if it is known.
+    peer: Option<SocketAddr>,
     doing: Cell<Doing>,
     /// Since when nothing of what we write is taken.
     stuck: Cell<Option<Instant>>,
@@ -97,10 +100,11 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    fn new() -> Self {
+    fn new(peer: Option<SocketAddr>) -> Self {
         // Who connects is expected to say something soon.
         let doing = Cell::new(Doing::Head { since: Instant::now() });
         Self {
+            peer,
             doing,
             stuck: Cell::new(None),
             silent: RefCell::new(None),
@@ -108,6 +112,11 @@ impl Pulse {
             leaves: Cell::new(false),
             unwanted: RefCell::new(None),
         }
+    }
+
+    /// The address of the client, if it is known.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     /// A request has come; if it has a body, that is still to be read.
@@ -226,7 +235,7 @@ impl Pulse {
 pub(super) async fn run(stream: TcpStream, door: Rc<Door>, mut closes: watch::Receiver<bool>) {
     // Answers are written whole: there is nothing to wait for before they are sent.
     let _ = stream.set_nodelay(true);
-    let pulse = Rc::new(Pulse::new());
+    let pulse = Rc::new(Pulse::new(stream.peer_addr().ok()));
     let io = TokioIo::new(Watched { stream, pulse: Rc::clone(&pulse) });
     let service = {
         let (door, pulse) = (Rc::clone(&door), Rc::clone(&pulse));

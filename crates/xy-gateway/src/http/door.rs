@@ -9,12 +9,14 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
+use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
 use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
+use super::failed_tokens::FailedTokens;
 use super::guard::{self, Auth, Guest, Token};
 use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
@@ -37,6 +39,9 @@ use attend::Origin;
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
 
+/// How much of a path is logged.
+const LOGGED_PATH_MAX: usize = 200;
+
 /// What all connections share.
 pub(super) struct Door {
     rules: RefCell<Rc<HttpRules>>,
@@ -50,6 +55,7 @@ pub(super) struct Door {
     counts: Rc<Counts>,
     /// What has come of bodies that are not whole.
     bodies: Rc<Cell<usize>>,
+    failed_tokens: RefCell<FailedTokens>,
 }
 
 impl Door {
@@ -67,8 +73,18 @@ impl Door {
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
-        let made = RefCell::default();
-        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies })
+        let (made, failed_tokens) = (RefCell::default(), RefCell::default());
+        Rc::new(Self {
+            rules,
+            lasting,
+            made,
+            status,
+            sessions,
+            visits,
+            counts,
+            bodies,
+            failed_tokens,
+        })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -137,6 +153,9 @@ impl Door {
         let outcome = self.serve(&head, &mut body, &pulse).await;
         let mut reply = outcome.unwrap_or_else(|refused| {
             self.counts.refused(refused.reason());
+            if refused == Refused::WrongToken {
+                self.log_wrong_token(head.uri.path(), &pulse);
+            }
             reply::refused(&refused)
         });
         if let Some(unread) = body.filter(|body| !body.is_end_stream())
@@ -151,6 +170,17 @@ impl Door {
         self.counts.answered(reply.status().as_u16());
         reply.body_mut().answers(pulse);
         Ok(reply)
+    }
+
+    /// Logs who sent a wrong token, and where to; never the token.
+    fn log_wrong_token(&self, path: &str, pulse: &Pulse) {
+        let peer = pulse.peer();
+        let address = peer.map(|peer| peer.ip().to_canonical());
+        let record = self.failed_tokens.borrow_mut().record(address, Instant::now());
+        let Some(skipped) = record else { return };
+        let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+        let path: String = path.chars().take(LOGGED_PATH_MAX).collect();
+        tracing::warn!(peer, path, skipped, "a request over HTTP had a wrong token");
     }
 
     /// Does what a request asks for. Takes its body if it reads all of it.

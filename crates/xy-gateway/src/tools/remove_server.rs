@@ -49,7 +49,10 @@ pub(super) fn definition() -> Value {
 pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
     let Asked { name, persist } = asked;
     let before = hub.server(&name);
-    let removed = hub.control.call(Request::Remove(Remove { name: name.clone(), persist })).await?;
+    let removed = hub
+        .control
+        .call(Request::Remove(Remove { name: name.clone(), persist, purge: false }))
+        .await?;
     let Removed { warnings, .. } = report::read(removed)?;
     let mut news = hub.news();
     let is_there = || match (&before, hub.server(&name)) {

@@ -112,7 +112,8 @@ pub struct Added {
     pub problems: Vec<Problem>,
 }
 
-/// The answer to `remove`: it is in no list any more, and is being ended.
+/// The answer to `remove`: it is in no list any more, and is being ended. If its logs were to be
+/// deleted, it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     /// Its name.
@@ -120,6 +121,12 @@ pub struct Removed {
     /// What went wrong beside it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
+    /// Its log, if it has one and it was not deleted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub log_file: Option<String>,
+    /// The logs that were deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub purged: Vec<String>,
 }
 
 /// A stream has begun.
@@ -266,6 +273,9 @@ pub struct CheckReport {
     pub all_files: usize,
     /// How many of `files` describe a server without a fault.
     pub servers: usize,
+    /// The names of the servers without a fault.
+    #[serde(default)]
+    pub server_names: Vec<ServerName>,
     /// Everything that is wrong or odd.
     pub problems: Vec<Problem>,
 }

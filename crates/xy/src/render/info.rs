@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use xy_protocol::control::{CheckReport, Info, Severity, Version};
+use xy_protocol::server::ServerName;
 
 use super::{DIM, count, paint, safe_text, span};
 
@@ -42,11 +43,17 @@ pub(crate) fn summary(report: &CheckReport) -> String {
     let of = |severity| report.problems.iter().filter(|it| it.severity == severity).count();
     let files = count(report.all_files, "file");
     let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
-    format!("{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
+    let names: Vec<&str> = report.server_names.iter().map(ServerName::as_str).collect();
+    let servers = match names.as_slice() {
+        [] => String::new(),
+        names => format!("{}: {}\n", count(names.len(), "server"), names.join(", ")),
+    };
+    format!("{servers}{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::name;
     use super::super::uncoloured;
     use super::*;
 
@@ -80,8 +87,12 @@ mod tests {
 
     #[test]
     fn a_report_is_counted() {
+        let (server_names, problems) = (Vec::new(), Vec::new());
         let report =
-            CheckReport { valid: true, files: 0, all_files: 1, servers: 0, problems: Vec::new() };
+            CheckReport { valid: true, files: 0, all_files: 1, servers: 0, server_names, problems };
         assert_eq!(summary(&report), "1 file, 0 errors, 0 warnings\n");
+        let server_names = ["b", "a"].map(name).to_vec();
+        let report = CheckReport { servers: 2, server_names, ..report };
+        assert_eq!(summary(&report), "2 servers: b, a\n1 file, 0 errors, 0 warnings\n");
     }
 }

@@ -221,7 +221,7 @@ fn ended(status: ExitStatus, mut words: LastWords, json: Json, output: &mut Outp
             output.tell(&crate::render::error::render(&error));
         }
     } else {
-        output.tell_bytes(&words.text);
+        output.pass_on(&String::from_utf8_lossy(&words.text));
     }
     Failure::Told(exit)
 }

@@ -107,7 +107,7 @@ fn show(
                 .map_err(|cause| Failure::internal("a log line could not be read", cause))?;
             text.clear();
             style.push(&record, text);
-            output.write(text.as_bytes())
+            if style.raw { output.write_unescaped(text) } else { output.write(text) }
         }
         "log_skipped" => {
             let Skipped { count, .. } = read(params)?;

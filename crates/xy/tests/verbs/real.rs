@@ -55,7 +55,8 @@ fn files_are_checked_without_a_daemon() {
     let home = Home::new();
     home.server("good", &sample(""));
     let good = home.xy("check");
-    assert_eq!((good.code, good.stdout.as_str()), (Some(0), "1 file, 0 errors, 0 warnings\n"));
+    let told = "1 server: good\n1 file, 0 errors, 0 warnings\n";
+    assert_eq!((good.code, good.stdout.as_str()), (Some(0), told));
     home.server("bad", "comand \"x\"\n");
     let bad = home.xy("check");
     assert_eq!((bad.code, bad.stderr.as_str()), (Some(3), ""));
