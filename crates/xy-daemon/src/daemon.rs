@@ -31,6 +31,11 @@ use crate::tokens::Tokens;
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
 
+/// Told while another program holds the port, after the reason why nobody can come in.
+const SQUATTER: &str = "; another program holds this port, and tokens that clients send to it may \
+                        be stolen: free the port or change `listen` in xy.kdl, then run `xy token \
+                        rotate`";
+
 /// The daemon, as its handlers see it.
 #[derive(Debug)]
 pub(crate) struct Daemon {
@@ -102,7 +107,7 @@ impl Daemon {
         sockets: Sockets,
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
-        let tokens = Arc::new(Mutex::new(Tokens::read(paths.tokens_file.clone())));
+        let tokens = Arc::new(Mutex::new(Tokens::read(&paths)));
         Self {
             fleet,
             journal,
@@ -157,8 +162,10 @@ impl Daemon {
         }
         match self.desk.get().and_then(Desk::listening) {
             Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
-            Some(ListenState::Taken { addr, cause, .. }) => {
-                (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
+            Some(ListenState::Taken { addr, cause, in_use, .. }) => {
+                let stolen = if in_use { SQUATTER } else { "" };
+                let problem = format!("nobody can come in over HTTP: {addr}: {cause}{stolen}");
+                (None, Some(format!("{problem}; trying again")))
             }
             None => (None, None),
         }

@@ -138,7 +138,6 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
     let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&doors.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
@@ -162,6 +161,10 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
+    let (http, no_token) = {
+        let mut tokens = daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        gateway::http(&doors.gateway, &daemon.paths, &mut tokens)
+    };
     daemon.apply(servers, broken.clone()).await?;
     daemon.show(doors.profiles).await?;
     // Only now, so that the first client finds all servers there.

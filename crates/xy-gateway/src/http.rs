@@ -86,7 +86,6 @@ pub trait HttpStatus {
 
 /// Lets in whoever has one of the tokens that are there at the time.
 async fn follow_tokens(door: Rc<Door>, mut made: Made) {
-    door.follow(made.clone());
     while made.changed().await.is_ok() {
         door.rules(); // It looks itself.
     }
@@ -105,6 +104,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let door = Door::new(front, rules, status);
+    door.follow(made.clone()); // Before the first client comes.
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
     following.abort();

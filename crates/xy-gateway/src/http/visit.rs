@@ -189,7 +189,8 @@ impl Visits {
     /// Ends those whose tokens are not there any more.
     pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
         for visitor in self.all().iter().filter(|it| !is_there(it.who)) {
-            let gone = CallError::new(ErrorKind::NotAllowed, "the token has been removed");
+            let gone =
+                CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
             // It may have been answered already.
             let _ = visitor.mailbox.put_answer(&say::fault(&visitor.id, &gone));
             visitor.end();

@@ -191,11 +191,20 @@ fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
     let problem = info["gateway_problem"].as_str().unwrap();
     assert!(problem.contains(&address) && problem.contains("in use"), "{info:#}");
     assert_eq!(info["gateway_url"], Value::Null, "{info:#}");
-    let told = [home.xy(&["info"]).stdout, home.xy(&["list"]).stderr, daemon.stderr()];
+    let told = [
+        home.xy(&["info"]).stdout,
+        home.xy(&["list"]).stderr,
+        ask(&home, "self_test", json!({ "repair": false })).to_string(),
+        daemon.stderr(),
+    ];
     for told in &told {
         assert!(told.contains(&address) && told.contains("in use"), "{told}");
     }
-    assert!(told[2].contains("could not listen for HTTP, and will try again"), "{}", told[2]);
+    for told in &told[..3] {
+        assert!(told.contains("tokens that clients send to it may be stolen"), "{told}");
+        assert!(told.contains("then run `xy token rotate`"), "{told}");
+    }
+    assert!(told[3].contains("could not listen for HTTP, and will try again"), "{}", told[3]);
     // The sockets serve, the one for people and the one for clients.
     let client = crate::connect(&home);
     assert_eq!(client.call_text("one__echo", json!({ "message": "x" })), "x");
