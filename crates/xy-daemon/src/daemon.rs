@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Loaded, Paths};
 use xy_gateway::Desk;
-use xy_gateway::http::ListenState;
-use xy_protocol::control::quoted;
+use xy_gateway::http::{ListenState, Token};
+use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
@@ -68,6 +68,8 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// Tokens as the gateway knows them.
+    token_news: watch::Receiver<Arc<Vec<Token>>>,
     /// The tokens that were made for clients over HTTP.
     pub(crate) tokens: Arc<Mutex<Tokens>>,
     /// What profiles show, by the files.
@@ -107,7 +109,8 @@ impl Daemon {
         sockets: Sockets,
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
-        let tokens = Arc::new(Mutex::new(Tokens::read(&paths)));
+        let tokens = Tokens::read(&paths);
+        let (token_news, tokens) = (tokens.news(), Arc::new(Mutex::new(tokens)));
         Self {
             fleet,
             journal,
@@ -127,6 +130,7 @@ impl Daemon {
             lock: Mutex::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
+            token_news,
             tokens,
         }
     }
@@ -169,6 +173,27 @@ impl Daemon {
             }
             None => (None, None),
         }
+    }
+
+    /// Limits that kept clients out lately, with the names of their tokens.
+    pub(crate) fn limit_hits(&self) -> Vec<LimitHit> {
+        let Some(desk) = self.desk.get() else { return Vec::new() };
+        let tokens = self.token_news.borrow();
+        let by = |token: Option<u64>| match token {
+            None => "unauthenticated".to_owned(),
+            Some(0) => "local clients".to_owned(),
+            Some(id) => match tokens.iter().find(|it| it.id == id) {
+                Some(token) => format!("token `{}`", token.name),
+                // A token that was removed meanwhile, or there are none at all.
+                None => "any client".to_owned(),
+            },
+        };
+        let wire = |hit: xy_gateway::LimitHit| LimitHit {
+            limit: hit.limit.to_owned(),
+            by: by(hit.token),
+            times: hit.times,
+        };
+        desk.limit_hits().into_iter().map(wire).collect()
     }
 
     /// Has the daemon end like this, unless it is ending already.

@@ -174,6 +174,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         local: mcp_listener,
         local_again: mcp_again,
         park: doors.park,
+        instances_max: doors.instances.most,
         tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,

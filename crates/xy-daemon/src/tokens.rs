@@ -63,8 +63,9 @@ impl OwnToken {
         let secret = self.secret.clone()?;
         let digest = http::digest(secret.as_bytes());
         let id = digest[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
-        let (id, secret) = (id.max(FIRST_ID), Secret::Plain(secret));
-        Some(Token { id, secret, may_manage: self.manage, profile: None })
+        let (id, name) = (id.max(FIRST_ID), self.name.to_owned());
+        let secret = Secret::Plain(secret);
+        Some(Token { id, name, secret, may_manage: self.manage, profile: None })
     }
 }
 
@@ -264,7 +265,8 @@ impl Tokens {
 impl Stored {
     fn token(&self) -> Option<Token> {
         let secret = Secret::Digest(bytes_of(&self.sha256)?);
-        Some(Token { id: self.id, secret, may_manage: self.manage, profile: self.profile.clone() })
+        let (name, profile) = (self.name.clone(), self.profile.clone());
+        Some(Token { id: self.id, name, secret, may_manage: self.manage, profile })
     }
 }
 

@@ -19,7 +19,8 @@ use crate::census::Census;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
-use crate::hub::Hub;
+use crate::http::HttpStatus as _;
+use crate::hub::{Hub, TokenUse};
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
@@ -53,6 +54,7 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
+    token: TokenUse,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
     hub: Rc<Hub>,
@@ -130,7 +132,7 @@ pub(crate) enum Open {
 impl Client {
     pub(crate) fn new(
         number: u64,
-        (entry, lens): (Entry, Lens),
+        (entry, lens, token): (Entry, Lens, TokenUse),
         hub: Rc<Hub>,
         outlet: Rc<dyn Outlet>,
     ) -> Rc<Self> {
@@ -139,6 +141,7 @@ impl Client {
             number,
             house: Cell::new(number),
             entry,
+            token,
             lens: RefCell::new(lens),
             hub,
             outlet,
@@ -170,6 +173,16 @@ impl Client {
         census.add("client_listens", self.listens.borrow().len());
         census.add("client_subscriptions", self.subscribed.borrow().len());
         self.questions.borrow().count(census);
+    }
+
+    /// The token that it came in with.
+    pub(crate) fn token(&self) -> &TokenUse {
+        &self.token
+    }
+
+    /// Notes that a limit kept it out.
+    pub(crate) fn limit_hit(&self, limit: &'static str) {
+        self.hub.limit_hit(limit, Some(self.token.id));
     }
 
     /// What it is shown.

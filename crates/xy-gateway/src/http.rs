@@ -32,6 +32,7 @@ use crate::front::Front;
 
 mod ask;
 mod connection;
+mod connections;
 mod counts;
 mod door;
 mod event;
@@ -51,9 +52,11 @@ mod tape;
 mod token;
 mod visit;
 
+use connection::Pulse;
 use door::Door;
+pub(crate) use guard::ANYBODY;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
-use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
+use limits::{ACCEPT_AGAIN_AFTER, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
 pub use token::{random_token, read_or_make_token};
@@ -82,6 +85,9 @@ pub trait HttpStatus {
 
     /// Appends all numbers, as [`crate::metrics`] writes them.
     fn metrics(&self, out: &mut String);
+
+    /// A limit kept somebody out: the token of this id, or a client that has shown none.
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>);
 }
 
 /// Lets in whoever has one of the tokens that are there at the time.
@@ -124,10 +130,19 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
             () = door.visits().leave_slow() => {}
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
-                if connections.len() < CONNECTIONS_MAX {
-                    connections.spawn_local(connection::run(stream, Rc::clone(door), closes.clone()));
-                } else {
-                    turn_away(&stream, door);
+                let pulse = Rc::new(Pulse::new());
+                match door.connections().enter(&pulse) {
+                    Some((place, has_ended_one)) => {
+                        if has_ended_one {
+                            door.counts().cut("unauthenticated-share");
+                            door.limit_hit("unauthenticated HTTP connections", None);
+                        }
+                        let number = place.number();
+                        let (door_of_it, closes) = (Rc::clone(door), closes.clone());
+                        let run = connection::run(stream, door_of_it, (pulse, place), closes);
+                        door.connections().runs(number, connections.spawn_local(run));
+                    }
+                    None => turn_away(&stream, door),
                 }
             }
         }
@@ -152,7 +167,10 @@ async fn finish(connections: &mut JoinSet<()>, limit: Duration) {
 
 /// A connection ends without a word, unless something of ours is broken.
 fn note_end(ended: Result<(), JoinError>) {
-    if let Err(cause) = ended {
+    // One that was ended to make room is no fault.
+    if let Err(cause) = ended
+        && !cause.is_cancelled()
+    {
         tracing::error!(%cause, "a connection over HTTP ended in a fault of xy");
     }
 }
@@ -172,7 +190,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 /// One answer that says why, and good-bye.
 fn turn_away(stream: &TcpStream, door: &Door) {
-    let refused = Refused::TooManyConnections(CONNECTIONS_MAX);
+    let refused = Refused::TooManyConnections;
+    door.limit_hit("unauthenticated HTTP connections", None);
     door.counts().refused(refused.reason());
     let body = refused.body();
     let mut answer = format!(

@@ -13,18 +13,19 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
+use super::connections::Connections;
 use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
-use super::guard::{self, Auth, Guest, Token};
+use super::guard::{self, Auth, Guest, Token, Who};
 use super::heads;
-use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
+use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
 use super::session::{Session, Sessions, Way};
 use super::stream::EventStream;
-use super::visit::{Most, Visits};
+use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
@@ -47,6 +48,7 @@ pub(super) struct Door {
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
     visits: Visits,
+    connections: Rc<Connections>,
     counts: Rc<Counts>,
     /// What has come of bodies that are not whole.
     bodies: Rc<Cell<usize>>,
@@ -59,20 +61,38 @@ impl Door {
         status: Rc<dyn HttpStatus>,
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
-        let most = Most { in_all: VISITS_MAX, by_one: VISITS_BY_ONE_MAX };
-        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), most);
+        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), VISITS_MAX);
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
         let lasting = match &rules.auth {
             Auth::None => Vec::new(),
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
-        let made = RefCell::default();
-        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies })
+        let (made, connections) = (RefCell::default(), Rc::default());
+        Rc::new(Self {
+            rules,
+            lasting,
+            made,
+            status,
+            sessions,
+            visits,
+            connections,
+            counts,
+            bodies,
+        })
     }
 
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    pub(super) fn connections(&self) -> &Rc<Connections> {
+        &self.connections
+    }
+
+    /// Notes that a limit kept somebody out.
+    pub(super) fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
+        self.status.limit_hit(limit, token);
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -136,7 +156,7 @@ impl Door {
         let mut body = Some(body);
         let outcome = self.serve(&head, &mut body, &pulse).await;
         let mut reply = outcome.unwrap_or_else(|refused| {
-            self.counts.refused(refused.reason());
+            self.note_refused(&refused, &pulse);
             reply::refused(&refused)
         });
         if let Some(unread) = body.filter(|body| !body.is_end_stream())
@@ -161,10 +181,17 @@ impl Door {
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
         let rules = self.rules();
-        match ask::read(head, &rules)? {
+        let ask = ask::read(head, &rules)?;
+        if let Some(guest) = ask.guest() {
+            self.connections.authenticate(pulse, guest.who).inspect_err(|_| {
+                pulse.leave();
+                self.limit_hit("HTTP connections", Some(guest.who.number()));
+            })?;
+        }
+        match ask {
             Ask::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
             Ask::Ready => Ok(self.ready()),
-            Ask::Metrics => Ok(self.metrics()),
+            Ask::Metrics { .. } => Ok(self.metrics()),
             Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place)?;
@@ -208,6 +235,13 @@ impl Door {
                 self.sessions.end(&session);
                 Ok(reply::nothing(StatusCode::NO_CONTENT))
             }
+        }
+    }
+
+    fn note_refused(&self, refused: &Refused, pulse: &Pulse) {
+        self.counts.refused(refused.reason());
+        if let Some(limit) = refused.limit() {
+            self.limit_hit(limit, pulse.owner().map(Who::number));
         }
     }
 

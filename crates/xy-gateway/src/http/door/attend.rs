@@ -51,7 +51,7 @@ impl Door {
             First::Answer(answer) => answered(answer, accepts),
             First::Events => reply::events(EventStream::of_visit(visit)),
             First::Nothing => reply::whole_events(Bytes::new()),
-            First::SessionOver => self.refuse(&Refused::Closing, visit.id()),
+            First::SessionOver => self.refuse(&Refused::Closing, visit.id(), pulse),
         }
     }
 
@@ -65,7 +65,7 @@ impl Door {
             Err(unfit) => return Err(self.unfit(unfit)),
         };
         let opened = self.open_visit(origin, &call);
-        let visit = opened.map_err(|refused| self.refuse(&refused, call.id))?;
+        let visit = opened.map_err(|refused| self.refuse(&refused, call.id, origin.pulse))?;
         if let Some(tool) = call.tool() {
             let checked = call.check_mirrors(headers, &visit.mirrors(tool));
             checked.map_err(|unfit| self.unfit(unfit))?;
@@ -94,8 +94,8 @@ impl Door {
         reply::json(StatusCode::BAD_REQUEST, unfit.answer)
     }
 
-    fn refuse(&self, refused: &Refused, id: &str) -> Reply {
-        self.counts.refused(refused.reason());
+    fn refuse(&self, refused: &Refused, id: &str, pulse: &Pulse) -> Reply {
+        self.note_refused(refused, pulse);
         reply::refused_to(refused, id)
     }
 }
