@@ -21,6 +21,7 @@ use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View}
 use crate::held::Held;
 use crate::http::HttpStatus as _;
 use crate::hub::{Hub, TokenUse};
+use crate::large::LargeMessage;
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
@@ -369,6 +370,13 @@ impl Conversation for Client {
             return Heard::Taken;
         }
         self.hear_one(message, stream)
+    }
+
+    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+        if self.is_closed.get() {
+            return Heard::Taken;
+        }
+        self.hear_parsed(message.message(), |_| message.params(), message.text(), stream)
     }
 
     fn version(&self) -> Option<&'static str> {

@@ -42,6 +42,7 @@ mod limits;
 mod listen;
 mod mailbox;
 mod postbox;
+mod received;
 mod refused;
 mod reply;
 mod room;

@@ -20,6 +20,8 @@ use super::guard::{self, Auth, Guest, Token, Who};
 use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
+use super::postbox::Lease;
+use super::received::Received;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
@@ -29,6 +31,7 @@ use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
+use crate::large::{LARGE, LargeReader};
 use crate::piece;
 
 mod attend;
@@ -50,8 +53,9 @@ pub(super) struct Door {
     visits: Visits,
     connections: Rc<Connections>,
     counts: Rc<Counts>,
-    /// What has come of bodies that are not whole.
+    /// What has come of bodies that are not whole, or not read.
     bodies: Rc<Cell<usize>>,
+    large: LargeReader,
 }
 
 impl Door {
@@ -69,6 +73,7 @@ impl Door {
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
         let (made, connections) = (RefCell::default(), Rc::default());
+        let large = LargeReader::default();
         Rc::new(Self {
             rules,
             lasting,
@@ -79,6 +84,7 @@ impl Door {
             connections,
             counts,
             bodies,
+            large,
         })
     }
 
@@ -195,15 +201,22 @@ impl Door {
             Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place)?;
-                let message = self.collect(body, pulse).await?;
+                let body = self.collect(body, pulse).await?;
+                // While a large message is read, what its client says next waits for it.
+                let order = session.order();
+                let turn = order.lock().await;
+                let message = self.receive(body).await?;
                 if heads::is_modern_body(&message) {
+                    drop(turn);
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.hear(session, message, accepts, pulse).await
+                let heard = self.hear(&session, &message, accepts)?;
+                drop((turn, session));
+                self.answer_to(heard, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
-                let message = self.collect(body, pulse).await?;
+                let message = self.receive(self.collect(body, pulse).await?).await?;
                 if heads::is_modern_body(&message) {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
@@ -211,7 +224,7 @@ impl Door {
                 self.initialize(&message, &guest, place, accepts).await
             }
             Ask::Visit { place, guest, accepts } => {
-                let message = self.collect(body, pulse).await?;
+                let message = self.receive(self.collect(body, pulse).await?).await?;
                 let origin = Origin { head, guest, place, accepts, pulse };
                 Ok(self.attend(origin, message).await)
             }
@@ -224,8 +237,10 @@ impl Door {
             Ask::Older { place, guest } => self.open_older(&guest, place),
             Ask::Message { guest, session } => {
                 let session = self.sessions.find_older(session, &guest)?;
-                let message = self.collect(body, pulse).await?;
-                hear_older(&session, &message)
+                let body = self.collect(body, pulse).await?;
+                let order = session.order();
+                let _turn = order.lock().await;
+                hear_older(&session, &self.receive(body).await?)
             }
             Ask::End { place, guest, session } => {
                 let session = self.sessions.find(session, &guest, place)?;
@@ -245,10 +260,37 @@ impl Door {
         }
     }
 
-    async fn collect(&self, body: &mut Option<Incoming>, pulse: &Pulse) -> Result<Bytes, Refused> {
-        let held = Held::of(&self.bodies, BODIES_MAX);
+    async fn collect(
+        &self,
+        body: &mut Option<Incoming>,
+        pulse: &Pulse,
+    ) -> Result<(Bytes, Held), Refused> {
+        let mut held = Held::of(&self.bodies, BODIES_MAX);
         let most = self.rules().body_max_bytes;
-        collect(body, most, pulse, held).await
+        let body = collect(body, most, pulse, &mut held).await?;
+        Ok((body, held))
+    }
+
+    /// Has a large body read on another thread. It counts as one that is not whole until then.
+    async fn receive(&self, (body, held): (Bytes, Held)) -> Result<Received, Refused> {
+        if body.len() <= LARGE {
+            return Ok(Received::Small(body));
+        }
+        let read = self.large.read(body.into()).await;
+        drop(held);
+        read.map(|large| Received::Large(Box::new(large))).ok_or(Refused::Closing)
+    }
+
+    /// Whether a large body is being read.
+    #[cfg(test)]
+    pub(super) fn is_reading(&self) -> bool {
+        !self.large.is_idle()
+    }
+
+    /// Whether no body is being collected or read.
+    #[cfg(test)]
+    pub(super) fn is_reading_nothing(&self) -> bool {
+        self.large.is_idle() && self.bodies.get() == 0
     }
 
     fn ready(&self) -> Reply {
@@ -266,28 +308,49 @@ impl Door {
         reply::text(StatusCode::OK, out)
     }
 
-    /// A message within a session.
-    async fn hear(
+    /// A message within a session: where it is answered, or the answer.
+    fn hear(
         &self,
-        session: Rc<Session>,
-        message: Bytes,
+        session: &Rc<Session>,
+        message: &Received,
         accepts: Accepts,
-        pulse: &Pulse,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Result<Lease, Reply>, Refused> {
         if session.is_over() {
             return Err(Refused::UnknownSession); // It ended while the body came.
         }
-        self.check_room(&session, &message)?;
-        let lease = Sessions::open_call(&session, accepts.events);
-        match session.conversation().hear(&message, lease.stream()) {
-            Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
-            Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
-            Heard::Asked => {}
-        }
-        // While it waits, this holds as little as possible.
-        drop(session);
+        self.check_room(session, message)?;
+        let lease = Sessions::open_call(session, accepts.events);
+        Ok(match message.tell(session.conversation(), lease.stream()) {
+            Heard::Taken => Err(reply::nothing(StatusCode::ACCEPTED)),
+            Heard::Refused(error) => Err(reply::json(StatusCode::BAD_REQUEST, error)),
+            Heard::Asked => Ok(lease),
+        })
+    }
+
+    /// Waits for the answer to a message. Meanwhile this holds as little as possible.
+    async fn answer_to(
+        &self,
+        heard: Result<Lease, Reply>,
+        message: Received,
+        accepts: Accepts,
+        pulse: &Pulse,
+    ) -> Result<Reply, Refused> {
+        let lease = match heard {
+            Ok(lease) => lease,
+            Err(reply) => return Ok(reply),
+        };
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.mailbox()), message, OPEN_AFTER);
+            let call = match message {
+                Received::Small(text) => text,
+                // It is not read again for its id.
+                Received::Large(large) => {
+                    if let Ok(Message::Request { id, .. }) = large.message() {
+                        lease.mailbox().answers(id);
+                    }
+                    Bytes::new()
+                }
+            };
+            pulse.waits(Rc::clone(lease.mailbox()), call, OPEN_AFTER);
         } else {
             drop(message);
         }
@@ -302,10 +365,10 @@ impl Door {
     }
 
     /// Only calls take room: a client must always be able to cancel one, or to answer.
-    fn check_room(&self, session: &Session, message: &[u8]) -> Result<(), Refused> {
+    fn check_room(&self, session: &Session, message: &Received) -> Result<(), Refused> {
         let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max
-            && matches!(envelope::parse(message), Ok(Message::Request { .. }))
+            && matches!(message.message(), Ok(Message::Request { .. }))
         {
             return Err(Refused::TooManyStreams(max));
         }
@@ -315,19 +378,19 @@ impl Door {
     /// A message without a session, which can only be the one that begins it.
     async fn initialize(
         &self,
-        message: &[u8],
+        message: &Received,
         guest: &Guest<'_>,
         place: Place<'_>,
         accepts: Accepts,
     ) -> Result<Reply, Refused> {
-        match envelope::parse(message) {
+        match message.message() {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
             _ => return Err(Refused::NoSession),
         }
         let opening = self.sessions.open(guest, place, Way::Streamable)?;
         // Whether there is a session is known from its answer, so that must come first.
         let lease = Sessions::open_call(opening.session(), false);
-        match opening.session().conversation().hear(message, lease.stream()) {
+        match message.tell(opening.session().conversation(), lease.stream()) {
             Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
             Heard::Asked => {}
@@ -372,11 +435,11 @@ impl Door {
 }
 
 /// A message over the older transport: what is said about it is said on the stream.
-fn hear_older(session: &Session, message: &[u8]) -> Result<Reply, Refused> {
+fn hear_older(session: &Session, message: &Received) -> Result<Reply, Refused> {
     if session.is_over() {
         return Err(Refused::UnknownSession); // It ended while the body came.
     }
-    match session.conversation().hear(message, 0) {
+    match message.tell(session.conversation(), 0) {
         Heard::Taken | Heard::Asked => {}
         // Whoever waits for an answer waits for it there.
         Heard::Refused(error) if names_request(&error) => {
@@ -412,7 +475,7 @@ async fn collect(
     body: &mut Option<Incoming>,
     max: usize,
     pulse: &Pulse,
-    held: Held,
+    held: &mut Held,
 ) -> Result<Bytes, Refused> {
     let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
     let first = next_piece(incoming).await?.unwrap_or_default();
@@ -432,7 +495,7 @@ async fn collect_rest(
     body: &mut Incoming,
     first: Bytes,
     max: usize,
-    mut held: Held,
+    held: &mut Held,
 ) -> Result<Bytes, Refused> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
     let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));

@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
@@ -80,6 +81,8 @@ pub(super) struct Session {
     who: Who,
     conversation: Rc<dyn Conversation>,
     postbox: Rc<Postbox>,
+    /// Held while a message is read and heard, so that messages keep their order.
+    order: Rc<Mutex<()>>,
     used_at: Cell<Instant>,
     over: Cell<bool>,
 }
@@ -101,6 +104,11 @@ impl Session {
 
     pub(super) fn postbox(&self) -> &Postbox {
         &self.postbox
+    }
+
+    /// Held while a message is read and heard: what its client says next waits.
+    pub(super) fn order(&self) -> Rc<Mutex<()>> {
+        Rc::clone(&self.order)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -234,6 +242,7 @@ impl Sessions {
             who: guest.who,
             conversation,
             postbox,
+            order: Rc::default(),
             used_at: Cell::new(Instant::now()),
             over: Cell::new(false),
         });

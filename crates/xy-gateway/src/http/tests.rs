@@ -17,6 +17,7 @@ use crate::fake::FakeFront;
 use client::{Client, Request};
 
 mod client;
+mod large;
 mod lifetimes;
 mod limits;
 mod older;

@@ -21,6 +21,7 @@ use super::counts::{Counts, Stored};
 use super::guard::{Guest, Who};
 use super::heads::Call;
 use super::mailbox::{Mailbox, Manner, NotTaken, Taken};
+use super::received::Received;
 use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
@@ -255,8 +256,8 @@ impl Visit {
     }
 
     /// Hands over the request.
-    pub(super) fn hear(&self, message: &[u8]) -> Heard {
-        let heard = self.visitor.conversation.hear(message, STREAM);
+    pub(super) fn hear(&self, message: &Received) -> Heard {
+        let heard = message.tell(&*self.visitor.conversation, STREAM);
         self.visitor.asked.set(heard == Heard::Asked);
         heard
     }

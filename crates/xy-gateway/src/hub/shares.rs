@@ -8,10 +8,12 @@ use std::rc::Rc;
 
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
+use xy_supervisor::fleet::MAX_CLIENT_INSTANCES;
 use xy_supervisor::instance::Holder;
 
 use super::Hub;
 use crate::http::{ANYBODY, HttpStatus as _};
+use crate::server::Server;
 use crate::share;
 
 /// The id that stands for clients of the local socket.
@@ -63,6 +65,11 @@ impl Hub {
         TokenUse { id, calls: all.entry(id).or_default().clone() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn limit_hits(&self, now: tokio::time::Instant) -> Vec<crate::LimitHit> {
+        self.seen.borrow().limit_hits.recent(now)
+    }
+
     /// Sets how many instances there may be at one time.
     pub(crate) fn set_instances_max(&self, most: usize) {
         self.instances_max.set(most);
@@ -76,15 +83,25 @@ impl Hub {
     ) -> Result<(), CallError> {
         let Holder::Client(number) = holder else { return Ok(()) };
         let Some(token) = self.token_of(number) else { return Ok(()) };
-        let holders: Vec<Holder> = self.servers().iter().flat_map(|it| it.holders()).collect();
+        // All others: the one that is to come is among them already.
+        let others = |it: &Rc<Server>| -> Vec<Holder> {
+            let is_it = |other: &Holder| it.name == *server && *other == holder;
+            it.holders().into_iter().filter(|other| !is_it(other)).collect()
+        };
+        let all: Vec<Holder> = self.servers().iter().flat_map(others).collect();
+        let here = self.server(server.as_str()).map(|it| others(&it)).unwrap_or_default();
+        let here: Vec<Holder> = here.into_iter().filter(|it| *it != Holder::Shared).collect();
         let is_own = |holder: &&Holder| match holder {
             Holder::Client(number) => self.token_of(*number).is_some_and(|it| it.id == token.id),
             Holder::Shared => false,
         };
-        let (own, most) = (holders.iter().filter(is_own).count(), self.instances_max.get());
-        if token.may_take(own, holders.len(), most) {
-            return Ok(());
-        }
+        // Of all instances, and of those that one server may have for single clients.
+        let bounds = [(all, self.instances_max.get()), (here, MAX_CLIENT_INSTANCES)];
+        let full = bounds.iter().find_map(|(there, most)| {
+            let own = there.iter().filter(is_own).count();
+            (!token.may_take(own, there.len(), *most)).then_some((own, most))
+        });
+        let Some((own, most)) = full else { return Ok(()) };
         self.limit_hit("instances", Some(token.id));
         let message = format!("there is no room for another instance of `{server}`");
         Err(CallError::new(ErrorKind::QueueFull, message)

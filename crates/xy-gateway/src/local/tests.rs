@@ -33,7 +33,8 @@ async fn at_the_door(change: impl FnOnce(&mut Door), story: impl AsyncFnOnce(&Wo
         let listener = UnixListener::bind(home.path().join("s")).unwrap();
         let front = Rc::new(FakeFront::default());
         let own_uid = rustix::process::geteuid().as_raw();
-        let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8 };
+        let large = LargeReader::default();
+        let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8, large };
         change(&mut door);
         let (leave, leaving) = watch::channel(false);
         let (renew, again) = mpsc::channel(1);

@@ -47,7 +47,7 @@ impl Upstream {
             edits.replace(part, new);
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let kept = self.keep(request.text, &caller);
+        let kept = self.keep(request.text, request.what, &caller);
         let (watch, past) = (request.watch, request.past);
         if let Caller::Client { client, .. } = &caller {
             self.wire.put_behind(ours, client.number(), past.has_waited());
@@ -64,9 +64,9 @@ impl Upstream {
     }
 
     /// Keeps what a client wrote, as it may have to be sent again, if there is room.
-    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+    fn keep(&self, text: &[u8], what: (&str, Option<&str>), caller: &Caller) -> Option<Kept> {
         let is_client = matches!(caller, Caller::Client { .. });
-        is_client.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+        is_client.then(|| Kept::of(text, what, &self.kept, self.most_kept.get())).flatten()
     }
 
     /// The server has begun to read what was put there. If that must not be done twice, it is
@@ -79,7 +79,11 @@ impl Upstream {
         let Some(kept) = &mut call.kept else { return };
         let Some(known) = self.known() else { return };
         let known = self.shown_as(asked, client, known);
-        let sort = fate::sort(kept.text(), follow, &client.entry().view, known.as_deref());
+        let (view, known) = (&client.entry().view, known.as_deref());
+        let sort = match kept.about() {
+            Some((method, name)) => fate::sort_of(method, name, follow, view, known),
+            None => fate::sort(kept.text(), follow, view, known),
+        };
         if !sort.may_be_repeated() {
             kept.forgo();
         }
