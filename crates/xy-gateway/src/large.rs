@@ -30,7 +30,7 @@ enum Outside {
         id: Place,
         method: String,
         params: Option<Place>,
-        places: Result<ParamPlaces, String>,
+        places: Result<Box<ParamPlaces>, String>,
     },
     Notification {
         method: String,
@@ -110,7 +110,8 @@ fn read(text: &str) -> Result<Outside, Malformed> {
             id: place(id),
             method: method.into_owned(),
             params: params.map(place),
-            places: Params::checked(params).map(|it| it.places(params.unwrap_or_default())),
+            places: Params::checked(params)
+                .map(|it| Box::new(it.places(params.unwrap_or_default()))),
         },
         Message::Notification { method, params } => {
             Outside::Notification { method: method.into_owned(), params: params.map(place) }

@@ -211,9 +211,9 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                let heard = self.hear(&session, &message, accepts)?;
+                let outcome = self.hear(&session, &message, accepts)?;
                 drop((turn, session));
-                self.answer_to(heard, message, accepts, pulse).await
+                self.answer_to(outcome, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
                 let message = self.receive(self.collect(body, pulse).await?).await?;
@@ -330,12 +330,12 @@ impl Door {
     /// Waits for the answer to a message. Meanwhile this holds as little as possible.
     async fn answer_to(
         &self,
-        heard: Result<Lease, Reply>,
+        outcome: Result<Lease, Reply>,
         message: Received,
         accepts: Accepts,
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
-        let lease = match heard {
+        let lease = match outcome {
             Ok(lease) => lease,
             Err(reply) => return Ok(reply),
         };

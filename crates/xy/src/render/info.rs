@@ -29,7 +29,7 @@ pub(crate) fn info(info: &Info) -> String {
     facts.iter().chain(&problems).map(line).collect()
 }
 
-/// `a limit was hit 3 times in the last minute: HTTP sessions, by token `laptop``.
+/// One line about a limit that kept clients out.
 pub(crate) fn limit_hit(hit: &LimitHit) -> String {
     let LimitHit { limit, by, times } = hit;
     let times = count(usize::try_from(*times).unwrap_or(usize::MAX), "time");

@@ -118,9 +118,12 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 /// One secret per line; with the names of the tokens, unless one was asked for by its name.
 fn rotated(tokens: &[RotatedToken], is_named: bool) -> String {
     let width = tokens.iter().map(|it| it.name.len()).max().unwrap_or_default();
-    let line = |it: &RotatedToken| match is_named {
-        true => format!("{}\n", it.token),
-        false => format!("{:<width$}  {}\n", safe_text(&it.name), it.token),
+    let line = |it: &RotatedToken| {
+        if is_named {
+            format!("{}\n", it.token)
+        } else {
+            format!("{:<width$}  {}\n", safe_text(&it.name), it.token)
+        }
     };
     tokens.iter().map(line).collect()
 }

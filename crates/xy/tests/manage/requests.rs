@@ -166,6 +166,29 @@ fn the_tokens_are_shown_to_whoever_may_read_their_files() {
 }
 
 #[test]
+fn list_says_which_limit_keeps_whom_out() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; sessions 4; }\n");
+    home.daemon();
+    let clients: Vec<_> = (0..3).map(|_| home.mcp_http("/mcp")).collect();
+    for client in &clients {
+        client.initialize();
+    }
+    assert_eq!(home.xy(&["list"]).stderr.matches("limit").count(), 0);
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {} });
+    let refused = home.mcp_http("/mcp").post(&initialize.to_string());
+    assert_eq!(refused.status, 429, "{refused:?}");
+    let told = "a limit was hit 1 time in the last minute: HTTP sessions, by token `token`";
+    for shown in [home.xy(&["list"]).stderr, home.xy(&["info"]).stdout] {
+        assert!(shown.contains(told), "{shown}");
+    }
+    let hits = &ask(&home, "info", Value::Null)["limit_hits"];
+    let hit = json!([{ "limit": "HTTP sessions", "by": "token `token`", "times": 1 }]);
+    assert_eq!(*hits, hit);
+    home.finish();
+}
+
+#[test]
 fn a_list_warns_that_nobody_can_come_in() {
     let home = home_with_taken_port();
     let warned = home.0.wait_until("the port is known to be taken", || {
