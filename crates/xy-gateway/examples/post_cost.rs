@@ -60,6 +60,8 @@ impl HttpStatus for AtOnce {
     }
 
     fn metrics(&self, _: &mut String) {}
+
+    fn limit_hit(&self, _: &'static str, _: Option<u64>) {}
 }
 
 fn main() {
