@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
 use xy_gateway::Desk;
-use xy_gateway::http::ListenState;
-use xy_protocol::control::quoted;
+use xy_gateway::http::{ListenState, Token};
+use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
@@ -31,6 +31,11 @@ use crate::{last_good, limits};
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
+
+/// Told while another program holds the port, after the reason why nobody can come in.
+const SQUATTER: &str = "; another program holds this port, and tokens that clients send to it may \
+                        be stolen: free the port or change `listen` in xy.kdl, then run `xy token \
+                        rotate`";
 
 /// The daemon, as its handlers see it.
 #[derive(Debug)]
@@ -64,6 +69,8 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// Tokens as the gateway knows them.
+    token_news: watch::Receiver<Arc<Vec<Token>>>,
     /// The tokens that were made for clients over HTTP.
     pub(crate) tokens: Arc<Mutex<Tokens>>,
     /// What profiles show, by the files.
@@ -105,7 +112,8 @@ impl Daemon {
         sockets: Sockets,
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
-        let tokens = Arc::new(Mutex::new(Tokens::read(paths.tokens_file.clone())));
+        let tokens = Tokens::read(&paths);
+        let (token_news, tokens) = (tokens.news(), Arc::new(Mutex::new(tokens)));
         Self {
             fleet,
             journal,
@@ -126,6 +134,7 @@ impl Daemon {
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
             faults: watch::Sender::new(Arc::default()),
+            token_news,
             tokens,
         }
     }
@@ -161,11 +170,34 @@ impl Daemon {
         }
         match self.desk.get().and_then(Desk::listening) {
             Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
-            Some(ListenState::Taken { addr, cause, .. }) => {
-                (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
+            Some(ListenState::Taken { addr, cause, in_use, .. }) => {
+                let stolen = if in_use { SQUATTER } else { "" };
+                let problem = format!("nobody can come in over HTTP: {addr}: {cause}{stolen}");
+                (None, Some(format!("{problem}; trying again")))
             }
             None => (None, None),
         }
+    }
+
+    /// Limits that kept clients out lately, with the names of their tokens.
+    pub(crate) fn limit_hits(&self) -> Vec<LimitHit> {
+        let Some(desk) = self.desk.get() else { return Vec::new() };
+        let tokens = self.token_news.borrow();
+        let by = |token: Option<u64>| match token {
+            None => "unauthenticated".to_owned(),
+            Some(0) => "local clients".to_owned(),
+            Some(id) => match tokens.iter().find(|it| it.id == id) {
+                Some(token) => format!("token `{}`", token.name),
+                // A token that was removed meanwhile, or there are none at all.
+                None => "any client".to_owned(),
+            },
+        };
+        let wire = |hit: xy_gateway::LimitHit| LimitHit {
+            limit: hit.limit.to_owned(),
+            by: by(hit.token),
+            times: hit.times,
+        };
+        desk.limit_hits().into_iter().map(wire).collect()
     }
 
     /// Has the daemon end like this, unless it is ending already.

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::control::{Control, Later};
-use xy_gateway::http::{Auth, Hosts, HttpRules, Secret, Token, random_token, read_or_make_token};
+use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
 use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -19,6 +19,7 @@ use xy_supervisor::instance::Holder;
 
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
+use crate::tokens::Tokens;
 
 /// What the gateway can ask of the daemon.
 pub(crate) struct Plane {
@@ -97,9 +98,10 @@ fn no_room(server: &ServerName, full: &NoRoom) -> CallError {
 pub(crate) fn http(
     settings: &GatewaySettings,
     paths: &Paths,
+    tokens: &mut Tokens,
 ) -> (Option<(SocketAddr, HttpRules)>, Option<String>) {
     let Some(listen) = settings.listen else { return (None, None) };
-    match rules(listen, settings, paths) {
+    match rules(listen, settings, tokens) {
         Ok(rules) => (Some((listen, rules)), None),
         Err(cause) => {
             let file = paths.token_file.display();
@@ -121,18 +123,16 @@ pub(crate) fn key(paths: &Paths) -> io::Result<String> {
     })
 }
 
-fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::Result<HttpRules> {
+fn rules(
+    listen: SocketAddr,
+    settings: &GatewaySettings,
+    tokens: &mut Tokens,
+) -> io::Result<HttpRules> {
     let auth = match settings.auth {
         xy_config::settings::Auth::None => Auth::None,
         xy_config::settings::Auth::Token => {
-            let token = |id, secret, may_manage| {
-                let secret = Secret::Plain(secret);
-                Token { id, secret, may_manage, profile: None }
-            };
-            Auth::Tokens(vec![
-                token(1, read_or_make_token(&paths.token_file)?, false),
-                token(2, read_or_make_token(&paths.manage_token_file)?, true),
-            ])
+            tokens.read_own()?;
+            Auth::Tokens(Vec::new()) // The gateway is told of them, and of changes, by a `watch`.
         }
     };
     Ok(HttpRules {

@@ -58,6 +58,7 @@ impl Service for Handlers {
             Request::TokenAdd(ask) => Answer::of(&token::add(daemon, ask).await?),
             Request::TokenList => Answer::of(&token::list(daemon).await?),
             Request::TokenRemove(ask) => Answer::of(&token::remove(daemon, ask).await?),
+            Request::TokenRotate(ask) => Answer::of(&token::rotate(daemon, ask).await?),
             Request::Explain(ask) => Answer::of(&explain::handle(daemon, ask).await?),
             Request::Search(ask) => Answer::of(&search::handle(daemon, ask).await?),
             Request::SelfTest(ask) => Answer::of(&*self_test::handle(daemon, ask).await?),

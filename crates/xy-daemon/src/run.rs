@@ -140,7 +140,6 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     let has_living = !adopted.is_empty() || !stragglers.is_empty();
     let configuration = Configuration::load(&paths, strictness, &adopted, &added, has_living)?;
     let Configuration { servers, broken, faults, settings, texts } = configuration;
-    let (http, no_token) = gateway::http(&settings.gateway, &paths);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
@@ -164,6 +163,10 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
+    let (http, no_token) = {
+        let mut tokens = daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        gateway::http(&settings.gateway, &daemon.paths, &mut tokens)
+    };
     daemon.apply(servers, broken.clone()).await?;
     daemon.faults.send_replace(Arc::new(faults));
     daemon.show(settings.profiles).await?;
@@ -175,6 +178,7 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         local: mcp_listener,
         local_again: mcp_again,
         park: settings.park,
+        instances_max: settings.instances.most,
         tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,

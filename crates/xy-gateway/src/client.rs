@@ -19,7 +19,9 @@ use crate::census::Census;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
-use crate::hub::Hub;
+use crate::http::HttpStatus as _;
+use crate::hub::{Hub, TokenUse};
+use crate::large::LargeMessage;
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
@@ -53,6 +55,7 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
+    token: TokenUse,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
     hub: Rc<Hub>,
@@ -130,7 +133,7 @@ pub(crate) enum Open {
 impl Client {
     pub(crate) fn new(
         number: u64,
-        (entry, lens): (Entry, Lens),
+        (entry, lens, token): (Entry, Lens, TokenUse),
         hub: Rc<Hub>,
         outlet: Rc<dyn Outlet>,
     ) -> Rc<Self> {
@@ -139,6 +142,7 @@ impl Client {
             number,
             house: Cell::new(number),
             entry,
+            token,
             lens: RefCell::new(lens),
             hub,
             outlet,
@@ -170,6 +174,16 @@ impl Client {
         census.add("client_listens", self.listens.borrow().len());
         census.add("client_subscriptions", self.subscribed.borrow().len());
         self.questions.borrow().count(census);
+    }
+
+    /// The token that it came in with.
+    pub(crate) fn token(&self) -> &TokenUse {
+        &self.token
+    }
+
+    /// Notes that a limit kept it out.
+    pub(crate) fn limit_hit(&self, limit: &'static str) {
+        self.hub.limit_hit(limit, Some(self.token.id));
     }
 
     /// What it is shown.
@@ -356,6 +370,13 @@ impl Conversation for Client {
             return Heard::Taken;
         }
         self.hear_one(message, stream)
+    }
+
+    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+        if self.is_closed.get() {
+            return Heard::Taken;
+        }
+        self.hear_parsed(message.message(), |_| message.params(), message.text(), stream)
     }
 
     fn version(&self) -> Option<&'static str> {

@@ -30,6 +30,7 @@ use crate::era;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
+use crate::limit_hits::LimitHits;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::say;
@@ -47,6 +48,8 @@ pub(crate) struct Seen {
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
     /// What is odd about profiles, and about what clients are shown by them.
     pub(crate) warnings: Vec<String>,
+    /// Which limits kept somebody out lately.
+    pub(crate) limit_hits: LimitHits,
 }
 
 /// What can be asked.

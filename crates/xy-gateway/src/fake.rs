@@ -79,6 +79,11 @@ impl FakeConversation {
         heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
     }
 
+    /// All methods that were heard, in their order.
+    pub(crate) fn methods(&self) -> Vec<String> {
+        self.heard.borrow().iter().map(|(method, _)| method.clone()).collect()
+    }
+
     /// Whether it was asked something under this id.
     pub(crate) fn asked(&self, id: u64) -> bool {
         self.ids.borrow().contains(&id.to_string())

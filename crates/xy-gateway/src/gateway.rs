@@ -16,6 +16,7 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
 use xy_protocol::control::{Explain, Explained, FoundTools, Search};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -31,6 +32,7 @@ use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
 use crate::hub::Hub;
+use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
 use crate::server::{ADVICE, Progressing, Standing};
 use crate::upstream::RoundTrip;
@@ -87,6 +89,8 @@ pub struct Parts {
     pub tokens: Made,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
+    /// How many instances there may be at one time.
+    pub instances_max: usize,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
     /// What is signed with, for clients that come back to another daemon.
@@ -214,6 +218,11 @@ impl Desk {
         self.seen.borrow().warnings.clone()
     }
 
+    /// Which limits kept somebody out lately, and whom.
+    pub fn limit_hits(&self) -> Vec<LimitHit> {
+        self.seen.borrow().limit_hits.recent(Instant::now())
+    }
+
     /// How many calls wait for a server.
     pub fn parked(&self, server: &ServerName) -> usize {
         let seen = self.seen.borrow();
@@ -301,6 +310,7 @@ async fn run(
         http,
         tokens,
         park,
+        instances_max,
         manifests_dir,
         key,
         control,
@@ -311,6 +321,7 @@ async fn run(
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
+    hub.set_instances_max(instances_max);
     hub.set_profiles(&profiles);
     // Before anybody is let in: lists of cold servers are there from the first question on.
     let first = roster.borrow().clone();

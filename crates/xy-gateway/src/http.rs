@@ -32,6 +32,7 @@ use crate::front::Front;
 
 mod ask;
 mod connection;
+mod connections;
 mod counts;
 mod door;
 mod event;
@@ -42,6 +43,7 @@ mod limits;
 mod listen;
 mod mailbox;
 mod postbox;
+mod received;
 mod refused;
 mod reply;
 mod room;
@@ -52,9 +54,11 @@ mod tape;
 mod token;
 mod visit;
 
+use connection::Pulse;
 use door::Door;
+pub(crate) use guard::ANYBODY;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
-use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
+use limits::{ACCEPT_AGAIN_AFTER, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use refused::Refused;
 pub use token::{random_token, read_or_make_token};
@@ -83,11 +87,13 @@ pub trait HttpStatus {
 
     /// Appends all numbers, as [`crate::metrics`] writes them.
     fn metrics(&self, out: &mut String);
+
+    /// A limit kept somebody out: the token of this id, or a client that has shown none.
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>);
 }
 
 /// Lets in whoever has one of the tokens that are there at the time.
 async fn follow_tokens(door: Rc<Door>, mut made: Made) {
-    door.follow(made.clone());
     while made.changed().await.is_ok() {
         door.rules(); // It looks itself.
     }
@@ -106,6 +112,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let door = Door::new(front, rules, status);
+    door.follow(made.clone()); // Before the first client comes.
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
     following.abort();
@@ -125,10 +132,19 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
             () = door.visits().leave_slow() => {}
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
-                if connections.len() < CONNECTIONS_MAX {
-                    connections.spawn_local(connection::run(stream, Rc::clone(door), closes.clone()));
-                } else {
-                    turn_away(&stream, door);
+                let pulse = Rc::new(Pulse::new(stream.peer_addr().ok()));
+                match door.connections().enter(&pulse) {
+                    Some((place, has_ended_one)) => {
+                        if has_ended_one {
+                            door.counts().cut("unauthenticated-share");
+                            door.limit_hit("unauthenticated HTTP connections", None);
+                        }
+                        let number = place.number();
+                        let (door_of_it, closes) = (Rc::clone(door), closes.clone());
+                        let run = connection::run(stream, door_of_it, (pulse, place), closes);
+                        door.connections().runs(number, connections.spawn_local(run));
+                    }
+                    None => turn_away(&stream, door),
                 }
             }
         }
@@ -153,7 +169,10 @@ async fn finish(connections: &mut JoinSet<()>, limit: Duration) {
 
 /// A connection ends without a word, unless something of ours is broken.
 fn note_end(ended: Result<(), JoinError>) {
-    if let Err(cause) = ended {
+    // One that was ended to make room is no fault.
+    if let Err(cause) = ended
+        && !cause.is_cancelled()
+    {
         tracing::error!(%cause, "a connection over HTTP ended in a fault of xy");
     }
 }
@@ -173,7 +192,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 /// One answer that says why, and good-bye.
 fn turn_away(stream: &TcpStream, door: &Door) {
-    let refused = Refused::TooManyConnections(CONNECTIONS_MAX);
+    let refused = Refused::TooManyConnections;
+    door.limit_hit("unauthenticated HTTP connections", None);
     door.counts().refused(refused.reason());
     let body = refused.body();
     let mut answer = format!(

@@ -49,10 +49,13 @@ mod members;
 mod parking;
 mod profiles;
 mod search;
+mod shares;
 mod sharing;
 mod status;
 mod tasks;
 mod watching;
+
+pub(crate) use shares::{OpenCall, TokenUse};
 
 pub(crate) use lists::no_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
@@ -91,6 +94,10 @@ pub(crate) struct Hub {
     kept: Rc<Cell<usize>>,
     /// Who shares instances since the door cannot tell them apart, by what it knows of them.
     houses: RefCell<HashMap<HouseKey, House>>,
+    /// How many calls of each token are open.
+    open_calls: RefCell<HashMap<u64, Rc<Cell<usize>>>>,
+    /// How many instances there may be at one time.
+    instances_max: Cell<usize>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
     /// How much may wait for servers, and how much does.
@@ -115,6 +122,8 @@ type HouseKey = (u64, Box<str>);
 /// Clients that a door cannot tell apart.
 struct House {
     number: u64,
+    /// Their token.
+    token: u64,
     /// How many there are now.
     open: usize,
     /// When the last of them left.
@@ -147,6 +156,8 @@ impl Hub {
             is_sweeping: Cell::new(false),
             kept: Rc::default(),
             houses: RefCell::default(),
+            open_calls: RefCell::default(),
+            instances_max: Cell::new(usize::MAX),
             seen,
             lot: Lot::new(park),
             manifests,
@@ -476,6 +487,7 @@ impl Front for Hub {
             View::Profile(_) | View::All => {}
         }
         let lens = self.lens_of(&entry.view)?;
+        let token = self.token_use(entry.who);
         let who = profiles::who_at(entry.who, &entry.view);
         let entry = Entry { who, ..entry };
         let count = self.clients.borrow().len();
@@ -483,7 +495,7 @@ impl Front for Hub {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();
-        let client = Client::new(number, (entry, lens), self.me(), outlet);
+        let client = Client::new(number, (entry, lens, token), self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

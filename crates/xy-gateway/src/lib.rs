@@ -23,8 +23,12 @@ pub mod http;
 mod hub;
 mod idle;
 mod instructions;
+mod large;
 mod level;
 mod life;
+mod limit_hits;
+#[cfg(test)]
+mod limits_table;
 mod local;
 mod manifest;
 pub mod metrics;
@@ -39,6 +43,7 @@ mod play;
 mod say;
 mod scope;
 mod server;
+mod share;
 mod subscriptions;
 mod tasks;
 mod tools;
@@ -47,4 +52,6 @@ mod upstream;
 
 pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use large::LargeMessage;
+pub use limit_hits::LimitHit;
 pub use upstream::RoundTrip;

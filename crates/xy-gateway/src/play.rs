@@ -49,6 +49,7 @@ mod park;
 mod patience;
 mod round_trip;
 mod scopes;
+mod shares;
 mod sharing;
 mod tasks;
 mod turns;

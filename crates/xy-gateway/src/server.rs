@@ -6,7 +6,7 @@
 //! `server/sleep.rs` knows which of its instances sleep.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -274,6 +274,11 @@ impl Server {
         self.home().map_or_else(|| self.own_upstreams(), |home| home.own_upstreams())
     }
 
+    /// For whom its instances live, also those that are about to come.
+    pub(crate) fn holders(&self) -> HashSet<Holder> {
+        self.upstreams.borrow().keys().copied().chain(self.holders_to_come()).collect()
+    }
+
     /// Those of them that are its own, and not another's.
     pub(crate) fn own_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();
@@ -423,7 +428,9 @@ impl Server {
         request: &Request<'_>,
         stream: StreamNo,
     ) -> Result<Went, CallError> {
-        self.check_room(request.text.len())?; // Before it is copied.
+        self.check_room(request.text.len()) // Before it is copied.
+            .and_then(|()| self.check_share(client))
+            .inspect_err(|_| client.limit_hit("calls that wait for a server"))?;
         let call = ToWait {
             client: client.clone(),
             asked: request.asked.clone(),

@@ -25,6 +25,7 @@ use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
 use crate::front::StreamNo;
+use crate::hub::OpenCall;
 use crate::modern::Manner;
 use crate::server::{Past, Server};
 
@@ -195,12 +196,14 @@ struct Call {
     past: Past,
     /// What its client wrote, if it may be sent again.
     kept: Option<Kept>,
+    /// Counts it for the token of its client.
+    _open: Option<OpenCall>,
 }
 
 impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
-        Self { caller, place, watch: None, has_asked: false, past, kept: None }
+        Self { caller, place, watch: None, has_asked: false, past, kept: None, _open: None }
     }
 }
 

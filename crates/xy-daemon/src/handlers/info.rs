@@ -23,6 +23,7 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
         state_dir: daemon.paths.state_dir.display().to_string(),
         journal_problem: daemon.journal.problem(),
         warnings,
+        limit_hits: daemon.limit_hits(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),
         mcp_json: daemon.paths.mcp_json.iter().map(|file| file.display().to_string()).collect(),
         servers: roster.len() + daemon.bad_files().len(),

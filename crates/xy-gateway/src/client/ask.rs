@@ -141,6 +141,7 @@ impl Client {
         self.open.borrow_mut().remove(id);
         if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
             // It was a request before.
+            let params = (params, Params::checked(params));
             let _ = self.hear_request(text, id, &method, params, stream, past);
         }
     }

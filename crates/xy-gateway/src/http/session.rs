@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
@@ -13,7 +14,7 @@ use super::event::EventId;
 use super::guard::{Guest, Who};
 use super::mailbox::Manner;
 use super::postbox::{Lease, Postbox, TakenUp};
-use super::refused::Refused;
+use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
 use crate::era;
@@ -80,6 +81,8 @@ pub(super) struct Session {
     who: Who,
     conversation: Rc<dyn Conversation>,
     postbox: Rc<Postbox>,
+    /// Held while a message is read and heard, so that messages keep their order.
+    order: Rc<Mutex<()>>,
     used_at: Cell<Instant>,
     over: Cell<bool>,
 }
@@ -101,6 +104,11 @@ impl Session {
 
     pub(super) fn postbox(&self) -> &Postbox {
         &self.postbox
+    }
+
+    /// Held while a message is read and heard: what its client says next waits.
+    pub(super) fn order(&self) -> Rc<Mutex<()>> {
+        Rc::clone(&self.order)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -153,7 +161,7 @@ impl Session {
 pub(super) struct Sessions {
     by_id: Rc<ById>,
     /// Sessions that have begun and whose `initialize` is not answered yet.
-    opening: Cell<usize>,
+    opening: RefCell<Vec<Who>>,
     /// What all of them hold for their clients.
     room: Rc<Room>,
     front: Rc<dyn Front>,
@@ -165,7 +173,7 @@ impl Sessions {
     pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, max: usize) -> Self {
         Self {
             by_id: Rc::default(),
-            opening: Cell::new(0),
+            opening: RefCell::default(),
             room: Room::for_all(),
             front,
             counts,
@@ -173,10 +181,28 @@ impl Sessions {
         }
     }
 
+    /// Checks that there is room for one more session of a token.
+    fn check_room(&self, who: Who) -> Result<(), Refused> {
+        let count = |is_counted: &dyn Fn(Who) -> bool| {
+            let by_id = self.by_id.borrow();
+            by_id.values().filter(|session| is_counted(session.who)).count()
+                + self.opening.borrow().iter().filter(|who| is_counted(**who)).count()
+        };
+        if count(&|_| true) >= self.max && !self.make_room(|_| true) {
+            return Err(Refused::TooManySessions(self.max));
+        }
+        let (own, most) = (count(&|it| it == who), self.max);
+        if !who.may_take(own, count(&|_| true), most) && !self.make_room(|it| it == who) {
+            return Err(Refused::OverShare { what: Shared::Sessions, own, most });
+        }
+        Ok(())
+    }
+
     /// Ends the session that has been idle for longest, if that is long enough: many clients
     /// go without a word. Whether there was one.
-    fn make_room(&self) -> bool {
-        let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+    fn make_room(&self, may_go: impl Fn(Who) -> bool) -> bool {
+        let mut all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+        all.retain(|session| may_go(session.who));
         let idle =
             all.iter().filter_map(|session| Some((session.expires_at(FORSAKEN_AFTER)?, session)));
         let Some((since, forsaken)) = idle.min_by_key(|(since, _)| *since) else { return false };
@@ -195,9 +221,7 @@ impl Sessions {
         place: Place<'_>,
         way: Way,
     ) -> Result<Opening<'_>, Refused> {
-        if self.by_id.borrow().len() + self.opening.get() >= self.max && !self.make_room() {
-            return Err(Refused::TooManySessions(self.max));
-        }
+        self.check_room(guest.who)?;
         let id = SessionId::random()?;
         let room = Room::for_session(&self.room);
         let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
@@ -218,10 +242,11 @@ impl Sessions {
             who: guest.who,
             conversation,
             postbox,
+            order: Rc::default(),
             used_at: Cell::new(Instant::now()),
             over: Cell::new(false),
         });
-        self.opening.set(self.opening.get() + 1);
+        self.opening.borrow_mut().push(guest.who);
         Ok(Opening { session, sessions: self, admitted: false })
     }
 
@@ -312,7 +337,7 @@ impl Sessions {
     /// How many sessions have begun and are not admitted yet.
     #[cfg(test)]
     pub(super) fn opening(&self) -> usize {
-        self.opening.get()
+        self.opening.borrow().len()
     }
 
     /// Opens the stream of a call.
@@ -383,7 +408,11 @@ impl Opening<'_> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.sessions.opening.set(self.sessions.opening.get() - 1);
+        let mut opening = self.sessions.opening.borrow_mut();
+        if let Some(place) = opening.iter().position(|who| *who == self.session.who) {
+            opening.swap_remove(place);
+        }
+        drop(opening);
         if !self.admitted {
             self.session.end();
         }

@@ -315,6 +315,9 @@ pub struct Info {
     /// What is odd about profiles, and about what clients are shown by them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Limits that kept clients out in the last minute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limit_hits: Vec<LimitHit>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
     /// The files of MCP clients that it was told to read by `--mcp-json`.
@@ -324,6 +327,17 @@ pub struct Info {
     pub servers: usize,
     /// How many of them are running.
     pub running: usize,
+}
+
+/// A limit that kept a client out in the last minute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitHit {
+    /// What there may be no more of.
+    pub limit: String,
+    /// Who was refused: a token by its name, or `unauthenticated`.
+    pub by: String,
+    /// How often it was refused.
+    pub times: u64,
 }
 
 /// The answer to `shutdown`.

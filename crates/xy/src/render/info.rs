@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xy_protocol::control::{CheckReport, Info, Severity, Version};
+use xy_protocol::control::{CheckReport, Info, LimitHit, Severity, Version};
 use xy_protocol::server::ServerName;
 
 use super::{DIM, count, paint, safe_text, span};
@@ -21,12 +21,20 @@ pub(crate) fn info(info: &Info) -> String {
         ("config", info.config_dir.clone()),
         ("state", info.state_dir.clone()),
     ];
-    let problems = info.journal_problem.iter().chain(&info.warnings);
-    let problems: Vec<_> = problems.map(|problem| ("warning", problem.clone())).collect();
+    let limits = info.limit_hits.iter().map(limit_hit);
+    let problems = info.journal_problem.iter().chain(&info.warnings).cloned().chain(limits);
+    let problems: Vec<_> = problems.map(|problem| ("warning", problem)).collect();
     let line = |(label, value): &(&str, String)| {
         format!("{}  {}\n", paint(DIM, format_args!("{label:<10}")), safe_text(value))
     };
     facts.iter().chain(&problems).map(line).collect()
+}
+
+/// One line about a limit that kept clients out.
+pub(crate) fn limit_hit(hit: &LimitHit) -> String {
+    let LimitHit { limit, by, times } = hit;
+    let times = count(usize::try_from(*times).unwrap_or(usize::MAX), "time");
+    format!("a limit was hit {times} in the last minute: {limit}, by {by}")
 }
 
 /// This program's version and the daemon's.
@@ -70,12 +78,27 @@ mod tests {
             state_dir: "/home/a/.local/state/xy".into(),
             journal_problem: None,
             warnings: Vec::new(),
+            limit_hits: Vec::new(),
             uptime_secs: 725,
             mcp_json: Vec::new(),
             servers: 3,
             running: 2,
         };
         insta::assert_snapshot!(uncoloured(&info(&it)));
+    }
+
+    #[test]
+    fn limit_hit_names_limit_and_token() {
+        let hit =
+            |by: &str, times| LimitHit { limit: "HTTP sessions".into(), by: by.into(), times };
+        assert_eq!(
+            limit_hit(&hit("token `laptop`", 12)),
+            "a limit was hit 12 times in the last minute: HTTP sessions, by token `laptop`"
+        );
+        assert_eq!(
+            limit_hit(&hit("unauthenticated", 1)),
+            "a limit was hit 1 time in the last minute: HTTP sessions, by unauthenticated"
+        );
     }
 
     #[test]
