@@ -90,7 +90,8 @@ async fn ended_process_is_not_shown_before_its_last_news() {
     let (instance, ends) = Instance::pair();
     let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
     let settings = some_settings(|it| it.rules.restart.policy = RestartPolicy::Never);
-    let server = spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
+    let server =
+        spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
     ends.news.send(News::Launched { pid: 7 }).await.unwrap();
     ends.news.send(News::Ready).await.unwrap();
     reaches(&server, ServerState::Running).await;
