@@ -14,7 +14,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, Cal
     let _turn = daemon.turn().await?;
     if let Some((name, bad)) = daemon.bad_file(&ask.name) {
         remove_file(daemon, &name, &bad.file, ask.persist)?;
-        daemon.forget_bad_file(&name);
+        daemon.forget_bad_file(&name, &bad.shown);
         return Ok(Removed { name, warnings: Vec::new() });
     }
     let member = daemon.find(&ask.name)?;
