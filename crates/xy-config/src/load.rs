@@ -51,11 +51,11 @@ pub fn load_after(paths: &Paths, limits: &KeptLimits, earlier: &Earlier) -> Load
         tell_replaced(&mut loaded, &first.problems, replaced);
     }
     loaded.broken = broken(paths, &files.listed, &loaded);
-    let left_out = |path: &&PathBuf| {
+    let left_out = |path: &PathBuf| {
         let name = ServerName::new(path.file_stem()?.to_str()?).ok()?;
-        (!loaded.settings.servers.contains_key(&name)).then(|| (name, (*path).clone()))
+        (!loaded.settings.servers.contains_key(&name)).then(|| (name, path.clone()))
     };
-    let left_out: Vec<_> = files.listed.iter().filter_map(|path| left_out(&path)).collect();
+    let left_out: Vec<_> = files.listed.iter().filter_map(left_out).collect();
     loaded.bad.servers.extend(left_out);
     let texts = files.daemon_file.iter().chain(&files.profiles);
     let good = texts.filter(|it| is_good(&loaded, &it.shown));

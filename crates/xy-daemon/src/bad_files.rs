@@ -54,6 +54,16 @@ pub(crate) struct Faults {
     pub(crate) has_old_settings: bool,
 }
 
+impl Faults {
+    /// Forgets a server whose file is good or gone. Other servers may stand in the same file.
+    pub(crate) fn forget(&mut self, name: &ServerName, shown: &str) {
+        self.servers.remove(name);
+        if !self.servers.values().any(|it| it.shown == shown) {
+            self.files.remove(shown);
+        }
+    }
+}
+
 /// A file that keeps its server from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadFile {

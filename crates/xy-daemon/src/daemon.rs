@@ -260,11 +260,9 @@ impl Daemon {
         self.faults.borrow().servers.get_key_value(name).map(cloned)
     }
 
-    /// Forgets a server that has failed for its file. Whoever calls it holds the turn.
-    pub(crate) fn forget_bad_file(&self, name: &ServerName) {
-        self.faults.send_modify(|faults| {
-            Arc::make_mut(faults).servers.remove(name);
-        });
+    /// Forgets that the file of a server was bad. Whoever calls it holds the turn.
+    pub(crate) fn forget_bad_file(&self, name: &ServerName, shown: &str) {
+        self.faults.send_modify(|faults| Arc::make_mut(faults).forget(name, shown));
     }
 
     /// All servers that have failed for their files.

@@ -26,7 +26,10 @@ pub(crate) fn read(file: &Path) -> LastGood {
             Problem::Unreadable(cause) => {
                 tracing::warn!("{} cannot be read: {cause}", file.display());
             }
-            Problem::Damaged(cause) => tracing::warn!("{}", put_aside(file, &cause)),
+            Problem::Damaged(cause) => {
+                let told = put_aside(file, &cause);
+                tracing::warn!("{told}");
+            }
         }
         LastGood::new()
     })

@@ -30,12 +30,19 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
     let problems = problems_of(&loaded);
     let kept = with_bad_files(daemon, &loaded);
     let (servers, faults) = bad_files::sort(&loaded, &kept, &daemon.paths);
+    let running = daemon.fleet.settings();
+    let is_lost = |name: &ServerName| running.get(name).is_some_and(|it| !it.source.added);
+    if let Some((name, bad)) = faults.servers.iter().find(|(name, _)| is_lost(name)) {
+        // Its file is good, but it would take the port of one that goes on as it was.
+        let message = format!("nothing was reloaded: server `{name}` would fail");
+        return Err(CallError { message, ..bad.refusal(name) });
+    }
     let is_forgotten =
         |name: &&ServerName| !servers.contains_key(*name) && !faults.servers.contains_key(*name);
     let forgotten: Vec<_> = before.servers.keys().filter(is_forgotten).cloned().collect();
     let profiles = loaded.settings.profiles;
     if ask.dry_run {
-        let plan = with_removed(diff(&daemon.fleet.settings(), &servers), forgotten);
+        let plan = with_removed(diff(&running, &servers), forgotten);
         let profiles = ChangedProfiles::between(&daemon.profiles.borrow(), &profiles);
         return Ok(Reloaded { dry_run: true, problems, ..answer(plan, profiles) });
     }
@@ -98,6 +105,9 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         };
         problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));
         let applied = daemon.update(settings).await?;
+        if !loaded.problems.iter().any(|it| it.is_error() && it.file == shown) {
+            daemon.forget_bad_file(&member.settings.name, &shown);
+        }
         drop(turn);
         // One that an operator stopped is not started by a changed file alone.
         is_restarted = member.wanted == Wanted::Up
@@ -140,7 +150,7 @@ async fn corrected(
     };
     servers.insert(name.clone(), settings);
     let applied = daemon.apply(servers, Broken::Every).await?;
-    daemon.forget_bad_file(name);
+    daemon.forget_bad_file(name, &bad.shown);
     drop(turn);
     for instance in applied.coming {
         let settled = Settled::of(&instance).await;

@@ -21,7 +21,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, Cal
     let turn = daemon.turn().await?;
     if let Some((name, bad)) = daemon.bad_file(&ask.name) {
         remove_file(daemon, &name, &bad.file, ask.persist)?;
-        daemon.forget_bad_file(&name);
+        daemon.forget_bad_file(&name, &bad.shown);
         let mut answer = Removed { name, warnings: Vec::new(), log_file: None, purged: Vec::new() };
         if ask.purge {
             purge(all_logs(&daemon.paths.logs_dir, &answer.name), &mut answer);

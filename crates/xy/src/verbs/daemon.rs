@@ -45,12 +45,8 @@ pub(crate) struct Args {
     /// Take over from the daemon that runs, without stopping its servers
     #[arg(long)]
     replace: bool,
-    /// Do not start with a bad file
-    #[arg(long, conflicts_with = "lenient")]
-    strict: bool,
-    /// Start all servers but those of bad files
-    #[arg(long)]
-    lenient: bool,
+    #[command(flatten)]
+    bad_files: BadFiles,
     #[command(flatten)]
     mcp_json: McpJson,
     /// This is the process in the background.
@@ -58,6 +54,24 @@ pub(crate) struct Args {
     detached: bool,
     #[command(flatten)]
     pub(crate) json: Json,
+}
+
+/// Whether to start with bad files.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct BadFiles {
+    /// Do not start with a bad file
+    #[arg(long, conflicts_with = "lenient")]
+    strict: bool,
+    /// Start all servers but those of bad files
+    #[arg(long)]
+    lenient: bool,
+}
+
+impl BadFiles {
+    /// Returns true for strict, false for lenient, if either was given.
+    fn flag(self) -> Option<bool> {
+        (self.strict || self.lenient).then_some(self.strict)
+    }
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
@@ -74,8 +88,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     } else {
         LogTo::Stderr
     };
-    let flag = (args.strict || args.lenient).then_some(args.strict);
-    let strictness = Strictness { flag, is_watched: !args.detached };
+    let strictness = Strictness { flag: args.bad_files.flag(), is_watched: !args.detached };
     Ok(xy_daemon::run(Options { paths, log, replace: args.replace, strictness })?)
 }
 
@@ -176,8 +189,7 @@ fn spawn(args: &Args, mcp_json: &[PathBuf]) -> std::io::Result<Child> {
     this_program()?
         .args(["daemon", "--detached"])
         .args(args.replace.then_some("--replace"))
-        .args(args.strict.then_some("--strict"))
-        .args(args.lenient.then_some("--lenient"))
+        .args(args.bad_files.flag().map(|strict| if strict { "--strict" } else { "--lenient" }))
         .args(files)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

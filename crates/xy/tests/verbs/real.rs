@@ -44,7 +44,7 @@ fn a_detached_daemon_answers_refuses_a_second_and_goes_when_asked() {
 fn a_daemon_that_cannot_start_says_why_and_keeps_its_exit_code() {
     let home = Home::new();
     home.server("bad", "comand \"x\"\n");
-    let ran = home.xy("daemon --detach");
+    let ran = home.xy("daemon --detach --strict");
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(ran.stderr.contains("comand"), "{ran:?}");
     assert_eq!(home.xy("daemon").code, Some(3));
