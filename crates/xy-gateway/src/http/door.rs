@@ -23,7 +23,7 @@ use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
 use super::postbox::Lease;
-use super::received::Received;
+use super::received::{self, Received};
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
@@ -34,14 +34,10 @@ use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::large::{LARGE, LargeReader};
-use crate::piece;
 
 mod attend;
 
 use attend::Origin;
-
-/// What is set aside for a body before any of it has come, at most.
-const BODY_RESERVE_MAX: usize = 256 * 1024;
 
 /// How much of a path is logged.
 const LOGGED_PATH_MAX: usize = 200;
@@ -288,7 +284,7 @@ impl Door {
     ) -> Result<(Bytes, Held), Refused> {
         let mut held = Held::of(&self.bodies, BODIES_MAX);
         let most = self.rules().body_max_bytes;
-        let body = collect(body, most, pulse, &mut held).await?;
+        let body = received::collect(body, most, pulse, &mut held).await?;
         Ok((body, held))
     }
 
@@ -488,52 +484,4 @@ fn whole(answer: Bytes, accepts: Accepts) -> Reply {
 fn is_result(answer: &[u8]) -> bool {
     let parsed = envelope::parse(answer);
     matches!(parsed, Ok(Message::Answer { outcome: Outcome::Result(_), .. }))
-}
-
-/// Reads all of a body, unless it is too large. A body that came in one piece, as most do,
-/// is not copied.
-async fn collect(
-    body: &mut Option<Incoming>,
-    max: usize,
-    pulse: &Pulse,
-    held: &mut Held,
-) -> Result<Bytes, Refused> {
-    let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
-    let first = next_piece(incoming).await?.unwrap_or_default();
-    if first.len() > max {
-        return Err(Refused::BodyTooLarge { max });
-    }
-    let mut whole = first;
-    if !incoming.is_end_stream() {
-        whole = collect_rest(incoming, whole, max, held).await?;
-    }
-    *body = None;
-    pulse.read_whole();
-    Ok(whole)
-}
-
-async fn collect_rest(
-    body: &mut Incoming,
-    first: Bytes,
-    max: usize,
-    held: &mut Held,
-) -> Result<Bytes, Refused> {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
-    let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));
-    whole.extend_from_slice(&first);
-    while let Some(piece) = next_piece(body).await? {
-        if whole.len() + piece.len() > max {
-            return Err(Refused::BodyTooLarge { max });
-        }
-        whole.extend_from_slice(&piece);
-        if !held.holds(whole.len()) {
-            return Err(Refused::TooManyBodies);
-        }
-    }
-    Ok(whole.into())
-}
-
-/// The next piece of a body.
-async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Refused> {
-    piece::next_piece(body).await.map_err(|_| Refused::BodyBroken)
 }
