@@ -27,6 +27,7 @@ use crate::say;
 use crate::server::Server;
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
+use crate::via::Daemons;
 
 pub(crate) mod ask;
 mod hearing;
@@ -59,6 +60,8 @@ pub(crate) struct Client {
     outlet: Rc<dyn Outlet>,
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
+    /// The daemons that ask, if it is another xy.
+    daemons: RefCell<Option<Daemons>>,
     /// What its latest request said of it, if that was modern.
     manner: RefCell<Option<Rc<Manner>>>,
     open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
@@ -144,6 +147,7 @@ impl Client {
             outlet,
             me: me.clone(),
             greeted: RefCell::default(),
+            daemons: RefCell::default(),
             manner: RefCell::default(),
             open: RefCell::default(),
             batches: RefCell::default(),
@@ -170,6 +174,22 @@ impl Client {
         census.add("client_listens", self.listens.borrow().len());
         census.add("client_subscriptions", self.subscribed.borrow().len());
         self.questions.borrow().count(census);
+    }
+
+    /// The daemons that ask, if it is another xy.
+    pub(crate) fn daemons(&self) -> Option<Daemons> {
+        self.daemons.borrow().clone()
+    }
+
+    /// Returns true if it is another xy: it is offered no tools of xy's own.
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.daemons.borrow().is_some()
+    }
+
+    /// Returns true if what it asks comes back to a daemon that asks.
+    fn is_in_loop(&self) -> bool {
+        let daemons = self.daemons.borrow();
+        daemons.as_ref().is_some_and(|it| it.is_loop_with(&self.hub.daemons_behind(self)))
     }
 
     /// What it is shown.

@@ -27,6 +27,7 @@ use crate::era::{Era, Introduction};
 use crate::front::StreamNo;
 use crate::modern::Manner;
 use crate::server::{Past, Server};
+use crate::via::Daemons;
 
 mod asking;
 mod caller;
@@ -71,6 +72,8 @@ pub(crate) trait Company {
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
     /// It asks something, under this id of its own.
     fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+    /// The daemons that are served by it.
+    fn daemons_before(&self, upstream: &Upstream) -> Daemons;
     /// It has answered a client with an error, or something that is to be followed. Answers
     /// a part of that which is to be another.
     fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)>;

@@ -51,7 +51,10 @@ impl Hub {
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> =
             servers.values().filter_map(|server| server.shown_to(client)).collect();
-        let all = own.iter().chain(known.iter().flat_map(|known| known.listed(kind)));
+        // Another daemon searches by itself.
+        let is_listed = |shown: &&catalog::Shown| shown.is_listed || client.is_daemon();
+        let all = known.iter().flat_map(|known| known.shown(kind).iter().filter(is_listed));
+        let all = own.iter().chain(all);
         if kind == Kind::Tools && after.is_none() {
             self.look_at_crowd(client, all.clone().count());
         }

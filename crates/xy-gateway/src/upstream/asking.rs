@@ -93,7 +93,7 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let params = if self.is_modern() {
-            Some(Cow::Owned(own::params(params)))
+            Some(Cow::Owned(own::params(params, &self.company.daemons_before(self))))
         } else {
             params.map(Cow::Borrowed)
         };

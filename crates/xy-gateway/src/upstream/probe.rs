@@ -13,6 +13,7 @@ use super::said::SaidError;
 use super::web::Trouble;
 use crate::era::{Introduction, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
+use crate::via::LOOP_DETECTED;
 
 /// The two ways to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,9 @@ impl Hello {
 
     /// What an answer to it means.
     pub(crate) fn read(self, answer: &str) -> Came {
+        if code_of(answer.as_bytes()) == Some(LOOP_DETECTED) {
+            return Came::Never(Trouble::Loop);
+        }
         match self {
             Self::Discover => discovered(answer),
             Self::Initialize => initialized(answer),
