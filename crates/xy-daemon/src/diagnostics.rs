@@ -25,6 +25,16 @@ use crate::{check, limits, machine, view};
 mod files;
 mod fit;
 mod mask;
+
+/// Arguments without what looks like a secret.
+pub(crate) fn masked_args(args: &[String]) -> Vec<String> {
+    mask::args(args, &mut Secrets::default())
+}
+
+/// A URL without what may be secret in it.
+pub(crate) fn masked_url(url: &str) -> String {
+    mask::url(url, &mut Secrets::default())
+}
 mod numbers;
 mod settings;
 

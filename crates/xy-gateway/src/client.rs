@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
 use tokio::task::AbortHandle;
+use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
@@ -16,6 +17,7 @@ use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::census::Census;
+use crate::control::Asker;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
@@ -54,6 +56,8 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
+    /// The token that it came in with over HTTP; 0 at the local socket.
+    token: u64,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
     hub: Rc<Hub>,
@@ -133,7 +137,7 @@ pub(crate) enum Open {
 impl Client {
     pub(crate) fn new(
         number: u64,
-        (entry, lens): (Entry, Lens),
+        (entry, token, lens): (Entry, u64, Lens),
         hub: Rc<Hub>,
         outlet: Rc<dyn Outlet>,
     ) -> Rc<Self> {
@@ -142,6 +146,7 @@ impl Client {
             number,
             house: Cell::new(number),
             entry,
+            token,
             lens: RefCell::new(lens),
             hub,
             outlet,
@@ -174,6 +179,12 @@ impl Client {
         census.add("client_listens", self.listens.borrow().len());
         census.add("client_subscriptions", self.subscribed.borrow().len());
         self.questions.borrow().count(census);
+    }
+
+    /// Who it is, for the daemon's journal.
+    pub(crate) fn asker(&self) -> Asker {
+        let client = self.called().map(|name| shortened(&name));
+        Asker { client, token: (self.token != 0).then_some(self.token) }
     }
 
     /// The daemons that ask, if it is another xy.

@@ -480,14 +480,14 @@ impl Front for Hub {
             View::Profile(_) | View::All => {}
         }
         let lens = self.lens_of(&entry.view)?;
-        let who = profiles::who_at(entry.who, &entry.view);
+        let (token, who) = (entry.who, profiles::who_at(entry.who, &entry.view));
         let entry = Entry { who, ..entry };
         let count = self.clients.borrow().len();
         if count >= MOST_CLIENTS {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();
-        let client = Client::new(number, (entry, lens), self.me(), outlet);
+        let client = Client::new(number, (entry, token, lens), self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

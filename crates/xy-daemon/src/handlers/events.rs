@@ -102,6 +102,7 @@ impl EventFeed {
             What::Skipped { count } => return self.skipped(*count, outbox).await,
             What::Changed(change) => (change, EventKind::Changed),
             What::LastAttempt(change) => (change, EventKind::LastAttempt),
+            What::Asked(change) => (change, EventKind::Asked),
         };
         outbox.notify("event", &event(self.id, entry, change, kind)).await
     }

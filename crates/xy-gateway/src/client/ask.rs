@@ -405,7 +405,7 @@ impl Client {
         let arguments = tools::given(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
         let task = tokio::task::spawn_local(async move {
-            let result = tools::call(&client.hub, &name, &arguments).await;
+            let result = tools::call(&client.hub, client.asker(), &name, &arguments).await;
             reply.answer(&client, result);
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))

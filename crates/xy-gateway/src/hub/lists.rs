@@ -81,7 +81,8 @@ impl Hub {
     /// names come first, in the order in which it does, and then all others by name.
     fn instructions(&self, client: &Client) -> String {
         let scope = client.scope();
-        let is_search = scope.as_ref().is_some_and(|scope| scope.is_search());
+        let is_search =
+            scope.as_ref().is_some_and(|scope| scope.is_search()) && !client.is_daemon();
         let first = if is_search {
             "Tools of several servers: find them with `search_tools`, read how one is used with \
              `describe_tool`, and use it with `call_tool`. Each name begins with its server's \
