@@ -41,6 +41,8 @@ use crate::upstream::{RoundTrip, Upstream};
 pub(crate) struct Seen {
     /// The servers whose clients take turns.
     pub(crate) asking: BTreeSet<ServerName>,
+    /// The servers that write messages over several lines.
+    pub(crate) unframed: BTreeSet<ServerName>,
     /// The revision that is spoken with each.
     pub(crate) spoken: BTreeMap<ServerName, String>,
     /// How many calls wait for each.

@@ -30,6 +30,7 @@ use crate::server::{Past, Server};
 use crate::via::Daemons;
 
 mod asking;
+mod assembler;
 mod caller;
 pub(crate) mod ears;
 mod ending;
@@ -55,6 +56,7 @@ pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 pub(crate) use ears::Wanted;
 pub(crate) use ending::{Cause, Lost};
+pub(crate) use hearing::UNFRAMED;
 use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
@@ -72,6 +74,8 @@ pub(crate) trait Company {
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
     /// It asks something, under this id of its own.
     fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+    /// It has written a message over several lines.
+    fn breaks_framing(&self, by: &Upstream);
     /// The daemons that are served by it.
     fn daemons_before(&self, upstream: &Upstream) -> Daemons;
     /// It has answered a client with an error, or something that is to be followed. Answers
@@ -134,6 +138,8 @@ pub(crate) struct Upstream {
     stale: Notify,
     /// It is known better.
     learned: Notify,
+    /// It writes messages over several lines.
+    is_unframed: Cell<bool>,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
     /// It has been told what to log.
@@ -262,6 +268,7 @@ impl Upstream {
             ears: Ears::default(),
             stale: Notify::new(),
             learned: Notify::new(),
+            is_unframed: Cell::new(false),
             strays: RefCell::default(),
             is_tuned: Cell::new(false),
             known: RefCell::default(),

@@ -256,6 +256,12 @@ fn can_be_asked(manner: &Manner, asked: &Told<'_>) -> Result<(), (i64, &'static 
 type Asking = Result<Addressee, (i64, &'static str)>;
 
 impl Company for Hub {
+    fn breaks_framing(&self, by: &Upstream) {
+        self.seen.send_modify(|seen| {
+            seen.unframed.insert(by.key().server.clone());
+        });
+    }
+
     fn daemons_before(&self, upstream: &Upstream) -> Daemons {
         Hub::daemons_before(self, upstream)
     }
