@@ -181,6 +181,11 @@ impl Client {
         self.questions.borrow().count(census);
     }
 
+    /// Tells of an error in the debug log, without its words, which may quote arguments.
+    fn log_error(&self, fault: &CallError) {
+        tracing::debug!(client = self.number, kind = ?fault.kind, "a request failed");
+    }
+
     /// Who it is, for the daemon's journal.
     pub(crate) fn asker(&self) -> Asker {
         let client = self.called().map(|name| shortened(&name));
@@ -361,6 +366,7 @@ impl Client {
 
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
+        self.log_error(fault);
         if !self.is_closed.get() {
             self.outlet.fails(fault, stream);
         }

@@ -31,6 +31,7 @@ use crate::via::Daemons;
 
 mod asking;
 mod assembler;
+pub(crate) mod call_log;
 mod caller;
 pub(crate) mod ears;
 mod ending;
@@ -52,6 +53,7 @@ mod said;
 pub(crate) mod web;
 pub(crate) mod wire;
 
+use call_log::CallLog;
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 pub(crate) use ears::Wanted;
@@ -204,12 +206,14 @@ struct Call {
     past: Past,
     /// What its client wrote, if it may be sent again.
     kept: Option<Kept>,
+    /// What is told of it in the debug log, if anybody wants to know.
+    log: Option<Box<CallLog>>,
 }
 
 impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
-        Self { caller, place, watch: None, has_asked: false, past, kept: None }
+        Self { caller, place, watch: None, has_asked: false, past, kept: None, log: None }
     }
 }
 

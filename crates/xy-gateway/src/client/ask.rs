@@ -25,6 +25,7 @@ use crate::params::{Params, Reference};
 use crate::say;
 use crate::server::{Past, STOPPED, Server, outcome_unknown};
 use crate::tools;
+use crate::upstream::call_log::CallLog;
 use crate::via;
 
 pub(crate) mod find;
@@ -119,7 +120,10 @@ impl Client {
             Err(fault) if request.past.was_written => {
                 self.put_answer(&say::fault(id, &outcome_unknown(&fault, None)), stream);
             }
-            Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
+            Err(fault) => {
+                self.log_error(&fault);
+                self.put_answer(&say::fault(id, &fault), stream);
+            }
         }
     }
 
@@ -404,8 +408,12 @@ impl Client {
         }
         let arguments = tools::given(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
+        let log = CallLog::of_own(&client, &name);
         let task = tokio::task::spawn_local(async move {
             let result = tools::call(&client.hub, client.asker(), &name, &arguments).await;
+            if let Some(log) = log {
+                log.ended(if result.is_ok() { "answered" } else { "refused" });
+            }
             reply.answer(&client, result);
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))

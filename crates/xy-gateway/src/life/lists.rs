@@ -84,6 +84,15 @@ pub(crate) async fn learn_lists(
             ask_later(upstream, &mut again_after).await;
             continue;
         }
+        let count = |kind| lists.of(kind).len();
+        tracing::debug!(
+            server = %upstream.key(),
+            tools = count(Kind::Tools),
+            prompts = count(Kind::Prompts),
+            resources = count(Kind::Resources),
+            templates = count(Kind::Templates),
+            "lists learned"
+        );
         let said = Introduction { behind, ..(**introduction).clone() };
         let known = Known::new(server.name.as_str(), said, lists.clone());
         if let Some(doubles) = known.take_doubles() {

@@ -9,7 +9,7 @@ use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::kept::Kept;
-use super::{Call, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, fate, own};
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -23,6 +23,7 @@ impl Upstream {
         self.check_room()?;
         self.is_called();
         self.is_fresh.set(false);
+        let log = CallLog::begin(&request, &caller);
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -47,7 +48,7 @@ impl Upstream {
             self.wire.put_behind(ours, client.number(), past.has_waited());
         }
         let has_asked = past.rounds.count > 0;
-        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
+        let call = Call { watch, has_asked, past, kept, log, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)

@@ -115,7 +115,10 @@ impl Upstream {
 
     fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
         let ours = ids::ours(id);
-        let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+        let mut call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+        if let Some(log) = call.as_mut().and_then(|call| call.log.take()) {
+            log.answered(outcome);
+        }
         match call.map(|call| call.caller) {
             Some(Caller::Client {
                 client,
