@@ -25,7 +25,7 @@ pub trait Control: Send + Sync + 'static {
     /// Does what could be asked on the control socket; the result as it would be there.
     fn call(&self, request: Request) -> Later<Result<serde_json::Value, CallError>>;
 
-    /// Does the same for a client that manages servers, and writes down who it is.
+    /// Does what a managing client asks for, and records which client that is.
     fn manage(&self, _by: Asker, request: Request) -> Later<Result<serde_json::Value, CallError>> {
         self.call(request)
     }

@@ -33,8 +33,8 @@ use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
 use crate::names::quoted;
 use crate::params::Params;
 use crate::say;
-use crate::server::{STOPPED, Server, Standing};
-use crate::upstream::{RoundTrip, Upstream};
+use crate::server::{ADVICE, STOPPED, Server, Standing};
+use crate::upstream::{RoundTrip, UNFRAMED, Upstream};
 
 /// What is to be shown of servers, as it is.
 #[derive(Debug, Default)]
@@ -49,6 +49,17 @@ pub(crate) struct Seen {
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
     /// What is odd about profiles, and about what clients are shown by them.
     pub(crate) warnings: Vec<String>,
+}
+
+impl Seen {
+    /// How the configuration of a server, or the server itself, could be better.
+    pub(crate) fn advice(&self, server: &ServerName) -> Vec<String> {
+        let asks = self.asking.contains(server).then(|| {
+            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
+        });
+        let unframed = self.unframed.contains(server).then(|| UNFRAMED.to_owned());
+        asks.into_iter().chain(unframed).collect()
+    }
 }
 
 /// What can be asked.

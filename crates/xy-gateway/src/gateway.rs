@@ -32,8 +32,8 @@ use crate::front::Conversation;
 use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
 use crate::hub::Hub;
 use crate::manifest::Manifests;
-use crate::server::{ADVICE, Progressing, Standing};
-use crate::upstream::{RoundTrip, UNFRAMED};
+use crate::server::{Progressing, Standing};
+use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
 /// Lines that wait to be taken up; there is one per life of a server.
@@ -199,12 +199,7 @@ impl Desk {
 
     /// What could be better about how a server is configured, as its clients meet it.
     pub fn advice(&self, server: &ServerName) -> Vec<String> {
-        let seen = self.seen.borrow();
-        let asks = seen.asking.contains(server).then(|| {
-            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
-        });
-        let unframed = seen.unframed.contains(server).then(|| UNFRAMED.to_owned());
-        asks.into_iter().chain(unframed).collect()
+        self.seen.borrow().advice(server)
     }
 
     /// The revision of MCP that is spoken with a server, while it is.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xy_mcp::members::Members;
 
+use crate::modern::Wrong;
 use crate::names::quoted;
 
 /// The key of `_meta` in a request: the daemons that ask.
@@ -23,8 +24,9 @@ pub(crate) const BEHIND: &str = "xy.daemon/behind";
 /// them.
 pub(crate) const GATEWAY: &str = "xy.daemon/gateway";
 
-/// The code of the error that a daemon gets which asks itself.
-pub(crate) const LOOP_DETECTED: i64 = -32025;
+/// The code of the error that a daemon gets which asks itself, and a key of its data.
+const LOOP_DETECTED: i64 = -32025;
+const LOOP: &str = "xy.daemon/loop";
 
 /// Daemons behind each other. A longer chain counts as a loop.
 pub(crate) const MOST_DAEMONS: usize = 32;
@@ -116,8 +118,17 @@ pub(crate) fn marked(result: &str, behind: &Daemons, is_gateway: bool) -> String
     format!("{{{meta}{comma}{}", &rest[1..])
 }
 
-/// Why a daemon that asks is refused.
-pub(crate) const REFUSED: &str = "this leads back to the xy daemon that asks";
+/// The error that a daemon gets which asks itself.
+pub(crate) fn refusal() -> Wrong {
+    let wrong = Wrong::new(LOOP_DETECTED, "this leads back to the xy daemon that asks");
+    Wrong { data: Some(format!(r#"{{"{LOOP}":true}}"#)), ..wrong }
+}
+
+/// Returns true if the error in a whole answer is [`refusal`]. Others may use its code too.
+pub(crate) fn is_refusal(code: Option<i64>, answer: &str) -> bool {
+    let says_so = || memchr::memmem::find(answer.as_bytes(), LOOP.as_bytes()).is_some();
+    code == Some(LOOP_DETECTED) && says_so()
+}
 
 /// Why a server is given up that leads back here, and what to do.
 pub(crate) const REASON: &str = "it leads back to this xy daemon, which would serve itself \

@@ -43,7 +43,7 @@ fn connects(
         let value = process.env.get(*folder);
         value.is_some_and(|it| surroundings.variable(folder).is_none_or(|ours| ours != **it))
     };
-    if verb != "connect" || FOLDERS.iter().any(|it| is_elsewhere(it)) {
+    if verb != "connect" || FOLDERS.iter().any(is_elsewhere) {
         return None;
     }
     if !is_xy(process, surroundings) {

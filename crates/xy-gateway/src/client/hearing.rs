@@ -113,7 +113,7 @@ impl Client {
             self.daemons.replace(Some(daemons));
         }
         if self.is_in_loop() {
-            self.put_answer(&say::error(id, via::LOOP_DETECTED, via::REFUSED), stream);
+            self.put_answer(&via::refusal().line(id), stream);
             return Heard::Asked;
         }
         if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {

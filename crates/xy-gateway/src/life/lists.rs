@@ -18,7 +18,7 @@ use crate::modern::UNSUPPORTED_VERSION;
 use crate::server::Server;
 use crate::upstream::probe::code_of;
 use crate::upstream::{Upstream, result_of};
-use crate::via::{self, Daemons, LOOP_DETECTED};
+use crate::via::{self, Daemons};
 
 /// How long a server has to answer a list before it is shown without it.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
@@ -246,7 +246,7 @@ async fn pages(
         let question = upstream.ask(kind.method(), params.as_deref()).map_err(unanswered)?;
         let answer = question.answer().await.map_err(unanswered)?;
         let code = code_of(answer.as_bytes());
-        if code == Some(LOOP_DETECTED) {
+        if via::is_refusal(code, &answer) {
             return Err(Unlisted::Loop);
         }
         let is_refusal = matches!(code, Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));

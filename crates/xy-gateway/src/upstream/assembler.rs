@@ -145,8 +145,14 @@ impl Scan {
                 self.expects = if is_object { KeyOrEnd } else { ValueOrEnd };
                 Some(1)
             }
-            (b'}', KeyOrEnd | CommaOrEnd) if self.open.last() == Some(&true) => self.close(),
-            (b']', ValueOrEnd | CommaOrEnd) if self.open.last() == Some(&false) => self.close(),
+            (b'}', KeyOrEnd | CommaOrEnd) if self.open.last() == Some(&true) => {
+                self.close();
+                Some(1)
+            }
+            (b']', ValueOrEnd | CommaOrEnd) if self.open.last() == Some(&false) => {
+                self.close();
+                Some(1)
+            }
             (b',', CommaOrEnd) => {
                 self.expects = if self.open.last() == Some(&true) { Key } else { Value };
                 Some(1)
@@ -160,24 +166,23 @@ impl Scan {
                 string(text)
             }
             (b'"', Value | ValueOrEnd) => {
-                self.is_valued();
+                self.value_ends();
                 string(text)
             }
             (b'-' | b'0'..=b'9' | b't' | b'f' | b'n', Value | ValueOrEnd) => {
-                self.is_valued();
+                self.value_ends();
                 plain(text)
             }
             _ => None,
         }
     }
 
-    fn close(&mut self) -> Option<usize> {
+    fn close(&mut self) {
         self.open.pop();
-        self.is_valued();
-        Some(1)
+        self.value_ends();
     }
 
-    fn is_valued(&mut self) {
+    fn value_ends(&mut self) {
         let is_inside = !self.open.is_empty();
         self.expects = if is_inside { Expects::CommaOrEnd } else { Expects::Nothing };
     }

@@ -1,5 +1,5 @@
-//! What `XY_LOG=debug` tells of each call: server, tool, client, duration and outcome. Never its
-//! arguments, its result or the words of an error, which may quote them.
+//! The debug log of calls: server, tool, client, duration and outcome. It never holds arguments,
+//! results or the words of an error, which may quote them.
 
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ impl CallLog {
     }
 
     /// The server has answered.
-    pub(super) fn answered(mut self: Box<Self>, outcome: Outcome<'_>) {
+    pub(super) fn answered(mut self, outcome: Outcome<'_>) {
         self.outcome = match outcome {
             Outcome::Error(error) => {
                 let code = Members::read(error).and_then(|it| it.get("code"));
@@ -65,7 +65,7 @@ impl CallLog {
     }
 
     /// It ended like this.
-    pub(crate) fn ended(mut self: Box<Self>, outcome: &str) {
+    pub(crate) fn ended(mut self, outcome: &str) {
         outcome.clone_into(&mut self.outcome);
     }
 }

@@ -1,4 +1,4 @@
-//! What `XY_LOG=debug` tells.
+//! The log of a daemon with `XY_LOG=debug`.
 
 use serde_json::json;
 
