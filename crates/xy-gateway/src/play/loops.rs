@@ -116,10 +116,10 @@ impl Daemons {
                 conversation.hear(&asked.next().await, 0);
             }
         });
-        let hears = upstream.clone();
+        let receiver = upstream.clone();
         tokio::task::spawn_local(async move {
             loop {
-                hears.hear(&answered.next().await, None);
+                receiver.hear(&answered.next().await, None);
             }
         });
         let is_loop = Rc::new(Cell::new(false));

@@ -285,7 +285,7 @@ mod tests {
         }
         assert_eq!(held, 3);
         assert!(assembler.is_empty());
-        let deep = vec!["[".repeat(MOST_NESTED), "[".to_owned()];
+        let deep = ["[".repeat(MOST_NESTED), "[".to_owned()];
         assert!(assembler.begin(deep[0].as_bytes(), now));
         assert!(matches!(assembler.go_on(deep[1].as_bytes()), Step::NotOne(_)));
     }
