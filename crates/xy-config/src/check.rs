@@ -10,6 +10,7 @@ mod environment;
 mod fields;
 mod gateway;
 mod instances;
+mod itself;
 mod limits;
 mod mcp_json;
 mod park;
@@ -72,6 +73,8 @@ pub struct Loaded {
     pub files: usize,
     /// The servers whose files have mistakes, or cannot be read.
     pub broken: Broken,
+    /// The servers that are left out as they are this daemon itself, and why that is certain.
+    pub itself: BTreeMap<ServerName, String>,
     /// What the environment says.
     pub environment: EnvironmentDefaults,
     /// The files that cannot be used, and what is used instead.
@@ -137,6 +140,10 @@ pub trait Surroundings {
     /// What is at a path.
     fn look(&self, _path: &Path) -> Found {
         Found::Unknown
+    }
+    /// Whether the program at a path is this very one.
+    fn is_this_program(&self, _path: &Path) -> bool {
+        false
     }
     /// Which limits can be kept.
     fn limits(&self) -> KeptLimits {
@@ -407,6 +414,7 @@ impl Checker<'_> {
             problems.extend(self.claim_port(port));
         }
         let command_line = fields.kinds.first().map_or(1, |(_, at)| at.line());
+        let kind_at = fields.kinds.first().map(|(_, at)| at.clone());
         let share_key = fields.share_key.clone();
         let fields = fields.or(&self.defaults);
         let (surroundings, environment) = (self.surroundings, &self.environment);
@@ -417,6 +425,14 @@ impl Checker<'_> {
         let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
         };
+        let gateway = &self.loaded.settings.gateway;
+        if let (Some(at), Some(why)) = (kind_at, itself::why(&name, &kind, gateway, surroundings)) {
+            let message = format!("server `{name}` is this same xy, and is not used");
+            let problem = Problem::warning(&at, message).label(why.clone());
+            problems.push(problem.suggest("remove it: xy would serve itself without end"));
+            self.loaded.itself.insert(name, why);
+            return;
+        }
         if secrets::are_in(&kind) && self.surroundings.others_can_read(&file.path) == Some(true) {
             problems.push(secrets::readable_by_others(file));
         }

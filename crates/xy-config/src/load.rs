@@ -276,7 +276,9 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
         Broken::These(names) => names.clone(),
         Broken::Every | Broken::AllBut(_) => return all_but_the_read(),
     };
-    let is_not_used = |name: &ServerName| !loaded.settings.servers.contains_key(name);
+    let is_not_used = |name: &ServerName| {
+        !loaded.settings.servers.contains_key(name) && !loaded.itself.contains_key(name)
+    };
     Broken::These(names.filter(is_not_used).chain(of_clients).collect())
 }
 
@@ -437,6 +439,14 @@ impl Surroundings for Machine<'_> {
         Some(others_can_read(path))
     }
 
+    fn is_this_program(&self, path: &Path) -> bool {
+        // A running program is known by its file, even if another has taken its name since.
+        let running = Path::new("/proc/self/exe");
+        let this = fs::metadata(running).or_else(|_| fs::metadata(std::env::current_exe()?));
+        let (Ok(this), Ok(that)) = (this, fs::metadata(path)) else { return false };
+        is_same_file(&this, &that)
+    }
+
     fn limits(&self) -> KeptLimits {
         self.limits.clone()
     }
@@ -470,6 +480,17 @@ fn others_can_read(path: &Path) -> bool {
         other &= found.mode() & 0o001 != 0;
     }
     group || other
+}
+
+#[cfg(unix)]
+fn is_same_file(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    false
 }
 
 #[cfg(not(unix))]

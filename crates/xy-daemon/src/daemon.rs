@@ -160,7 +160,7 @@ impl Daemon {
 
     /// Adds what the gateway knows that could be better about a server.
     pub(crate) fn advise(&self, entry: &mut ServerEntry) {
-        entry.warnings.extend(self.desk.get().and_then(|desk| desk.advice(&entry.name)));
+        entry.warnings.extend(self.desk.get().into_iter().flat_map(|it| it.advice(&entry.name)));
     }
 
     /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.

@@ -8,15 +8,16 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
-use xy_gateway::control::{Control, Later};
+use xy_gateway::control::{Asker, Control, Later};
 use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
-use xy_ipc::server::{Answer, Service};
+use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::fleet::{HoldError, NoRoom};
 use xy_supervisor::instance::Holder;
 
+use crate::askers::By;
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
 use crate::tokens::Tokens;
@@ -32,14 +33,12 @@ impl Plane {
     pub(crate) fn here(daemon: Arc<Daemon>) -> Self {
         Self { daemon, runtime: Handle::current() }
     }
-}
 
-impl Control for Plane {
-    fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
+    fn ask(&self, by: By, request: Request) -> Later<Result<Value, CallError>> {
         let handlers = Handlers(self.daemon.clone());
         // On the daemon's own threads, so that no client waits for it; and once it has begun
         // it is finished, also if the one who asked leaves.
-        let answering = self.runtime.spawn(async move { handlers.call(request).await });
+        let answering = self.runtime.spawn(async move { handlers.call_by(&by, request).await });
         Box::pin(async move {
             let unreadable = |cause: &dyn std::fmt::Display| {
                 CallError::new(ErrorKind::Internal, "the answer could not be read").cause(cause)
@@ -51,6 +50,16 @@ impl Control for Plane {
                 Answer::Stream(_) => Err(unreadable(&"it is a stream")),
             }
         })
+    }
+}
+
+impl Control for Plane {
+    fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
+        self.ask(By::Person, request)
+    }
+
+    fn manage(&self, by: Asker, request: Request) -> Later<Result<Value, CallError>> {
+        self.ask(By::Client(by), request)
     }
 
     fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {

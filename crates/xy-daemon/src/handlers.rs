@@ -6,6 +6,7 @@ use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
+use crate::askers::{self, By};
 use crate::daemon::Daemon;
 
 mod add;
@@ -39,7 +40,15 @@ pub(crate) struct Handlers(pub(crate) Arc<Daemon>);
 
 impl Service for Handlers {
     async fn call(&self, request: Request) -> Result<Answer, CallError> {
+        self.call_by(&By::Person, request).await
+    }
+}
+
+impl Handlers {
+    /// Answers a request, and writes down who asks to change servers.
+    pub(crate) async fn call_by(&self, by: &By, request: Request) -> Result<Answer, CallError> {
         let daemon = &self.0;
+        askers::note(daemon, by, &request).await;
         match request {
             Request::List => Answer::of(&list::handle(daemon)),
             Request::Status(ask) => Answer::of(&status::handle_whole(daemon, &ask).await?),

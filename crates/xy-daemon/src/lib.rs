@@ -3,6 +3,7 @@
 //! The only crate that knows all the others. A handler finds, asks, waits and
 //! translates; what decides something is in a pure module elsewhere.
 
+mod askers;
 mod bad_files;
 pub mod check;
 mod confine;

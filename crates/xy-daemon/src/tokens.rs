@@ -127,6 +127,11 @@ impl Tokens {
         self.news.subscribe()
     }
 
+    /// The name of a token that was made for a client.
+    pub(crate) fn name_of(&self, id: u64) -> Option<&str> {
+        self.all.iter().find(|it| it.id == id).map(|it| it.name.as_str())
+    }
+
     /// All, by name.
     pub(crate) fn list(&self) -> Vec<TokenEntry> {
         let entry = |it: &Stored| TokenEntry {

@@ -34,7 +34,7 @@ use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
 use crate::hub::Hub;
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
-use crate::server::{ADVICE, Progressing, Standing};
+use crate::server::{Progressing, Standing};
 use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
@@ -202,10 +202,8 @@ impl Desk {
     }
 
     /// What could be better about how a server is configured, as its clients meet it.
-    pub fn advice(&self, server: &ServerName) -> Option<String> {
-        self.seen.borrow().asking.contains(server).then(|| {
-            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
-        })
+    pub fn advice(&self, server: &ServerName) -> Vec<String> {
+        self.seen.borrow().advice(server)
     }
 
     /// The revision of MCP that is spoken with a server, while it is.

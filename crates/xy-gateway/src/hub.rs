@@ -1,7 +1,7 @@
 //! All servers and all clients of the gateway, on its one thread.
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
-//! `lists.rs` answers what there is, `changes.rs` tells of what is not as it was, `members.rs` has
+//! `lists.rs` answers what there is, `loops.rs` knows which daemons are behind servers, `changes.rs` tells of what is not as it was, `members.rs` has
 //! servers come and go, `attribution.rs` decides whom a server's words are for,
 //! `tasks.rs` finds tasks, `parking.rs` keeps calls for clients that come back, `houses.rs` those
 //! who cannot be told apart, `idle.rs` wakes who sleeps, `watching.rs` what is to be heard of, `status.rs` counts.
@@ -36,6 +36,7 @@ use crate::scope::Scope;
 use crate::server::{Lot, Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
+use crate::via::Daemons;
 
 mod attribution;
 mod census;
@@ -44,6 +45,7 @@ mod explain;
 mod houses;
 mod idle;
 mod lists;
+mod loops;
 mod lost;
 mod members;
 mod parking;
@@ -55,7 +57,7 @@ mod status;
 mod tasks;
 mod watching;
 
-pub(crate) use shares::{OpenCall, TokenUse};
+pub(crate) use shares::{LOCAL, OpenCall, TokenUse};
 
 pub(crate) use lists::no_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
@@ -70,6 +72,7 @@ pub(crate) const LISTS_FIRST: Duration = Duration::from_secs(2);
 /// All servers and clients.
 pub(crate) struct Hub {
     me: Weak<Self>,
+    this_daemon: Daemons,
     servers: RefCell<BTreeMap<ServerName, Rc<Server>>>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
     /// How many are in memory.
@@ -142,6 +145,7 @@ impl Hub {
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
+            this_daemon: Daemons::one(&loops::new_id()),
             servers: RefCell::default(),
             clients: RefCell::default(),
             clients_alive: Rc::default(),

@@ -49,6 +49,7 @@ mod tasks;
 mod tools;
 mod turns;
 mod upstream;
+mod via;
 
 pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};

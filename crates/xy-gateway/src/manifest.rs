@@ -128,6 +128,19 @@ impl Manifests {
         let _ = written.await; // It says itself what is wrong.
     }
 
+    /// Removes what is remembered of a server.
+    pub(crate) async fn erase(&self, name: &ServerName) {
+        let (file, number) = (self.file(name), self.next.fetch_add(1, Ordering::Relaxed));
+        let manifests = self.clone();
+        let erased = tokio::task::spawn_blocking(move || {
+            let _writing = manifests.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            if manifests.is_latest(&file, number) {
+                let _ = std::fs::remove_file(&file); // There may be none.
+            }
+        });
+        let _ = erased.await; // The next life finds out the same.
+    }
+
     /// Forgets which one was written last of a server that is there no more. Its file stays, as
     /// it may come back.
     pub(crate) fn forget(&self, name: &ServerName) {

@@ -44,6 +44,7 @@ mod finding;
 mod garbled;
 mod idle;
 mod isolated;
+mod loops;
 mod members;
 mod park;
 mod patience;

@@ -11,6 +11,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
@@ -335,6 +336,12 @@ impl Server {
         *self.said.borrow_mut() = Some(known.clone());
     }
 
+    /// Forgets what it offers, which must not be shown.
+    pub(crate) fn forget_lists(&self) {
+        self.said.take();
+        self.known.take();
+    }
+
     /// What an instance has said last, if any did while this daemon was there.
     pub(crate) fn said(&self) -> Option<Rc<Known>> {
         self.said.borrow().clone()
@@ -396,6 +403,7 @@ impl Server {
         request.watch = self.watch(&request);
         let is_watched = request.watch.is_some();
         let (was_sent, was_watched) = (request.past.was_sent, request.past.rounds.watch.is_some());
+        self.check_not_xys_own(upstream, &request)?;
         let across = bridge::between(client, &request, upstream.era())?;
         let asked = request.asked.clone();
         let caller = Caller::Client {
@@ -419,6 +427,34 @@ impl Server {
             false => {}
         }
         Ok(Open::Sent { upstream: upstream.clone(), ours })
+    }
+
+    /// Refuses a tool by which another xy is managed: whoever may call tools here may not manage
+    /// servers there. What that xy lists for another daemon is none of those.
+    fn check_not_xys_own(
+        &self,
+        upstream: &Upstream,
+        request: &Request<'_>,
+    ) -> Result<(), CallError> {
+        let is_gateway = upstream.introduction().is_some_and(|it| it.is_gateway);
+        if !is_gateway || request.what.0 != "tools/call" {
+            return Ok(());
+        }
+        let written = request.renamed.as_ref().map(|(_, inside)| inside.as_str());
+        let name = written.or(request.what.1).and_then(text_of).unwrap_or_default();
+        let known = upstream.known().or_else(|| self.known.borrow().clone());
+        let is_listed =
+            |known: Rc<Known>| known.lists.of(Kind::Tools).iter().any(|tool| *tool.name == *name);
+        if OWN_TOOLS.contains(&&*name) || !known.is_none_or(is_listed) {
+            let (name, server) = (quoted(&name), &request.asked.name);
+            return Err(CallError::new(
+                ErrorKind::NotAllowed,
+                format!("`{name}` is not called through another daemon"),
+            )
+            .cause(format!("`{server}` is an xy of its own, and this is no tool of its servers"))
+            .hint("ask that daemon itself, with its own `xy` or token"));
+        }
+        Ok(())
     }
 
     fn wait_for(

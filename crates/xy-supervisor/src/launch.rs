@@ -105,6 +105,8 @@ pub enum News {
     Unfit(String),
     /// The same, while it was asked something that it need not know.
     UnfitOnProbe(String),
+    /// The gateway says that it must not be used, and why: it is to be ended for good.
+    Unusable(String),
     /// Whoever speaks with it says that nobody uses it, and why it may go: nothing is asked of
     /// it any more.
     Idle(String),

@@ -263,6 +263,7 @@ impl Task {
             News::Unfit(why) => Some(Event::Unfit(why)),
             News::Idle(why) => Some(Event::Idle(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
+            News::Unusable(why) => Some(Event::Hopeless(why)),
             News::LaunchFailed(fault) => {
                 self.has_nothing();
                 Some(Event::LaunchFailed(fault))
@@ -388,6 +389,7 @@ impl Task {
                 then: AfterStop::StayDown
                     | AfterStop::StartAgain
                     | AfterStop::Sleep
+                    | AfterStop::GiveUp
                     | AfterStop::Retire,
                 ..
             }

@@ -99,7 +99,8 @@ impl Checker<'_> {
         if nodes.iter().any(|node| matches!(node.name.as_str(), "command" | "url")) {
             self.server(Some(name.clone()), file, fields, problems);
         }
-        if !self.loaded.settings.servers.contains_key(&name) {
+        let is_used = self.loaded.settings.servers.contains_key(&name);
+        if !is_used && !self.loaded.itself.contains_key(&name) {
             self.broken.insert(name, file.path.clone());
         }
     }

@@ -78,6 +78,9 @@ impl<'a> Adding<'a> {
         let _underway = underway.ok_or_else(|| self.refused(&AddError::Exists))?;
         self.check_is_new()?;
         let loaded = self.check().await?;
+        if let Some(why) = loaded.itself.get(&self.name) {
+            return Err(self.is_itself(why));
+        }
         let Some(settings) = loaded.settings.servers.get(&self.name).filter(|_| loaded.is_valid())
         else {
             return Err(refusal(&loaded, &self.not_added()).hint("correct it, and add it again"));
@@ -227,6 +230,13 @@ impl<'a> Adding<'a> {
             }
         };
         CallError::new(kind, self.not_added()).cause(why).hint(hint)
+    }
+
+    /// xy would serve its own tools without end.
+    fn is_itself(&self, why: &str) -> CallError {
+        CallError::new(ErrorKind::NotAllowed, self.not_added())
+            .cause(why)
+            .hint("xy would serve itself without end: add the servers you want, or another daemon")
     }
 
     fn has_file(&self) -> CallError {

@@ -118,6 +118,7 @@ pub(crate) fn event(subscription_id: u64, entry: &Entry) -> Option<Event> {
         What::Skipped { .. } => return None,
         What::Changed(change) => (change, EventKind::Changed),
         What::LastAttempt(change) => (change, EventKind::LastAttempt),
+        What::Asked(change) => (change, EventKind::Asked),
     };
     Some(Event {
         subscription_id,

@@ -11,6 +11,7 @@ use crate::modern;
 use crate::params::Params;
 use crate::say;
 use crate::server::Past;
+use crate::via;
 
 impl Client {
     pub(super) fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
@@ -119,6 +120,13 @@ impl Client {
             Ok(manner) => manner.map(Rc::new),
             Err(wrong) => return Heard::Refused(wrong.line(id)),
         };
+        if let Some(daemons) = via::of_request(params.meta()) {
+            self.daemons.replace(Some(daemons));
+        }
+        if self.is_in_loop() {
+            self.put_answer(&via::refusal().line(id), stream);
+            return Heard::Asked;
+        }
         if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
             self.hub.house(self, manner.info.as_deref());
         }

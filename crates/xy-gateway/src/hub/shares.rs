@@ -17,7 +17,7 @@ use crate::server::Server;
 use crate::share;
 
 /// The id that stands for clients of the local socket.
-const LOCAL: u64 = 0;
+pub(crate) const LOCAL: u64 = 0;
 
 /// A token, and how much of everything is used with it.
 #[derive(Debug, Clone)]

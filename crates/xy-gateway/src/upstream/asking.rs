@@ -9,7 +9,7 @@ use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::kept::Kept;
-use super::{Call, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, fate, own};
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -29,6 +29,7 @@ impl Upstream {
         })?;
         self.is_called();
         self.is_fresh.set(false);
+        let log = CallLog::begin(&request, &caller);
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -57,7 +58,8 @@ impl Upstream {
             Caller::Client { client, .. } => Some(client.token().open_call()),
             _ => None,
         };
-        let call = Call { watch, has_asked, past, kept, _open: open, ..Call::of(caller, place) };
+        let call =
+            Call { watch, has_asked, past, kept, _open: open, log, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
@@ -107,7 +109,7 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let params = if self.is_modern() {
-            Some(Cow::Owned(own::params(params)))
+            Some(Cow::Owned(own::params(params, &self.company.daemons_before(self))))
         } else {
             params.map(Cow::Borrowed)
         };

@@ -224,6 +224,8 @@ pub enum EventKind {
     /// That a change, which was told before, begins the last attempt: if this life fails too,
     /// the server is given up.
     LastAttempt,
+    /// That somebody asked to change the server: who, what, and which command runs.
+    Asked,
     /// Something that a newer daemon tells.
     #[serde(other)]
     Other,
