@@ -22,6 +22,7 @@ use xy_supervisor::launch::container::is_run_by_cli;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
+use crate::earlier::Earlier;
 use crate::files::Lock;
 use crate::limits;
 use crate::self_test::Flight;
@@ -61,6 +62,8 @@ pub(crate) struct Daemon {
     pub(crate) containers: ContainerLauncher,
     /// The lock, if it was taken again because the first was lost with its folder.
     lock: Mutex<Option<Lock>>,
+    /// What happened to servers under earlier daemons.
+    pub(crate) earlier: Earlier,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
     /// The tokens that were made for clients over HTTP.
@@ -120,6 +123,7 @@ impl Daemon {
             processes,
             containers,
             lock: Mutex::default(),
+            earlier: Earlier::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
             tokens,

@@ -47,4 +47,5 @@ mod upstream;
 
 pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use server::instance_failed;
 pub use upstream::RoundTrip;

@@ -34,6 +34,7 @@ pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
         reason: None,
         progress: None,
         next: None,
+        not_restarted: None,
         warnings: Vec::new(),
     }
 }
@@ -117,6 +118,7 @@ pub(crate) fn failed_status() -> ServerStatus {
                 code: None,
                 signal: Some(11),
                 expected: false,
+                by_xy: false,
                 at: at(65),
                 oom: None,
             }),
@@ -149,5 +151,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         container: None,
         limits: Vec::new(),
         instances: Vec::new(),
+        last_health_check: None,
+        last_failed: None,
     }
 }
