@@ -55,4 +55,5 @@ pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;
+pub use server::instance_failed;
 pub use upstream::RoundTrip;
