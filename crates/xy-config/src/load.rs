@@ -53,7 +53,8 @@ pub fn load_after(paths: &Paths, limits: &KeptLimits, earlier: &Earlier) -> Load
     loaded.broken = broken(paths, &files.listed, &loaded);
     let left_out = |path: &PathBuf| {
         let name = ServerName::new(path.file_stem()?.to_str()?).ok()?;
-        (!loaded.settings.servers.contains_key(&name)).then(|| (name, path.clone()))
+        let is_used = loaded.settings.servers.contains_key(&name);
+        (!is_used && !loaded.itself.contains_key(&name)).then(|| (name, path.clone()))
     };
     let left_out: Vec<_> = files.listed.iter().filter_map(left_out).collect();
     loaded.bad.servers.extend(left_out);

@@ -33,9 +33,11 @@ impl Settled {
 }
 
 /// Returns the last lines of stderr of an instance that has not come up. Those of others would
-/// not be shown.
+/// not be shown. An instance that could not be launched has written none: what is in memory then
+/// is of its predecessor.
 fn last_stderr(instance: &InstanceHandle, after: &Snapshot) -> Vec<String> {
     match after.state() {
+        _ if matches!(after.life.reason, Reason::LaunchFailed(_) | Reason::Away(_)) => Vec::new(),
         ServerState::Failed | ServerState::Restarting | ServerState::Stopped => {
             instance.last_stderr()
         }
