@@ -46,6 +46,7 @@ mod reply;
 mod room;
 mod route;
 mod session;
+mod session_id;
 mod stream;
 mod tape;
 mod token;
