@@ -41,6 +41,7 @@ mod limits;
 mod listen;
 mod mailbox;
 mod postbox;
+mod record;
 mod refused;
 mod reply;
 mod room;
