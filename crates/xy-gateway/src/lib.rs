@@ -18,6 +18,7 @@ mod fake;
 mod fit;
 pub mod front;
 mod gateway;
+mod generation;
 mod held;
 pub mod http;
 mod hub;
