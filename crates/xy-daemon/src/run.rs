@@ -1,5 +1,6 @@
 //! Builds everything, in order; takes it down in reverse.
 
+use std::net::TcpListener;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ pub(crate) fn not_started() -> CallError {
 }
 
 async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
-    let _lock = take_place(&paths, replace).await?;
+    let (_lock, inherited) = take_place(&paths, replace).await?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
     let _signs = Signs::put(&paths);
@@ -138,7 +139,7 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
     let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
     let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&doors.gateway, &paths);
+    let (http, no_token) = gateway::http(&doors.gateway, &paths, inherited);
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
@@ -222,17 +223,20 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
     Ok(Ending::HandedOver)
 }
 
-/// Has everything ready that a daemon needs before it is one, and is the only one.
-async fn take_place(paths: &Paths, replace: bool) -> Result<Lock, CallError> {
+/// Has everything ready that a daemon needs before it is one, and is the only one. Returns also
+/// the socket for HTTP of the one before.
+async fn take_place(
+    paths: &Paths,
+    replace: bool,
+) -> Result<(Lock, Option<TcpListener>), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
     check_not_inside(paths)?;
     check_switched_on(paths)?;
-    if replace {
-        takeover::ask(paths).await?;
-    }
+    let inherited = if replace { takeover::ask(paths).await? } else { None };
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
-    Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))
+    let lock = Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))?;
+    Ok((lock, inherited))
 }
 
 /// A daemon below one of its own servers would end itself with that server.

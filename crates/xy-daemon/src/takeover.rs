@@ -1,5 +1,6 @@
 //! `xy daemon --replace`: have the daemon that runs hand over its servers.
 
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -29,8 +30,9 @@ const COMES_WITHIN: Duration = Duration::from_secs(5);
 /// How long between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Asks the daemon that runs, if there is one, to hand over and go.
-pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
+/// Asks the daemon that runs, if there is one, to hand over and go. Returns the socket that
+/// listened for HTTP there, if it could be handed over.
+pub(crate) async fn ask(paths: &Paths) -> Result<Option<TcpListener>, CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     if !loaded.is_valid() {
         let refused = check::refusal(&loaded, "the running daemon was not replaced");
@@ -39,12 +41,14 @@ pub(crate) async fn ask(paths: &Paths) -> Result<(), CallError> {
     let socket = paths.control_socket.clone();
     let asked = spawn_blocking(move || ask_to_go(&socket));
     let from = asked.await.map_err(|cause| not_started().cause(cause))??;
-    tracing::info!(pid = from, "taking over");
-    Ok(())
+    let (pid, listener) = from.unzip();
+    tracing::info!(pid, "taking over");
+    Ok(listener.flatten())
 }
 
-/// Asks whether it could go, then to go; answers who it was, if there was somebody.
-fn ask_to_go(socket: &Path) -> Result<Option<u32>, CallError> {
+/// Asks whether it could go, then to go; answers who it was, if there was somebody, and the
+/// socket that it handed over.
+fn ask_to_go(socket: &Path) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
     let mut client = match Client::connect(socket) {
         Ok(client) => client,
         Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) => return Ok(None),
@@ -52,11 +56,14 @@ fn ask_to_go(socket: &Path) -> Result<Option<u32>, CallError> {
     };
     let within = Some(HANDS_OVER_WITHIN);
     client.answer_within(within).map_err(|error| not_replaced().cause(error))?;
-    let ask = |go| Request::Handover(Handover { shim_protocol: PROTOCOL, go });
-    let HandedOver { pid, .. } = client.call_as(&ask(false)).map_err(refusal)?;
-    match client.call_as::<HandedOver>(&ask(true)) {
+    let ask = |go, listener| Request::Handover(Handover { shim_protocol: PROTOCOL, go, listener });
+    // One that does not know of the socket does not know the question for it either.
+    let HandedOver { pid, listener, .. } = client.call_as(&ask(false, false)).map_err(refusal)?;
+    match client.call_as::<HandedOver>(&ask(true, listener)) {
         // It has been told, and cannot be told otherwise: it is waited for.
-        Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => Ok(Some(pid)),
+        Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => {
+            Ok(Some((pid, client.take_descriptor().map(TcpListener::from))))
+        }
         Err(error) => Err(refusal(error)),
     }
 }

@@ -16,6 +16,8 @@ const MIRRORED: &str = r#"{"properties":{"region":{"type":"string","x-mcp-header
 #[derive(Default)]
 pub(crate) struct FakeFront {
     conversations: RefCell<Vec<Rc<FakeConversation>>>,
+    /// What is agreed on from now on, if it is not the latest.
+    pub(crate) version: Cell<Option<&'static str>>,
 }
 
 impl FakeFront {
@@ -44,7 +46,7 @@ impl Front for FakeFront {
             outlet,
             ids: RefCell::default(),
             heard: RefCell::default(),
-            version: Cell::new("2025-11-25"),
+            version: Cell::new(self.version.get().unwrap_or("2025-11-25")),
             is_busy: Cell::new(false),
             closed: Cell::new(false),
         });
@@ -77,6 +79,11 @@ impl FakeConversation {
     pub(crate) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
         let heard = self.heard.borrow();
         heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
+    }
+
+    /// All methods that were heard, in order.
+    pub(crate) fn methods(&self) -> Vec<String> {
+        self.heard.borrow().iter().map(|(method, _)| method.clone()).collect()
     }
 
     /// Whether it was asked something under this id.

@@ -29,6 +29,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
 use crate::front::Front;
+use crate::generation::Generation;
 
 mod ask;
 mod connection;
@@ -37,9 +38,11 @@ mod door;
 mod event;
 mod guard;
 mod heads;
+mod inherit;
 mod limits;
 mod listen;
 mod mailbox;
+mod persistence;
 mod postbox;
 mod record;
 mod refused;
@@ -48,6 +51,7 @@ mod room;
 mod route;
 mod session;
 mod session_id;
+mod store;
 mod stream;
 mod tape;
 mod token;
@@ -55,8 +59,12 @@ mod visit;
 
 use door::Door;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
+pub use inherit::ListeningSocket;
+pub(crate) use inherit::listen;
 use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
+use persistence::Persistence;
+pub use persistence::SessionFile;
 use refused::Refused;
 pub use token::{random_token, read_or_make_token};
 
@@ -98,15 +106,18 @@ async fn follow_tokens(door: Rc<Door>, mut made: Made) {
 pub type Made = watch::Receiver<Arc<Vec<Token>>>;
 
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
-/// and ends all sessions. `made` are tokens beside those of the rules. Must run within a [`tokio::task::LocalSet`].
-pub async fn serve(
+/// and ends all sessions. `made` are tokens beside those of the rules, `file` is where sessions
+/// are kept for the next daemon. Must run within a [`tokio::task::LocalSet`].
+pub(crate) async fn serve(
     listener: TcpListener,
     front: Rc<dyn Front>,
     (rules, made): (HttpRules, Made),
+    (file, generation): (SessionFile, Generation),
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let door = Door::new(front, rules, status);
+    let sessions = Persistence::open(file, generation).await;
+    let door = Door::new(front, rules, status, sessions);
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
     following.abort();
@@ -135,6 +146,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
         }
     }
     drop(listener); // Nobody new may think that somebody is here.
+    door.closes();
     door.sessions().end_listeners();
     door.visits().end_listeners();
     closing.send_replace(true);
@@ -143,6 +155,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
     door.visits().end_all();
     finish(&mut connections, LAST_WORD_WITHIN).await;
     connections.shutdown().await;
+    door.sessions().close().await;
     door.counts().connections.set(0);
 }
 

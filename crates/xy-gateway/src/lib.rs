@@ -47,5 +47,5 @@ mod turns;
 mod upstream;
 
 pub use desk::{Tool, Users};
-pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use gateway::{Desk, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
 pub use upstream::RoundTrip;

@@ -9,7 +9,7 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
-use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::envelope::{self, Message};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
@@ -19,20 +19,32 @@ use super::guard::{self, Auth, Guest, Token};
 use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
 use super::mailbox::First;
+use super::persistence::Persistence;
+use super::postbox::Lease;
+use super::record::Record;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
-use super::session::{Session, Sessions, Way};
+use super::session::{Earlier, Session, Sessions, Way, is_result};
 use super::stream::EventStream;
 use super::visit::{Most, Visits};
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::piece;
+use crate::say;
 
 mod attend;
 
 use attend::Origin;
+
+/// The answer to a call of an earlier daemon.
+const OUTCOME_UNKNOWN_CODE: i64 = -32010;
+const OUTCOME_UNKNOWN: &str = "outcome unknown: xy was restarted before there was an answer; \
+                               check what was done before calling again";
+
+/// What a client hears that listened to an earlier daemon.
+const MAY_HAVE_MISSED: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","logger":"xy","data":"xy was restarted: events of this stream may be missing"}}"#;
 
 /// What is set aside for a body before any of it has come, at most.
 const BODY_RESERVE_MAX: usize = 256 * 1024;
@@ -50,6 +62,7 @@ pub(super) struct Door {
     counts: Rc<Counts>,
     /// What has come of bodies that are not whole.
     bodies: Rc<Cell<usize>>,
+    is_closing: Cell<bool>,
 }
 
 impl Door {
@@ -57,18 +70,20 @@ impl Door {
         front: Rc<dyn Front>,
         rules: HttpRules,
         status: Rc<dyn HttpStatus>,
+        sessions: (Persistence, Vec<Record>),
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
         let most = Most { in_all: VISITS_MAX, by_one: VISITS_BY_ONE_MAX };
         let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), most);
-        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
+        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max, sessions);
         let lasting = match &rules.auth {
             Auth::None => Vec::new(),
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
         let made = RefCell::default();
-        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies })
+        let is_closing = Cell::new(false);
+        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies, is_closing })
     }
 
     pub(super) fn counts(&self) -> &Counts {
@@ -120,8 +135,11 @@ impl Door {
         let Auth::Tokens(tokens) = &mut rules.auth else { return };
         *tokens = self.lasting.iter().chain(made).cloned().collect();
         let there: HashSet<u64> = tokens.iter().map(|token| token.id).collect();
-        self.rules.replace(Rc::new(rules));
-        self.sessions.end_without(|who| there.contains(&who));
+        let now = Rc::new(rules);
+        self.rules.replace(Rc::clone(&now));
+        if let Auth::Tokens(tokens) = &now.auth {
+            self.sessions.end_without(tokens);
+        }
         self.visits.end_without(|who| there.contains(&who));
     }
 
@@ -167,7 +185,7 @@ impl Door {
             Ask::Metrics => Ok(self.metrics()),
             Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
-                let session = self.sessions.find(id, &guest, place)?;
+                let session = self.sessions.find(id, &guest, place).await?;
                 let message = self.collect(body, pulse).await?;
                 if heads::is_modern_body(&message) {
                     let origin = Origin { head, guest, place, accepts, pulse };
@@ -181,7 +199,7 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.initialize(&message, &guest, place, accepts).await
+                self.initialize(&message, (&guest, place), accepts, pulse).await
             }
             Ask::Visit { place, guest, accepts } => {
                 let message = self.collect(body, pulse).await?;
@@ -189,10 +207,10 @@ impl Door {
                 Ok(self.attend(origin, message).await)
             }
             Ask::Listen { place, guest, session } => {
-                self.listen(&self.sessions.find(session, &guest, place)?)
+                self.listen(&self.sessions.find(session, &guest, place).await?)
             }
             Ask::Resume { place, guest, session, after } => {
-                self.resume(&self.sessions.find(session, &guest, place)?, after)
+                self.resume(&self.sessions.find(session, &guest, place).await?, after)
             }
             Ask::Older { place, guest } => self.open_older(&guest, place),
             Ask::Message { guest, session } => {
@@ -201,11 +219,11 @@ impl Door {
                 hear_older(&session, &message)
             }
             Ask::End { place, guest, session } => {
-                let session = self.sessions.find(session, &guest, place)?;
+                let session = self.sessions.find(session, &guest, place).await?;
                 // Whoever ends its session wants no answers any more. To hear of its end then
                 // makes Python's SDK fail, in the middle of closing.
                 session.postbox().cancel_calls();
-                self.sessions.end(&session);
+                self.sessions.delete(&session).await;
                 Ok(reply::nothing(StatusCode::NO_CONTENT))
             }
         }
@@ -240,6 +258,7 @@ impl Door {
         accepts: Accepts,
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
+        self.sessions.keep_changes(&session, &message).await;
         if session.is_over() {
             return Err(Refused::UnknownSession); // It ended while the body came.
         }
@@ -250,8 +269,6 @@ impl Door {
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
             Heard::Asked => {}
         }
-        // While it waits, this holds as little as possible.
-        drop(session);
         if accepts.names_events {
             pulse.waits(Rc::clone(lease.mailbox()), message, OPEN_AFTER);
         } else {
@@ -261,10 +278,29 @@ impl Door {
         pulse.waits_no_more(first == First::Events);
         match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
-            First::Events => Ok(reply::events(EventStream::new(lease))),
+            First::Events => {
+                self.sessions.keep_call(lease.session(), lease.mailbox());
+                Ok(reply::events(EventStream::new(lease)))
+            }
             First::Nothing => Ok(reply::whole_events(Bytes::new())),
-            First::SessionOver => Err(Refused::SessionEnded),
+            First::SessionOver => Err(self.session_ended(pulse).await),
         }
+    }
+
+    /// Refuses a call whose session ended before its first word. If it ended with the daemon,
+    /// the next one goes on with it: the connection breaks, as a client that was told of an end
+    /// would not come back.
+    async fn session_ended(&self, pulse: &Pulse) -> Refused {
+        if self.is_closing.get() {
+            pulse.break_off();
+            std::future::pending::<()>().await;
+        }
+        Refused::SessionEnded
+    }
+
+    /// From now on sessions end because the daemon does.
+    pub(super) fn closes(&self) {
+        self.is_closing.set(true);
     }
 
     /// Only calls take room: a client must always be able to cancel one, or to answer.
@@ -282,9 +318,9 @@ impl Door {
     async fn initialize(
         &self,
         message: &[u8],
-        guest: &Guest<'_>,
-        place: Place<'_>,
+        (guest, place): (&Guest<'_>, Place<'_>),
         accepts: Accepts,
+        pulse: &Pulse,
     ) -> Result<Reply, Refused> {
         match envelope::parse(message) {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
@@ -299,27 +335,43 @@ impl Door {
             Heard::Asked => {}
         }
         let First::Answer(answer) = lease.mailbox().first().await else {
-            return Err(Refused::SessionEnded);
+            return Err(self.session_ended(pulse).await);
         };
         let agreed = is_result(&answer);
         let mut reply = whole(answer, accepts);
         if agreed {
-            reply::set_session(&mut reply, opening.admit());
+            reply::set_session(&mut reply, &opening.admit(message, (guest, place)).await?);
         }
         Ok(reply)
     }
 
     fn listen(&self, session: &Rc<Session>) -> Result<Reply, Refused> {
+        Ok(reply::events(EventStream::new(self.open_listener(session)?)))
+    }
+
+    fn open_listener(&self, session: &Rc<Session>) -> Result<Lease, Refused> {
         let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max {
             return Err(Refused::TooManyStreams(max));
         }
-        Ok(reply::events(EventStream::new(Sessions::open_listener(session))))
+        Ok(Sessions::open_listener(session))
     }
 
     /// Goes on with a stream. That there is nothing more to hear is a status by which clients
     /// of event streams know not to come back.
     fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
+        match session.earlier(after.of) {
+            Some(Earlier::Call(request)) => {
+                let lost = say::error(&request, OUTCOME_UNKNOWN_CODE, OUTCOME_UNKNOWN);
+                return Ok(reply::whole_events(event::framed(None, &lost).0));
+            }
+            Some(Earlier::Listener) => {
+                let lease = self.open_listener(session)?;
+                lease.mailbox().say_first(&event::framed(None, MAY_HAVE_MISSED.as_bytes()).0);
+                return Ok(reply::events(EventStream::new(lease)));
+            }
+            None => {}
+        }
         let lease = Sessions::take_up(session, after, self.rules().streams_per_session_max)?;
         Ok(match lease {
             Some(lease) => reply::events(EventStream::new(lease)),
@@ -331,8 +383,9 @@ impl Door {
     fn open_older(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
         let opening = self.sessions.open(guest, place, Way::Older)?;
         let lease = Sessions::open_only(opening.session());
-        let id = opening.admit();
-        lease.mailbox().say_first(&event::endpoint(&format!("/messages?session={id}")));
+        let id = opening.admit_older()?;
+        let uri = format!("/messages?session={}", id.as_str());
+        lease.mailbox().say_first(&event::endpoint(&uri));
         Ok(reply::events(EventStream::new(lease)))
     }
 }
@@ -365,11 +418,6 @@ fn whole(answer: Bytes, accepts: Accepts) -> Reply {
     } else {
         reply::whole_events(event::framed(None, &answer).0)
     }
-}
-
-fn is_result(answer: &[u8]) -> bool {
-    let parsed = envelope::parse(answer);
-    matches!(parsed, Ok(Message::Answer { outcome: Outcome::Result(_), .. }))
 }
 
 /// Reads all of a body, unless it is too large. A body that came in one piece, as most do,

@@ -46,6 +46,22 @@ pub enum Secret {
     Digest(Digest),
 }
 
+impl Secret {
+    /// Returns its digest.
+    pub(super) fn digest(&self) -> Digest {
+        match self {
+            Self::Plain(secret) => digest(secret.as_bytes()),
+            Self::Digest(digest) => *digest,
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 /// What a secret is known by where the secret itself is not kept: its SHA-256.
 pub type Digest = [u8; 32];
 
@@ -76,6 +92,7 @@ pub(super) struct Guest<'r> {
     pub(super) may_manage: bool,
     /// The only profile that its token is for.
     pub(super) profile: Option<&'r str>,
+    secret: Option<&'r Secret>,
 }
 
 /// Which token somebody has.
@@ -93,6 +110,12 @@ impl Who {
 }
 
 impl<'r> Guest<'r> {
+    /// Returns the digest of its token's secret: sessions belong to that, since the daemon's own
+    /// tokens have the same ids whatever their secrets are. `None` where no token is needed.
+    pub(super) fn owner(&self) -> Option<Digest> {
+        self.secret.map(Secret::digest)
+    }
+
     /// Where it is led by a path to `place`, if it may go there. What of a single server it may
     /// be shown is not known here.
     pub(super) fn led_to<'p>(&self, place: Place<'p>) -> Result<Place<'p>, Refused>
@@ -184,7 +207,7 @@ pub(super) fn check_origin<'h>(
 pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<'r>, Refused> {
     let tokens = match auth {
         Auth::None => {
-            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None });
+            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None, secret: None });
         }
         Auth::Tokens(tokens) => tokens,
     };
@@ -204,8 +227,9 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
             found = Some(token);
         }
     }
-    let Token { id, may_manage, profile, .. } = found.ok_or(Refused::WrongToken)?;
-    Ok(Guest { who: Who(*id), may_manage: *may_manage, profile: profile.as_deref() })
+    let Token { id, may_manage, profile, secret } = found.ok_or(Refused::WrongToken)?;
+    let (who, profile, secret) = (Who(*id), profile.as_deref(), Some(secret));
+    Ok(Guest { who, may_manage: *may_manage, profile, secret })
 }
 
 /// The only value of a header; more than one, or one that is not ASCII, is an error.

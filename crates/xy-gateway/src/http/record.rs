@@ -4,15 +4,20 @@
 //! header; each other is one [`Change`]. Bytes after the last line end are a write that broke
 //! off, and are ignored. Anything else that cannot be read means that the journal is damaged.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use xy_mcp::envelope::{self, Malformed, Message, text_of};
 
 use super::digest;
 use super::guard::Digest;
 use super::session_id::{KEYS_MAX, KeyBytes};
 use crate::front::StreamNo;
+use crate::level::Level;
+use crate::params::Params;
 
 const FORMAT: u32 = 1;
 
@@ -156,6 +161,48 @@ impl Record {
             }
         }
         true
+    }
+}
+
+/// Returns what a message of a client changes in the record of its session. What a server
+/// refuses now it refuses again when it is replayed, so that need not be known here.
+pub(super) fn changes_of(session: u128, message: &[u8]) -> Vec<Change> {
+    // Nearly all messages are calls: those are not read twice.
+    let has = |word: &str| memchr::memmem::find(message, word.as_bytes()).is_some();
+    if message.len() > RECORD_BYTES_MAX || !WORDS.into_iter().any(has) {
+        return Vec::new();
+    }
+    match envelope::parse(message) {
+        Err(Malformed::Batch) => {
+            let parts: Vec<&RawValue> = serde_json::from_slice(message).unwrap_or_default();
+            let parts = parts.iter().map(|part| envelope::parse(part.get().as_bytes()));
+            parts.filter_map(|part| change_of(session, &part.ok()?)).collect()
+        }
+        parsed => parsed.ok().and_then(|one| change_of(session, &one)).into_iter().collect(),
+    }
+}
+
+/// One of these is in every message that changes a record.
+const WORDS: [&str; 3] = ["initialized", "setLevel", "ubscribe"];
+
+fn change_of(session: u128, message: &Message<'_>) -> Option<Change> {
+    let (method, params) = match message {
+        Message::Request { method, params, .. } => (&**method, *params),
+        Message::Notification { method, .. } if method == "notifications/initialized" => {
+            return Some(Change::Initialized(session));
+        }
+        _ => return None,
+    };
+    let params = Params::read(params);
+    let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
+    match method {
+        "logging/setLevel" => {
+            let level = Level::read(&params.level().and_then(text_of)?)?;
+            Some(Change::Level(session, level.to_string()))
+        }
+        "resources/subscribe" => Some(Change::Subscribe(session, uri()?)),
+        "resources/unsubscribe" => Some(Change::Unsubscribe(session, uri()?)),
+        _ => None,
     }
 }
 
@@ -352,4 +399,4 @@ mod hex {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -4,7 +4,8 @@ use super::*;
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
 
-fn record(session: u128) -> Record {
+/// A record of this session.
+pub(in crate::http) fn record(session: u128) -> Record {
     Record {
         session,
         key: 1,
@@ -131,7 +132,8 @@ fn newest_calls_are_kept() {
     for stream in 0..=CALLS_MAX as u64 {
         journal.apply(&Change::Call(1, call(stream)));
     }
-    let streams: Vec<_> = journal.records().next().unwrap().calls.iter().map(|it| it.stream).collect();
+    let streams: Vec<_> =
+        journal.records().next().unwrap().calls.iter().map(|it| it.stream).collect();
     assert!(streams.len() <= CALLS_MAX && !streams.contains(&0));
     assert_eq!(streams.last(), Some(&(CALLS_MAX as u64)));
 }
@@ -157,6 +159,34 @@ fn records_without_their_key_are_dropped() {
         journal.apply(&Change::Begin(Box::new(Record { key, ..record(key.into()) })));
     }
     assert_eq!((journal.keys.len(), journal.records().count()), (KEYS_MAX, KEYS_MAX));
+}
+
+#[test]
+fn messages_that_change_a_record_are_known() {
+    let request = |method: &str, params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
+    };
+    let level = request("logging/setLevel", r#"{"level":"error"}"#);
+    let watch = request("resources\\/subscribe", r#"{"uri":"a\u0062"}"#);
+    let unwatch = request("resources/unsubscribe", r#"{"uri":"c"}"#);
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let table = [
+        (level.as_str(), vec![Change::Level(1, "error".to_owned())]),
+        (&watch, vec![Change::Subscribe(1, "ab".to_owned())]),
+        (&unwatch, vec![Change::Unsubscribe(1, "c".to_owned())]),
+        (initialized, vec![Change::Initialized(1)]),
+        (
+            &format!("[{level},{unwatch},7]"),
+            vec![Change::Level(1, "error".to_owned()), Change::Unsubscribe(1, "c".to_owned())],
+        ),
+        (&request("logging/setLevel", r#"{"level":"loud"}"#), vec![]),
+        (&request("resources/subscribe", "{}"), vec![]),
+        (&request("tools/call", r#"{"name":"setLevel"}"#), vec![]),
+        ("setLevel", vec![]),
+    ];
+    for (message, changes) in table {
+        assert_eq!(changes_of(1, message.as_bytes()), changes, "{message}");
+    }
 }
 
 proptest! {
