@@ -3,11 +3,11 @@
 /// A number that every daemon draws at its start. It is in the ids of requests to clients and
 /// of events over HTTP, so that nothing that names an earlier daemon's is taken for ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
+pub struct Generation(u32);
 
 impl Generation {
     /// Draws one.
-    pub(crate) fn draw() -> Self {
+    pub fn draw() -> Self {
         let mut bits = [0; 4];
         match getrandom::fill(&mut bits) {
             Ok(()) => Self(u32::from_ne_bytes(bits)),

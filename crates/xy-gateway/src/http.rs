@@ -29,7 +29,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
 use crate::front::Front;
-use crate::generation::Generation;
 
 mod ask;
 mod connection;
@@ -108,15 +107,18 @@ pub type Made = watch::Receiver<Arc<Vec<Token>>>;
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
 /// and ends all sessions. `made` are tokens beside those of the rules, `file` is where sessions
 /// are kept for the next daemon. Must run within a [`tokio::task::LocalSet`].
-pub(crate) async fn serve(
+pub async fn serve(
     listener: TcpListener,
     front: Rc<dyn Front>,
     (rules, made): (HttpRules, Made),
-    (file, generation): (SessionFile, Generation),
+    file: Option<SessionFile>,
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let sessions = Persistence::open(file, generation).await;
+    let sessions = match file {
+        Some(file) => Persistence::open(file).await,
+        None => (Persistence::none(), Vec::new()),
+    };
     let door = Door::new(front, rules, status, sessions);
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;

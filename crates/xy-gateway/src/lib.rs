@@ -48,4 +48,5 @@ mod upstream;
 
 pub use desk::{Tool, Users};
 pub use gateway::{Desk, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
+pub use generation::Generation;
 pub use upstream::RoundTrip;

@@ -41,7 +41,7 @@ pub(super) async fn serve(
         listener = http::listen(address, inherited, &state, &socket) => listener,
         () = &mut closed => return,
     };
-    let file = SessionFile { path: sessions_file, home, state_key };
-    let sessions = (file, hub.generation);
-    http::serve(listener, hub.clone(), (rules, tokens), sessions, hub, closed).await;
+    let generation = hub.generation;
+    let file = SessionFile { path: sessions_file, home, state_key, generation };
+    http::serve(listener, hub.clone(), (rules, tokens), Some(file), hub, closed).await;
 }

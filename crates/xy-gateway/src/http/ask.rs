@@ -338,7 +338,7 @@ mod tests {
             ("POST /sse", &[], "405 method"),
             ("POST /messages?session=0123456789abcdef0123456789abcdef", &[], "message"),
             ("POST /messages?a=b&session=0123456789abcdef0123456789abcdef", &[], "message"),
-            ("POST /messages?session=0", &[], "404 unknown-session"),
+            ("POST /messages?session=0!", &[], "404 unknown-session"),
             ("POST /messages", &[], "400 no-session"),
             ("POST /messages", &[("authorization", "")], "401 no-token"),
             ("POST /messages", &[("host", "evil.example")], "403 host"),

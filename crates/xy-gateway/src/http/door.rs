@@ -153,6 +153,13 @@ impl Door {
         pulse.asked(!body.is_end_stream());
         let mut body = Some(body);
         let outcome = self.serve(&head, &mut body, &pulse).await;
+        if let Err(Refused::UnknownSession | Refused::SessionEnded) = outcome
+            && self.is_closing.get()
+        {
+            // The next daemon may go on with it. Who was told of its end would not come back.
+            pulse.break_off();
+            return std::future::pending().await;
+        }
         let mut reply = outcome.unwrap_or_else(|refused| {
             self.counts.refused(refused.reason());
             reply::refused(&refused)
@@ -199,7 +206,7 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.initialize(&message, (&guest, place), accepts, pulse).await
+                self.initialize(&message, (&guest, place), accepts).await
             }
             Ask::Visit { place, guest, accepts } => {
                 let message = self.collect(body, pulse).await?;
@@ -283,19 +290,8 @@ impl Door {
                 Ok(reply::events(EventStream::new(lease)))
             }
             First::Nothing => Ok(reply::whole_events(Bytes::new())),
-            First::SessionOver => Err(self.session_ended(pulse).await),
+            First::SessionOver => Err(Refused::SessionEnded),
         }
-    }
-
-    /// Refuses a call whose session ended before its first word. If it ended with the daemon,
-    /// the next one goes on with it: the connection breaks, as a client that was told of an end
-    /// would not come back.
-    async fn session_ended(&self, pulse: &Pulse) -> Refused {
-        if self.is_closing.get() {
-            pulse.break_off();
-            std::future::pending::<()>().await;
-        }
-        Refused::SessionEnded
     }
 
     /// From now on sessions end because the daemon does.
@@ -320,7 +316,6 @@ impl Door {
         message: &[u8],
         (guest, place): (&Guest<'_>, Place<'_>),
         accepts: Accepts,
-        pulse: &Pulse,
     ) -> Result<Reply, Refused> {
         match envelope::parse(message) {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
@@ -335,7 +330,7 @@ impl Door {
             Heard::Asked => {}
         }
         let First::Answer(answer) = lease.mailbox().first().await else {
-            return Err(self.session_ended(pulse).await);
+            return Err(Refused::SessionEnded);
         };
         let agreed = is_result(&answer);
         let mut reply = whole(answer, accepts);

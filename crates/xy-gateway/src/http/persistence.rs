@@ -20,6 +20,8 @@ pub struct SessionFile {
     pub home: u64,
     /// The secret that session ids are sealed with.
     pub state_key: String,
+    /// The daemon's own.
+    pub generation: Generation,
 }
 
 /// What of sessions outlives the daemon.
@@ -33,14 +35,13 @@ pub(super) struct Persistence {
 
 impl Persistence {
     /// Opens the file, and returns the records that an earlier daemon has left.
-    pub(super) async fn open(file: SessionFile, generation: Generation) -> (Self, Vec<Record>) {
+    pub(super) async fn open(file: SessionFile) -> (Self, Vec<Record>) {
         let (store, left) = Store::open(file.path, file.state_key.as_bytes()).await;
         let Left { epoch, keys, records } = left;
-        (Self { store, generation, keys, epoch, home: file.home }, records)
+        (Self { store, generation: file.generation, keys, epoch, home: file.home }, records)
     }
 
     /// Keeps nothing: sessions end with the daemon.
-    #[cfg(test)]
     pub(super) fn none() -> Self {
         let (store, Left { epoch, keys, .. }) = Store::none();
         Self { store, generation: Generation::draw(), keys, epoch, home: 0 }

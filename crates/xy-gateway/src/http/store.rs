@@ -319,7 +319,10 @@ mod tests {
     use std::sync::{Arc, Condvar, Mutex};
 
     use super::super::record::tests::record;
+    use super::super::session_id::{Claims, endpoint};
     use super::*;
+    use crate::era::LATEST;
+    use crate::front::View;
 
     /// A disk that fails or hangs when it is told to.
     #[derive(Clone, Default)]
@@ -393,6 +396,32 @@ mod tests {
         let (_store, again) = Store::open(file, b"secret").await;
         assert_eq!((again.epoch, again.keys.current()), (left.epoch, left.keys.current()));
         assert_eq!(again.records, [Record { initialized: true, ..record(2) }]);
+    }
+
+    #[tokio::test]
+    async fn previous_key_opens_ids_as_long_as_they_have_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sessions");
+        let (store, left) = Store::open(file.clone(), b"one").await;
+        let claims = Claims {
+            session: 1,
+            epoch: left.epoch,
+            home: 1,
+            owner: None,
+            endpoint: endpoint(&View::All),
+            revision: LATEST,
+            made_at: 0,
+        };
+        let id = left.keys.seal(&claims).unwrap();
+        assert_eq!(store.keep(begin(1)).await, Kept::Yes);
+        store.close().await;
+        let (store, again) = Store::open(file.clone(), b"two").await;
+        assert!(again.keys.open(&id) == Some(claims));
+        assert_ne!(again.keys.current(), left.keys.current());
+        assert_eq!(store.keep(Change::End(1)).await, Kept::Yes);
+        store.close().await;
+        let (_store, last) = Store::open(file, b"two").await;
+        assert!(last.keys.open(&id).is_none());
     }
 
     #[tokio::test]

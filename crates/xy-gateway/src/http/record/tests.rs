@@ -85,13 +85,12 @@ fn write_that_broke_off_is_ignored() {
 #[test]
 fn damage_is_noticed() {
     let (_, text) = written(&[begin(1), Change::Level(1, "error".to_owned())]);
-    let lines = text.iter().filter(|byte| **byte == b'\n').count();
     for at in 0..text.len() {
         let mut other = text.clone();
         other[at] ^= 1;
         let is_last_end = at == text.len() - 1;
         // Without its end the last line is a write that broke off.
-        assert_eq!(Journal::decode(&other).is_ok(), is_last_end, "at {at} of {lines} lines");
+        assert_eq!(Journal::decode(&other).is_ok(), is_last_end, "at {at}");
     }
     for other in ["", "\n", "nonsense\n", "00000000 {}\n"] {
         assert!(Journal::decode(other.as_bytes()).is_err(), "{other:?}");
@@ -154,8 +153,9 @@ fn previous_key_stays_as_long_as_its_sessions() {
 #[test]
 fn records_without_their_key_are_dropped() {
     let mut journal = Journal::new(1);
-    for key in 1..=KEYS_MAX as u32 + 1 {
-        journal.use_key([u8::try_from(key).unwrap(); 32]);
+    for key in 1..=5_u8 {
+        journal.use_key([key; 32]);
+        let key = u32::from(key);
         journal.apply(&Change::Begin(Box::new(Record { key, ..record(key.into()) })));
     }
     assert_eq!((journal.keys.len(), journal.records().count()), (KEYS_MAX, KEYS_MAX));

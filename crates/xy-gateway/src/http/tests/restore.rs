@@ -22,8 +22,9 @@ async fn in_a_daemon(folder: &Path, rules: HttpRules, story: impl AsyncFnOnce(&W
         path: folder.join("sessions"),
         home: 1,
         state_key: "a key that is long enough".to_owned(),
+        generation: Generation::draw(),
     };
-    let sessions = Persistence::open(file, Generation::draw()).await;
+    let sessions = Persistence::open(file).await;
     at_a_door_with(sessions, rules, story).await;
 }
 
@@ -133,7 +134,7 @@ async fn session_belongs_to_its_tokens_secret() {
     };
     let anybodys = begun(folder.path(), rules()).await;
     let mut id = String::new();
-    in_a_daemon(folder.path(), only(&[mine.clone()]), async |world| {
+    in_a_daemon(folder.path(), only(std::slice::from_ref(&mine)), async |world| {
         let mut client = world.client().await;
         assert_eq!(client.ask(&with(&anybodys, "secret")).await.status, 404);
         let begin = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer secret");
