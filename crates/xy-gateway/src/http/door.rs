@@ -31,6 +31,7 @@ use super::visit::{Most, Visits};
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
+use crate::metrics::{self, Kind};
 use crate::piece;
 use crate::say;
 
@@ -253,6 +254,9 @@ impl Door {
     fn metrics(&self) -> Reply {
         let mut out = String::new();
         self.counts.write(&mut out, self.gauges());
+        let (name, help) =
+            ("xy_http_sessions_dormant", "sessions of an earlier daemon, not used yet");
+        metrics::single(&mut out, name, Kind::Gauge, help, self.sessions.dormant());
         self.status.metrics(&mut out);
         reply::text(StatusCode::OK, out)
     }

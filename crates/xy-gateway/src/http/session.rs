@@ -388,8 +388,7 @@ impl Sessions {
         Gauges { sessions: sessions.len(), streams, apart, kept, stored, ..Gauges::default() }
     }
 
-    /// How many sessions of an earlier daemon were not used yet.
-    #[cfg(test)]
+    /// Returns how many sessions of an earlier daemon were not used yet.
     pub(super) fn dormant(&self) -> usize {
         self.dormant.borrow().len()
     }
