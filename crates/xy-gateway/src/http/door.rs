@@ -280,6 +280,8 @@ impl Door {
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
             Heard::Asked => {}
         }
+        // While it waits, this holds as little as possible.
+        drop(session);
         if accepts.names_events {
             pulse.waits(Rc::clone(lease.mailbox()), message, OPEN_AFTER);
         } else {

@@ -139,7 +139,7 @@ impl Store {
             Ok(Err(_)) => Kept::No,
             Err(_) => Kept::Later,
         };
-        self.note(kept == Kept::Yes);
+        self.note(kept);
         kept
     }
 
@@ -166,20 +166,22 @@ impl Store {
         }
         drop(outdated);
         if !is_sent {
-            self.note(false);
+            self.note(Kept::Later);
         }
         is_sent
     }
 
-    /// Says once that sessions are not kept, until they are again.
-    fn note(&self, is_kept: bool) {
-        if self.has_warned.replace(!is_kept) || is_kept {
-            return;
+    /// Warns once that sessions are not kept, until they are again.
+    fn note(&self, kept: Kept) {
+        let has_warned = self.has_warned.replace(kept != Kept::Yes);
+        let why = match kept {
+            Kept::Later => "the disk is full, or too slow",
+            Kept::No => "its record is too large, or there are too many",
+            Kept::Yes => return,
+        };
+        if !has_warned {
+            tracing::warn!("a session over HTTP is served, but may end with this daemon: {why}");
         }
-        tracing::warn!(
-            "a session over HTTP is served, but ends with this daemon: its record could not be \
-             written; look for a full or slow disk"
-        );
     }
 
     /// Has everything written that waits, within a limit.
