@@ -187,13 +187,22 @@ async fn several_requests_at_once_restore_one_session() {
     let folder = folder();
     let id = begun(folder.path(), rules()).await;
     in_a_daemon(folder.path(), rules(), async |world| {
-        let asks = (0..4).map(async |_| call_status(world, &id).await);
-        for ask in asks {
-            assert_eq!(ask.await, 200);
+        world.front.is_slow.set(true);
+        let mut clients = [world.client().await, world.client().await];
+        for client in &mut clients {
+            client.send(Request::call(&id, 1, "any", "[]").text().as_bytes()).await;
+            world.wait_until(|| !world.front.conversations().is_empty()).await;
         }
-        let (one, two) = tokio::join!(call_status(world, &id), call_status(world, &id));
-        assert_eq!((one, two, world.gauges().0), (200, 200, 1));
-        assert_eq!(world.front.conversations().len(), 1);
+        // Both are there, and none is served yet.
+        world.wait_until(|| world.door.counts().connections.get() == 2).await;
+        let restored = world.front.newest();
+        let stream = restored.streams_of("initialize")[0];
+        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, To::Answer(stream));
+        for client in &mut clients {
+            assert_eq!(client.answer().await.status, 200);
+        }
+        assert_eq!((world.gauges().0, world.front.conversations().len()), (1, 1));
+        assert_eq!(restored.methods(), ["initialize", "any", "any"]);
     })
     .await;
 }
