@@ -57,13 +57,13 @@ fn begin(home: &Home) -> McpHttp {
 
 /// A session goes on in another daemon as if nothing had happened.
 #[track_caller]
-fn goes_on(home: &Home, client: &McpHttp, session: Option<String>) {
+fn goes_on(home: &Home, client: &McpHttp, session: Option<&str>) {
     client.break_connections();
     assert_eq!(client.open_stream(), 200);
     for list in LISTS {
         client.wait_notification(&format!("notifications/{list}/list_changed"));
     }
-    assert_eq!(client.session(), session);
+    assert_eq!(client.session().as_deref(), session);
     echoes(client, "a");
     assert!(tools_of_servers(client).contains(&"a__echo".to_owned()));
     home.wait_until("it is watched again", || {
@@ -102,7 +102,7 @@ fn session_survives_a_replaced_daemon_and_nobody_is_refused() {
         is_over.store(true, Ordering::Relaxed);
         knocking.join().unwrap();
     });
-    goes_on(&home, &client, session);
+    goes_on(&home, &client, session.as_deref());
     client.close();
     home.finish();
 }
@@ -114,7 +114,7 @@ fn session_survives_killed_daemons() {
     let session = client.session();
     for _ in 0..2 {
         daemon = next_daemon(&home, &daemon);
-        goes_on(&home, &client, session.clone());
+        goes_on(&home, &client, session.as_deref());
     }
     client.close();
     daemon = next_daemon(&home, &daemon);
