@@ -10,6 +10,7 @@ mod environment;
 mod fields;
 mod gateway;
 mod instances;
+mod itself;
 mod limits;
 mod mcp_json;
 mod park;
@@ -20,10 +21,11 @@ mod program;
 mod read;
 mod remote;
 mod rules;
+mod secrets;
 mod values;
 mod words;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use self::read::{Reader, Spanned};
 use self::rules::{Joining, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
+use crate::bad_files::BadFiles;
 use crate::environment::EnvironmentDefaults;
 use crate::profile::ProfileSettings;
 use crate::raw;
@@ -44,7 +47,7 @@ use crate::report::{Kind, Problem};
 use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::{At, SourceFile};
 
-const DAEMON_WORDS: [Word; 7] = [
+const DAEMON_WORDS: [Word; 8] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
     word("orphan-timeout", r#"orphan-timeout "60s""#),
     word("park", r#"park { queue "30s" }"#),
@@ -52,6 +55,7 @@ const DAEMON_WORDS: [Word; 7] = [
     word("mcp-json", r#"mcp-json "/home/me/.cursor/mcp.json""#),
     word("defaults", r#"defaults { restart { policy "always" } }"#),
     word("supervisor", "supervisor #true"),
+    word("strict", "strict #true"),
 ];
 
 const NO_WAIT: Zero = Zero::Senseless("servers would end with the daemon that is being replaced");
@@ -69,8 +73,12 @@ pub struct Loaded {
     pub files: usize,
     /// The servers whose files have mistakes, or cannot be read.
     pub broken: Broken,
+    /// The servers that are left out as they are this daemon itself, and why that is certain.
+    pub itself: BTreeMap<ServerName, String>,
     /// What the environment says.
     pub environment: EnvironmentDefaults,
+    /// The files that cannot be used, and what is used instead.
+    pub bad: BadFiles,
 }
 
 /// Servers of which nothing can be said now.
@@ -133,9 +141,17 @@ pub trait Surroundings {
     fn look(&self, _path: &Path) -> Found {
         Found::Unknown
     }
+    /// Whether the program at a path is this very one.
+    fn is_this_program(&self, _path: &Path) -> bool {
+        false
+    }
     /// Which limits can be kept.
     fn limits(&self) -> KeptLimits {
         KeptLimits::any()
+    }
+    /// Whether other users can read the file at a path; `None` if that is not known.
+    fn others_can_read(&self, _path: &Path) -> Option<bool> {
+        None
     }
     /// A variable of the environment.
     fn variable(&self, _name: &str) -> Option<OsString> {
@@ -226,7 +242,7 @@ pub fn check_all(
         ports: HashMap::new(),
         shared: HashMap::new(),
         files: HashMap::new(),
-        broken: BTreeSet::new(),
+        broken: BTreeMap::new(),
         every_is_broken: false,
         loaded: Loaded {
             server_files: texts.servers.len() + texts.clients.len(),
@@ -251,8 +267,10 @@ pub fn check_all(
     for file in texts.profiles {
         checker.profile_file(file);
     }
+    let broken = checker.broken.keys().cloned().collect();
     checker.loaded.broken =
-        if checker.every_is_broken { Broken::Every } else { Broken::These(checker.broken) };
+        if checker.every_is_broken { Broken::Every } else { Broken::These(broken) };
+    checker.loaded.bad.servers = checker.broken;
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
@@ -296,8 +314,8 @@ struct Checker<'a> {
     shared: HashMap<String, (At, Arc<ServerSettings>)>,
     /// Which file configures whom, whether or not it has mistakes.
     files: HashMap<ServerName, String>,
-    /// Who has mistakes in the file of a client.
-    broken: BTreeSet<ServerName>,
+    /// Who has mistakes in the file of a client, and which file that is.
+    broken: BTreeMap<ServerName, PathBuf>,
     /// Whether a client's file cannot be read: whose servers it has is not known.
     every_is_broken: bool,
     loaded: Loaded,
@@ -307,47 +325,45 @@ impl Checker<'_> {
     fn daemon_file(&mut self, file: &FileText) {
         let file = SourceFile::new(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
-                    match word.name {
-                        "defaults" => {
-                            if let Some(children) = reader.block(node, word) {
-                                self.defaults =
-                                    Fields::read(&mut reader, children, Whose::Defaults);
-                            }
-                        }
-                        "orphan-timeout" => {
-                            if let Some(wait) = reader.duration(node, word, NO_WAIT) {
-                                self.orphan_timeout = wait.value;
-                            }
-                        }
-                        "supervisor" => {
-                            let said = reader.flag(node, word);
-                            self.loaded.settings.supervisor = said.map(|it| it.value);
-                        }
-                        "gateway" => {
-                            self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
-                        }
-                        "instances" => {
-                            self.loaded.settings.instances =
-                                instances::read(&mut reader, node, word);
-                        }
-                        "mcp-json" => {
-                            self.loaded.settings.mcp_json =
-                                program::mcp_json(&mut reader, node, word);
-                        }
-                        _ => self.loaded.settings.park = park::read(&mut reader, node, word),
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
+            match word.name {
+                "defaults" => {
+                    if let Some(children) = reader.block(node, word) {
+                        self.defaults = Fields::read(&mut reader, children, Whose::Defaults);
                     }
                 }
-                // Without a server to use them, mistakes among the defaults are mistakes too.
-                let restart = restart_rules(&self.defaults.restart, &self.environment);
-                check_restart(&self.defaults.restart, &restart, &mut problems);
+                "orphan-timeout" => {
+                    if let Some(wait) = reader.duration(node, word, NO_WAIT) {
+                        self.orphan_timeout = wait.value;
+                    }
+                }
+                "supervisor" => {
+                    let said = reader.flag(node, word);
+                    self.loaded.settings.supervisor = said.map(|it| it.value);
+                }
+                "strict" => {
+                    let said = reader.flag(node, word);
+                    self.loaded.settings.strict = said.map(|it| it.value);
+                }
+                "gateway" => {
+                    self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
+                }
+                "instances" => {
+                    self.loaded.settings.instances = instances::read(&mut reader, node, word);
+                }
+                "mcp-json" => {
+                    self.loaded.settings.mcp_json = program::mcp_json(&mut reader, node, word);
+                }
+                _ => self.loaded.settings.park = park::read(&mut reader, node, word),
             }
         }
+        // Without a server to use them, mistakes among the defaults are mistakes too.
+        let restart = restart_rules(&self.defaults.restart, &self.environment);
+        check_restart(&self.defaults.restart, &restart, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
@@ -356,15 +372,12 @@ impl Checker<'_> {
         let mut problems = Problems::default();
         let name = server_name(&file).map_err(|problem| problems.push(problem)).ok();
         self.files.extend(name.clone().map(|name| (name, file.shown.clone())));
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                let fields = Fields::read(&mut reader, &nodes, Whose::Server);
-                self.server(name, &file, fields, &mut problems);
-            }
-        }
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let fields = Fields::read(&mut reader, &nodes, Whose::Server);
+        self.server(name, &file, fields, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
 
@@ -374,18 +387,15 @@ impl Checker<'_> {
         let name = profile_name(&file).map_err(|problem| problems.push(problem)).ok();
         let stem = name.as_deref().unwrap_or_default();
         let mut profile = ProfileSettings::closed(stem, &file.shown);
-        match raw::parse(&file) {
-            Err(faults) => problems.extend(faults),
-            Ok(nodes) => {
-                let surroundings = self.surroundings;
-                let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-                let read = profile::read(&mut reader, &nodes, stem);
-                if !problems.has_errors() {
-                    let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
-                    problems.extend(profile::check_servers(&file, &read, &names));
-                    profile = read;
-                }
-            }
+        let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
+        problems.extend(faults);
+        let surroundings = self.surroundings;
+        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let read = profile::read(&mut reader, &nodes, stem);
+        if !problems.has_errors() {
+            let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
+            problems.extend(profile::check_servers(&file, &read, &names));
+            profile = read;
         }
         if let Some(name) = name {
             self.loaded.settings.profiles.insert(name, Arc::new(profile));
@@ -404,6 +414,7 @@ impl Checker<'_> {
             problems.extend(self.claim_port(port));
         }
         let command_line = fields.kinds.first().map_or(1, |(_, at)| at.line());
+        let kind_at = fields.kinds.first().map(|(_, at)| at.clone());
         let share_key = fields.share_key.clone();
         let fields = fields.or(&self.defaults);
         let (surroundings, environment) = (self.surroundings, &self.environment);
@@ -414,6 +425,17 @@ impl Checker<'_> {
         let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
         };
+        let gateway = &self.loaded.settings.gateway;
+        if let (Some(at), Some(why)) = (kind_at, itself::why(&name, &kind, gateway, surroundings)) {
+            let message = format!("server `{name}` is this same xy, and is not used");
+            let problem = Problem::warning(&at, message).label(why.clone());
+            problems.push(problem.suggest("remove it: xy would serve itself without end"));
+            self.loaded.itself.insert(name, why);
+            return;
+        }
+        if secrets::are_in(&kind) && self.surroundings.others_can_read(&file.path) == Some(true) {
+            problems.push(secrets::readable_by_others(file));
+        }
         let source =
             Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
         let key = share_key.as_ref().map(|it| it.value.clone());

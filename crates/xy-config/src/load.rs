@@ -1,4 +1,5 @@
-//! Reads the files: the only place of this crate that touches a disk.
+//! Reads the files. Besides `trust.rs`, which looks at owners and modes, nothing else in this
+//! crate touches a disk.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use xy_protocol::server::ServerName;
 
+use crate::bad_files::{Earlier, LastGood};
 use crate::check::{
     Anywhere, Broken, FileText, Found, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
 };
@@ -17,6 +19,7 @@ use crate::paths::Paths;
 use crate::profile::ProfileSettings;
 use crate::report::{Kind, Problem};
 use crate::supervision::Supervision;
+use crate::trust::{self, Untrusted};
 
 /// A longer file is not a configuration.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -29,34 +32,169 @@ pub const MAX_PROFILE_FILES: usize = 200;
 
 /// Reads and judges all files, on a machine that keeps these limits.
 pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
-    let mut problems: Vec<Problem> = Vec::new();
-    let daemon_file = daemon_file(paths, &mut problems);
-    let listed = kdl_files(paths, &paths.servers_dir, MAX_SERVER_FILES, &mut problems);
-    let profiles = kdl_files(paths, &paths.profiles_dir, MAX_PROFILE_FILES, &mut problems);
-    let mut read = |listed: &[PathBuf]| -> Vec<FileText> {
-        let read = listed.iter().map(|path| read_file(paths, path));
-        read.filter_map(|it| it.map_err(|problem| problems.push(problem)).ok()).collect()
+    load_after(paths, limits, &Earlier::default())
+}
+
+/// Reads and judges all files. Where `xy.kdl` or a profile cannot be used, its last good text
+/// is; of two servers with one port the living one keeps it, else the first by name.
+pub fn load_after(paths: &Paths, limits: &KeptLimits, earlier: &Earlier) -> Loaded {
+    let mut files = Files::read(paths);
+    let mut loaded = files.judge(paths, limits);
+    let replaced = files.replace_bad(&loaded.problems, &earlier.last_good);
+    let is_contested = !earlier.living.is_empty()
+        && loaded.problems.iter().any(|it| it.kind == Kind::PortConflict);
+    if is_contested {
+        files.put_first(&earlier.living);
+    }
+    if is_contested || !replaced.is_empty() {
+        let first = std::mem::replace(&mut loaded, files.judge(paths, limits));
+        tell_replaced(&mut loaded, &first.problems, replaced);
+    }
+    loaded.broken = broken(paths, &files.listed, &loaded);
+    let left_out = |path: &PathBuf| {
+        let name = ServerName::new(path.file_stem()?.to_str()?).ok()?;
+        (!loaded.settings.servers.contains_key(&name)).then(|| (name, path.clone()))
     };
-    let (servers, read_profiles) = (read(&listed), read(&profiles));
-    let named = daemon_file.as_ref().map(client_files).unwrap_or_default();
-    let clients = mcp_files(paths, &named, &mut problems);
-    let texts = Texts { servers: &servers, clients: &clients, profiles: &read_profiles };
-    let mut loaded = check_all(daemon_file.as_ref(), texts, &Machine { limits });
-    close_unread(paths, &profiles, &mut loaded);
-    loaded.settings.mcp_json = paths.mcp_json.iter().cloned().chain(named).collect();
-    loaded.server_files = listed.len() + loaded.settings.mcp_json.len();
-    loaded.files = usize::from(exists(&paths.daemon_file)) + loaded.server_files + profiles.len();
-    problems.append(&mut loaded.problems);
-    loaded.problems = problems;
-    loaded.broken = broken(paths, &listed, &loaded);
+    let left_out: Vec<_> = files.listed.iter().filter_map(left_out).collect();
+    loaded.bad.servers.extend(left_out);
+    let texts = files.daemon_file.iter().chain(&files.profiles);
+    let good = texts.filter(|it| is_good(&loaded, &it.shown));
+    loaded.bad.texts = good.map(|it| (it.shown.clone(), it.text.clone())).collect();
     loaded
 }
 
-/// Judges a server that is to come, as if this was its file, by the daemon's own file. What
-/// other files say does not matter to it.
-pub fn check_new(paths: &Paths, limits: &KeptLimits, file: &FileText) -> Loaded {
+fn is_good(loaded: &Loaded, shown: &str) -> bool {
+    loaded.bad.replaced.contains(shown)
+        || !loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
+}
+
+/// What is on the disk, but for the files of MCP clients: `xy.kdl` names those.
+struct Files {
+    daemon_path: PathBuf,
+    daemon_shown: String,
+    daemon_file: Option<FileText>,
+    /// The server files, read or not.
+    listed: Vec<PathBuf>,
+    servers: Vec<FileText>,
+    /// The profiles, read or not, and the names that reports show.
+    listed_profiles: Vec<(PathBuf, String)>,
+    profiles: Vec<FileText>,
+    /// What could not be read.
+    problems: Vec<Problem>,
+}
+
+impl Files {
+    fn read(paths: &Paths) -> Self {
+        let mut problems: Vec<Problem> = Vec::new();
+        let daemon_file = daemon_file(paths, &mut problems);
+        let listed = kdl_files(paths, &paths.servers_dir, MAX_SERVER_FILES, &mut problems);
+        let profiles = kdl_files(paths, &paths.profiles_dir, MAX_PROFILE_FILES, &mut problems);
+        let mut read = |listed: &[PathBuf]| -> Vec<FileText> {
+            let read = listed.iter().map(|path| read_file(paths, path));
+            read.filter_map(|it| it.map_err(|problem| tell_once(&mut problems, problem)).ok())
+                .collect()
+        };
+        let (servers, read_profiles) = (read(&listed), read(&profiles));
+        let shown = |path: PathBuf| {
+            let shown = paths.shown(&path);
+            (path, shown)
+        };
+        Self {
+            daemon_path: paths.daemon_file.clone(),
+            daemon_shown: paths.shown(&paths.daemon_file),
+            daemon_file,
+            listed,
+            servers,
+            listed_profiles: profiles.into_iter().map(shown).collect(),
+            profiles: read_profiles,
+            problems,
+        }
+    }
+
+    fn judge(&self, paths: &Paths, limits: &KeptLimits) -> Loaded {
+        let mut problems = self.problems.clone();
+        let named = self.daemon_file.as_ref().map(client_files).unwrap_or_default();
+        let clients = mcp_files(paths, &named, &mut problems);
+        let texts = Texts { servers: &self.servers, clients: &clients, profiles: &self.profiles };
+        let mut loaded = check_all(self.daemon_file.as_ref(), texts, &Machine { limits });
+        close_unread(&self.listed_profiles, &mut loaded);
+        loaded.settings.mcp_json = paths.mcp_json.iter().cloned().chain(named).collect();
+        loaded.server_files = self.listed.len() + loaded.settings.mcp_json.len();
+        loaded.files = usize::from(exists(&paths.daemon_file))
+            + loaded.server_files
+            + self.listed_profiles.len();
+        problems.append(&mut loaded.problems);
+        loaded.problems = problems;
+        let contained = self.listed.iter().chain(&loaded.settings.mcp_json);
+        loaded.bad.contained = contained.map(|path| paths.shown(path)).collect();
+        loaded
+    }
+
+    /// Takes the last good text of each file that has an error and may not be left out. Returns
+    /// the files by the names that reports show.
+    fn replace_bad(&mut self, problems: &[Problem], last_good: &LastGood) -> BTreeSet<String> {
+        let is_bad = |shown: &String| problems.iter().any(|it| it.is_error() && it.file == *shown);
+        let good = |path: &PathBuf, shown: &String| {
+            let text = last_good.get(shown).filter(|_| is_bad(shown))?.clone();
+            Some(FileText { path: path.clone(), shown: shown.clone(), text })
+        };
+        let mut replaced = BTreeSet::new();
+        if let Some(file) = good(&self.daemon_path, &self.daemon_shown) {
+            replaced.insert(file.shown.clone());
+            self.daemon_file = Some(file);
+        }
+        for (path, shown) in &self.listed_profiles {
+            let Some(file) = good(path, shown) else { continue };
+            replaced.insert(shown.clone());
+            self.profiles.retain(|it| it.shown != *shown);
+            self.profiles.push(file);
+        }
+        self.problems.retain(|it| !replaced.contains(&it.file));
+        replaced
+    }
+
+    /// Has these servers claim their ports before all others.
+    fn put_first(&mut self, living: &BTreeSet<ServerName>) {
+        let name = |file: &FileText| ServerName::new(file.path.file_stem()?.to_str()?).ok();
+        self.servers.sort_by_key(|file| !name(file).is_some_and(|it| living.contains(&it)));
+    }
+}
+
+/// Reports the mistakes of the files, and not those of the texts that are used instead. A text
+/// that is not good any more, as the rules have changed, replaces nothing.
+fn tell_replaced(loaded: &mut Loaded, first: &[Problem], replaced: BTreeSet<String>) {
+    let (of_texts, others): (Vec<_>, Vec<_>) =
+        loaded.problems.drain(..).partition(|it| replaced.contains(&it.file));
+    loaded.problems.extend(first.iter().filter(|it| replaced.contains(&it.file)).cloned());
+    for shown in replaced {
+        if !of_texts.iter().any(|it| it.is_error() && it.file == shown) {
+            let message = "a daemon uses the last good version of this file";
+            let problem = Problem::in_file(&shown, message).warn();
+            loaded.problems.push(problem.suggest("correct the file, then run `xy reload`"));
+            loaded.bad.replaced.insert(shown);
+        }
+    }
+    loaded.problems.extend(others);
+}
+
+/// Judges a server that is to come, as if this was its file, by the daemon's own file or its
+/// last good text. What other files say does not matter to it.
+pub fn check_new(
+    paths: &Paths,
+    limits: &KeptLimits,
+    file: &FileText,
+    last_good: &LastGood,
+) -> Loaded {
     let mut problems = Vec::new();
-    let daemon_file = daemon_file(paths, &mut problems);
+    let mut daemon_file = daemon_file(paths, &mut problems);
+    let shown = paths.shown(&paths.daemon_file);
+    let is_bad = |file: &FileText| !check(Some(file), &[], &Machine { limits }).is_valid();
+    if (!problems.is_empty() || daemon_file.as_ref().is_some_and(is_bad))
+        && let Some(text) = last_good.get(&shown).cloned()
+    {
+        problems.clear();
+        daemon_file = Some(FileText { path: paths.daemon_file.clone(), shown, text });
+    }
     let mut loaded = check(daemon_file.as_ref(), std::slice::from_ref(file), &Machine { limits });
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
@@ -73,11 +211,11 @@ pub fn supervision(paths: &Paths) -> Result<Supervision, Problem> {
 }
 
 /// A profile whose file is there and cannot be read shows nothing.
-fn close_unread(paths: &Paths, profiles: &[PathBuf], loaded: &mut Loaded) {
-    for path in profiles {
+fn close_unread(profiles: &[(PathBuf, String)], loaded: &mut Loaded) {
+    for (path, shown) in profiles {
         let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         if ServerName::new(name).is_ok() {
-            let closed = || Arc::new(ProfileSettings::closed(name, &paths.shown(path)));
+            let closed = || Arc::new(ProfileSettings::closed(name, shown));
             loaded.settings.profiles.entry(name.to_owned()).or_insert_with(closed);
         }
     }
@@ -105,15 +243,18 @@ fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> V
             };
             Err(problem.kind(Kind::Unreadable).suggest(advice))
         };
-        read.extend(file.map_err(|problem| problems.push(problem)));
+        read.extend(file.map_err(|problem| tell_once(problems, problem)));
     }
     read
 }
 
 /// Whose files are there and of no use.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
-    let for_all = [&paths.daemon_file, &paths.servers_dir].map(|path| paths.shown(path));
-    let is_for_all = |file: &String| for_all.contains(file) || file == ENVIRONMENT;
+    let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
+    let for_all = folders.map(|path| paths.shown(path));
+    let is_for_all = |file: &String| {
+        (for_all.contains(file) || file == ENVIRONMENT) && !loaded.bad.replaced.contains(file)
+    };
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
     }
@@ -135,7 +276,9 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
         Broken::These(names) => names.clone(),
         Broken::Every | Broken::AllBut(_) => return all_but_the_read(),
     };
-    let is_not_used = |name: &ServerName| !loaded.settings.servers.contains_key(name);
+    let is_not_used = |name: &ServerName| {
+        !loaded.settings.servers.contains_key(name) && !loaded.itself.contains_key(name)
+    };
     Broken::These(names.filter(is_not_used).chain(of_clients).collect())
 }
 
@@ -144,7 +287,14 @@ fn daemon_file(paths: &Paths, problems: &mut Vec<Problem>) -> Option<FileText> {
     if !exists(&paths.daemon_file) {
         return None;
     }
-    read_file(paths, &paths.daemon_file).map_err(|problem| problems.push(problem)).ok()
+    read_file(paths, &paths.daemon_file).map_err(|problem| tell_once(problems, problem)).ok()
+}
+
+/// Adds a problem. One of a folder is met with each file in it.
+fn tell_once(problems: &mut Vec<Problem>, problem: Problem) {
+    if !problems.contains(&problem) {
+        problems.push(problem);
+    }
 }
 
 /// The files of a folder, by name.
@@ -224,6 +374,13 @@ fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Probl
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(system)?;
+    check_trust(paths, path, &file.metadata().map_err(system)?).map_err(|untrusted| {
+        // A folder of ours is a problem of its own; one elsewhere is a problem of this file.
+        let is_of_ours = untrusted.path.starts_with(config_home(paths));
+        let about = if is_of_ours { paths.shown(&untrusted.path) } else { shown.clone() };
+        let problem = Problem::in_file(&about, format!("not used: {untrusted}"));
+        problem.kind(Kind::Unreadable).suggest(untrusted.remedy())
+    })?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(system)?;
     if bytes.len() as u64 > most {
         let message = format!("the file is larger than {} MiB", most >> 20);
@@ -235,6 +392,23 @@ fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Probl
         unreadable(format!("line {line} is not UTF-8"), "save the file as UTF-8")
     })?;
     Ok(FileText { path: path.to_owned(), shown, text })
+}
+
+/// Checks a file and its folders: up to the XDG folder, or the one that it is in; behind a link
+/// also the one that it leads to.
+fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
+    trust::check(path, found)?;
+    let home = config_home(paths);
+    match path.parent().filter(|folder| folder.starts_with(home)) {
+        Some(folder) => trust::check_folders(folder, home)?,
+        None => trust::check_folder_of(path)?,
+    }
+    fs::canonicalize(path).map_or(Ok(()), |real| trust::check_folder_of(&real))
+}
+
+/// The XDG folder that the configuration is in.
+fn config_home(paths: &Paths) -> &Path {
+    paths.config_dir.parent().unwrap_or(&paths.config_dir)
 }
 
 /// The machine we are on.
@@ -260,6 +434,19 @@ impl Surroundings for Machine<'_> {
         }
     }
 
+    #[cfg(unix)]
+    fn others_can_read(&self, path: &Path) -> Option<bool> {
+        Some(others_can_read(path))
+    }
+
+    fn is_this_program(&self, path: &Path) -> bool {
+        // A running program is known by its file, even if another has taken its name since.
+        let running = Path::new("/proc/self/exe");
+        let this = fs::metadata(running).or_else(|_| fs::metadata(std::env::current_exe()?));
+        let (Ok(this), Ok(that)) = (this, fs::metadata(path)) else { return false };
+        is_same_file(&this, &that)
+    }
+
     fn limits(&self) -> KeptLimits {
         self.limits.clone()
     }
@@ -273,6 +460,37 @@ impl Surroundings for Machine<'_> {
 fn is_executable(found: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt;
     found.permissions().mode() & 0o111 != 0
+}
+
+/// Whether other users can read a file: by its mode, and those of the folders on the way. A
+/// group with the number of its user is that user's own.
+#[cfg(unix)]
+fn others_can_read(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(path) = fs::canonicalize(path) else { return false };
+    let allows = |path: &Path, group: u32, other: u32| {
+        let Ok(found) = fs::metadata(path) else { return (false, false) };
+        let is_shared = found.gid() != found.uid();
+        (is_shared && found.mode() & group != 0, found.mode() & other != 0)
+    };
+    let (mut group, mut other) = allows(&path, 0o040, 0o004);
+    for folder in path.ancestors().skip(1) {
+        let Ok(found) = fs::metadata(folder) else { return false };
+        group &= found.mode() & 0o011 != 0;
+        other &= found.mode() & 0o001 != 0;
+    }
+    group || other
+}
+
+#[cfg(unix)]
+fn is_same_file(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    false
 }
 
 #[cfg(not(unix))]

@@ -27,9 +27,11 @@ pub struct Paths {
     pub logs_dir: PathBuf,
     /// A lock and a socket for each shim.
     pub shims_dir: PathBuf,
-    /// Where the daemon listens.
+    /// Where a daemon with this environment listens. A running daemon may have had another one:
+    /// clients look at [`Paths::control_places`].
     pub control_socket: PathBuf,
-    /// Where MCP clients of this machine come in.
+    /// Where such a daemon listens for MCP clients of this machine; clients look at
+    /// [`Paths::mcp_places`].
     pub mcp_socket: PathBuf,
     /// Whoever holds its lock is the daemon.
     pub lock_file: PathBuf,
@@ -51,6 +53,8 @@ pub struct Paths {
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
     pub added_file: PathBuf,
+    /// The last good texts of `xy.kdl` and of profiles.
+    pub last_good_file: PathBuf,
     /// What happened to servers; older entries are beside it.
     pub events_file: PathBuf,
     /// The variable that decides where the sockets are.
@@ -129,10 +133,30 @@ impl Paths {
             http_sessions_file: state_dir.join("http-sessions"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
+            last_good_file: state_dir.join("last-good.json"),
             events_file: state_dir.join("events.jsonl"),
             state_dir,
             socket_variable,
         })
+    }
+
+    /// Returns where clients look for the control socket, in this order.
+    ///
+    /// The state folder holds the socket of every daemon of this home, or a link to it, whatever
+    /// `XDG_RUNTIME_DIR` the daemon had. The runtime folder only helps where that link is missing.
+    pub fn control_places(&self) -> [PathBuf; 2] {
+        self.places(&self.control_socket)
+    }
+
+    /// Returns where clients look for the socket of MCP clients, in the order of
+    /// [`Paths::control_places`].
+    pub fn mcp_places(&self) -> [PathBuf; 2] {
+        self.places(&self.mcp_socket)
+    }
+
+    fn places(&self, socket: &Path) -> [PathBuf; 2] {
+        let name = socket.file_name().unwrap_or_default();
+        [self.state_dir.join(name), socket.to_owned()]
     }
 
     /// Whether a server's file is one of ours, which we may change.
@@ -161,6 +185,11 @@ impl Paths {
             }
         }
         Ok(())
+    }
+
+    /// Returns the variable to set for another folder of sockets.
+    pub fn socket_variable(&self) -> &'static str {
+        self.socket_variable
     }
 
     /// A path as reports show it: relative to the configuration folder if inside it.
@@ -210,6 +239,15 @@ mod tests {
         assert_eq!(paths.state_dir, Path::new("/s/xy"));
         assert_eq!(paths.control_socket, Path::new("/r/xy.sock"));
         assert_eq!(paths.mcp_socket, Path::new("/r/xy-mcp.sock"));
+    }
+
+    #[test]
+    fn clients_look_in_the_state_folder_first() {
+        let with = resolve(&[("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")]);
+        assert_eq!(with.control_places(), ["/s/xy/xy.sock", "/r/xy.sock"].map(PathBuf::from));
+        assert_eq!(with.mcp_places(), ["/s/xy/xy-mcp.sock", "/r/xy-mcp.sock"].map(PathBuf::from));
+        let without = resolve(&[("XDG_STATE_HOME", "/s")]);
+        assert_eq!(without.control_places()[0], with.control_places()[0]);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Settings {
     pub mcp_json: Vec<PathBuf>,
     /// Whether servers are supervised, if the daemon's own file says so.
     pub supervisor: Option<bool>,
+    /// Whether a bad file keeps a daemon from starting, if the daemon's own file says so.
+    pub strict: Option<bool>,
 }
 
 /// How many instances of servers there may be at once, and how much memory they may use.

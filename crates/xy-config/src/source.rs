@@ -31,6 +31,8 @@ pub(crate) struct SourceFile {
     /// The name that reports show.
     pub(crate) shown: String,
     pub(crate) text: String,
+    /// Whether the text is JSON and not KDL.
+    pub(crate) is_json: bool,
     line_starts: Vec<usize>,
     /// What may be a secret, and is not shown.
     hidden: Vec<Range<usize>>,
@@ -38,21 +40,23 @@ pub(crate) struct SourceFile {
 
 impl SourceFile {
     pub(crate) fn new(path: &Path, shown: &str, text: &str) -> Arc<Self> {
-        Self::with_hidden(path, shown, text, hidden::hidden(text))
+        Self::with_hidden(path, shown, text, false)
     }
 
     /// A text that is JSON and not KDL.
     pub(crate) fn json(path: &Path, shown: &str, text: &str) -> Arc<Self> {
-        Self::with_hidden(path, shown, text, hidden_json::hidden(text))
+        Self::with_hidden(path, shown, text, true)
     }
 
-    fn with_hidden(path: &Path, shown: &str, text: &str, hidden: Vec<Range<usize>>) -> Arc<Self> {
+    fn with_hidden(path: &Path, shown: &str, text: &str, is_json: bool) -> Arc<Self> {
+        let hidden = if is_json { hidden_json::hidden(text) } else { hidden::hidden(text) };
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Arc::new(Self {
             path: path.to_owned(),
             shown: shown.to_owned(),
             text: text.to_owned(),
+            is_json,
             line_starts,
             hidden,
         })
@@ -73,6 +77,22 @@ impl SourceFile {
             let is_hidden = next.is_some_and(|it| it.contains(&at));
             if is_hidden && !matches!(character, '"' | ' ') { '*' } else { character }
         })
+    }
+
+    /// The text of a span, as it may be shown to anybody.
+    pub(crate) fn shown_text(&self, span: Span) -> String {
+        let (start, end) = (self.floor(span.start), self.floor(span.end));
+        let mut shown = String::new();
+        let mut at = start;
+        for hidden in self.hidden.iter().filter(|it| it.start < end && it.end > start) {
+            shown.push_str(self.text.get(at..hidden.start.max(at)).unwrap_or_default());
+            let inside = self.text.get(hidden.start.max(at)..hidden.end.min(end));
+            let mark = if inside.is_some_and(|it| it.starts_with('"')) { "\"…\"" } else { "…" };
+            shown.push_str(mark);
+            at = hidden.end.min(end);
+        }
+        shown.push_str(self.text.get(at..end).unwrap_or_default());
+        shown
     }
 
     /// The text of a span, as it was written.

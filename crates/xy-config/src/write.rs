@@ -72,7 +72,7 @@ fn block(name: &str, fields: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// A text as KDL writes it: on one line, and nothing in it that a reader could not see.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {

@@ -1,15 +1,17 @@
 //! A look at the files, with or without a daemon: the answer to `check`.
 
 use xy_config::environment::ENVIRONMENT;
-use xy_config::{Kind, Loaded, Paths};
+use xy_config::{Earlier, Kind, Loaded, Paths};
 use xy_protocol::control::{CheckReport, Problem};
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::limits;
+use crate::{last_good, limits};
 
 /// Everything that is wrong or odd in the files.
 pub fn report(paths: &Paths) -> CheckReport {
-    report_of(&xy_config::load(paths, &limits::kept()))
+    let last_good = last_good::look(&paths.last_good_file);
+    let earlier = Earlier { last_good, ..Earlier::default() };
+    report_of(&xy_config::load_after(paths, &limits::kept(), &earlier))
 }
 
 pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
@@ -18,6 +20,7 @@ pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
         files: loaded.server_files,
         all_files: loaded.files,
         servers: loaded.settings.servers.len(),
+        server_names: loaded.settings.servers.keys().cloned().collect(),
         problems: problems_of(loaded),
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
-use xy_config::{Broken, Loaded, Paths};
+use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
 use xy_gateway::Desk;
-use xy_gateway::http::{ListenState, ListeningSocket};
-use xy_protocol::control::quoted;
+use xy_gateway::http::{ListenState, ListeningSocket, Token};
+use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
 use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
@@ -22,14 +22,20 @@ use xy_supervisor::launch::container::is_run_by_cli;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
+use crate::bad_files::{BadFile, Faults};
 use crate::files::Lock;
-use crate::limits;
 use crate::self_test::Flight;
 use crate::sockets::Sockets;
 use crate::tokens::Tokens;
+use crate::{last_good, limits};
 
 /// A name this unlike every known one gets no suggestion.
 const LIKENESS: f64 = 0.7;
+
+/// Told while another program holds the port, after the reason why nobody can come in.
+const SQUATTER: &str = "; another program holds this port, and tokens that clients send to it may \
+                        be stolen: free the port or change `listen` in xy.kdl, then run `xy token \
+                        rotate`";
 
 /// The daemon, as its handlers see it.
 #[derive(Debug)]
@@ -51,7 +57,7 @@ pub(crate) struct Daemon {
     desk: OnceLock<Desk>,
     /// Why nobody can come in over HTTP, beside what the gateway itself knows.
     no_token: OnceLock<String>,
-    /// Servers that are being added: until that is done, nobody else adds or removes them.
+    /// Servers that are being added: until that is done, nobody else adds them.
     adding: Mutex<BTreeSet<ServerName>>,
     /// What it listens at.
     pub(crate) sockets: Sockets,
@@ -63,10 +69,14 @@ pub(crate) struct Daemon {
     lock: Mutex<Option<Lock>>,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
+    /// Tokens as the gateway knows them.
+    token_news: watch::Receiver<Arc<Vec<Token>>>,
     /// The tokens that were made for clients over HTTP.
     pub(crate) tokens: Arc<Mutex<Tokens>>,
     /// What profiles show, by the files.
     pub(crate) profiles: watch::Sender<Arc<Profiles>>,
+    /// What is wrong with the files in use.
+    pub(crate) faults: watch::Sender<Arc<Faults>>,
 }
 
 /// A server that is being added, for as long as this lives.
@@ -102,7 +112,8 @@ impl Daemon {
         sockets: Sockets,
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
-        let tokens = Arc::new(Mutex::new(Tokens::read(paths.tokens_file.clone())));
+        let tokens = Tokens::read(&paths);
+        let (token_news, tokens) = (tokens.news(), Arc::new(Mutex::new(tokens)));
         Self {
             fleet,
             journal,
@@ -122,6 +133,8 @@ impl Daemon {
             lock: Mutex::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
+            faults: watch::Sender::new(Arc::default()),
+            token_news,
             tokens,
         }
     }
@@ -152,7 +165,7 @@ impl Daemon {
 
     /// Adds what the gateway knows that could be better about a server.
     pub(crate) fn advise(&self, entry: &mut ServerEntry) {
-        entry.warnings.extend(self.desk.get().and_then(|desk| desk.advice(&entry.name)));
+        entry.warnings.extend(self.desk.get().into_iter().flat_map(|it| it.advice(&entry.name)));
     }
 
     /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.
@@ -162,11 +175,34 @@ impl Daemon {
         }
         match self.desk.get().and_then(Desk::listening) {
             Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
-            Some(ListenState::Taken { addr, cause, .. }) => {
-                (None, Some(format!("nobody can come in over HTTP: {addr}: {cause}; trying again")))
+            Some(ListenState::Taken { addr, cause, in_use, .. }) => {
+                let stolen = if in_use { SQUATTER } else { "" };
+                let problem = format!("nobody can come in over HTTP: {addr}: {cause}{stolen}");
+                (None, Some(format!("{problem}; trying again")))
             }
             None => (None, None),
         }
+    }
+
+    /// Limits that kept clients out lately, with the names of their tokens.
+    pub(crate) fn limit_hits(&self) -> Vec<LimitHit> {
+        let Some(desk) = self.desk.get() else { return Vec::new() };
+        let tokens = self.token_news.borrow();
+        let by = |token: Option<u64>| match token {
+            None => "unauthenticated".to_owned(),
+            Some(0) => "local clients".to_owned(),
+            Some(id) => match tokens.iter().find(|it| it.id == id) {
+                Some(token) => format!("token `{}`", token.name),
+                // A token that was removed meanwhile, or there are none at all.
+                None => "any client".to_owned(),
+            },
+        };
+        let wire = |hit: xy_gateway::LimitHit| LimitHit {
+            limit: hit.limit.to_owned(),
+            by: by(hit.token),
+            times: hit.times,
+        };
+        desk.limit_hits().into_iter().map(wire).collect()
     }
 
     /// Has the daemon end like this, unless it is ending already.
@@ -198,10 +234,47 @@ impl Daemon {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
         let turn = self.turn().await?;
         let paths = self.paths.clone();
+        let living = self.fleet.roster().keys().cloned().collect();
         // The turn goes with the reading, which goes on even if the asker has left.
-        tokio::task::spawn_blocking(move || (xy_config::load(&paths, &limits::kept()), turn))
-            .await
-            .map_err(|cause| failed().cause(cause))
+        tokio::task::spawn_blocking(move || {
+            let last_good = last_good::read(&paths.last_good_file);
+            let earlier = Earlier { last_good, living };
+            (xy_config::load_after(&paths, &limits::kept(), &earlier), turn)
+        })
+        .await
+        .map_err(|cause| failed().cause(cause))
+    }
+
+    /// Keeps the texts that are in use now for a daemon that finds bad ones.
+    pub(crate) async fn keep_good(&self, texts: LastGood) {
+        let file = self.paths.last_good_file.clone();
+        // It says itself what failed.
+        let _ = tokio::task::spawn_blocking(move || last_good::keep(&file, &texts)).await;
+    }
+
+    /// What is wrong with the files in use.
+    pub(crate) fn faults(&self) -> Arc<Faults> {
+        self.faults.borrow().clone()
+    }
+
+    /// The file for which a server has failed. A server that is there has not.
+    pub(crate) fn bad_file(&self, name: &str) -> Option<(ServerName, BadFile)> {
+        if self.fleet.roster().contains_key(name) {
+            return None;
+        }
+        self.faults.borrow().servers.get_key_value(name).map(cloned)
+    }
+
+    /// Forgets that the file of a server was bad. Whoever calls it holds the turn.
+    pub(crate) fn forget_bad_file(&self, name: &ServerName, shown: &str) {
+        self.faults.send_modify(|faults| Arc::make_mut(faults).forget(name, shown));
+    }
+
+    /// All servers that have failed for their files.
+    pub(crate) fn bad_files(&self) -> Vec<(ServerName, BadFile)> {
+        let roster = self.fleet.roster();
+        let faults = self.faults();
+        faults.servers.iter().filter(|(name, _)| !roster.contains_key(*name)).map(cloned).collect()
     }
 
     /// Makes the servers what the files say.
@@ -245,11 +318,6 @@ impl Daemon {
         is_first.then(|| Underway { daemon: self, name: name.clone() })
     }
 
-    /// Whether somebody is adding it.
-    pub(crate) fn is_adding(&self, name: &ServerName) -> bool {
-        self.names_underway().contains(name)
-    }
-
     fn names_underway(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
         self.adding.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -291,7 +359,11 @@ impl Daemon {
         roster.get(name).cloned().ok_or_else(|| self.not_found(name))
     }
 
+    /// Why nothing can be asked of a server: its file is bad, or there is none of that name.
     pub(crate) fn not_found(&self, name: &str) -> CallError {
+        if let Some((name, bad)) = self.bad_file(name) {
+            return bad.refusal(&name);
+        }
         let roster = self.fleet.roster();
         let hint = match nearest(name, roster.keys().map(ServerName::as_str)) {
             Some(known) => format!("did you mean `{known}`?"),
@@ -300,6 +372,10 @@ impl Daemon {
         let message = format!("no server named `{}`", quoted(name));
         CallError::new(ErrorKind::ServerNotFound, message).hint(hint)
     }
+}
+
+fn cloned((name, bad): (&ServerName, &BadFile)) -> (ServerName, BadFile) {
+    (name.clone(), bad.clone())
 }
 
 /// The profiles that are new, gone or others, by name.

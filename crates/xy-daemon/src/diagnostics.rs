@@ -183,6 +183,25 @@ fn known_secrets(paths: &Paths) -> Secrets {
     secrets
 }
 
+/// Takes secrets out of what a server has said.
+pub(crate) struct Scrubber {
+    secrets: Secrets,
+}
+
+impl Scrubber {
+    /// Knows the secrets of xy itself and of one server.
+    pub(crate) fn of_server(paths: &Paths, settings: &xy_config::settings::ServerSettings) -> Self {
+        let mut secrets = known_secrets(paths);
+        drop(settings::shown(settings, &mut secrets));
+        Self { secrets }
+    }
+
+    /// Returns a line without secrets.
+    pub(crate) fn line(&self, line: &str) -> String {
+        mask::text(&self.secrets.scrub(line))
+    }
+}
+
 /// Everything that the files keep secret, before anything is written.
 fn learn(servers: &ServerMap, secrets: &mut Secrets) {
     for settings in servers.values() {

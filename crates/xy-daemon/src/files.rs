@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::{Instant, sleep};
 use xy_config::Paths;
+use xy_config::trust::{self, Untrusted};
 
 /// Whoever has just taken the lock writes its number in a moment: so often it is looked for.
 const LOOKS: u32 = 20;
@@ -26,6 +27,8 @@ pub(crate) enum FilesError {
         #[source]
         cause: io::Error,
     },
+    #[error("{untrusted}")]
+    Untrusted { untrusted: Untrusted },
     #[error("the lock `{}` cannot be had", .path.display())]
     Lock {
         path: PathBuf,
@@ -40,14 +43,20 @@ fn holder_of(pid: Option<&str>) -> String {
     pid.map(|pid| format!(", pid {pid}")).unwrap_or_default()
 }
 
-/// Makes the folders that are missing, for us alone.
+/// Makes the folders that are missing, for us alone; refuses one that another user can write.
 pub(crate) fn make_folders(paths: &Paths) -> Result<(), FilesError> {
+    let home = paths.state_dir.parent().unwrap_or(&paths.state_dir);
+    let untrusted = |untrusted| FilesError::Untrusted { untrusted };
+    trust::check_folders(&paths.state_dir, home).map_err(untrusted)?;
     for path in [&paths.state_dir, &paths.logs_dir, &paths.shims_dir] {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
             .map_err(|cause| FilesError::Folder { path: path.clone(), cause })?;
+    }
+    for folder in [&paths.logs_dir, &paths.shims_dir, &paths.manifests_dir] {
+        trust::check_folders(folder, &paths.state_dir).map_err(untrusted)?;
     }
     Ok(())
 }
@@ -75,14 +84,9 @@ impl Lock {
     /// Takes the lock, or says who has it. The number in the file is for people.
     pub(crate) async fn take(path: &Path) -> Result<Self, FilesError> {
         let failed = |cause| FilesError::Lock { path: path.to_owned(), cause };
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = trust::open_own(&mut options, path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -144,6 +148,16 @@ mod tests {
         assert_eq!(refused, format!("another daemon runs already, pid {}", std::process::id()));
         drop(lock);
         assert!(Lock::take(&path).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_a_link_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (folder.path().join("xy.pid"), folder.path().join("target"));
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(matches!(Lock::take(&path).await, Err(FilesError::Lock { .. })));
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::HttpParts;
-use xy_gateway::control::{Control, Later};
-use xy_gateway::http::{Auth, Hosts, HttpRules, Secret, Token, random_token, read_or_make_token};
-use xy_ipc::server::{Answer, Service};
+use xy_gateway::control::{Asker, Control, Later};
+use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
+use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
@@ -19,8 +19,10 @@ use xy_supervisor::fleet::{HoldError, NoRoom};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::launch::adopt::home_id;
 
+use crate::askers::By;
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
+use crate::tokens::Tokens;
 
 /// What the gateway can ask of the daemon.
 pub(crate) struct Plane {
@@ -33,14 +35,12 @@ impl Plane {
     pub(crate) fn here(daemon: Arc<Daemon>) -> Self {
         Self { daemon, runtime: Handle::current() }
     }
-}
 
-impl Control for Plane {
-    fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
+    fn ask(&self, by: By, request: Request) -> Later<Result<Value, CallError>> {
         let handlers = Handlers(self.daemon.clone());
         // On the daemon's own threads, so that no client waits for it; and once it has begun
         // it is finished, also if the one who asked leaves.
-        let answering = self.runtime.spawn(async move { handlers.call(request).await });
+        let answering = self.runtime.spawn(async move { handlers.call_by(&by, request).await });
         Box::pin(async move {
             let unreadable = |cause: &dyn std::fmt::Display| {
                 CallError::new(ErrorKind::Internal, "the answer could not be read").cause(cause)
@@ -52,6 +52,16 @@ impl Control for Plane {
                 Answer::Stream(_) => Err(unreadable(&"it is a stream")),
             }
         })
+    }
+}
+
+impl Control for Plane {
+    fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
+        self.ask(By::Person, request)
+    }
+
+    fn manage(&self, by: Asker, request: Request) -> Later<Result<Value, CallError>> {
+        self.ask(By::Client(by), request)
     }
 
     fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {
@@ -99,10 +109,11 @@ fn no_room(server: &ServerName, full: &NoRoom) -> CallError {
 pub(crate) fn http(
     settings: &GatewaySettings,
     paths: &Paths,
+    tokens: &mut Tokens,
     inherited: Option<TcpListener>,
 ) -> (Option<HttpParts>, Option<String>) {
     let Some(listen) = settings.listen else { return (None, None) };
-    match rules(listen, settings, paths) {
+    match rules(listen, settings, tokens) {
         Ok(rules) => {
             let home = u64::from_str_radix(&home_id(&paths.shims_dir), 16).unwrap_or_default();
             let sessions_file = paths.http_sessions_file.clone();
@@ -128,18 +139,16 @@ pub(crate) fn key(paths: &Paths) -> io::Result<String> {
     })
 }
 
-fn rules(listen: SocketAddr, settings: &GatewaySettings, paths: &Paths) -> io::Result<HttpRules> {
+fn rules(
+    listen: SocketAddr,
+    settings: &GatewaySettings,
+    tokens: &mut Tokens,
+) -> io::Result<HttpRules> {
     let auth = match settings.auth {
         xy_config::settings::Auth::None => Auth::None,
         xy_config::settings::Auth::Token => {
-            let token = |id, secret, may_manage| {
-                let secret = Secret::Plain(secret);
-                Token { id, secret, may_manage, profile: None }
-            };
-            Auth::Tokens(vec![
-                token(1, read_or_make_token(&paths.token_file)?, false),
-                token(2, read_or_make_token(&paths.manage_token_file)?, true),
-            ])
+            tokens.read_own()?;
+            Auth::Tokens(Vec::new()) // The gateway is told of them, and of changes, by a `watch`.
         }
     };
     Ok(HttpRules {

@@ -6,6 +6,7 @@ use xy_ipc::server::{Answer, Service};
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
+use crate::askers::{self, By};
 use crate::daemon::Daemon;
 
 mod add;
@@ -13,12 +14,12 @@ mod asks;
 mod call;
 mod check;
 mod diagnostics;
-mod events;
+pub(crate) mod events;
 mod explain;
 mod handover;
 pub(crate) mod info;
 mod list;
-mod logs;
+pub(crate) mod logs;
 pub(crate) mod reload;
 mod remove;
 mod request;
@@ -39,7 +40,15 @@ pub(crate) struct Handlers(pub(crate) Arc<Daemon>);
 
 impl Service for Handlers {
     async fn call(&self, request: Request) -> Result<Answer, CallError> {
+        self.call_by(&By::Person, request).await
+    }
+}
+
+impl Handlers {
+    /// Answers a request, and writes down who asks to change servers.
+    pub(crate) async fn call_by(&self, by: &By, request: Request) -> Result<Answer, CallError> {
         let daemon = &self.0;
+        askers::note(daemon, by, &request).await;
         match request {
             Request::List => Answer::of(&list::handle(daemon)),
             Request::Status(ask) => Answer::of(&status::handle_whole(daemon, &ask).await?),
@@ -58,6 +67,7 @@ impl Service for Handlers {
             Request::TokenAdd(ask) => Answer::of(&token::add(daemon, ask).await?),
             Request::TokenList => Answer::of(&token::list(daemon).await?),
             Request::TokenRemove(ask) => Answer::of(&token::remove(daemon, ask).await?),
+            Request::TokenRotate(ask) => Answer::of(&token::rotate(daemon, ask).await?),
             Request::Explain(ask) => Answer::of(&explain::handle(daemon, ask).await?),
             Request::Search(ask) => Answer::of(&search::handle(daemon, ask).await?),
             Request::SelfTest(ask) => Answer::of(&*self_test::handle(daemon, ask).await?),

@@ -3,6 +3,8 @@
 //! The only crate that knows all the others. A handler finds, asks, waits and
 //! translates; what decides something is in a pure module elsewhere.
 
+mod askers;
+mod bad_files;
 pub mod check;
 mod confine;
 mod daemon;
@@ -11,9 +13,11 @@ pub mod direct;
 mod files;
 mod gateway;
 mod handlers;
+mod last_good;
 mod limits;
 mod logging;
 mod machine;
+pub mod on_disk;
 mod run;
 mod self_test;
 mod server_file;
@@ -23,5 +27,6 @@ mod takeover;
 mod tokens;
 mod view;
 
+pub use bad_files::Strictness;
 pub use logging::LogTo;
 pub use run::{Options, run};

@@ -8,11 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xy_config::load::supervision;
-use xy_config::settings::{
-    GatewaySettings, InstanceSettings, ParkSettings, Profiles, ServerSettings, Settings,
-};
 use xy_config::supervision::Supervision;
-use xy_config::{Broken, Paths};
+use xy_config::{Broken, Paths, trust};
 use xy_ipc::listen::{BindError, Bound};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::marked::MARK;
@@ -26,11 +23,10 @@ use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::locks::tidy_up;
 use xy_supervisor::logs::forget_clients;
-use xy_supervisor::reload::ServerMap;
 use xy_supervisor::speak::Speak;
 use xy_supervisor::wishes::Wishes;
 
-use crate::check;
+use crate::bad_files::Strictness;
 use crate::daemon::{Daemon, Ending};
 use crate::files::{self, FilesError, Lock};
 use crate::gateway::{self, Plane};
@@ -41,8 +37,10 @@ use crate::signs::Signs;
 use crate::sockets::{Socket, Sockets};
 use crate::takeover;
 
+mod configuration;
 mod signals;
 
+use configuration::Configuration;
 use signals::Signals;
 
 /// However short the graces are, shims get this long to bring their logs to disk.
@@ -78,6 +76,8 @@ pub struct Options {
     pub log: LogTo,
     /// Take over from a daemon that runs.
     pub replace: bool,
+    /// Whether to start with a bad file.
+    pub strictness: Strictness,
 }
 
 /// Runs the daemon until it is told to end.
@@ -93,7 +93,7 @@ pub fn run(options: Options) -> Result<(), CallError> {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let lock_file = options.paths.lock_file.clone();
-    let outcome = runtime.block_on(serve(options.paths, options.replace));
+    let outcome = runtime.block_on(serve(options));
     let outcome = match outcome {
         Ok(Ending::HandedOver) => {
             let came = runtime.block_on(takeover::somebody_came(&lock_file));
@@ -109,8 +109,9 @@ pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
-async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
-    let (_lock, inherited) = take_place(&paths, replace).await?;
+async fn serve(options: Options) -> Result<Ending, CallError> {
+    let Options { paths, replace, strictness, .. } = options;
+    let (_lock, inherited) = take_place(&paths, replace, strictness).await?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
     let _signs = Signs::put(&paths);
@@ -137,13 +138,13 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
     let remotes = RemoteLauncher::new(speaker);
     let launcher =
         EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
-    let is_nobody_there = adopted.is_empty() && stragglers.is_empty();
-    let (servers, broken, doors) = load(&paths, &adopted, &added, is_nobody_there)?;
-    let (http, no_token) = gateway::http(&doors.gateway, &paths, inherited);
+    let has_living = !adopted.is_empty() || !stragglers.is_empty();
+    let configuration = Configuration::load(&paths, strictness, &adopted, &added, has_living)?;
+    let Configuration { servers, broken, faults, settings, texts } = configuration;
     tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
     forget_clients(&paths.logs_dir);
     let parts = FleetParts {
-        limits: doors.instances,
+        limits: settings.instances,
         launcher: Arc::new(launcher),
         wishes,
         wishes_file: paths.wishes_file.clone(),
@@ -163,15 +164,22 @@ async fn serve(paths: Paths, replace: bool) -> Result<Ending, CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
+    let (http, no_token) = {
+        let mut tokens = daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        gateway::http(&settings.gateway, &daemon.paths, &mut tokens, inherited)
+    };
     daemon.apply(servers, broken.clone()).await?;
-    daemon.show(doors.profiles).await?;
+    daemon.faults.send_replace(Arc::new(faults));
+    daemon.show(settings.profiles).await?;
+    daemon.keep_good(texts).await;
     // Only now, so that the first client finds all servers there.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
         lines,
         local: mcp_listener,
         local_again: mcp_again,
-        park: doors.park,
+        park: settings.park,
+        instances_max: settings.instances.most,
         tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
         key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
@@ -228,15 +236,27 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
 async fn take_place(
     paths: &Paths,
     replace: bool,
+    strictness: Strictness,
 ) -> Result<(Lock, Option<TcpListener>), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
+    check_socket_folder(paths)?;
     check_not_inside(paths)?;
     check_switched_on(paths)?;
-    let inherited = if replace { takeover::ask(paths).await? } else { None };
+    let inherited = if replace { takeover::ask(paths, strictness).await? } else { None };
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
     let lock = Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))?;
     Ok((lock, inherited))
+}
+
+/// In a folder that another user can write, that user could listen in the daemon's place.
+fn check_socket_folder(paths: &Paths) -> Result<(), CallError> {
+    let folder = paths.control_socket.parent().unwrap_or(&paths.state_dir);
+    trust::check_socket_folder(folder).map_err(|untrusted| {
+        not_started()
+            .cause(format!("others could listen in its place: {untrusted}"))
+            .hint(untrusted.remedy_of_sockets(paths.socket_variable()))
+    })
 }
 
 /// A daemon below one of its own servers would end itself with that server.
@@ -269,54 +289,6 @@ async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Bro
         let is_broken = broken.contains(adopted.server());
         daemon.fleet.adopt(adopted.tidied_by(&daemon.containers), is_broken).await;
     }
-}
-
-/// What the files say of the gateway.
-struct Doors {
-    gateway: GatewaySettings,
-    park: ParkSettings,
-    instances: InstanceSettings,
-    profiles: Profiles,
-}
-
-/// Reads the files; at start, an error in one is fatal, unless servers are there already:
-/// those whose files cannot be used go on as they were.
-fn load(
-    paths: &Paths,
-    adopted: &[Adopted],
-    added: &AddedServers,
-    is_nobody_there: bool,
-) -> Result<(ServerMap, Broken, Doors), CallError> {
-    let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() && is_nobody_there {
-        let refused = check::refusal(&loaded, "the daemon did not start");
-        return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
-    }
-    for problem in &loaded.problems {
-        if problem.is_error() {
-            tracing::error!(file = problem.file, "{}", problem.message);
-        } else {
-            tracing::warn!(file = problem.file, "{}", problem.message);
-        }
-    }
-    let mut servers = loaded.settings.servers.clone();
-    if loaded.broken == Broken::Every {
-        servers.clear(); // What holds for all of them is not known.
-    }
-    // What was added has no file, so that none can be used says nothing of it.
-    for (name, settings) in &added.servers {
-        servers.entry(name.clone()).or_insert_with(|| settings.clone());
-    }
-    let is_told =
-        |one: &&Adopted| loaded.broken.contains(one.server()) && !one.settings().source.added;
-    for one in adopted.iter().filter(is_told) {
-        tracing::error!(server = %one.server(), "its file cannot be used: it goes on as it was");
-        let mut settings = ServerSettings::clone(one.settings());
-        settings.source.is_outdated = true;
-        servers.insert(one.server().clone(), Arc::new(settings));
-    }
-    let Settings { gateway, park, instances, profiles, .. } = loaded.settings;
-    Ok((servers, loaded.broken, Doors { gateway, park, instances, profiles }))
 }
 
 /// Whoever switches supervision off does not want a daemon that supervises. What cannot be
@@ -410,6 +382,9 @@ fn no_files(error: &FilesError) -> CallError {
     let hint = match error {
         FilesError::Folder { .. } => {
             "make it a folder that you can write to, or set XDG_STATE_HOME to another".to_owned()
+        }
+        FilesError::Untrusted { untrusted } => {
+            format!("{}, or set XDG_STATE_HOME to another folder", untrusted.remedy())
         }
         FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
         FilesError::Held { path, .. } => format!(

@@ -1,12 +1,12 @@
 //! Signposts in the state folder to sockets that are elsewhere.
 //!
-//! Where the sockets are depends on `XDG_RUNTIME_DIR`, and many MCP clients start their
-//! servers without it. Whoever has no such variable looks in the state folder, and finds the
-//! way from there.
+//! Where the daemon's sockets are depends on its `XDG_RUNTIME_DIR`, and many MCP clients start
+//! their servers without it. Clients look in the state folder first (`Paths::control_places`),
+//! which holds the sockets or these links to them.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
 use xy_config::Paths;
@@ -49,8 +49,11 @@ impl Drop for Signs {
 
 fn put_one(sign: &Path, socket: &Path) -> io::Result<()> {
     take_down(sign)?;
-    if fs::symlink_metadata(sign).is_ok() {
-        fs::remove_file(sign)?; // A stale socket: we hold the lock.
+    match fs::symlink_metadata(sign) {
+        // A stale socket: we hold the lock.
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(sign)?,
+        Ok(_) => return Err(io::Error::other("it is not a socket; move it away")),
+        Err(_) => {}
     }
     symlink(socket, sign)
 }
@@ -90,6 +93,18 @@ mod tests {
         assert_eq!(fs::read_link(&sign).unwrap(), Path::new("/run/somewhere/xy-mcp.sock"));
         drop(signs);
         assert!(fs::symlink_metadata(&sign).is_err());
+    }
+
+    #[test]
+    fn a_stale_socket_makes_room_and_a_file_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = paths(root.path(), Some("/run/somewhere"));
+        let [control, mcp] = ["xy.sock", "xy-mcp.sock"].map(|it| paths.state_dir.join(it));
+        drop(std::os::unix::net::UnixListener::bind(&control).unwrap());
+        fs::write(&mcp, "precious").unwrap();
+        let _signs = Signs::put(&paths);
+        assert_eq!(fs::read_link(&control).unwrap(), paths.control_socket);
+        assert_eq!(fs::read_to_string(&mcp).unwrap(), "precious");
     }
 
     #[test]

@@ -2,21 +2,22 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
-use xy_config::Paths;
-use xy_ipc::{CallFailure, Client, ConnectError};
+use xy_config::{Earlier, Paths};
+use xy_ipc::{CallFailure, Client};
 use xy_protocol::control::{HandedOver, Handover, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
 use xy_supervisor::launch::process::ShimProgram;
 
+use crate::bad_files::{Strictness, may_start};
 use crate::run::not_started;
-use crate::{check, files, limits};
+use crate::{check, files, last_good, limits};
 
 /// How long the other daemon may take to say goodbye to all its servers.
 const HANDS_OVER_WITHIN: Duration = Duration::from_secs(10);
@@ -32,14 +33,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Asks the daemon that runs, if there is one, to hand over and go. Returns the socket that
 /// listened for HTTP there, if it could be handed over.
-pub(crate) async fn ask(paths: &Paths) -> Result<Option<TcpListener>, CallError> {
-    let loaded = xy_config::load(paths, &limits::kept());
-    if !loaded.is_valid() {
+pub(crate) async fn ask(
+    paths: &Paths,
+    strictness: Strictness,
+) -> Result<Option<TcpListener>, CallError> {
+    let last_good = last_good::read(&paths.last_good_file);
+    let earlier = Earlier { last_good, ..Earlier::default() };
+    let loaded = xy_config::load_after(paths, &limits::kept(), &earlier);
+    if !may_start(strictness, &loaded, false) {
+        let loaded = xy_config::load(paths, &limits::kept()); // Without what would be used instead.
         let refused = check::refusal(&loaded, "the running daemon was not replaced");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }
-    let socket = paths.control_socket.clone();
-    let asked = spawn_blocking(move || ask_to_go(&socket));
+    let places = paths.control_places();
+    let asked = spawn_blocking(move || ask_to_go(&places));
     let from = asked.await.map_err(|cause| not_started().cause(cause))??;
     let (pid, listener) = from.unzip();
     tracing::info!(pid, "taking over");
@@ -48,10 +55,10 @@ pub(crate) async fn ask(paths: &Paths) -> Result<Option<TcpListener>, CallError>
 
 /// Asks whether it could go, then to go; answers who it was, if there was somebody, and the
 /// socket that it handed over.
-fn ask_to_go(socket: &Path) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
-    let mut client = match Client::connect(socket) {
+fn ask_to_go(places: &[PathBuf]) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
+    let mut client = match Client::find(places) {
         Ok(client) => client,
-        Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) => return Ok(None),
+        Err(error) if error.is_nobody() => return Ok(None),
         Err(error) => return Err(not_replaced().cause(error)),
     };
     let within = Some(HANDS_OVER_WITHIN);

@@ -1,16 +1,17 @@
 //! The tokens that were made for some clients, kept across daemons. Of each only what tells
 //! it is kept: nobody who reads the file can come in with it.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use xy_config::Paths;
 use xy_gateway::http::{self, Digest, Secret, Token};
-use xy_protocol::control::{TokenAdd, TokenAdded, TokenEntry, quoted};
+use xy_protocol::control::{RotatedToken, TokenAdd, TokenAdded, TokenEntry, TokenRotated, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
@@ -32,7 +33,40 @@ const FIRST_ID: u64 = 1 << 16;
 pub(crate) struct Tokens {
     file: PathBuf,
     all: Vec<Stored>,
+    own: [OwnToken; 2],
     news: watch::Sender<Arc<Vec<Token>>>,
+}
+
+/// A token that every daemon has. Its secret is in a file, for its user to read.
+struct OwnToken {
+    name: &'static str,
+    file: PathBuf,
+    manage: bool,
+    /// `None` while the daemon lets clients in without tokens.
+    secret: Option<String>,
+}
+
+impl fmt::Debug for OwnToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnToken").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl OwnToken {
+    fn new(name: &'static str, file: &Path, manage: bool) -> Self {
+        Self { name, file: file.to_owned(), manage, secret: None }
+    }
+
+    /// Returns the token as the gateway checks it. Its id comes from the secret, so sessions and
+    /// tasks of an old secret never belong to a new one.
+    fn token(&self) -> Option<Token> {
+        let secret = self.secret.clone()?;
+        let digest = http::digest(secret.as_bytes());
+        let id = digest[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
+        let (id, name) = (id.max(FIRST_ID), self.name.to_owned());
+        let secret = Secret::Plain(secret);
+        Some(Token { id, name, secret, may_manage: self.manage, profile: None })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +90,8 @@ struct Whole {
 
 impl Tokens {
     /// Those of the file. A damaged one is put aside: its tokens let nobody in.
-    pub(crate) fn read(file: PathBuf) -> Self {
+    pub(crate) fn read(paths: &Paths) -> Self {
+        let file = paths.tokens_file.clone();
         let all = match read_bounded(&file, MAX_FILE) {
             Ok(text) => parse(&text).unwrap_or_else(|problem| {
                 let told = put_aside(&file, &problem); // Also if nobody logs.
@@ -69,13 +104,32 @@ impl Tokens {
                 Vec::new()
             }
         };
-        let news = watch::Sender::new(Arc::new(all.iter().filter_map(Stored::token).collect()));
-        Self { file, all, news }
+        let own = [
+            OwnToken::new("token", &paths.token_file, false),
+            OwnToken::new("manage-token", &paths.manage_token_file, true),
+        ];
+        let tokens = Self { file, all, own, news: watch::Sender::new(Arc::default()) };
+        tokens.tell();
+        tokens
+    }
+
+    /// Lets clients in with the daemon's own tokens, which are made if they are not there.
+    pub(crate) fn read_own(&mut self) -> io::Result<()> {
+        for own in &mut self.own {
+            own.secret = Some(http::read_or_make_token(&own.file)?);
+        }
+        self.tell();
+        Ok(())
     }
 
     /// Hears of them as they come and go.
     pub(crate) fn news(&self) -> watch::Receiver<Arc<Vec<Token>>> {
         self.news.subscribe()
+    }
+
+    /// The name of a token that was made for a client.
+    pub(crate) fn name_of(&self, id: u64) -> Option<&str> {
+        self.all.iter().find(|it| it.id == id).map(|it| it.name.as_str())
     }
 
     /// All, by name.
@@ -103,17 +157,14 @@ impl Tokens {
             return Err(CallError::invalid_params(not_made())
                 .cause(format!("there are {MOST}, which is the most there may be")));
         }
-        let random = || http::random_token().map_err(|cause| failed(not_made(), &cause));
-        let (token, id) = (random()?, random()?);
-        #[expect(clippy::disallowed_methods, reason = "for people to read")]
-        let made_at = Timestamp::from(SystemTime::now());
+        let (token, id) = random_token_and_id().map_err(|cause| failed(not_made(), &cause))?;
         let stored = Stored {
             name: ask.name.clone(),
-            id: u64::from_str_radix(&id[..16], 16).unwrap_or_default().max(FIRST_ID),
+            id,
             sha256: hex(&http::digest(token.as_bytes())),
             profile: ask.profile.clone(),
             manage: ask.manage,
-            made_at,
+            made_at: now(),
         };
         let mut all = self.all.clone();
         all.push(stored);
@@ -128,8 +179,7 @@ impl Tokens {
         let mut all = self.all.clone();
         all.retain(|it| it.name != name);
         if all.len() == self.all.len() {
-            return Err(CallError::invalid_params(format!("no token named `{}`", quoted(name)))
-                .hint("`xy token list` shows all that were made"));
+            return Err(no_token(name).hint("`xy token list` shows all that were made"));
         }
         let kept = self.keep(all.clone());
         self.all = all;
@@ -138,6 +188,62 @@ impl Tokens {
             let message = format!("token `{name}` is out, but only until the daemon ends");
             failed(message, &cause).hint("make room on the disk, and remove it again")
         })
+    }
+
+    /// Gives a token, or both of the daemon's own, a new secret. The old secret is refused from
+    /// then on and its sessions end. A secret that cannot be written to disk changes nothing.
+    pub(crate) fn rotate(&mut self, name: Option<&str>) -> Result<TokenRotated, CallError> {
+        match name {
+            Some(name) => self.rotate_named(name).map(|token| vec![token]),
+            None => self.rotate_own(),
+        }
+        .map(|tokens| TokenRotated { tokens })
+    }
+
+    fn rotate_named(&mut self, name: &str) -> Result<RotatedToken, CallError> {
+        let mut all = self.all.clone();
+        let Some(stored) = all.iter_mut().find(|it| it.name == name) else {
+            return Err(no_token(name).hint(
+                "`xy token list` shows all that were made; without a name `xy token rotate` \
+                 rotates the daemon's own tokens",
+            ));
+        };
+        let failed = |cause: &io::Error| not_rotated(name, cause);
+        let (token, id) = random_token_and_id().map_err(|cause| failed(&cause))?;
+        (stored.sha256, stored.id, stored.made_at) =
+            (hex(&http::digest(token.as_bytes())), id, now());
+        self.keep(all).map_err(|cause| failed(&cause))?;
+        Ok(RotatedToken { name: name.to_owned(), token })
+    }
+
+    fn rotate_own(&mut self) -> Result<Vec<RotatedToken>, CallError> {
+        let mut rotated: Vec<RotatedToken> = Vec::new();
+        for own in &mut self.own {
+            let written = http::random_token().and_then(|token| {
+                write_whole(&own.file, format!("{token}\n").as_bytes()).map(|()| token)
+            });
+            let token = match written {
+                Ok(token) => token,
+                Err(cause) => {
+                    let error = not_rotated(own.name, &cause);
+                    self.tell();
+                    return Err(match rotated.first() {
+                        None => error,
+                        Some(done) => error.hint(format!(
+                            "`{}` has a new secret already, which `xy info --token` shows; make \
+                             room on the disk, and rotate again",
+                            done.name
+                        )),
+                    });
+                }
+            };
+            if own.secret.is_some() {
+                own.secret = Some(token.clone());
+            }
+            rotated.push(RotatedToken { name: own.name.to_owned(), token });
+        }
+        self.tell();
+        Ok(rotated)
     }
 
     fn keep(&mut self, all: Vec<Stored>) -> io::Result<()> {
@@ -151,7 +257,8 @@ impl Tokens {
     }
 
     fn tell(&self) {
-        let now: Vec<Token> = self.all.iter().filter_map(Stored::token).collect();
+        let own = self.own.iter().filter_map(OwnToken::token);
+        let now: Vec<Token> = own.chain(self.all.iter().filter_map(Stored::token)).collect();
         self.news.send_if_modified(|told| {
             let is_new = **told != now;
             *told = Arc::new(now);
@@ -163,7 +270,8 @@ impl Tokens {
 impl Stored {
     fn token(&self) -> Option<Token> {
         let secret = Secret::Digest(bytes_of(&self.sha256)?);
-        Some(Token { id: self.id, secret, may_manage: self.manage, profile: self.profile.clone() })
+        let (name, profile) = (self.name.clone(), self.profile.clone());
+        Some(Token { id: self.id, name, secret, may_manage: self.manage, profile })
     }
 }
 
@@ -176,6 +284,26 @@ fn parse(text: &[u8]) -> Result<Vec<Stored>, String> {
         return Err("it holds no tokens of ours".to_owned());
     }
     Ok(whole.tokens)
+}
+
+/// Returns a new secret, and an id that no other token has.
+fn random_token_and_id() -> io::Result<(String, u64)> {
+    let (token, id) = (http::random_token()?, http::random_token()?);
+    Ok((token, u64::from_str_radix(&id[..16], 16).unwrap_or_default().max(FIRST_ID)))
+}
+
+#[expect(clippy::disallowed_methods, reason = "for people to read")]
+fn now() -> Timestamp {
+    Timestamp::from(SystemTime::now())
+}
+
+fn no_token(name: &str) -> CallError {
+    CallError::invalid_params(format!("no token named `{}`", quoted(name)))
+}
+
+fn not_rotated(name: &str, cause: &io::Error) -> CallError {
+    let message = format!("token `{name}` was not rotated: its old secret is still valid");
+    failed(message, cause).hint("make room on the disk, and rotate again")
 }
 
 fn failed(message: String, cause: &io::Error) -> CallError {
@@ -206,6 +334,12 @@ mod tests {
 
     use super::*;
 
+    fn paths_in(folder: &Path) -> Paths {
+        let paths = Paths::resolve(folder, |_| None).unwrap();
+        std::fs::create_dir_all(&paths.state_dir).unwrap();
+        paths
+    }
+
     fn ask(name: &str) -> TokenAdd {
         TokenAdd { name: name.to_owned(), profile: Some("work".to_owned()), manage: false }
     }
@@ -213,8 +347,9 @@ mod tests {
     #[test]
     fn a_token_is_shown_once_and_known_to_the_next_daemon() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("tokens.json");
-        let mut tokens = Tokens::read(file.clone());
+        let paths = paths_in(folder.path());
+        let file = paths.tokens_file.clone();
+        let mut tokens = Tokens::read(&paths);
         let mut news = tokens.news();
         let made = tokens.add(&ask("b")).unwrap();
         tokens.add(&ask("a")).unwrap();
@@ -222,7 +357,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert!(!std::fs::read_to_string(&file).unwrap().contains(&made.token));
         assert!(!format!("{made:?} {tokens:?}").contains(&made.token));
-        let next = Tokens::read(file.clone());
+        let next = Tokens::read(&paths);
         assert_eq!(next.list(), tokens.list());
         assert_eq!(next.news().borrow().clone(), news.borrow_and_update().clone());
         let digest = Secret::Digest(http::digest(made.token.as_bytes()));
@@ -230,13 +365,13 @@ mod tests {
         tokens.remove("b").unwrap();
         assert_eq!(tokens.list().len(), 1);
         assert_eq!(news.borrow_and_update().len(), 1);
-        assert_eq!(Tokens::read(file).list().len(), 1);
+        assert_eq!(Tokens::read(&paths).list().len(), 1);
     }
 
     #[test]
     fn what_cannot_be_made_or_removed_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let mut tokens = Tokens::read(folder.path().join("tokens.json"));
+        let mut tokens = Tokens::read(&paths_in(folder.path()));
         tokens.add(&ask("a")).unwrap();
         assert_eq!(tokens.add(&ask("a")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert_eq!(tokens.add(&ask("a b")).unwrap_err().kind, ErrorKind::InvalidParams);
@@ -256,23 +391,119 @@ mod tests {
             r#"{"format":1,"tokens":[{"name":"a","id":70000,"sha256":"zz","made_at":"2026-01-01T00:00:00Z"}]}"#,
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("tokens.json");
-            std::fs::write(&file, text).unwrap();
-            assert!(Tokens::read(file.clone()).list().is_empty());
-            assert!(!file.exists() && folder.path().join("tokens.json.damaged").exists());
+            let paths = paths_in(folder.path());
+            let file = &paths.tokens_file;
+            std::fs::write(file, text).unwrap();
+            assert!(Tokens::read(&paths).list().is_empty());
+            assert!(!file.exists() && file.with_extension("json.damaged").exists());
         }
     }
 
     #[test]
     fn what_cannot_be_kept_is_not_made_but_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("tokens.json");
-        let mut tokens = Tokens::read(file.clone());
+        let mut tokens = Tokens::read(&paths_in(folder.path()));
         tokens.add(&ask("a")).unwrap();
         drop(folder); // With everything in it.
         assert_eq!(tokens.add(&ask("b")).unwrap_err().kind, ErrorKind::Internal);
         assert_eq!(tokens.list().len(), 1);
         assert!(tokens.remove("a").unwrap_err().to_string().contains("until the daemon ends"));
         assert!(tokens.list().is_empty() && tokens.news().borrow().is_empty());
+    }
+
+    /// Returns the id of each token, and its secret or the secret's digest.
+    fn secrets(tokens: &Tokens) -> Vec<(u64, String)> {
+        let secret = |it: &Token| match &it.secret {
+            Secret::Plain(secret) => secret.clone(),
+            Secret::Digest(digest) => hex(digest),
+        };
+        tokens.news().borrow().iter().map(|it| (it.id, secret(it))).collect()
+    }
+
+    #[test]
+    fn rotated_token_has_another_secret_and_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = paths_in(folder.path());
+        let mut tokens = Tokens::read(&paths);
+        tokens.add(&ask("a")).unwrap();
+        tokens.add(&ask("b")).unwrap();
+        let before = secrets(&tokens);
+        let rotated = tokens.rotate(Some("a")).unwrap().tokens;
+        assert!(!format!("{rotated:?}").contains(&rotated[0].token));
+        let after = secrets(&tokens);
+        assert_eq!(after[0].1, hex(&http::digest(rotated[0].token.as_bytes())));
+        assert_ne!(after[0].0, before[0].0);
+        assert_eq!(after[1], before[1]);
+        assert_eq!(tokens.list()[0].profile.as_deref(), Some("work"));
+        assert_eq!(secrets(&Tokens::read(&paths)), after);
+        let again = tokens.rotate(Some("a")).unwrap().tokens;
+        assert_ne!(again[0].token, rotated[0].token);
+        let unknown = tokens.rotate(Some("c")).unwrap_err();
+        assert!(unknown.to_string().contains("no token named `c`"), "{unknown}");
+    }
+
+    #[test]
+    fn own_tokens_are_rotated_together_and_written_for_their_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = paths_in(folder.path());
+        let mut tokens = Tokens::read(&paths);
+        tokens.read_own().unwrap();
+        let before = secrets(&tokens);
+        // A daemon that was killed half-way left this.
+        std::fs::write(paths.token_file.with_extension("new"), "half a sec").unwrap();
+        let rotated = tokens.rotate(None).unwrap().tokens;
+        let names: Vec<&str> = rotated.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["token", "manage-token"]);
+        let after = secrets(&tokens);
+        for (((id, secret), (old_id, _)), now) in after.iter().zip(&before).zip(&rotated) {
+            assert_eq!(*secret, now.token);
+            assert_ne!(id, old_id);
+        }
+        assert_eq!(std::fs::metadata(&paths.token_file).unwrap().mode() & 0o777, 0o600);
+        let mut next = Tokens::read(&paths);
+        next.read_own().unwrap();
+        assert_eq!(secrets(&next), after);
+        assert!(!format!("{tokens:?}").contains(&rotated[0].token));
+    }
+
+    #[test]
+    fn own_tokens_without_http_are_rotated_on_disk_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokens = Tokens::read(&paths_in(folder.path()));
+        assert_eq!(tokens.rotate(None).unwrap().tokens.len(), 2);
+        assert!(tokens.news().borrow().is_empty());
+    }
+
+    #[test]
+    fn token_that_cannot_be_written_keeps_its_old_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokens = Tokens::read(&paths_in(folder.path()));
+        tokens.read_own().unwrap();
+        tokens.add(&ask("a")).unwrap();
+        let before = secrets(&tokens);
+        drop(folder); // With everything in it.
+        for name in [None, Some("a")] {
+            let told = tokens.rotate(name).unwrap_err().to_string();
+            assert!(told.contains("was not rotated: its old secret is still valid"), "{told}");
+            assert_eq!(secrets(&tokens), before);
+        }
+    }
+
+    #[test]
+    fn half_done_rotation_says_which_token_is_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = paths_in(folder.path());
+        let mut tokens = Tokens::read(&paths);
+        tokens.read_own().unwrap();
+        let before = secrets(&tokens);
+        // A folder in the place of the temporary file cannot be removed as a file.
+        std::fs::create_dir(paths.state_dir.join("manage-token.new")).unwrap();
+        let told = tokens.rotate(None).unwrap_err();
+        assert!(told.message.contains("`manage-token` was not rotated"), "{told}");
+        assert!(told.hint.unwrap().contains("`token` has a new secret already"));
+        let after = secrets(&tokens);
+        assert!(after[0] != before[0] && after[1] == before[1]);
+        let written = std::fs::read_to_string(&paths.token_file).unwrap();
+        assert_eq!(after[0].1, written.trim());
     }
 }

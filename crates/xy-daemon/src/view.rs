@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use xy_config::settings::ContainerSettings;
+use xy_config::references;
+use xy_config::settings::{ServerKind, ServerSettings};
+use xy_protocol::mask;
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, Progress, RestartLimits, ServerEntry, ServerState,
-    ServerStatus, Step, Transition, Wanted,
+    Health, InstanceEntry, LastExit, NextStep, Progress, ReasonKind, RestartLimits, ServerEntry,
+    ServerName, ServerState, ServerStatus, Step, Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::Member;
@@ -13,6 +15,7 @@ use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, SeenExit, Sna
 use xy_supervisor::lifecycle::{Reason, STOP_MARGIN, State};
 use xy_supervisor::logs::Line;
 
+use crate::bad_files::BadFile;
 use crate::confine;
 
 /// Lines of stderr shown for a server that has failed.
@@ -55,7 +58,9 @@ fn telling(state: ServerState) -> u8 {
 fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
     let life = &snapshot.life;
     let uptime_secs = match life.state {
-        State::Running { ready_at, .. } => Some(now.saturating_duration_since(ready_at).as_secs()),
+        State::Running { ready_at, .. } if !snapshot.has_just_ended() => {
+            Some(now.saturating_duration_since(ready_at).as_secs())
+        }
         _ => None,
     };
     ServerEntry {
@@ -68,6 +73,7 @@ fn entry_of(member: &Member, snapshot: &Snapshot, now: Instant) -> ServerEntry {
         health: snapshot.health,
         restarts_total: life.tally.restarts_total,
         reason: Some(match &snapshot.progress {
+            _ if snapshot.has_just_ended() => "its process has ended".to_owned(),
             Some(progress) => progress.to_string(),
             None => life.reason.to_string(),
         }),
@@ -102,9 +108,58 @@ fn unborn(member: &Member) -> ServerEntry {
             Wanted::Up => "no client uses it now".to_owned(),
             Wanted::Down => Reason::StopDone.to_string(),
         }),
+        reason_kind: None,
+        progress: None,
+        next: None,
+        warnings: references::warnings(settings),
+    }
+}
+
+/// A server that has failed for its file. Its transport is not known; a file that says nothing of
+/// it means stdio.
+pub(crate) fn entry_of_bad(name: &ServerName, bad: &BadFile) -> ServerEntry {
+    ServerEntry {
+        name: name.clone(),
+        state: ServerState::Failed,
+        pid: None,
+        port: None,
+        url: None,
+        uptime_secs: None,
+        restart_count: 0,
+        last_exit: None,
+        wanted: Wanted::Up,
+        health: Health::Unknown,
+        transport: Transport::Stdio,
+        restarts_total: 0,
+        shares: None,
+        reason: Some(bad.reason.clone()),
+        reason_kind: Some(ReasonKind::BadFile),
         progress: None,
         next: None,
         warnings: Vec::new(),
+    }
+}
+
+/// A server that has failed for its file, in full.
+pub(crate) fn status_of_bad(name: &ServerName, bad: &BadFile) -> ServerStatus {
+    ServerStatus {
+        entry: entry_of_bad(name, bad),
+        protocol: None,
+        parked: 0,
+        alive: false,
+        ready: false,
+        limits_used: RestartLimits::default(),
+        transitions: Vec::new(),
+        last_stderr: Vec::new(),
+        problems: bad.problems.clone(),
+        command: Vec::new(),
+        config_file: bad.file.display().to_string(),
+        log_file: None,
+        log_path: None,
+        containment: None,
+        limits: Vec::new(),
+        container: None,
+        instances: Vec::new(),
     }
 }
 
@@ -119,7 +174,8 @@ fn warnings(member: &Member, snapshot: &Snapshot) -> Vec<String> {
     });
     let log = snapshot.log_problem.iter().map(|problem| format!("log: {problem}"));
     let alive = snapshot.survivors.iter().map(|pid| format!("process {pid} would not die"));
-    outdated.into_iter().chain(fleeting).chain(log).chain(alive).collect()
+    let references = references::warnings(&member.settings);
+    outdated.into_iter().chain(fleeting).chain(log).chain(alive).chain(references).collect()
 }
 
 fn last_exit(seen: SeenExit) -> LastExit {
@@ -161,9 +217,6 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
         (ServerState::Failed | ServerState::Restarting, Some(instance)) => last_stderr(instance),
         _ => Vec::new(),
     };
-    let process = member.settings.process();
-    let words = process.map(|it| std::iter::once(&it.command).chain(&it.args));
-    let image = member.settings.container().map(container_words);
     let now = told_of.map(InstanceHandle::now);
     let (containment, limits) = confine::held(&member.settings, now.as_ref());
     let container = now.and_then(|now| now.container).map(|it| confine::container(&it));
@@ -185,7 +238,8 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
             })
             .collect(),
         last_stderr,
-        command: image.unwrap_or_else(|| words.into_iter().flatten().cloned().collect()),
+        problems: Vec::new(),
+        command: command(&member.settings),
         config_file: member.settings.source.file.display().to_string(),
         log_path: log_file.clone(),
         log_file,
@@ -196,10 +250,20 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
     }
 }
 
-/// What a container runs: its image, and what it is told beside that.
-fn container_words(container: &ContainerSettings) -> Vec<String> {
-    let args = container.args.iter().flatten();
-    [&container.image].into_iter().chain(&container.command).chain(args).cloned().collect()
+/// The program or the image of a server and its arguments, without their secrets.
+fn command(settings: &ServerSettings) -> Vec<String> {
+    let words: Vec<&str> = match &settings.kind {
+        ServerKind::Process(process) => {
+            [&process.command].into_iter().chain(&process.args).map(String::as_str).collect()
+        }
+        ServerKind::Container(container) => {
+            let args = container.args.iter().flatten();
+            let words = [&container.image].into_iter().chain(&container.command);
+            words.chain(args).map(String::as_str).collect()
+        }
+        ServerKind::Remote(_) => Vec::new(),
+    };
+    mask::args(words).words
 }
 
 /// What lives somewhere else has no process here.
@@ -246,9 +310,10 @@ pub(crate) fn client_of(key: &InstanceKey) -> Option<u64> {
     }
 }
 
-/// The last lines of an instance's stderr.
+/// The last lines of an instance's stderr, without what looks like a secret.
 pub(crate) fn last_stderr(instance: &InstanceHandle) -> Vec<String> {
-    instance.logs().last_stderr(LAST_STDERR).iter().map(text).collect()
+    let lines = instance.logs().last_stderr(LAST_STDERR);
+    lines.iter().map(|line| mask::text(&text(line))).collect()
 }
 
 fn text(line: &Line) -> String {

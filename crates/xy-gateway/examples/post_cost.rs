@@ -60,6 +60,8 @@ impl HttpStatus for AtOnce {
     }
 
     fn metrics(&self, _: &mut String) {}
+
+    fn limit_hit(&self, _: &'static str, _: Option<u64>) {}
 }
 
 fn main() {
@@ -85,7 +87,7 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
         addrs.send((addr(&bare), addr(&door))).expect("somebody waits");
         tokio::task::spawn_local(answer_bare(bare));
         let secret = Secret::Plain(TOKEN.to_owned());
-        let token = Token { id: 1, secret, may_manage: false, profile: None };
+        let token = Token { id: 1, name: String::new(), secret, may_manage: false, profile: None };
         let rules = HttpRules {
             auth: Auth::Tokens(vec![token]),
             sessions_max: 8,

@@ -284,11 +284,6 @@ impl Known {
         &self.shown[kind.index()]
     }
 
-    /// Those of them that stand in lists.
-    pub(crate) fn listed(&self, kind: Kind) -> impl Iterator<Item = &Shown> + Clone {
-        self.shown(kind).iter().filter(|shown| shown.is_listed)
-    }
-
     /// What the server calls the tool or prompt of this name outside.
     pub(crate) fn inside(&self, kind: Kind, outside: &str) -> Option<&str> {
         let place = self.places.get(kind.index())?.get(outside)?;

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
 use tokio::task::AbortHandle;
+use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
@@ -16,10 +17,13 @@ use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::census::Census;
+use crate::control::Asker;
 use crate::era;
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
-use crate::hub::Hub;
+use crate::http::HttpStatus as _;
+use crate::hub::{Hub, LOCAL, TokenUse};
+use crate::large::LargeMessage;
 use crate::level::Level;
 use crate::mirror::{self, Mirror};
 use crate::modern::{self, Manner};
@@ -27,6 +31,7 @@ use crate::say;
 use crate::server::Server;
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
+use crate::via::Daemons;
 
 pub(crate) mod ask;
 mod hearing;
@@ -53,12 +58,16 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
+    /// The token that it came in with over HTTP, and what is used with it.
+    token: TokenUse,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
     hub: Rc<Hub>,
     outlet: Rc<dyn Outlet>,
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
+    /// The daemons that ask, if it is another xy.
+    daemons: RefCell<Option<Daemons>>,
     /// What its latest request said of it, if that was modern.
     manner: RefCell<Option<Rc<Manner>>>,
     open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
@@ -130,7 +139,7 @@ pub(crate) enum Open {
 impl Client {
     pub(crate) fn new(
         number: u64,
-        (entry, lens): (Entry, Lens),
+        (entry, lens, token): (Entry, Lens, TokenUse),
         hub: Rc<Hub>,
         outlet: Rc<dyn Outlet>,
     ) -> Rc<Self> {
@@ -139,11 +148,13 @@ impl Client {
             number,
             house: Cell::new(number),
             entry,
+            token,
             lens: RefCell::new(lens),
             hub,
             outlet,
             me: me.clone(),
             greeted: RefCell::default(),
+            daemons: RefCell::default(),
             manner: RefCell::default(),
             open: RefCell::default(),
             batches: RefCell::default(),
@@ -170,6 +181,43 @@ impl Client {
         census.add("client_listens", self.listens.borrow().len());
         census.add("client_subscriptions", self.subscribed.borrow().len());
         self.questions.borrow().count(census);
+    }
+
+    /// The token that it came in with.
+    pub(crate) fn token(&self) -> &TokenUse {
+        &self.token
+    }
+
+    /// Notes that a limit kept it out.
+    pub(crate) fn limit_hit(&self, limit: &'static str) {
+        self.hub.limit_hit(limit, Some(self.token.id));
+    }
+
+    /// Tells of an error in the debug log, without its words, which may quote arguments.
+    fn log_error(&self, fault: &CallError) {
+        tracing::debug!(client = self.number, kind = ?fault.kind, "a request failed");
+    }
+
+    /// Who it is, for the daemon's journal.
+    pub(crate) fn asker(&self) -> Asker {
+        let client = self.called().map(|name| shortened(&name));
+        Asker { client, token: (self.token.id != LOCAL).then_some(self.token.id) }
+    }
+
+    /// The daemons that ask, if it is another xy.
+    pub(crate) fn daemons(&self) -> Option<Daemons> {
+        self.daemons.borrow().clone()
+    }
+
+    /// Returns true if it is another xy: it is offered no tools of xy's own.
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.daemons.borrow().is_some()
+    }
+
+    /// Returns true if what it asks comes back to a daemon that asks.
+    fn is_in_loop(&self) -> bool {
+        let daemons = self.daemons.borrow();
+        daemons.as_ref().is_some_and(|it| it.is_loop_with(&self.hub.daemons_behind(self)))
     }
 
     /// What it is shown.
@@ -330,6 +378,7 @@ impl Client {
 
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
+        self.log_error(fault);
         if !self.is_closed.get() {
             self.outlet.fails(fault, stream);
         }
@@ -356,6 +405,13 @@ impl Conversation for Client {
             return Heard::Taken;
         }
         self.hear_one(message, stream)
+    }
+
+    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+        if self.is_closed.get() {
+            return Heard::Taken;
+        }
+        self.hear_parsed(message.message(), |_| message.params(), message.text(), stream)
     }
 
     fn version(&self) -> Option<&'static str> {

@@ -30,23 +30,39 @@ use crate::era;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
+use crate::limit_hits::LimitHits;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::say;
-use crate::server::{STOPPED, Server, Standing};
-use crate::upstream::{RoundTrip, Upstream};
+use crate::server::{ADVICE, STOPPED, Server, Standing};
+use crate::upstream::{RoundTrip, UNFRAMED, Upstream};
 
 /// What is to be shown of servers, as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// The servers whose clients take turns.
     pub(crate) asking: BTreeSet<ServerName>,
+    /// The servers that write messages over several lines.
+    pub(crate) unframed: BTreeSet<ServerName>,
     /// The revision that is spoken with each.
     pub(crate) spoken: BTreeMap<ServerName, String>,
     /// How many calls wait for each.
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
     /// What is odd about profiles, and about what clients are shown by them.
     pub(crate) warnings: Vec<String>,
+    /// Which limits kept somebody out lately.
+    pub(crate) limit_hits: LimitHits,
+}
+
+impl Seen {
+    /// How the configuration of a server, or the server itself, could be better.
+    pub(crate) fn advice(&self, server: &ServerName) -> Vec<String> {
+        let asks = self.asking.contains(server).then(|| {
+            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
+        });
+        let unframed = self.unframed.contains(server).then(|| UNFRAMED.to_owned());
+        asks.into_iter().chain(unframed).collect()
+    }
 }
 
 /// What can be asked.
@@ -329,7 +345,7 @@ impl Visit {
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;
         let visit = Self { conversation, answer };
-        let greeting = era::greeting("{}");
+        let greeting = era::greeting("{}", None);
         let hello = format!(
             r#"{{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{greeting}}}"#
         );

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::via::{self, Daemons};
+
 /// The revisions that begin with `initialize`, oldest first.
 pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
@@ -58,6 +60,12 @@ pub struct Introduction {
     /// Who it is, as it was written.
     #[serde(default)]
     pub info: Option<String>,
+    /// The daemons that it is or has behind it, if it is another xy.
+    #[serde(default, skip_serializing_if = "Daemons::is_empty")]
+    pub behind: Daemons,
+    /// Whether it is another xy with all its servers, which has tools of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gateway: bool,
 }
 
 /// What a server can do, as far as it matters here.
@@ -109,7 +117,10 @@ impl Introduction {
         if known(&answer.version).is_none() {
             return Err(unknown(&answer.version));
         }
+        let (behind, is_gateway) = via::of_result(result);
         Ok(Self {
+            behind,
+            is_gateway,
             abilities: Abilities::read(&answer.capabilities),
             version: answer.version,
             result: result.to_owned(),
@@ -125,7 +136,10 @@ impl Introduction {
         if !answer.versions.iter().any(|version| version == MODERN) {
             return Err(unknown(&answer.versions.join(", ")));
         }
+        let (behind, is_gateway) = via::of_result(result);
         Ok(Self {
+            behind,
+            is_gateway,
             abilities: Abilities::read(&answer.capabilities),
             version: MODERN.to_owned(),
             result: result.to_owned(),
@@ -160,11 +174,13 @@ pub(crate) fn unknown(version: &str) -> String {
     format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }
 
-/// What a server is greeted with. `capabilities` is what it is told a client can do.
-pub(crate) fn greeting(capabilities: &str) -> String {
+/// What a server is greeted with. `capabilities` is what it is told a client can do, `daemons`
+/// those who ask.
+pub(crate) fn greeting(capabilities: &str, daemons: Option<&Daemons>) -> String {
     let version = env!("CARGO_PKG_VERSION");
+    let meta = daemons.map(|it| format!(r#","_meta":{{{}}}"#, via::member(it))).unwrap_or_default();
     format!(
-        r#"{{"protocolVersion":"{LATEST}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}}}"#
+        r#"{{"protocolVersion":"{LATEST}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}{meta}}}"#
     )
 }
 

@@ -85,7 +85,7 @@ impl FakeConversation {
         heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
     }
 
-    /// All methods that were heard, in order.
+    /// All methods that were heard, in their order.
     pub(crate) fn methods(&self) -> Vec<String> {
         self.heard.borrow().iter().map(|(method, _)| method.clone()).collect()
     }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use xy_protocol::error::CallError;
 
+use crate::large::LargeMessage;
 use crate::mirror::Mirror;
 
 /// Opens conversations.
@@ -95,6 +96,11 @@ pub trait Conversation {
     ///
     /// What is to be said at once may be put to the outlet before this returns.
     fn hear(&self, message: &[u8], stream: StreamNo) -> Heard;
+
+    /// Hears a large message, which was read on another thread.
+    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+        self.hear(message.text(), stream)
+    }
 
     /// The revision of the protocol that was agreed on, once that is so.
     fn version(&self) -> Option<&'static str>;

@@ -15,6 +15,7 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
 use xy_protocol::control::{Explain, Explained, FoundTools, Search};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -30,8 +31,9 @@ use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
 use crate::http::{ListenState, ListeningSocket, Made};
 use crate::hub::Hub;
+use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
-use crate::server::{ADVICE, Progressing, Standing};
+use crate::server::{Progressing, Standing};
 use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
@@ -90,6 +92,8 @@ pub struct Parts {
     pub tokens: Made,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
+    /// How many instances there may be at one time.
+    pub instances_max: usize,
     /// Where manifests are kept.
     pub manifests_dir: PathBuf,
     /// What is signed with, for clients that come back to another daemon.
@@ -213,10 +217,8 @@ impl Desk {
     }
 
     /// What could be better about how a server is configured, as its clients meet it.
-    pub fn advice(&self, server: &ServerName) -> Option<String> {
-        self.seen.borrow().asking.contains(server).then(|| {
-            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
-        })
+    pub fn advice(&self, server: &ServerName) -> Vec<String> {
+        self.seen.borrow().advice(server)
     }
 
     /// The revision of MCP that is spoken with a server, while it is.
@@ -227,6 +229,11 @@ impl Desk {
     /// What is odd about profiles, and about what clients are shown by them.
     pub fn warnings(&self) -> Vec<String> {
         self.seen.borrow().warnings.clone()
+    }
+
+    /// Which limits kept somebody out lately, and whom.
+    pub fn limit_hits(&self) -> Vec<LimitHit> {
+        self.seen.borrow().limit_hits.recent(Instant::now())
     }
 
     /// How many calls wait for a server.
@@ -316,6 +323,7 @@ async fn run(
         http,
         tokens,
         park,
+        instances_max,
         manifests_dir,
         key,
         control,
@@ -326,6 +334,7 @@ async fn run(
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
     let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
+    hub.set_instances_max(instances_max);
     hub.set_profiles(&profiles);
     // Before anybody is let in: lists of cold servers are there from the first question on.
     let first = roster.borrow().clone();

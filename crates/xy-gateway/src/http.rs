@@ -32,9 +32,11 @@ use crate::front::Front;
 
 mod ask;
 mod connection;
+mod connections;
 mod counts;
 mod door;
 mod event;
+mod failed_tokens;
 mod guard;
 mod heads;
 mod inherit;
@@ -43,6 +45,7 @@ mod listen;
 mod mailbox;
 mod persistence;
 mod postbox;
+mod received;
 mod record;
 mod refused;
 mod reply;
@@ -56,11 +59,13 @@ mod tape;
 mod token;
 mod visit;
 
+use connection::Pulse;
 use door::Door;
+pub(crate) use guard::ANYBODY;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 pub use inherit::ListeningSocket;
 pub(crate) use inherit::listen;
-use limits::{ACCEPT_AGAIN_AFTER, CONNECTIONS_MAX, FINISH_WITHIN, LAST_WORD_WITHIN};
+use limits::{ACCEPT_AGAIN_AFTER, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
 use persistence::Persistence;
 pub use persistence::SessionFile;
@@ -91,11 +96,13 @@ pub trait HttpStatus {
 
     /// Appends all numbers, as [`crate::metrics`] writes them.
     fn metrics(&self, out: &mut String);
+
+    /// A limit kept somebody out: the token of this id, or a client that has shown none.
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>);
 }
 
 /// Lets in whoever has one of the tokens that are there at the time.
 async fn follow_tokens(door: Rc<Door>, mut made: Made) {
-    door.follow(made.clone());
     while made.changed().await.is_ok() {
         door.rules(); // It looks itself.
     }
@@ -120,6 +127,7 @@ pub async fn serve(
         None => (Persistence::none(), Vec::new()),
     };
     let door = Door::new(front, rules, status, sessions);
+    door.follow(made.clone()); // Before the first client comes.
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
     following.abort();
@@ -139,10 +147,19 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
             () = door.visits().leave_slow() => {}
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
-                if connections.len() < CONNECTIONS_MAX {
-                    connections.spawn_local(connection::run(stream, Rc::clone(door), closes.clone()));
-                } else {
-                    turn_away(&stream, door);
+                let pulse = Rc::new(Pulse::new(stream.peer_addr().ok()));
+                match door.connections().enter(&pulse) {
+                    Some((place, has_ended_one)) => {
+                        if has_ended_one {
+                            door.counts().cut("unauthenticated-share");
+                            door.limit_hit("unauthenticated HTTP connections", None);
+                        }
+                        let number = place.number();
+                        let (door_of_it, closes) = (Rc::clone(door), closes.clone());
+                        let run = connection::run(stream, door_of_it, (pulse, place), closes);
+                        door.connections().runs(number, connections.spawn_local(run));
+                    }
+                    None => turn_away(&stream, door),
                 }
             }
         }
@@ -169,7 +186,10 @@ async fn finish(connections: &mut JoinSet<()>, limit: Duration) {
 
 /// A connection ends without a word, unless something of ours is broken.
 fn note_end(ended: Result<(), JoinError>) {
-    if let Err(cause) = ended {
+    // One that was ended to make room is no fault.
+    if let Err(cause) = ended
+        && !cause.is_cancelled()
+    {
         tracing::error!(%cause, "a connection over HTTP ended in a fault of xy");
     }
 }
@@ -189,7 +209,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 /// One answer that says why, and good-bye.
 fn turn_away(stream: &TcpStream, door: &Door) {
-    let refused = Refused::TooManyConnections(CONNECTIONS_MAX);
+    let refused = Refused::TooManyConnections;
+    door.limit_hit("unauthenticated HTTP connections", None);
     door.counts().refused(refused.reason());
     let body = refused.body();
     let mut answer = format!(

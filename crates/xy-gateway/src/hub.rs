@@ -1,7 +1,7 @@
 //! All servers and all clients of the gateway, on its one thread.
 //!
 //! Nothing here waits: what takes time is a task of its own that comes back with news.
-//! `lists.rs` answers what there is, `changes.rs` tells of what is not as it was, `members.rs` has
+//! `lists.rs` answers what there is, `loops.rs` knows which daemons are behind servers, `changes.rs` tells of what is not as it was, `members.rs` has
 //! servers come and go, `attribution.rs` decides whom a server's words are for,
 //! `tasks.rs` finds tasks, `parking.rs` keeps calls for clients that come back, `houses.rs` those
 //! who cannot be told apart, `idle.rs` wakes who sleeps, `watching.rs` what is to be heard of, `status.rs` counts.
@@ -37,6 +37,7 @@ use crate::scope::Scope;
 use crate::server::{Lot, Server, Standing};
 use crate::subscriptions::{Subscriptions, Watcher};
 use crate::upstream::{Question, Upstream};
+use crate::via::Daemons;
 
 mod attribution;
 mod census;
@@ -45,15 +46,19 @@ mod explain;
 mod houses;
 mod idle;
 mod lists;
+mod loops;
 mod lost;
 mod members;
 mod parking;
 mod profiles;
 mod search;
+mod shares;
 mod sharing;
 mod status;
 mod tasks;
 mod watching;
+
+pub(crate) use shares::{LOCAL, OpenCall, TokenUse};
 
 pub(crate) use lists::no_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
@@ -68,6 +73,7 @@ pub(crate) const LISTS_FIRST: Duration = Duration::from_secs(2);
 /// All servers and clients.
 pub(crate) struct Hub {
     me: Weak<Self>,
+    this_daemon: Daemons,
     servers: RefCell<BTreeMap<ServerName, Rc<Server>>>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
     /// How many are in memory.
@@ -93,6 +99,10 @@ pub(crate) struct Hub {
     kept: Rc<Cell<usize>>,
     /// Who shares instances since the door cannot tell them apart, by what it knows of them.
     houses: RefCell<HashMap<HouseKey, House>>,
+    /// How many calls of each token are open.
+    open_calls: RefCell<HashMap<u64, Rc<Cell<usize>>>>,
+    /// How many instances there may be at one time.
+    instances_max: Cell<usize>,
     /// What is to be shown of servers.
     seen: watch::Sender<Seen>,
     /// How much may wait for servers, and how much does.
@@ -117,6 +127,8 @@ type HouseKey = (u64, Box<str>);
 /// Clients that a door cannot tell apart.
 struct House {
     number: u64,
+    /// Their token.
+    token: u64,
     /// How many there are now.
     open: usize,
     /// When the last of them left.
@@ -135,6 +147,7 @@ impl Hub {
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
+            this_daemon: Daemons::one(&loops::new_id()),
             servers: RefCell::default(),
             clients: RefCell::default(),
             clients_alive: Rc::default(),
@@ -150,6 +163,8 @@ impl Hub {
             is_sweeping: Cell::new(false),
             kept: Rc::default(),
             houses: RefCell::default(),
+            open_calls: RefCell::default(),
+            instances_max: Cell::new(usize::MAX),
             seen,
             lot: Lot::new(park),
             manifests,
@@ -479,6 +494,7 @@ impl Front for Hub {
             View::Profile(_) | View::All => {}
         }
         let lens = self.lens_of(&entry.view)?;
+        let token = self.token_use(entry.who);
         let who = profiles::who_at(entry.who, &entry.view);
         let entry = Entry { who, ..entry };
         let count = self.clients.borrow().len();
@@ -486,7 +502,7 @@ impl Front for Hub {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();
-        let client = Client::new(number, (entry, lens), self.me(), outlet);
+        let client = Client::new(number, (entry, lens, token), self.me(), outlet);
         self.clients.borrow_mut().insert(number, client.clone());
         Ok(client)
     }

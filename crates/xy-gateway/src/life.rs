@@ -26,13 +26,14 @@ use crate::upstream::pipes::Pipes;
 use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::Trouble;
 use crate::upstream::{Cause, Upstream};
+use crate::via;
 
 mod lists;
 mod pulse;
 pub(crate) mod rest;
 mod web;
 
-pub(crate) use lists::learn_lists;
+pub(crate) use lists::{Ended, learn_lists};
 
 /// A server that has closed a pipe and ends within this time has simply ended.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -264,6 +265,7 @@ async fn learn(life: Rc<Life>, note: Note) {
     };
     let introduction = match greeted {
         Ok(introduction) => introduction,
+        Err(Trouble::Loop) => return give_up_loop(hub, server, settings, upstream).await,
         Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
     };
     life.speaks(Some(introduction.era()));
@@ -272,12 +274,27 @@ async fn learn(life: Rc<Life>, note: Note) {
     hub.opened(upstream);
     tokio::select! {
         refused = learn_lists(hub, server, settings, upstream, &introduction) => {
-            if let Some(refused) = refused {
-                upstream.say(Said::Unfit(refused.why)).await;
+            match refused {
+                None => {}
+                Some(Ended::Refused { why, .. }) => upstream.say(Said::Unfit(why)).await,
+                Some(Ended::Loop) => give_up_loop(hub, server, settings, upstream).await,
             }
         }
         () = upstream.keep_listening() => {}
     }
+}
+
+/// Ends a server for good that leads back to this daemon. What it offers is shown to nobody.
+async fn give_up_loop(
+    hub: &Rc<Hub>,
+    server: &Rc<Server>,
+    settings: &Arc<ServerSettings>,
+    upstream: &Rc<Upstream>,
+) {
+    tracing::warn!(server = %server.name, "{}", via::REASON);
+    hub.hide_loop(server);
+    upstream.say(Said::Unusable(via::REASON.to_owned())).await;
+    hub.manifests.erase(&settings.name).await;
 }
 
 /// Finds out how to speak with a server, and begins to.
@@ -285,7 +302,9 @@ async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
     let Life { hub, server, settings, upstream, .. } = life;
     let capabilities = capabilities(hub, upstream);
     let first = server.hunch.borrow().first(settings);
-    let meeting = Meeting { capabilities: &capabilities, first, probing: Some(&life.probing) };
+    let daemon = hub.this_daemon();
+    let meeting =
+        Meeting { capabilities: &capabilities, daemon, first, probing: Some(&life.probing) };
     let introduction = tokio::select! {
         met = upstream.meet(meeting, said_to) => met?,
         never = life.outlast_probe() => match never {},

@@ -18,6 +18,7 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, Stay, To, View};
+use crate::large::{LARGE, LargeReader};
 use crate::names;
 use crate::say;
 use crate::upstream::pipes::READ_BYTES;
@@ -61,7 +62,8 @@ pub(crate) async fn serve(
     leaving: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
-    let door = Door { front, own_uid, most_clients: MOST_CLIENTS };
+    let large = LargeReader::default();
+    let door = Door { front, own_uid, most_clients: MOST_CLIENTS, large };
     door.serve(listener, again, leaving).await;
 }
 
@@ -70,6 +72,7 @@ struct Door {
     front: Rc<dyn Front>,
     own_uid: u32,
     most_clients: usize,
+    large: LargeReader,
 }
 
 impl Door {
@@ -99,8 +102,11 @@ impl Door {
                 Ok((stream, _)) => match self.admit(&stream, clients.len()) {
                     Ok(()) => {
                         let (front, is_leaving) = (self.front.clone(), is_leaving.clone());
+                        let large = self.large.clone();
                         clients.spawn_local(async move {
-                            if let Err(problem) = converse(stream, &*front, is_leaving).await {
+                            if let Err(problem) =
+                                converse(stream, (&*front, &large), is_leaving).await
+                            {
                                 tracing::debug!(%problem, "a local client has gone");
                             }
                         });
@@ -237,7 +243,7 @@ impl Outlet for Lines {
 
 async fn converse(
     stream: UnixStream,
-    front: &dyn Front,
+    (front, large): (&dyn Front, &LargeReader),
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let socket = Socket::new(stream)?;
@@ -255,11 +261,8 @@ async fn converse(
     let Some(conversation) = conversation else {
         return timeout(LAST_WORDS_WITHIN, lines.write(&socket)).await.unwrap_or(Ok(()));
     };
-    let mut splitter = LineSplitter::new(MAX_MESSAGE);
-    take(&*conversation, &mut splitter, &ahead, &lines);
-    drop(ahead);
     let ended = tokio::select! {
-        ended = hear(&socket, &*conversation, &mut splitter, &lines) => ended,
+        ended = hear(&socket, (&*conversation, large), ahead, &lines) => ended,
         ended = speak(&lines, &socket) => ended,
         ended = lines.overflow() => ended,
         Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
@@ -364,22 +367,48 @@ async fn first_line(socket: &Socket, ahead: &mut Vec<u8>) -> io::Result<Result<V
 /// Hears a client until it stops speaking.
 async fn hear(
     socket: &Socket,
-    conversation: &dyn Conversation,
-    splitter: &mut LineSplitter,
+    (conversation, large): (&dyn Conversation, &LargeReader),
+    ahead: Vec<u8>,
     lines: &Lines,
 ) -> io::Result<()> {
-    while socket.read(|bytes| take(conversation, splitter, bytes, lines)).await? {}
-    Ok(())
+    let mut splitter = LineSplitter::new(MAX_MESSAGE);
+    let mut later = Vec::new();
+    take(conversation, &mut splitter, &ahead, lines, &mut later);
+    drop(ahead);
+    loop {
+        // Nothing more is read until these are heard.
+        for line in later.drain(..) {
+            let heard = if line.len() > LARGE {
+                let message = large.read(line).await;
+                message.map(|message| conversation.hear_large(&message, 0))
+            } else {
+                Some(conversation.hear(&line, 0))
+            };
+            if let Some(Heard::Refused(error)) = heard {
+                lines.push(&error);
+            }
+        }
+        let take = |bytes: &[u8]| take(conversation, &mut splitter, bytes, lines, &mut later);
+        if !socket.read(take).await? {
+            return Ok(());
+        }
+    }
 }
 
+/// Hears every line that is whole, up to one that is large: that and all after it are heard
+/// `later`, in their order.
 fn take(
     conversation: &dyn Conversation,
     splitter: &mut LineSplitter,
     mut bytes: &[u8],
     lines: &Lines,
+    later: &mut Vec<Vec<u8>>,
 ) {
     while let Some(line) = splitter.next_line(&mut bytes) {
         match line {
+            Line::Whole(line) if line.len() > LARGE || !later.is_empty() => {
+                later.push(line.to_vec());
+            }
             Line::Whole(line) => {
                 if let Heard::Refused(error) = conversation.hear(line, 0) {
                     lines.push(&error);

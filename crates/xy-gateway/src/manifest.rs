@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use xy_config::settings::{ServerKind, ServerSettings};
+use xy_config::trust;
 use xy_protocol::server::ServerName;
 
 use crate::capabilities;
@@ -127,6 +128,19 @@ impl Manifests {
         let _ = written.await; // It says itself what is wrong.
     }
 
+    /// Removes what is remembered of a server.
+    pub(crate) async fn erase(&self, name: &ServerName) {
+        let (file, number) = (self.file(name), self.next.fetch_add(1, Ordering::Relaxed));
+        let manifests = self.clone();
+        let erased = tokio::task::spawn_blocking(move || {
+            let _writing = manifests.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            if manifests.is_latest(&file, number) {
+                let _ = std::fs::remove_file(&file); // There may be none.
+            }
+        });
+        let _ = erased.await; // The next life finds out the same.
+    }
+
     /// Forgets which one was written last of a server that is there no more. Its file stays, as
     /// it may come back.
     pub(crate) fn forget(&self, name: &ServerName) {
@@ -202,14 +216,13 @@ impl Manifest {
 
 /// A manifest as it was written. Nothing else in its place is opened: a pipe would be waited for.
 fn read_manifest(file: &Path) -> io::Result<Manifest> {
-    let found = std::fs::metadata(file)?;
-    if !found.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    if found.len() > MOST_BYTES {
+    let mut opened = trust::open(file)?;
+    if opened.metadata()?.len() > MOST_BYTES {
         return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
     }
-    Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+    let mut text = String::new();
+    opened.read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// Tells one way to start a server from another. What it is told that clients can do is a
@@ -236,8 +249,7 @@ fn write_whole(file: &Path, text: &str) -> io::Result<()> {
     let random = RandomState::new().build_hasher().finish();
     let temporary = file.with_extension(format!("{random:016x}.new"));
     let mut options = std::fs::OpenOptions::new();
-    let mut opened =
-        options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut opened = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
     let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
     let written = written.and_then(|()| std::fs::rename(&temporary, file));
     if written.is_err() {

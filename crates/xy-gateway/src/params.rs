@@ -1,49 +1,62 @@
 //! The few params a proxy has to read, each as a piece of the message's own text.
 
-use serde::Deserialize;
+use std::ops::Range;
+
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
+use xy_mcp::members::Members;
 
 use crate::client::LONGEST_ID;
+use crate::large::place_of;
 
 /// Params of any request or notification.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Params<'t> {
-    #[serde(borrow, default)]
-    name: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    uri: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    cursor: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    level: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "ref")]
-    reference: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    arguments: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "requestId")]
-    request_id: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "progressToken")]
-    token: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "protocolVersion")]
-    version: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    capabilities: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    task: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "taskId")]
-    task_id: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "_meta")]
-    meta: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "clientInfo")]
-    info: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "inputResponses")]
-    answers: Option<&'t RawValue>,
-    #[serde(borrow, default, rename = "requestState")]
-    state: Option<&'t RawValue>,
-    #[serde(borrow, default)]
-    notifications: Option<&'t RawValue>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    name: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    uri: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    cursor: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    level: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "ref")]
+    reference: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    arguments: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "requestId")]
+    request_id: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "progressToken")]
+    token: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "protocolVersion")]
+    version: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    capabilities: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    task: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "taskId")]
+    task_id: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "_meta")]
+    meta: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "clientInfo")]
+    info: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "inputResponses")]
+    answers: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece", rename = "requestState")]
+    state: Option<&'t str>,
+    #[serde(borrow, default, deserialize_with = "piece")]
+    notifications: Option<&'t str>,
 }
+
+/// Reads a value as it is written; `null` is none.
+fn piece<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t str>, D::Error> {
+    Option::<&RawValue>::deserialize(value).map(|it| it.map(RawValue::get))
+}
+
+/// Where each of the params stands in their text.
+#[derive(Debug, Default)]
+pub(crate) struct ParamPlaces([Option<Range<usize>>; 17]);
 
 #[derive(Deserialize)]
 struct Meta<'t> {
@@ -52,6 +65,55 @@ struct Meta<'t> {
 }
 
 impl<'t> Params<'t> {
+    /// All of them, each by its place in [`ParamPlaces`].
+    fn all(&mut self) -> [&mut Option<&'t str>; 17] {
+        [
+            &mut self.name,
+            &mut self.uri,
+            &mut self.cursor,
+            &mut self.level,
+            &mut self.reference,
+            &mut self.arguments,
+            &mut self.request_id,
+            &mut self.token,
+            &mut self.version,
+            &mut self.capabilities,
+            &mut self.task,
+            &mut self.task_id,
+            &mut self.meta,
+            &mut self.info,
+            &mut self.answers,
+            &mut self.state,
+            &mut self.notifications,
+        ]
+    }
+
+    /// Returns those that are said in the head of a request too, and where they are said to be.
+    pub(crate) fn members(&self) -> Members<'t> {
+        let all = [
+            ("name", self.name),
+            ("uri", self.uri),
+            ("taskId", self.task_id),
+            ("arguments", self.arguments),
+            ("_meta", self.meta),
+        ];
+        all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
+    /// Returns where each of them stands in `text`, which they were read from.
+    pub(crate) fn places(mut self, text: &str) -> ParamPlaces {
+        ParamPlaces(self.all().map(|piece| piece.map(|piece| place_of(text, piece))))
+    }
+
+    /// Returns what stands at these places of `text`.
+    pub(crate) fn at(text: &'t str, places: &ParamPlaces) -> Self {
+        let mut params = Self::default();
+        for (piece, place) in params.all().into_iter().zip(&places.0) {
+            *piece = place.clone().and_then(|place| text.get(place));
+        }
+        params
+    }
+
     /// An object that cannot be read, such as one with a key twice, is an error: who knows
     /// what the server would make of it.
     pub(crate) fn checked(params: Option<&'t str>) -> Result<Self, String> {
@@ -61,8 +123,8 @@ impl<'t> Params<'t> {
             }
             _ => Self::default(),
         };
-        if let Some(meta) = read.meta.filter(|meta| meta.get().starts_with('{')) {
-            let meta: Result<Meta<'_>, _> = serde_json::from_str(meta.get());
+        if let Some(meta) = read.meta.filter(|meta| meta.starts_with('{')) {
+            let meta: Result<Meta<'_>, _> = serde_json::from_str(meta);
             meta.map_err(|problem| problem.to_string())?;
         }
         match read.own_token() {
@@ -82,52 +144,52 @@ impl<'t> Params<'t> {
 
     /// `name`, as it is written.
     pub(crate) fn name(&self) -> Option<&'t str> {
-        self.name.map(RawValue::get)
+        self.name
     }
 
     /// `uri`, as it is written.
     pub(crate) fn uri(&self) -> Option<&'t str> {
-        self.uri.map(RawValue::get)
+        self.uri
     }
 
     /// `cursor`, as it is written.
     pub(crate) fn cursor(&self) -> Option<&'t str> {
-        self.cursor.map(RawValue::get)
+        self.cursor
     }
 
     /// `level`, as it is written.
     pub(crate) fn level(&self) -> Option<&'t str> {
-        self.level.map(RawValue::get)
+        self.level
     }
 
     /// `arguments`, as they are written.
     pub(crate) fn arguments(&self) -> Option<&'t str> {
-        self.arguments.map(RawValue::get)
+        self.arguments
     }
 
     /// `requestId`, as it is written.
     pub(crate) fn request_id(&self) -> Option<&'t str> {
-        self.request_id.map(RawValue::get)
+        self.request_id
     }
 
     /// `progressToken` of a notification, as it is written.
     pub(crate) fn token(&self) -> Option<&'t str> {
-        self.token.map(RawValue::get)
+        self.token
     }
 
     /// `protocolVersion`, as a text.
     pub(crate) fn version(&self) -> Option<String> {
-        self.version.and_then(|it| text_of(it.get())).map(Into::into)
+        self.version.and_then(text_of).map(Into::into)
     }
 
     /// `protocolVersion`, as it is written.
     pub(crate) fn version_as_written(&self) -> Option<&'t str> {
-        self.version.map(RawValue::get)
+        self.version
     }
 
     /// `capabilities`, as they are written.
     pub(crate) fn capabilities(&self) -> Option<&'t str> {
-        self.capabilities.map(RawValue::get)
+        self.capabilities
     }
 
     /// Whether it is to be done as a task.
@@ -137,48 +199,48 @@ impl<'t> Params<'t> {
 
     /// `taskId`, as a text.
     pub(crate) fn task_id(&self) -> Option<String> {
-        self.task_id.and_then(|it| text_of(it.get())).map(Into::into)
+        self.task_id.and_then(text_of).map(Into::into)
     }
 
     /// `taskId`, as it is written.
     pub(crate) fn task_id_as_written(&self) -> Option<&'t str> {
-        self.task_id.map(RawValue::get)
+        self.task_id
     }
 
     /// `_meta`, as it is written, if it is an object.
     pub(crate) fn meta(&self) -> Option<&'t str> {
-        self.meta.map(RawValue::get).filter(|meta| meta.starts_with('{'))
+        self.meta.filter(|meta| meta.starts_with('{'))
     }
 
     /// `clientInfo`, as it is written.
     pub(crate) fn info(&self) -> Option<&'t str> {
-        self.info.map(RawValue::get)
+        self.info
     }
 
     /// `inputResponses`, as they are written.
     pub(crate) fn answers(&self) -> Option<&'t str> {
-        self.answers.map(RawValue::get)
+        self.answers
     }
 
     /// `requestState`, as it is written.
     pub(crate) fn state(&self) -> Option<&'t str> {
-        self.state.map(RawValue::get)
+        self.state
     }
 
     /// `notifications`, as they are written.
     pub(crate) fn notifications(&self) -> Option<&'t str> {
-        self.notifications.map(RawValue::get)
+        self.notifications
     }
 
     /// `_meta.progressToken` of a request, as it is written.
     pub(crate) fn own_token(&self) -> Option<&'t str> {
-        let meta: Meta<'t> = serde_json::from_str(self.meta?.get()).ok()?;
+        let meta: Meta<'t> = serde_json::from_str(self.meta?).ok()?;
         meta.token.map(RawValue::get)
     }
 
     /// What `ref` refers to: its `name` or its `uri`.
     pub(crate) fn reference(&self) -> Option<Reference<'t>> {
-        let inside = Self::read(Some(self.reference?.get()));
+        let inside = Self::read(Some(self.reference?));
         match (inside.name(), inside.uri()) {
             (Some(name), None) => Some(Reference::Name(name)),
             (None, Some(uri)) => Some(Reference::Uri(uri)),

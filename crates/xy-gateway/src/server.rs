@@ -6,11 +6,12 @@
 //! `server/sleep.rs` knows which of its instances sleep.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
@@ -274,6 +275,11 @@ impl Server {
         self.home().map_or_else(|| self.own_upstreams(), |home| home.own_upstreams())
     }
 
+    /// For whom its instances live, also those that are about to come.
+    pub(crate) fn holders(&self) -> HashSet<Holder> {
+        self.upstreams.borrow().keys().copied().chain(self.holders_to_come()).collect()
+    }
+
     /// Those of them that are its own, and not another's.
     pub(crate) fn own_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();
@@ -328,6 +334,12 @@ impl Server {
     /// An instance has said what it offers.
     pub(crate) fn has_said(&self, known: &Rc<Known>) {
         *self.said.borrow_mut() = Some(known.clone());
+    }
+
+    /// Forgets what it offers, which must not be shown.
+    pub(crate) fn forget_lists(&self) {
+        self.said.take();
+        self.known.take();
     }
 
     /// What an instance has said last, if any did while this daemon was there.
@@ -391,6 +403,7 @@ impl Server {
         request.watch = self.watch(&request);
         let is_watched = request.watch.is_some();
         let (was_sent, was_watched) = (request.past.was_sent, request.past.rounds.watch.is_some());
+        self.check_not_xys_own(upstream, &request)?;
         let across = bridge::between(client, &request, upstream.era())?;
         let asked = request.asked.clone();
         let caller = Caller::Client {
@@ -416,6 +429,34 @@ impl Server {
         Ok(Open::Sent { upstream: upstream.clone(), ours })
     }
 
+    /// Refuses a tool by which another xy is managed: whoever may call tools here may not manage
+    /// servers there. What that xy lists for another daemon is none of those.
+    fn check_not_xys_own(
+        &self,
+        upstream: &Upstream,
+        request: &Request<'_>,
+    ) -> Result<(), CallError> {
+        let is_gateway = upstream.introduction().is_some_and(|it| it.is_gateway);
+        if !is_gateway || request.what.0 != "tools/call" {
+            return Ok(());
+        }
+        let written = request.renamed.as_ref().map(|(_, inside)| inside.as_str());
+        let name = written.or(request.what.1).and_then(text_of).unwrap_or_default();
+        let known = upstream.known().or_else(|| self.known.borrow().clone());
+        let is_listed =
+            |known: Rc<Known>| known.lists.of(Kind::Tools).iter().any(|tool| *tool.name == *name);
+        if OWN_TOOLS.contains(&&*name) || !known.is_none_or(is_listed) {
+            let (name, server) = (quoted(&name), &request.asked.name);
+            return Err(CallError::new(
+                ErrorKind::NotAllowed,
+                format!("`{name}` is not called through another daemon"),
+            )
+            .cause(format!("`{server}` is an xy of its own, and this is no tool of its servers"))
+            .hint("ask that daemon itself, with its own `xy` or token"));
+        }
+        Ok(())
+    }
+
     fn wait_for(
         self: &Rc<Self>,
         client: &Rc<Client>,
@@ -423,7 +464,9 @@ impl Server {
         request: &Request<'_>,
         stream: StreamNo,
     ) -> Result<Went, CallError> {
-        self.check_room(request.text.len())?; // Before it is copied.
+        self.check_room(request.text.len()) // Before it is copied.
+            .and_then(|()| self.check_share(client))
+            .inspect_err(|_| client.limit_hit("calls that wait for a server"))?;
         let call = ToWait {
             client: client.clone(),
             asked: request.asked.clone(),

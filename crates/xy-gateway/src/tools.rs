@@ -15,6 +15,7 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
 use crate::catalog::{Kind, Shown};
+use crate::control::Asker;
 use crate::hub::Hub;
 use crate::say;
 
@@ -84,15 +85,15 @@ impl Own {
         }
     }
 
-    async fn call(self, hub: &Rc<Hub>, arguments: &str) -> Result<Value, CallError> {
+    async fn call(self, hub: &Rc<Hub>, by: Asker, arguments: &str) -> Result<Value, CallError> {
         match self {
-            Self::Add => add_server::call(hub, read(arguments)?).await,
-            Self::Remove => remove_server::call(hub, read(arguments)?).await,
-            Self::Reload => reload_server::call(hub, read(arguments)?).await,
+            Self::Add => add_server::call(hub, by, read(arguments)?).await,
+            Self::Remove => remove_server::call(hub, by, read(arguments)?).await,
+            Self::Reload => reload_server::call(hub, by, read(arguments)?).await,
             Self::List => list_servers::call(hub, read(arguments)?).await,
-            Self::Restart => restart_server::call(hub, read(arguments)?).await,
+            Self::Restart => restart_server::call(hub, by, read(arguments)?).await,
             Self::Logs => server_logs::call(hub, read(arguments)?).await,
-            Self::SelfTest => self_test::call(hub, read(arguments)?).await,
+            Self::SelfTest => self_test::call(hub, by, read(arguments)?).await,
             Self::Diagnostics => get_diagnostics::call(hub, read(arguments)?).await,
         }
     }
@@ -114,11 +115,16 @@ pub(crate) fn shown(kind: Kind, may_manage: bool) -> Vec<Shown> {
     if kind == Kind::Tools && may_manage { ALL.clone() } else { Vec::new() }
 }
 
-/// Does what a tool of xy's own does; the result as a client gets it.
-pub(crate) async fn call(hub: &Rc<Hub>, name: &str, arguments: &str) -> Result<String, CallError> {
+/// Does what a tool of xy's own does, asked for by a client; the result as that gets it.
+pub(crate) async fn call(
+    hub: &Rc<Hub>,
+    by: Asker,
+    name: &str,
+    arguments: &str,
+) -> Result<String, CallError> {
     let own = Own::named(name)
         .ok_or_else(|| say::invalid(format!("Unknown tool: {}", shortened(name))))?;
-    Ok(match own.call(hub, arguments).await {
+    Ok(match own.call(hub, by, arguments).await {
         Ok(value) => done(&value),
         Err(fault) => failed(&fault),
     })
@@ -245,7 +251,8 @@ mod tests {
             let only_look = ["list_servers", "server_logs", "get_diagnostics"];
             assert_eq!(reads_only, only_look.contains(&&*shown.name), "{tool:#}");
             let destroys = tool["annotations"]["destructiveHint"] == true;
-            assert_eq!(destroys, tool["name"] == "remove_server");
+            let ends = ["add_server", "remove_server", "reload_server", "restart_server"];
+            assert_eq!(destroys, ends.contains(&&*shown.name) || *shown.name == *"self_test");
         }
     }
 

@@ -25,10 +25,14 @@ use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
 use crate::front::StreamNo;
+use crate::hub::OpenCall;
 use crate::modern::Manner;
 use crate::server::{Past, Server};
+use crate::via::Daemons;
 
 mod asking;
+mod assembler;
+pub(crate) mod call_log;
 mod caller;
 pub(crate) mod ears;
 mod ending;
@@ -50,10 +54,12 @@ mod said;
 pub(crate) mod web;
 pub(crate) mod wire;
 
+use call_log::CallLog;
 pub(crate) use caller::{Caller, Follow, Question, Whose};
 use ears::Ears;
 pub(crate) use ears::Wanted;
 pub(crate) use ending::{Cause, Lost};
+pub(crate) use hearing::UNFRAMED;
 use ids::Ids;
 use kept::Kept;
 pub(crate) use patience::Watch;
@@ -71,6 +77,10 @@ pub(crate) trait Company {
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
     /// It asks something, under this id of its own.
     fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+    /// It has written a message over several lines.
+    fn breaks_framing(&self, by: &Upstream);
+    /// The daemons that are served by it.
+    fn daemons_before(&self, upstream: &Upstream) -> Daemons;
     /// It has answered a client with an error, or something that is to be followed. Answers
     /// a part of that which is to be another.
     fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)>;
@@ -131,6 +141,8 @@ pub(crate) struct Upstream {
     stale: Notify,
     /// It is known better.
     learned: Notify,
+    /// It writes messages over several lines.
+    is_unframed: Cell<bool>,
     /// Lines for its log.
     strays: RefCell<Vec<u8>>,
     /// It has been told what to log.
@@ -195,12 +207,17 @@ struct Call {
     past: Past,
     /// What its client wrote, if it may be sent again.
     kept: Option<Kept>,
+    /// Counts it for the token of its client.
+    _open: Option<OpenCall>,
+    /// What is told of it in the debug log, if anybody wants to know.
+    log: Option<Box<CallLog>>,
 }
 
 impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
-        Self { caller, place, watch: None, has_asked: false, past, kept: None }
+        let (kept, log, _open) = (None, None, None);
+        Self { caller, place, watch: None, has_asked: false, past, kept, _open, log }
     }
 }
 
@@ -259,6 +276,7 @@ impl Upstream {
             ears: Ears::default(),
             stale: Notify::new(),
             learned: Notify::new(),
+            is_unframed: Cell::new(false),
             strays: RefCell::default(),
             is_tuned: Cell::new(false),
             known: RefCell::default(),

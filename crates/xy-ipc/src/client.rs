@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ mod incoming;
 mod lines;
 mod receiving;
 
-pub use connect::ConnectError;
+pub use connect::{ConnectError, Found};
 use incoming::Message;
 pub use incoming::Notification;
 use lines::LineReader;
@@ -79,7 +79,17 @@ pub fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     connect::connect(path)
 }
 
+/// Connects to the first of `places` that a daemon listens at; gives each two seconds.
+pub fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
+    connect::find(places)
+}
+
 impl Client {
+    /// Connects to the first of `places` that a daemon listens at.
+    pub fn find(places: &[PathBuf]) -> Result<Self, ConnectError> {
+        find(places).map(|found| Self::over(found.stream))
+    }
+
     /// Connects to the daemon that listens at `path`, or gives up after two seconds.
     pub fn connect(path: &Path) -> Result<Self, ConnectError> {
         connect::connect(path).map(Self::over)

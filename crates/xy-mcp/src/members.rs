@@ -44,6 +44,12 @@ impl<'t> Members<'t> {
     }
 }
 
+impl<'t> FromIterator<(&'t str, &'t str)> for Members<'t> {
+    fn from_iter<I: IntoIterator<Item = (&'t str, &'t str)>>(members: I) -> Self {
+        Self(members.into_iter().map(|(key, value)| (Cow::Borrowed(key), value)).collect())
+    }
+}
+
 impl fmt::Display for Members<'_> {
     /// As an object; the values as they were written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -71,6 +71,8 @@ pub enum Request {
     TokenList,
     /// Let nobody in with a token any more. Answer: [`TokenRemoved`].
     TokenRemove(ByName),
+    /// Replace the secret of a token, or of the daemon's own tokens. Answer: [`TokenRotated`].
+    TokenRotate(TokenRotate),
     /// Whether a profile shows something, and why. Answer: [`Explained`].
     Explain(Explain),
     /// Find tools by what they do. Answer: [`FoundTools`].
@@ -92,7 +94,7 @@ pub enum Request {
 }
 
 /// Names of all methods, for suggestions and documentation.
-pub const METHODS: [&str; 28] = [
+pub const METHODS: [&str; 29] = [
     "list",
     "status",
     "start",
@@ -112,6 +114,7 @@ pub const METHODS: [&str; 28] = [
     "token_add",
     "token_list",
     "token_remove",
+    "token_rotate",
     "explain",
     "search",
     "self_test",
@@ -146,6 +149,7 @@ impl Request {
             "token_add" => read_params(params).map(Self::TokenAdd),
             "token_list" => no_params(params, Self::TokenList),
             "token_remove" => read_params(params).map(Self::TokenRemove),
+            "token_rotate" => read_params(params).map(Self::TokenRotate),
             "explain" => read_params(params).map(Self::Explain),
             "search" => read_params(params).map(Self::Search),
             "self_test" => read_params(params).map(Self::SelfTest),
@@ -185,6 +189,7 @@ impl Request {
             Self::TokenAdd(_) => "token_add",
             Self::TokenList => "token_list",
             Self::TokenRemove(_) => "token_remove",
+            Self::TokenRotate(_) => "token_rotate",
             Self::Explain(_) => "explain",
             Self::Search(_) => "search",
             Self::SelfTest(_) => "self_test",
@@ -211,6 +216,7 @@ impl Request {
             Self::Events(ask) => to_raw_value(ask),
             Self::Status(ask) | Self::TokenRemove(ask) => to_raw_value(ask),
             Self::TokenAdd(ask) => to_raw_value(ask),
+            Self::TokenRotate(ask) => to_raw_value(ask),
             Self::Explain(ask) => to_raw_value(ask),
             Self::Search(ask) => to_raw_value(ask),
             Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
@@ -438,6 +444,9 @@ pub struct Remove {
     /// Whether to delete its file too, if it has one.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
+    /// Whether to delete its logs too, once it has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub purge: bool,
 }
 
 /// Which lines to show.
@@ -532,7 +541,7 @@ mod tests {
                 ready_within: Some("1m".into()),
                 ..Add::default()
             }),
-            Request::Remove(Remove { name: "a".into(), persist: true }),
+            Request::Remove(Remove { name: "a".into(), persist: true, purge: true }),
             Request::Logs(Logs { name: "a".into(), tail: Some(5), follow: true }),
             Request::LogsCancel(Cancel { subscription_id: 3 }),
             Request::Tail(Tail { name: "a".into(), lines: 5, stream: Some(Stream::Stderr) }),
@@ -554,6 +563,7 @@ mod tests {
             Request::TokenAdd(TokenAdd { name: "a".into(), profile: None, manage: true }),
             Request::TokenList,
             Request::TokenRemove(ByName { name: "a".into() }),
+            Request::TokenRotate(TokenRotate { name: Some("a".into()) }),
             Request::Explain(Explain {
                 profile: "p".into(),
                 name: "a__b".into(),
@@ -588,7 +598,7 @@ mod tests {
         restart {"name":"a","wait":false}
         reload {"dry_run":true}
         add {"name":"a","command":"npx","args":["-y"],"env":{"A":"b"},"cwd":"/srv","persist":true,"restart_policy":"always","grace":"1s","ready_within":"1m"}
-        remove {"name":"a","persist":true}
+        remove {"name":"a","persist":true,"purge":true}
         logs {"name":"a","tail":5,"follow":true}
         logs_cancel {"subscription_id":3}
         tail {"name":"a","lines":5,"stream":"stderr"}
@@ -600,6 +610,7 @@ mod tests {
         token_add {"name":"a","manage":true}
         token_list 
         token_remove {"name":"a"}
+        token_rotate {"name":"a"}
         explain {"profile":"p","name":"a__b","kind":"prompt"}
         search {"query":"read a file","limit":3,"server":"a"}
         self_test {"repair":false}

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Problem;
 use crate::time::Timestamp;
 
 /// The longest name a server may have.
@@ -364,6 +365,9 @@ pub struct ServerEntry {
     /// Why it is in this state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// The kind of that, where clients treat it apart.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason_kind: Option<ReasonKind>,
     /// What goes on before it can begin: the fetch of its image, for one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub progress: Option<Progress>,
@@ -373,6 +377,17 @@ pub struct ServerEntry {
     /// What does not work as it should, though the server runs: its log, for one.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
+}
+
+/// A kind of reason that clients treat apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasonKind {
+    /// Its file cannot be used, so nothing is known of it but its name.
+    BadFile,
+    /// A kind that a newer daemon knows.
+    #[serde(other)]
+    Other,
 }
 
 /// One change of state in the past.
@@ -418,6 +433,9 @@ pub struct ServerStatus {
     /// The last lines of its stderr, when it has failed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub last_stderr: Vec<String>,
+    /// What is wrong with its file, when it has failed for that.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub problems: Vec<Problem>,
     /// The program and its arguments; empty if it lives somewhere else.
     pub command: Vec<String>,
     /// The file that configures it.

@@ -45,7 +45,7 @@ impl Door {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             accepted => accepted?,
         };
-        let is_ours = sys::peer_uid(stream.as_fd()) == Some(rustix::process::geteuid().as_raw());
+        let is_ours = is_ours(stream.as_fd());
         stream.set_nonblocking(true)?;
         Ok(is_ours.then(|| stream.into()))
     }
@@ -71,6 +71,12 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 /// Connects to the shim that listens at `path`.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     with_short_path(path, |path| UnixStream::connect(path))
+}
+
+/// Returns true if a process of this user is at the other end of a socket; a listener counts as
+/// the user that made it listen. Root is another user: a daemon that root runs is not ours.
+pub fn is_ours(socket: BorrowedFd<'_>) -> bool {
+    sys::peer_uid(socket) == Some(rustix::process::geteuid().as_raw())
 }
 
 /// A socket's path may be too long for the system while that of its folder is not.

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// How often the path is checked: somebody may have moved or deleted the file.
 const CHECKED_EVERY: Duration = Duration::from_secs(1);
 
+/// Should the path be a fifo, no reader must make us wait.
+const NO_WAITING: libc::c_int = libc::O_NONBLOCK | libc::O_NOCTTY;
+
 /// A log file with older generations beside it.
 #[derive(Debug)]
 pub struct RotatingFile {
@@ -226,6 +229,7 @@ fn open_or_create(path: &Path, now: Instant) -> io::Result<Open> {
             }
             Open::new(options().create(true).open(path)?, now)
         }
+        Err(cause) if cause.raw_os_error() == Some(libc::ELOOP) => behind_link(path, now),
         opened => Open::new(opened?, now),
     }
 }
@@ -238,10 +242,20 @@ fn create_new(path: &Path, now: Instant) -> io::Result<Open> {
     }
 }
 
+/// Opens the device that a link leads to, such as `/dev/null`. A file behind a link could be
+/// anybody's, and is refused.
+fn behind_link(path: &Path, now: Instant) -> io::Result<Open> {
+    let mut options = OpenOptions::new();
+    let open = Open::new(options.append(true).custom_flags(NO_WAITING).open(path)?, now)?;
+    if open.is_regular {
+        return Err(io::Error::other("it is a link to a file, and xy writes through none"));
+    }
+    Ok(open)
+}
+
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // Should the path be a fifo, no reader must make us wait.
-    options.append(true).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.append(true).mode(0o600).custom_flags(NO_WAITING | libc::O_NOFOLLOW);
     options
 }
 

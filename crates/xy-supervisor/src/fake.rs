@@ -288,8 +288,8 @@ impl Shared {
 impl Launch for FakeLauncher {
     /// The pid of a life is its number among all launches, from 1.
     fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, InstanceEnds { news, asks, notes: _notes, checkups, rests: _rests }) =
-            Instance::pair();
+        let (instance, ends) = Instance::pair();
+        let InstanceEnds { news, asks, notes: _notes, checkups, rests: _rests, end: _end } = ends;
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
         let mut stage = Stage { launcher: self.clone(), pid, news, asks, checkups: Some(checkups) };

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{Health, ServerName, ServerState};
 
-use crate::launch::{Confined, Contained, Progress};
-use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason};
+use crate::launch::{Confined, Contained, EndMark, Progress};
+use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
 use crate::logs::LogBook;
 use crate::probe::{Target, Unready};
 use crate::speak::{Checkup, Rest};
@@ -94,6 +94,8 @@ pub struct Snapshot {
     pub progress: Option<Progress>,
     /// What probes say of it.
     pub health: Health,
+    /// Whether the processes of its latest life have ended.
+    pub end: EndMark,
 }
 
 impl Snapshot {
@@ -102,9 +104,22 @@ impl Snapshot {
         self.pid.filter(|_| self.container.as_ref().is_none_or(|it| it.is_here))
     }
 
-    /// The word for its state on the wire.
+    /// The word for its state on the wire. A life whose processes have ended is stopping until
+    /// the rest of it is known.
     pub fn state(&self) -> ServerState {
-        self.life.state.on_wire()
+        if self.has_just_ended() { ServerState::Stopping } else { self.life.state.on_wire() }
+    }
+
+    /// Returns true if its processes have ended, and what follows is not decided yet.
+    pub fn has_just_ended(&self) -> bool {
+        matches!(self.life.state, State::Starting { .. } | State::Running { .. })
+            && self.end.is_set()
+    }
+
+    /// The snapshot without the number of a dead process.
+    fn seen(mut self) -> Self {
+        self.pid = self.pid.filter(|_| !self.end.is_set());
+        self
     }
 
     /// Asks it once more whether it is ready; `None` if no port of it has to say so.
@@ -218,7 +233,7 @@ impl InstanceHandle {
 
     /// What is true of it now.
     pub fn now(&self) -> Snapshot {
-        self.published.borrow().clone()
+        self.published.borrow().clone().seen()
     }
 
     /// How far what it needs has been fetched, whenever that is asked: for whoever must not keep
@@ -291,7 +306,7 @@ impl InstanceHandle {
         let mut published = self.published.clone();
         // An error means that the task is gone: what it last said stays true.
         let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
-        published.borrow().clone()
+        published.borrow().clone().seen()
     }
 }
 

@@ -44,7 +44,7 @@ const ASKS: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Journal {
     shared: Arc<Shared>,
-    asks: mpsc::Sender<oneshot::Sender<Following>>,
+    asks: mpsc::Sender<Ask>,
 }
 
 /// The task that keeps it: to be ended last, so that nothing is missing.
@@ -111,10 +111,11 @@ impl Following {
     }
 }
 
-/// What a journal has on disk, oldest first, where nobody keeps it. Reads the disk; what cannot
-/// be read is left out.
-pub fn on_disk(file: &Path) -> Vec<Arc<Entry>> {
-    entry::joined(file::read(file).0, &[])
+/// Reads the entries of a journal that no daemon keeps now, oldest first, and what kept some
+/// from being read.
+pub fn read_disk(file: &Path) -> (Vec<Arc<Entry>>, Option<String>) {
+    let (entries, problem) = file::read(file);
+    (entry::joined(entries, &[]), problem)
 }
 
 impl Journal {
@@ -136,8 +137,13 @@ impl Journal {
     /// Every entry from now on, and what was before: all that instances have told until now.
     pub async fn follow(&self) -> Following {
         let (reply, following) = oneshot::channel();
-        let _ = self.asks.send(reply).await; // A task that is gone has noted everything.
+        let _ = self.asks.send(Ask::Follow(reply)).await; // A task that is gone has noted everything.
         following.await.unwrap_or_else(|_| self.shared.follow())
+    }
+
+    /// Notes that somebody asked to change a server, after all that instances have told.
+    pub async fn note_asked(&self, asked: Change) {
+        let _ = self.asks.send(Ask::Note(asked)).await; // A daemon that ends notes nothing more.
     }
 
     /// The last `count` entries before `following`, of one server or of all, oldest first.
@@ -214,10 +220,19 @@ impl Shared {
     }
 }
 
+/// What the task of a journal is asked.
+#[derive(Debug)]
+enum Ask {
+    /// To follow from now on.
+    Follow(oneshot::Sender<Following>),
+    /// To note this.
+    Note(Change),
+}
+
 struct Keeping {
     shared: Arc<Shared>,
     changes: broadcast::Receiver<StateChange>,
-    asked: mpsc::Receiver<oneshot::Sender<Following>>,
+    asked: mpsc::Receiver<Ask>,
     writer: Writer,
     is_ending: oneshot::Receiver<()>,
 }
@@ -231,9 +246,16 @@ impl Keeping {
                     Err(RecvError::Lagged(count)) => self.note_skipped(count),
                     Err(RecvError::Closed) => break,
                 },
-                Some(reply) = self.asked.recv() => {
+                Some(asked) = self.asked.recv() => {
                     self.note_the_rest(); // What was told before is not to come.
-                    let _ = reply.send(self.shared.follow()); // The asker may have left.
+                    match asked {
+                        // The asker may have left.
+                        Ask::Follow(reply) => drop(reply.send(self.shared.follow())),
+                        Ask::Note(asked) => {
+                            let time = Timestamp::from(time_of_day());
+                            self.writer.put(&self.shared.publish(time, What::Asked(asked)));
+                        }
+                    }
                 }
                 () = self.writer.turn() => {}
                 _ = &mut self.is_ending => break,

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use reap::Reaped;
@@ -104,6 +105,8 @@ pub enum News {
     Unfit(String),
     /// The same, while it was asked something that it need not know.
     UnfitOnProbe(String),
+    /// The gateway says that it must not be used, and why: it is to be ended for good.
+    Unusable(String),
     /// Whoever speaks with it says that nobody uses it, and why it may go: nothing is asked of
     /// it any more.
     Idle(String),
@@ -210,6 +213,25 @@ pub struct Instance {
     pub checkups: mpsc::Sender<Checkup>,
     /// The same: it is to go if nobody uses it.
     pub rests: mpsc::Sender<Rest>,
+    /// Whether its processes have ended. Its last news may come later.
+    pub end: EndMark,
+}
+
+/// A mark that the processes of a life have ended. It is set before anybody hears of that end, so
+/// that a client which was told and looks sees no living process.
+#[derive(Debug, Clone, Default)]
+pub struct EndMark(Arc<AtomicBool>);
+
+impl EndMark {
+    /// Sets the mark, for good.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Returns true once the mark is set.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The launcher's ends of an [`Instance`].
@@ -225,6 +247,8 @@ pub struct InstanceEnds {
     pub checkups: mpsc::Receiver<Checkup>,
     /// The same.
     pub rests: mpsc::Receiver<Rest>,
+    /// To be set when its processes have ended, before anybody is told.
+    pub end: EndMark,
 }
 
 impl Instance {
@@ -241,8 +265,10 @@ impl Instance {
             notes: notes_out,
             checkups: checkups_out,
             rests: rests_out,
+            end: EndMark::default(),
         };
-        (Self { news, asks, notes, checkups, rests }, ends)
+        let end = ends.end.clone();
+        (Self { news, asks, notes, checkups, rests, end }, ends)
     }
 }
 

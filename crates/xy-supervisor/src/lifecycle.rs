@@ -102,8 +102,8 @@ pub enum Event {
     /// It lives somewhere else and does not answer, for this reason. Nobody speaks with it
     /// any more.
     Unreachable(String),
-    /// It refuses to be spoken with, for this reason, until somebody changes something. Nobody
-    /// speaks with it any more.
+    /// It refuses to be spoken with or must not be used, for this reason, until somebody changes
+    /// something. One that lives somewhere else is not spoken with any more; a process still runs.
     Hopeless(String),
     /// It is gone.
     Exited(Exit),
@@ -143,7 +143,7 @@ pub struct Moment {
 /// Decides what one event means to an instance.
 #[expect(clippy::too_many_lines, reason = "it is one flat table")]
 pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
-    use AfterStop::{CountFailure, Retire, Sleep, StartAgain, StayDown, TryAgain};
+    use AfterStop::{CountFailure, GiveUp, Retire, Sleep, StartAgain, StayDown, TryAgain};
     use Event::{
         Away, DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
         ProcessChanged, Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged,
@@ -244,7 +244,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             stop(life, StartAgain, Reason::SettingsChanged, rules, now)
         }
         // Its end is no longer a failure of the settings it is judged by.
-        (Stopping { overdue_at, then: CountFailure | TryAgain }, ProcessChanged) => {
+        (Stopping { overdue_at, then: CountFailure | TryAgain | GiveUp }, ProcessChanged) => {
             let state = Stopping { overdue_at, then: StartAgain };
             (life.enters(state, Reason::SettingsChanged), None)
         }
@@ -280,9 +280,14 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             let life = reached_for(life, now - ready_at, rules);
             stop(life, TryAgain, Reason::Unreachable(why), rules, now)
         }
-        (Starting { .. } | Running { .. }, Hopeless(why)) => {
+        (Starting { .. } | Running { .. }, Hopeless(why)) if moment.is_remote => {
             (life.enters(Failed, Reason::Unfit(why)), None)
         }
+        // A process is ended first. Its next life would be no better.
+        (Starting { .. } | Running { .. }, Hopeless(why)) => {
+            stop(life, GiveUp, Reason::Unfit(why), rules, now)
+        }
+        (Stopping { .. }, Hopeless(_)) if !moment.is_remote => (life, None),
         (Starting { .. } | Running { .. }, Exited(_)) if moment.is_remote => {
             let why = Reason::Unreachable("nobody speaks with it any more".to_owned());
             (after_silence(life, why, rules, moment), None)
@@ -346,7 +351,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
 
         // The end of a stop. Why one is counted has to be known until then.
         (
-            Stopping { overdue_at: Some(_), then: then @ (CountFailure | TryAgain | Sleep) },
+            Stopping {
+                overdue_at: Some(_),
+                then: then @ (CountFailure | GiveUp | TryAgain | Sleep),
+            },
             DeadlineReached,
         ) => (Life { state: Stopping { overdue_at: None, then }, ..life }, Some(Effect::Kill)),
         (Stopping { overdue_at: Some(_), then: StartAgain }, DeadlineReached)
@@ -377,6 +385,7 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 }
                 Sleep => (Life { state: Asleep { not_before: None }, ..life }, None),
                 Retire => (life.enters(Retired, Reason::StopDone), None),
+                GiveUp => (Life { state: Failed, ..life }, None),
                 StartAgain if matches!(life.reason, Reason::SettingsChanged) => {
                     launch_afresh(life, Reason::SettingsChanged, rules, now)
                 }

@@ -10,14 +10,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::time::sleep;
 use xy_protocol::server::ServerName;
 use xy_shim::identity::{Identity, MAX_IDENTITY};
 
 use crate::instance::{Holder, InstanceKey};
-use crate::plain_file::open_file;
+use crate::plain_file::{open_file, open_own};
 
 /// How often a held lock is looked at: nobody tells when it is let go.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -32,11 +31,7 @@ pub fn lock_file(locks_dir: &Path, key: &InstanceKey) -> PathBuf {
 pub(crate) fn take(lock: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-    let file = options.open(lock)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
+    let file = open_own(&mut options, lock)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),

@@ -114,6 +114,9 @@ pub enum Said {
     /// It refuses to be spoken with, for this reason, and will until somebody changes
     /// something. It is given up.
     Hopeless(String),
+    /// It must not be used, for this reason, and the next life would be no better: it is ended
+    /// and given up at once.
+    Unusable(String),
     /// It is asked something that it need not know, to find out how to speak with it, or
     /// (`false`) that is over. If it ends or falls silent meanwhile, that was our doing: it is
     /// started again at once, and nothing is counted, once.

@@ -19,7 +19,7 @@ use crate::instance::{
     ChangeKind, Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
     TRANSITIONS_KEPT, Transition,
 };
-use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
+use crate::launch::{Ask, EndMark, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::note::Note;
 use crate::lifecycle::{
     AfterStop, Effect, Event, Exit, LastAttempt, Life, Moment, Reason, State, on_event,
@@ -113,6 +113,7 @@ impl Task {
             container: None,
             progress: None,
             health: Health::Unknown,
+            end: EndMark::default(),
         };
         let mut vigil = Vigil::new(Habit::Unknown);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
@@ -130,6 +131,7 @@ impl Task {
             Before::Living { life, instance: living, pid, ended_at: ended, unheard, habit } => {
                 vigil = Vigil::new(habit);
                 (now.life, now.pid, ended_at) = (life, pid, ended);
+                now.end = living.end.clone();
                 instance = Some(living);
                 unheard
             }
@@ -261,6 +263,7 @@ impl Task {
             News::Unfit(why) => Some(Event::Unfit(why)),
             News::Idle(why) => Some(Event::Idle(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
+            News::Unusable(why) => Some(Event::Hopeless(why)),
             News::LaunchFailed(fault) => {
                 self.has_nothing();
                 Some(Event::LaunchFailed(fault))
@@ -386,6 +389,7 @@ impl Task {
                 then: AfterStop::StayDown
                     | AfterStop::StartAgain
                     | AfterStop::Sleep
+                    | AfterStop::GiveUp
                     | AfterStop::Retire,
                 ..
             }
@@ -441,12 +445,14 @@ impl Task {
         self.now.ends_with_daemon = false;
         self.is_greeted = false;
         self.now.survivors = Vec::new();
-        self.instance = Some(self.launcher.launch(LaunchOrder {
+        let instance = self.launcher.launch(LaunchOrder {
             key: self.key.clone(),
             settings: self.now.settings.clone(),
             logs: self.logs.clone(),
             note: self.note(),
-        }));
+        });
+        self.now.end = instance.end.clone();
+        self.instance = Some(instance);
     }
 
     /// What a later daemon has to know, should this one be killed now.

@@ -175,7 +175,13 @@ impl Home {
     /// Runs a verb to its end.
     #[track_caller]
     pub fn xy(&self, args: &[&str]) -> Ran {
-        to_the_end(&mut self.command(args), VERB_WITHIN).into()
+        self.run(&mut self.command(args))
+    }
+
+    /// Runs a command of [`Home::command`], changed by the test, to its end.
+    #[track_caller]
+    pub fn run(&self, command: &mut Command) -> Ran {
+        to_the_end(command, VERB_WITHIN).into()
     }
 
     /// Runs a verb with `--json`, which must succeed, and reads its answer.

@@ -12,12 +12,13 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 17] = [
+const KEPT: [&str; 18] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
     "state/xy/wishes.json",
     "state/xy/added.json",
+    "state/xy/last-good.json",
     "state/xy/daemon.log",
     "state/xy/events.jsonl",
     "state/xy/events.jsonl.1",

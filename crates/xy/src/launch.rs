@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
@@ -41,12 +41,12 @@ pub(crate) fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Waits until the daemon `child` answers at `socket`, or ends, or the time is over.
+/// Waits until the daemon `child` answers at one of `places`, or ends, or the time is over.
 ///
 /// `pause` waits a moment, and says whether to go on.
 pub(crate) fn until_it_answers(
     child: &mut Child,
-    socket: &Path,
+    places: &[PathBuf],
     mut pause: impl FnMut(Duration) -> bool,
 ) -> io::Result<Came> {
     let deadline = Deadline::after(ANSWERS_WITHIN);
@@ -54,7 +54,7 @@ pub(crate) fn until_it_answers(
         if let Some(status) = child.try_wait()? {
             return Ok(Came::Ended(status));
         }
-        if let Some(info) = ask_who_it_is(socket, deadline)
+        if let Some(info) = ask_who_it_is(places, deadline)
             && info.pid == child.id()
         {
             return Ok(Came::Answers(Box::new(info)));
@@ -66,9 +66,9 @@ pub(crate) fn until_it_answers(
     Ok(Came::TooLate)
 }
 
-/// Who listens at `socket`, if somebody answers.
-pub(crate) fn ask_who_it_is(socket: &Path, deadline: Deadline) -> Option<Info> {
-    let mut client = Client::connect(socket).ok()?;
+/// Asks the daemon at one of `places` who it is; `None` if none answers.
+pub(crate) fn ask_who_it_is(places: &[PathBuf], deadline: Deadline) -> Option<Info> {
+    let mut client = Client::find(places).ok()?;
     let within = deadline.left_at_most(ANSWERS_WITHIN).max(Duration::from_millis(1));
     client.answer_within(Some(within)).ok()?;
     client.call_as(&Request::Info).ok()

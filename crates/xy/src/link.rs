@@ -1,11 +1,12 @@
 //! A verb's connection to the daemon, and what a person reads when there is none.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use xy_config::Paths;
-use xy_ipc::client::read_result;
+use xy_ipc::client::{find, read_result};
 use xy_ipc::{CallFailure, Client, ConnectError, Notification};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -18,6 +19,8 @@ const PROMPTLY: Duration = Duration::from_secs(10);
 /// A connection to the daemon.
 pub(crate) struct Link {
     pub(crate) client: Client,
+    /// The socket where the daemon was found.
+    pub(crate) socket: PathBuf,
 }
 
 impl Link {
@@ -27,8 +30,13 @@ impl Link {
     }
 
     pub(crate) fn open_at(paths: &Paths) -> Result<Self, Failure> {
-        let client = Client::connect(&paths.control_socket).map_err(|error| no_daemon(&error))?;
-        Ok(Self { client })
+        Self::find(&paths.control_places())
+    }
+
+    /// Connects to the daemon that listens at one of `places`.
+    pub(crate) fn find(places: &[PathBuf]) -> Result<Self, Failure> {
+        let found = find(places).map_err(|error| no_daemon(&error))?;
+        Ok(Self { client: Client::over(found.stream), socket: found.socket })
     }
 
     /// Asks something that is answered at once.
@@ -92,6 +100,15 @@ pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
             "the daemon cannot be reached",
             cause,
             "run `xy` as the user who runs the daemon",
+        ),
+        ConnectError::Unsafe { untrusted } => {
+            let hint = untrusted.remedy_of_sockets("XDG_RUNTIME_DIR");
+            unreachable("the daemon cannot be reached safely", cause, &hint)
+        }
+        ConnectError::Foreign { .. } => unreachable(
+            "the daemon cannot be reached safely",
+            cause,
+            "nothing was sent: remove the socket, then start your own daemon with `xy daemon`",
         ),
         ConnectError::TimedOut { .. } => unreachable(
             "the daemon cannot be reached",

@@ -1,7 +1,10 @@
 //! The only file that writes to stdout and stderr.
 //!
 //! Texts come with their colours in them, and lose them here unless a terminal
-//! reads them (and `NO_COLOR` is not set). Nothing here panics on a closed stdout.
+//! reads them (and `NO_COLOR` is not set). If a terminal reads them, `terminal.rs` escapes
+//! whatever else it would obey. Nothing here panics on a closed stdout.
+
+pub(crate) mod terminal;
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -25,27 +28,40 @@ const BUFFER: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Output {
     stdout: BufWriter<Stdout>,
-    stdout_has_colour: bool,
-    stderr_has_colour: bool,
+    stdout_reader: Reader,
+    stderr_reader: Reader,
+}
+
+/// Who reads an output.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    is_terminal: bool,
+    has_colour: bool,
 }
 
 impl Output {
     pub(crate) fn new() -> Self {
         Self {
             stdout: BufWriter::with_capacity(BUFFER, io::stdout()),
-            stdout_has_colour: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
-            stderr_has_colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            stdout_reader: Reader {
+                is_terminal: io::stdout().is_terminal(),
+                has_colour: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+            },
+            stderr_reader: Reader {
+                is_terminal: io::stderr().is_terminal(),
+                has_colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            },
         }
     }
 
     /// Whether what is printed may have colours.
     pub(crate) fn has_colour(&self) -> bool {
-        self.stdout_has_colour
+        self.stdout_reader.has_colour
     }
 
     /// Whether a terminal reads stdout, and would obey what is written.
     pub(crate) fn is_terminal(&self) -> bool {
-        self.stdout.get_ref().is_terminal()
+        self.stdout_reader.is_terminal
     }
 
     /// Columns of the terminal that reads stdout; `None` if none does.
@@ -59,18 +75,32 @@ impl Output {
 
     /// Prints a text of ours; its colours go if nobody sees them.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), Failure> {
-        self.write(plain_unless(self.stdout_has_colour, text).as_bytes())
+        let text = plain_unless(self.stdout_reader.has_colour, text);
+        self.write_raw(terminal::text(&text, self.stdout_reader.is_terminal).as_bytes())
     }
 
-    /// Prints bytes as they are.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    /// Prints a text with the colours that it has.
+    pub(crate) fn write(&mut self, text: &str) -> Result<(), Failure> {
+        self.write_raw(terminal::text(text, self.stdout_reader.is_terminal).as_bytes())
+    }
+
+    /// Prints a text as it is, also to a terminal: only if the user has asked for that.
+    pub(crate) fn write_unescaped(&mut self, text: &str) -> Result<(), Failure> {
+        self.write_raw(text.as_bytes())
+    }
+
+    fn write_raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.stdout.write_all(bytes).map_err(not_written)
     }
 
-    /// Prints JSON as it came, and a newline.
+    /// Prints JSON as it came, and a newline. A terminal gets the same JSON, escaped.
     pub(crate) fn json(&mut self, value: &RawValue) -> Result<(), Failure> {
-        self.write(value.get().as_bytes())?;
-        self.write(b"\n")
+        self.write_json(value.get())
+    }
+
+    fn write_json(&mut self, json: &str) -> Result<(), Failure> {
+        self.write_raw(terminal::json(json, self.stdout_reader.is_terminal).as_bytes())?;
+        self.write_raw(b"\n")
     }
 
     /// Prints an error the way scripts read it.
@@ -80,8 +110,7 @@ impl Output {
             error: &'a CallError,
         }
         let line = serde_json::to_string(&Line { error }).expect("errors always serialise");
-        self.write(line.as_bytes())?;
-        self.write(b"\n")?;
+        self.write_json(&line)?;
         self.flush()
     }
 
@@ -92,19 +121,21 @@ impl Output {
 
     /// Says something on stderr. If nobody listens, there is nobody to complain to.
     pub(crate) fn tell(&mut self, text: &str) {
-        self.tell_bytes(plain_unless(self.stderr_has_colour, text).as_bytes());
+        self.pass_on(&plain_unless(self.stderr_reader.has_colour, text));
     }
 
-    /// Hands on to stderr what somebody else has written.
-    pub(crate) fn tell_bytes(&mut self, bytes: &[u8]) {
+    /// Hands on to stderr what somebody else has written, with the colours that it has.
+    pub(crate) fn pass_on(&mut self, text: &str) {
         let _ = self.stdout.flush(); // What was said before is seen before.
-        let _ = io::stderr().lock().write_all(bytes);
+        let text = terminal::text(text, self.stderr_reader.is_terminal);
+        let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
     /// Something that moves while the person at the terminal waits.
     pub(crate) fn spinner(&mut self, text: impl Into<Cow<'static, str>>) -> Spinner {
         let _ = self.stdout.flush();
         // Draws on stderr, and not at all if that is no terminal.
+        let text = terminal::text(&text.into(), true).into_owned();
         let bar = ProgressBar::new_spinner().with_message(text);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
             bar.set_style(style);
@@ -163,8 +194,8 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    pub(crate) fn say(&self, text: String) {
-        self.bar.set_message(text);
+    pub(crate) fn say(&self, text: &str) {
+        self.bar.set_message(terminal::text(text, true).into_owned());
     }
 }
 
@@ -186,4 +217,43 @@ fn not_written(cause: io::Error) -> Failure {
         return Failure::NobodyReads;
     }
     Failure::internal("the output could not be written", cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                _ if path.is_dir() => sources(&path, found),
+                Some(it) if it == "rs" => found.push(path),
+                _ => {}
+            }
+        }
+    }
+
+    /// Every verb prints through `Output`, and `Output` writes only what `terminal.rs` let pass.
+    #[test]
+    fn nothing_is_printed_past_the_escaping() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = Vec::new();
+        sources(&root, &mut found);
+        assert!(found.len() > 40, "{}", found.len());
+        for path in found.iter().filter(|path| !path.ends_with("src/output.rs")) {
+            let text = fs::read_to_string(path).unwrap();
+            for way in ["io::stdout(", "io::stderr(", "println!", "print!(", "stdio::stdout("] {
+                assert!(!text.contains(way), "{} has {way}", path.display());
+            }
+        }
+        let own = fs::read_to_string(root.join("output.rs")).unwrap();
+        let own = own.split("#[cfg(test)]").next().unwrap();
+        assert_eq!(own.matches("write_all(").count(), 2, "one for stdout, one for stderr");
+        let raw: Vec<&str> = own.lines().filter(|it| it.contains("self.write_raw(")).collect();
+        assert_eq!(raw.len(), 5, "{raw:?}");
+        let is_escaped = |it: &&&str| it.contains("terminal::") || it.contains(r#"b"\n""#);
+        assert_eq!(raw.iter().filter(is_escaped).count(), 4, "but for the one that says so");
+    }
 }

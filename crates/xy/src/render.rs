@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use xy_protocol::server::ServerState;
+use xy_protocol::text::is_deceptive;
 use xy_protocol::time::Timestamp;
 
 pub(crate) mod called;
@@ -71,10 +72,8 @@ pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Controls, and the marks that reverse the order of what follows.
 fn must_be_escaped(character: char) -> bool {
-    (character.is_control() && character != '\t')
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    is_deceptive(character) && character != '\t'
 }
 
 /// A text of several lines, each of them safe and indented.

@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -62,7 +63,8 @@ fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed(
     assert_ne!(again, pid, "it was started anew");
 
     let removed = home.xy(&["remove", "extra"]);
-    assert_eq!((removed.code, removed.stdout.as_str()), (0, "removed extra\n"));
+    assert_eq!(removed.code, 0, "{removed:?}");
+    assert!(removed.stdout.starts_with("removed extra\n"), "{removed:?}");
     assert_eq!(names(&home), ["filed"]);
     home.wait_until("it ends", || !is_alive(again));
     let unknown = home.xy(&["remove", "fild"]);
@@ -128,6 +130,28 @@ fn an_add_that_fails_registers_nothing_and_says_why() {
 }
 
 #[test]
+fn removing_a_server_that_is_being_added_ends_its_start() {
+    let home = support::home(); // Ready once it speaks MCP, which this one never does.
+    home.daemon();
+    thread::scope(|scope| {
+        let adding = scope.spawn(|| add(&home, "slow", &["--ready-within", "10m"]));
+        let pid = home.wait_until("it starts", || {
+            let listed = ask(&home, "list", Value::Null);
+            listed[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+        });
+        ask(&home, "remove", json!({ "name": "slow" }));
+        assert_eq!(names(&home), [""; 0]);
+        let added = adding.join().unwrap();
+        assert!(added.code == 1 && added.stderr.contains("it was removed while it was starting"));
+        assert!(!is_alive(pid), "{added:?}");
+    });
+    // Nothing is left of the first, so that another has its name.
+    let again = home.xy(&["add", "slow", "--", "/bin/false"]);
+    assert!(again.stderr.contains("exited with code 1"), "{again:?}");
+    home.finish();
+}
+
+#[test]
 fn what_is_asked_for_is_what_runs() {
     let home = home();
     home.daemon();
@@ -146,7 +170,8 @@ fn what_is_asked_for_is_what_runs() {
     says(&home, "a", "quoted \"text\" with \\ and é");
     says(&home, "a", folder.to_str().unwrap());
     let removed = home.xy_json(&["remove", "a"]);
-    assert_eq!(removed, json!({ "name": "a" }));
+    let log = home.log_file("a");
+    assert_eq!(removed, json!({ "name": "a", "log_file": log.to_str().unwrap() }));
     home.finish();
 }
 
@@ -271,5 +296,30 @@ fn a_server_for_each_client_waits_for_them() {
     let shared = &shared[0];
     assert_eq!((&shared["pid"], &shared["state"]), (&json!(pid), &json!("running")));
     assert_eq!(shared["holder"], Value::Null);
+    home.finish();
+}
+
+#[test]
+fn logs_are_purged_only_when_asked() {
+    let home = home();
+    home.daemon();
+    for name in ["kept", "gone"] {
+        assert_eq!(add(&home, name, &[]).code, 0);
+    }
+    let pid = running(&home, "gone");
+    for name in ["kept", "gone"] {
+        let older = home.log_file(name).with_extension("log.1");
+        std::fs::write(older, "older\n").unwrap();
+    }
+    let kept = home.xy(&["remove", "kept"]);
+    let log = home.log_file("kept");
+    assert_eq!(kept.stdout, format!("removed kept\nits log stays: {}\n", log.display()));
+    assert!(log.exists() && log.with_extension("log.1").exists());
+
+    let gone = home.xy(&["remove", "gone", "--purge"]);
+    assert_eq!((gone.code, gone.stdout.as_str()), (0, "removed gone and its logs\n"), "{gone:?}");
+    assert!(!is_alive(pid), "its logs go when nothing writes them any more");
+    let log = home.log_file("gone");
+    assert!(!log.exists() && !log.with_extension("log.1").exists());
     home.finish();
 }

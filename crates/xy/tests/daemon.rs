@@ -13,6 +13,12 @@ mod alone;
 mod boot;
 #[path = "daemon/detach.rs"]
 mod detach;
+#[path = "daemon/found.rs"]
+mod found;
+#[path = "daemon/gone.rs"]
+mod gone;
+#[path = "daemon/lenient.rs"]
+mod lenient;
 #[path = "daemon/private.rs"]
 mod private;
 #[path = "cli/pty.rs"]

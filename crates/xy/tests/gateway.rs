@@ -21,6 +21,8 @@ mod chance;
 mod chatter;
 #[path = "gateway/deaths.rs"]
 mod deaths;
+#[path = "gateway/debug_log.rs"]
+mod debug_log;
 #[path = "gateway/door.rs"]
 mod door;
 #[path = "gateway/eras.rs"]

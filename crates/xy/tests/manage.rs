@@ -17,6 +17,10 @@ mod refusals;
 mod requests;
 #[path = "manage/rights.rs"]
 mod rights;
+#[path = "manage/rotate.rs"]
+mod rotate;
+#[path = "manage/secrets.rs"]
+mod secrets;
 
 use serde_json::{Value, json};
 use support::home;

@@ -417,3 +417,36 @@ fn of_two_reloads_at_once_one_does_it_and_both_are_answered() {
     let starts = changed["transitions"].as_array().unwrap().iter();
     assert_eq!(starts.filter(|it| it["to"] == "starting").count(), 2, "{changed:#}");
 }
+
+#[test]
+fn server_that_exits_0_before_it_is_ready_is_told() {
+    let home = home();
+    home.daemon();
+    let brief = home.kdl_command("xy-test-exit", &["--code", "0"]);
+    home.server("brief", &format!("{brief}ready {{ probe \"mcp\" }}\n"));
+    let done = reload(&home);
+    assert_eq!((&done["added"], &done["failed"][0]["name"]), (&json!(["brief"]), &json!("brief")));
+    let cause = done["failed"][0]["error"]["data"]["cause"].as_str().unwrap_or_default();
+    assert!(cause.contains("exited with code 0"), "{done:#}");
+    home.finish();
+}
+
+#[test]
+fn reload_answers_while_a_start_is_under_way() {
+    let home = home();
+    let slow = |rest: &str| {
+        let never_ready = home.kdl_command("xy-test-sleep-server", &[]);
+        format!("{never_ready}\nready {{ within \"10m\" }}\n{rest}\n")
+    };
+    home.server("slow", &slow(""));
+    home.daemon();
+    home.wait_for_state("slow", "starting");
+    assert_eq!(reload(&home), answer(&[("unchanged", &["slow"])]));
+    home.server("slow", &slow("stop { grace \"1s\" }"));
+    home.server("new", &sleeper(&home, ""));
+    let lists: [(&str, &[&str]); 3] =
+        [("added", &["new"]), ("changed", &["slow"]), ("updated", &["slow"])];
+    assert_eq!(reload(&home), answer(&lists));
+    assert_eq!(status(&home, "slow")["state"], "starting");
+    home.finish();
+}

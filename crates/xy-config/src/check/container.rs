@@ -114,7 +114,8 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Conta
     let mut fields = ContainerFields::default();
     let Some(children) = reader.block(node, word) else { return fields };
     let known = reader.known(children, &CONTAINER_WORDS, Some("container"));
-    if !known.iter().any(|(_, word)| word.name == "image") {
+    let may_be_given = |it: &RawNode| it.is_broken && it.name.is_empty();
+    if !known.iter().any(|(_, word)| word.name == "image") && !children.iter().any(may_be_given) {
         let problem = reader.error(node.name_span, "`container` needs an `image`");
         reader.report(problem.suggest("for example `image \"ghcr.io/x/y:1\"`"));
     }

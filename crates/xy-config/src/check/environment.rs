@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
 use crate::raw::{RawNode, RawValue, Value};
+use crate::references::Holder;
 use crate::report::{Problem, quote};
 
 const VARIABLE: Word = word("a variable", r#"RUST_LOG "info""#);
@@ -26,6 +27,9 @@ pub(super) fn read(
         let value = reader
             .value(variable, VARIABLE)
             .and_then(|value| as_value(reader, value, &variable.name));
+        if let Some(value) = &value {
+            reader.warn_of_reference(&value.value, &value.at, Holder::Variable(&variable.name));
+        }
         if let Some(value) = value.filter(|_| name_is_good) {
             variables.insert(variable.name.clone(), value);
         }

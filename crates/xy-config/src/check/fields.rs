@@ -50,6 +50,11 @@ const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"
 const OWN_FIELDS: [&str; 7] =
     ["command", "args", "port", "container", "url", "headers", "share-key"];
 
+/// Whether a text as it is written is the name of a field.
+pub(super) fn begins_field(written: &str) -> bool {
+    SERVER_WORDS.iter().any(|word| word.name == written)
+}
+
 /// Whose fields are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
@@ -63,7 +68,7 @@ pub(super) struct Fields {
     /// Which of `command`, `container` and `url` are given.
     pub(super) kinds: Vec<(&'static str, At)>,
     pub(super) command: Option<Spanned<String>>,
-    pub(super) args: Option<Vec<String>>,
+    pub(super) args: Option<Vec<Spanned<String>>>,
     pub(super) transport: Option<Spanned<Transport>>,
     pub(super) port: Option<Spanned<u16>>,
     pub(super) path: Option<Spanned<String>>,
@@ -86,6 +91,8 @@ pub(super) struct Fields {
     pub(super) own: Vec<(&'static str, At)>,
     /// Fields that are given but wrong: no rule should complain that they are missing.
     broken: HashSet<&'static str>,
+    /// Whether some text could not be read, so that any field may be given.
+    pub(super) is_incomplete: bool,
 }
 
 impl Fields {
@@ -104,10 +111,11 @@ impl Fields {
             } else {
                 fields.read_field(reader, node, word);
             }
-            if reader.problems.errors() > errors_before {
+            if reader.problems.errors() > errors_before || node.holds_broken() {
                 fields.broken.insert(word.name);
             }
         }
+        fields.is_incomplete = nodes.iter().any(|node| node.is_broken && node.name.is_empty());
         fields
     }
 
@@ -116,7 +124,7 @@ impl Fields {
             self.kinds.push((word.name, reader.at(node.name_span)));
         }
         match word.name {
-            "command" => self.command = reader.filled_text(node, word),
+            "command" => self.command = program::command(reader, node, word),
             "args" => self.args = Some(args(reader, node)),
             "transport" => {
                 self.transport = reader.choice(node, word, "transport", &TRANSPORTS);
@@ -172,7 +180,7 @@ impl Fields {
 
     /// Whether a field is given but wrong.
     pub(super) fn is_broken(&self, field: &str) -> bool {
-        self.broken.contains(field)
+        self.broken.contains(field) || self.is_incomplete
     }
 }
 
@@ -186,13 +194,9 @@ const STARTS: [(&str, Start); 2] = [("eager", Start::Eager), ("lazy", Start::Laz
 
 const NO_REST: Zero = Zero::Senseless("leave it out to turn it off");
 
-fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<String> {
+fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<Spanned<String>> {
     let values = reader.values(node);
-    values
-        .into_iter()
-        .filter_map(|value| reader.as_text(value, "args"))
-        .map(|text| text.value)
-        .collect()
+    values.into_iter().filter_map(|value| reader.as_text(value, "args")).collect()
 }
 
 pub(super) fn port(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u16>> {

@@ -120,10 +120,15 @@ fn check_door(
     address: Option<&Spanned<Option<SocketAddr>>>,
     auth: Option<&Spanned<Auth>>,
 ) {
-    let (Some(Spanned { value: Some(listen), at }), Some(auth)) = (address, auth) else { return };
-    if auth.value == Auth::Token || listen.ip().to_canonical().is_loopback() {
+    let Some(Spanned { value: Some(listen), at }) = address else { return };
+    if listen.ip().to_canonical().is_loopback() {
         return;
     }
+    let Some(auth) = auth.filter(|auth| auth.value == Auth::None) else {
+        let message = "tokens and all else that clients send here are not encrypted";
+        let instead = "listen at `\"127.0.0.1:7979\"` behind a proxy that has TLS";
+        return reader.report(Problem::warning(at, message).suggest(instead));
+    };
     let message = format!("everybody who reaches {} could use your servers", listen.ip());
     let problem = Problem::error(&auth.at, message)
         .label("use `auth \"token\"`, or listen at `\"127.0.0.1:7979\"`")

@@ -47,9 +47,6 @@ const TRANSPORTS: [(&str, &str); 6] = [
     ("sse", "sse"),
 ];
 
-/// What only the client whose file it is can put in.
-const PLACEHOLDERS: [&str; 4] = ["${input:", "${env:", "${workspaceFolder", "${userHome}"];
-
 impl Checker<'_> {
     /// Judges one file of a client. What is wrong with one server costs only that one.
     pub(super) fn mcp_file(&mut self, file: &FileText) {
@@ -102,8 +99,9 @@ impl Checker<'_> {
         if nodes.iter().any(|node| matches!(node.name.as_str(), "command" | "url")) {
             self.server(Some(name.clone()), file, fields, problems);
         }
-        if !self.loaded.settings.servers.contains_key(&name) {
-            self.broken.insert(name);
+        let is_used = self.loaded.settings.servers.contains_key(&name);
+        if !is_used && !self.loaded.itself.contains_key(&name) {
+            self.broken.insert(name, file.path.clone());
         }
     }
 }
@@ -217,7 +215,6 @@ impl Translation<'_> {
     }
 
     fn field(&mut self, member: &JsonMember) {
-        self.look_for_placeholders(&member.value);
         match member.name.as_str() {
             "command" => self.text(member, "command"),
             "url" | "serverUrl" => self.text(member, "url"),
@@ -335,32 +332,6 @@ impl Translation<'_> {
         let value = text(known.unwrap_or(written), member.value.span);
         self.push("transport", member.name_span, vec![value]);
     }
-
-    fn look_for_placeholders(&mut self, value: &JsonNode) {
-        let inside = |it: &str| PLACEHOLDERS.iter().find(|mark| it.contains(**mark));
-        match &value.value {
-            Json::Text(it) => {
-                let Some(mark) = inside(it) else { return };
-                let message = format!("`{mark}…` is passed on as it is");
-                let message = message.replace("}…", "}");
-                let problem = Problem::warning(&At::new(self.file, value.span), message);
-                let instead =
-                    "only the client whose file this is can put the value in; write it here";
-                self.problems.push(problem.suggest(instead));
-            }
-            Json::List(items) => {
-                for item in items {
-                    self.look_for_placeholders(item);
-                }
-            }
-            Json::Object(members) => {
-                for member in members {
-                    self.look_for_placeholders(&member.value);
-                }
-            }
-            Json::Null | Json::Flag(_) | Json::Number => {}
-        }
-    }
 }
 
 fn text(value: &str, span: Span) -> RawValue {
@@ -374,7 +345,8 @@ fn node(
     children: Option<Vec<RawNode>>,
 ) -> RawNode {
     let name = name.to_owned();
-    RawNode { name, name_span, annotation: None, args, props: Vec::new(), children }
+    let props = Vec::new();
+    RawNode { name, name_span, annotation: None, args, props, children, is_broken: false }
 }
 
 #[cfg(test)]

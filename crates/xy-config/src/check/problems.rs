@@ -12,6 +12,7 @@ pub(super) const MAX_PROBLEMS: usize = 100;
 pub(super) struct Problems {
     told: Vec<Problem>,
     untold: usize,
+    untold_errors: usize,
     errors: usize,
 }
 
@@ -22,6 +23,7 @@ impl Problems {
             self.told.push(problem);
         } else {
             self.untold += 1;
+            self.untold_errors += usize::from(problem.is_error());
         }
     }
 
@@ -50,7 +52,7 @@ impl Problems {
             let message = format!("there are {} more problems in this file", self.untold);
             let mut rest = Problem::in_file(file, message);
             rest.suggestion = Some("correct the ones above first".to_owned());
-            self.told.push(rest);
+            self.told.push(if self.untold_errors > 0 { rest } else { rest.warn() });
         }
         self.told
     }
@@ -67,4 +69,16 @@ pub(super) fn without_repeats(problems: Vec<Problem>) -> Vec<Problem> {
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_that_are_left_out_are_no_error() {
+        let mut problems = Problems::default();
+        problems.extend((0..=MAX_PROBLEMS).map(|_| Problem::in_file("a.kdl", "odd").warn()));
+        assert!(!problems.finish("a.kdl").iter().any(Problem::is_error));
+    }
 }

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use xy_protocol::mask;
+
+use super::fields::begins_field;
 use super::read::{Reader, Spanned};
 use super::words::Word;
 use super::{Found, Surroundings};
-use crate::raw::RawNode;
+use crate::raw::mistakes::command_and_args;
+use crate::raw::{RawNode, Value};
+use crate::references::Holder;
 use crate::report::{Problem, quote};
 use crate::source::At;
 
@@ -36,7 +41,7 @@ pub(super) fn working_dir(
 /// Reads `mcp-json`: the paths of files that are read with ours.
 pub(super) fn mcp_json(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<PathBuf> {
     let values = reader.values(node);
-    if values.is_empty() {
+    if values.is_empty() && !node.is_broken {
         let problem = reader.error(node.name_span, "`mcp-json` names no file");
         reader.report(problem.suggest(format!("for example `{}`", word.example)));
     }
@@ -69,6 +74,7 @@ pub(super) struct CommandRules<'a> {
     /// Whether a `working-dir` was given that cannot be used.
     pub(super) working_dir_is_broken: bool,
     pub(super) env: &'a BTreeMap<String, Spanned<String>>,
+    pub(super) args: &'a [String],
     pub(super) surroundings: &'a dyn Surroundings,
 }
 
@@ -81,6 +87,9 @@ impl CommandRules<'_> {
         command: &Spanned<String>,
     ) -> Result<(String, Option<Problem>), Problem> {
         if let Some(problem) = tilde(command, self.surroundings) {
+            return Err(problem);
+        }
+        if let Some(problem) = self.command_line(command) {
             return Err(problem);
         }
         let written = &command.value;
@@ -102,6 +111,43 @@ impl CommandRules<'_> {
         Ok((path.to_string_lossy().into_owned(), missing))
     }
 
+    /// The problem that `command` has more in it than a program, if that is certain.
+    fn command_line(&self, command: &Spanned<String>) -> Option<Problem> {
+        let written = &command.value;
+        let words = split_words(written);
+        let (program, args) = words.split_first().filter(|(_, args)| !args.is_empty())?;
+        let place = |path: &str| match self.working_dir {
+            Some(folder) => folder.join(path).components().collect(),
+            None => PathBuf::from(path),
+        };
+        let is_whole = match self.surroundings.look(&place(written)) {
+            Found::Nothing if program.contains('/') => {
+                self.surroundings.look(&place(program)) != Found::Program
+            }
+            Found::Nothing | Found::Unknown => {
+                program.contains('/') || self.is_on_path(written) == Some(true)
+            }
+            Found::Folder | Found::Program | Found::File => true,
+        };
+        if is_whole {
+            return None;
+        }
+        let problem = Problem::error(&command.at, "`command` holds a whole command line");
+        let is_variable =
+            |word: &String| word.split_once('=').is_some_and(|(name, _)| is_name(name));
+        let suggestion = if needs_shell(written) {
+            let line = mask::text(written);
+            format!("write {}", fields_of(command, "sh", &["-c".to_owned(), line]))
+        } else if is_variable(program) {
+            let name = program.split('=').next().unwrap_or_default();
+            format!("write `env {{ {name} \"…\" }}` and the program alone as `command`")
+        } else {
+            let all = args.iter().chain(self.args).map(String::as_str);
+            format!("write {}", fields_of(command, program, &mask::args(all).words))
+        };
+        Some(problem.suggest(suggestion))
+    }
+
     fn judge(&self, path: &Path, at: &At) -> Option<Problem> {
         let shown = quote(&path.to_string_lossy());
         match self.surroundings.look(path) {
@@ -119,27 +165,102 @@ impl CommandRules<'_> {
     }
 
     fn find_on_path(&self, command: &Spanned<String>) -> Option<Problem> {
+        if self.is_on_path(&command.value)? {
+            return None;
+        }
+        let is_own = self.env.contains_key("PATH");
+        let which = if is_own { "the PATH of its `env`" } else { "PATH" };
+        let message = format!("program {} is not on {which}", quote(&command.value));
+        let suggestion = "install it, or give its full path";
+        Some(Problem::warning(&command.at, message).suggest(suggestion))
+    }
+
+    /// Whether there is such a program; `None` if PATH is not known.
+    fn is_on_path(&self, program: &str) -> Option<bool> {
         let own = self.env.get("PATH").map(|path| OsString::from(&path.value));
-        let search_path = own.clone().or_else(|| self.surroundings.search_path())?;
-        let found = std::env::split_paths(&search_path)
-            .filter_map(|folder| match self.working_dir {
+        let search_path = own.or_else(|| self.surroundings.search_path())?;
+        let mut folders =
+            std::env::split_paths(&search_path).filter_map(|folder| match self.working_dir {
                 _ if folder.is_absolute() => Some(folder),
                 Some(working_dir) => Some(working_dir.join(folder)),
                 None => None,
-            })
-            .any(|folder| self.surroundings.look(&folder.join(&command.value)) == Found::Program);
-        if found {
-            return None;
-        }
-        let which = if own.is_some() { "the PATH of its `env`" } else { "PATH" };
-        let message = format!("program {} is not on {which}", quote(&command.value));
-        let suggestion = if command.value.contains(char::is_whitespace) {
-            "if it holds arguments, move them to `args`"
-        } else {
-            "install it, or give its full path"
-        };
-        Some(Problem::warning(&command.at, message).suggest(suggestion))
+            });
+        let is_there = |folder: PathBuf| self.surroundings.look(&folder.join(program));
+        Some(folders.any(|folder| is_there(folder) == Found::Program))
     }
+}
+
+/// `command` and `args` as the file of this command has them.
+fn fields_of(command: &Spanned<String>, program: &str, args: &[String]) -> String {
+    if !command.at.file.is_json {
+        return command_and_args(program, args);
+    }
+    let words: Vec<String> = args.iter().map(|it| format!("{it:?}")).collect();
+    format!("`\"command\": {program:?}, \"args\": [{}]`", words.join(", "))
+}
+
+/// Reads `command`: one text, the program alone.
+pub(super) fn command(
+    reader: &mut Reader<'_>,
+    node: &RawNode,
+    word: Word,
+) -> Option<Spanned<String>> {
+    let texts = || {
+        node.args.iter().map(|it| match &it.value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    };
+    let is_plain = node.props.is_empty() && node.children.is_none();
+    let fields = node.args.iter().any(|it| begins_field(reader.file.slice(it.span)));
+    if let ([_, second, ..], Some(words)) =
+        (node.args.as_slice(), texts().collect::<Option<Vec<_>>>())
+        && is_plain
+        && !fields
+    {
+        let words = mask::args(words).words;
+        let fields = command_and_args(&words[0], &words[1..]);
+        let problem = reader.error(second.span, "`command` is the program alone");
+        reader.report(problem.suggest(format!("write {fields}")));
+        return None;
+    }
+    let command = reader.filled_text(node, word)?;
+    reader.warn_of_reference(&command.value, &command.at, Holder::Value);
+    Some(command)
+}
+
+/// The words of a command line, as a shell would see them.
+fn split_words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for character in line.chars() {
+        match (character, quote) {
+            (_, Some(open)) if character == open => quote = None,
+            ('"' | '\'', None) => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            (_, None) if character.is_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(character),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Whether a command line has something in it that only a shell understands.
+fn needs_shell(line: &str) -> bool {
+    line.split_whitespace().any(|word| {
+        matches!(word, "|" | "&&" | "||" | ";" | ">" | ">>" | "<" | "&") || word.contains("$(")
+    })
+}
+
+/// Whether a text can be the name of a variable.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_')
+        && !text.starts_with(|it: char| it.is_ascii_digit())
 }
 
 /// A path that only a shell would understand.
@@ -151,4 +272,16 @@ fn tilde(text: &Spanned<String>, surroundings: &dyn Surroundings) -> Option<Prob
     let problem = Problem::error(&text.at, "`~` is not expanded here");
     let expanded = surroundings.home().map(|home| format!("\"{}{rest}\"", home.display()));
     Some(problem.suggest_some(expanded.map(|path| format!("did you mean {}?", quote(&path)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_is_split_as_by_a_shell() {
+        assert_eq!(split_words("npx -y  'a b' \"\" c"), ["npx", "-y", "a b", "", "c"]);
+        assert_eq!(split_words("  "), Vec::<String>::new());
+        assert_eq!(split_words("it's"), ["its"]);
+    }
 }

@@ -6,11 +6,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Surroundings;
+use super::fields::begins_field;
 use super::problems::Problems;
 use super::words::{Word, listed, nearest};
 use crate::raw::{RawNode, RawProp, RawValue};
+use crate::references::{self, Holder};
 use crate::report::{Problem, quote};
 use crate::source::{At, SourceFile, Span};
+
+/// At most this many unknown or repeated fields of one block are told one by one.
+const MAX_UNKNOWN: usize = 10;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
@@ -45,6 +50,14 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
+    /// Warns if a value refers to a variable, which nothing replaces.
+    pub(super) fn warn_of_reference(&mut self, text: &str, at: &At, holder: Holder<'_>) {
+        if let Some(reference) = references::find(text) {
+            let problem = Problem::warning(at, reference.message());
+            self.report(problem.suggest(reference.advice(holder)));
+        }
+    }
+
     /// The nodes whose names are known, each once; the others are reported.
     pub(super) fn known<'n>(
         &mut self,
@@ -53,11 +66,21 @@ impl Reader<'_> {
         inside: Option<&str>,
     ) -> Vec<(&'n RawNode, Word)> {
         let mut found = Vec::new();
+        let mut unknown = Vec::new();
         for node in self.once(nodes) {
             match words.iter().find(|word| word.name == node.name) {
                 Some(word) => found.push((node, *word)),
-                None => self.unknown(node, words, inside),
+                None if node.is_broken && node.name.is_empty() => {}
+                None => unknown.push(node),
             }
+        }
+        for node in unknown.iter().take(MAX_UNKNOWN) {
+            self.unknown(node, words, inside);
+        }
+        if let Some(next) = unknown.get(MAX_UNKNOWN) {
+            let more = unknown.len() - MAX_UNKNOWN;
+            let problem = self.error(next.name_span, format!("{more} more fields are unknown"));
+            self.report(problem.suggest("is this the right file?"));
         }
         found
     }
@@ -66,13 +89,17 @@ impl Reader<'_> {
     pub(super) fn once<'n>(&mut self, nodes: &'n [RawNode]) -> Vec<&'n RawNode> {
         let mut first_places: HashMap<&str, Span> = HashMap::new();
         let mut found = Vec::new();
+        let mut repeated = 0;
         for node in nodes {
             let first = *first_places.entry(&node.name).or_insert(node.name_span);
-            if first == node.name_span {
+            if first == node.name_span || node.name.is_empty() {
                 found.push(node);
                 continue;
             }
-            self.given_twice(node, first);
+            repeated += 1;
+            if repeated <= MAX_UNKNOWN {
+                self.given_twice(node, first);
+            }
         }
         found
     }
@@ -97,6 +124,9 @@ impl Reader<'_> {
 
     /// The one value of a node that has nothing else.
     pub(super) fn value<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n RawValue> {
+        if node.is_broken {
+            return None;
+        }
         let plain = self.no_annotation(node) & self.no_props(node) & self.no_block(node);
         let [value, rest @ ..] = node.args.as_slice() else {
             // A block or a property where the value should be has been reported.
@@ -107,6 +137,13 @@ impl Reader<'_> {
             }
             return None;
         };
+        let field = rest.iter().find(|it| begins_field(self.file.slice(it.span)));
+        if let Some(field) = field {
+            let name = quote(self.file.slice(field.span));
+            let problem = self.error(field.span, format!("{name} has to begin a new line"));
+            self.report(problem.suggest("or put a `;` before it"));
+            return None;
+        }
         if let Some(extra) = rest.first() {
             let count = node.args.len();
             let message = format!("{} takes one value, not {count}", quote(&node.name));
@@ -127,6 +164,9 @@ impl Reader<'_> {
 
     /// The children of a node that has nothing else.
     pub(super) fn block<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n [RawNode]> {
+        if node.is_broken {
+            return node.children.as_deref();
+        }
         self.no_annotation(node);
         let no_props = self.no_props_as_children(node, word);
         if let Some(value) = node.args.first() {
@@ -147,6 +187,9 @@ impl Reader<'_> {
         node: &'n RawNode,
         word: Word,
     ) -> Option<(Spanned<String>, &'n [RawNode])> {
+        if node.is_broken {
+            return None;
+        }
         let is_plain = self.no_annotation(node) & self.no_props_as_children(node, word);
         let example = format!("for example `{}`", word.example);
         let Some(children) = node.children.as_deref() else {

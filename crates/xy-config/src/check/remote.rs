@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
 use crate::raw::{RawNode, Value};
+use crate::references::{self, Holder};
 use crate::report::{Problem, quote};
 
 const HEADER: Word = word("a header", r#"Authorization "Bearer …""#);
@@ -41,6 +42,12 @@ const OURS: [&str; 14] = [
 /// Reads `url`: where a server is found over HTTP.
 pub(super) fn url(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<String>> {
     let url = reader.filled_text(node, word)?;
+    if let Some(reference) = references::find(&url.value) {
+        let message = format!("`url` holds {}: xy replaces no variables", quote(reference.written));
+        let problem = Problem::error(&url.at, message);
+        reader.report(problem.suggest("write the value itself"));
+        return None;
+    }
     match whole_url(&url.value) {
         Ok(whole) => Some(url.map(|_| whole)),
         Err((message, instead)) => {
@@ -179,7 +186,11 @@ fn header_value(reader: &mut Reader<'_>, header: &RawNode) -> Option<String> {
             format!("the header {name} begins or ends with a space"),
             "remove it: it would not arrive",
         ),
-        Value::Text(text) => return Some(text.clone()),
+        Value::Text(text) => {
+            let at = reader.at(value.span);
+            reader.warn_of_reference(text, &at, Holder::Header);
+            return Some(text.clone());
+        }
         _ => (format!("the header {name} must be text"), "put it in quotes"),
     };
     reader.report(reader.error(value.span, message).suggest(instead));

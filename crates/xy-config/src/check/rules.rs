@@ -12,7 +12,9 @@ use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
 use super::read::Spanned;
+use super::secrets;
 use crate::environment::EnvironmentDefaults;
+use crate::references::{self, Holder};
 use crate::report::Problem;
 use crate::settings::{
     CallRules, ContainerSettings, Isolation, ProcessSettings, REMOTE_BACKOFF_MAX, RemoteSettings,
@@ -53,7 +55,7 @@ impl Joining<'_> {
         }
         let has_url = self.fields.kinds.iter().any(|(name, _)| *name == "url");
         let headers = self.fields.own.iter().find(|(name, _)| *name == "headers");
-        if let Some((_, at)) = headers.filter(|_| !has_url) {
+        if let Some((_, at)) = headers.filter(|_| !has_url && !self.fields.is_incomplete) {
             let problem = Problem::error(at, "only a server with a `url` has `headers`");
             self.problems.push(problem.suggest("remove them, or give the `url` they are sent to"));
         }
@@ -120,6 +122,14 @@ impl Joining<'_> {
             let problem = Problem::error(at, message);
             self.problems.push(problem.suggest("use `\"http\"` or `\"sse\"`, or leave it out"));
         }
+        if let Some(url) = &self.fields.url
+            && let Some((header, host)) =
+                secrets::sent_in_the_open(&url.value, self.fields.headers.keys())
+        {
+            let message = format!("`{header}` is sent to `{host}` without encryption");
+            let problem = Problem::warning(&url.at, message);
+            self.problems.push(problem.suggest("use `https://`, if the server has it"));
+        }
         Some(RemoteSettings {
             url: self.fields.url.take()?.value,
             headers: std::mem::take(&mut self.fields.headers),
@@ -131,9 +141,10 @@ impl Joining<'_> {
         let transport = self.transport();
         let path = self.path(transport);
         let command = self.command();
+        self.warn_of_references();
         Some(ProcessSettings {
             command: command?,
-            args: self.fields.args.take().unwrap_or_default(),
+            args: self.args(),
             env: self
                 .fields
                 .env
@@ -225,6 +236,7 @@ impl Joining<'_> {
     /// Exactly one field says what the server is.
     fn check_kind(&mut self) {
         match self.fields.kinds.as_slice() {
+            [] if self.fields.is_incomplete => {}
             [] => {
                 let message = "nothing says what this server is";
                 let problem = Problem::in_file(&self.file.shown, message);
@@ -301,6 +313,7 @@ impl Joining<'_> {
             working_dir: working_dir.as_deref(),
             working_dir_is_broken: self.fields.is_broken("working-dir"),
             env: &self.fields.env,
+            args: &self.args(),
             surroundings: self.surroundings,
         };
         let (command, missing) = match rules.settle(command) {
@@ -316,11 +329,30 @@ impl Joining<'_> {
         command
     }
 
+    fn args(&self) -> Vec<String> {
+        self.fields.args.iter().flatten().map(|it| it.value.clone()).collect()
+    }
+
+    /// Nothing replaces variables in arguments, but for a shell.
+    fn warn_of_references(&mut self) {
+        let command = self.fields.command.as_ref();
+        if command.is_some_and(|it| references::is_shell(&it.value)) {
+            return;
+        }
+        for arg in self.fields.args.iter().flatten().filter(|it| it.value.contains('{')) {
+            if let Some(reference) = references::find(&arg.value) {
+                let problem = Problem::warning(&arg.at, reference.message());
+                self.problems.push(problem.suggest(reference.advice(Holder::Value)));
+            }
+        }
+    }
+
     /// `docker run …` works, but an engine asked by xy itself can do more.
     fn container_by_cli(&self) -> Option<Problem> {
         let command = self.fields.command.as_ref()?;
         let name = command.value.rsplit('/').next().unwrap_or_default();
-        let args = self.fields.args.as_deref().unwrap_or_default();
+        let args = self.args();
+        let args = args.as_slice();
         let runs = args.first().is_some_and(|it| it == "run")
             || matches!(args, [first, second, ..] if first == "container" && second == "run");
         if !matches!(name, "docker" | "podman") || !runs {

@@ -11,6 +11,7 @@ use crate::settings::{
 };
 
 mod containers;
+mod newcomers;
 
 /// A machine with a few programs in `/bin` and one folder.
 struct FakeMachine;
@@ -285,7 +286,7 @@ defaults {
 fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
     let gateway = |text: &str| {
         let loaded = check_files(&[("xy.kdl", text)]);
-        assert_eq!(rendered(&loaded), "");
+        assert!(loaded.is_valid(), "{}", rendered(&loaded));
         loaded.settings.gateway
     };
     let ours = GatewaySettings::default();
@@ -420,7 +421,6 @@ fn transport_port_and_path_have_to_fit() {
 fn a_program_that_cannot_be_found_is_a_warning() {
     let commands = [
         ("command \"nope\"", "nope"),
-        ("command \"npx -y server\"", "npx -y server"),
         ("command \"/nowhere/x\"", "/nowhere/x"),
         ("command \"/bin/data\"", "/bin/data"),
         ("command \"/bin\"", "/bin"),
@@ -578,7 +578,9 @@ fn a_default_that_does_not_fit_a_server_is_told_where_it_is() {
 
 #[test]
 fn a_file_with_countless_problems_is_told_in_part() {
-    let loaded = check_files(&[("a.kdl", &"x\n".repeat(5_000))]);
+    let variables: Vec<String> = (0..200).map(|it| format!("XY_{it} 1")).collect();
+    let text = format!("command \"npx\"\nenv {{\n{}\n}}", variables.join("\n"));
+    let loaded = check_files(&[("a.kdl", &text)]);
     assert_eq!(loaded.problems.len(), problems::MAX_PROBLEMS + 1);
     let last = loaded.problems.last().unwrap();
     assert!(last.message.contains("more problems"), "{}", last.message);
@@ -612,7 +614,7 @@ fn every_example_of_the_guide_is_valid() {
         let example = block.split("```").next().unwrap();
         let file = if example.contains("// ~/.config/xy/xy.kdl") { "xy.kdl" } else { "a.kdl" };
         let whole = match file {
-            _ if example.starts_with("headers") => format!("url \"http://a\"\n{example}"),
+            _ if example.starts_with("headers") => format!("url \"https://a\"\n{example}"),
             "a.kdl" if !example.contains("command") && !example.starts_with("url") => {
                 format!("command \"npx\"\n{example}")
             }
@@ -951,4 +953,61 @@ fn one_key_is_one_process() {
         ("d.kdl", elsewhere),
         ("xy.kdl", "defaults { share-key \"x\" }\n"),
     ]));
+}
+
+#[test]
+fn a_whole_command_line_is_an_error() {
+    let table = [
+        ("command \"npx -y x\"", Some("write `command \"npx\"` and `args \"-y\" \"x\"`")),
+        ("command \"/bin/npx x\"", Some("write `command \"/bin/npx\"` and `args \"x\"`")),
+        ("command \"./run x\"; working-dir \"/srv/x\"", Some("`command \"./run\"`")),
+        ("command \"/nowhere/my app\"", None),
+        ("command \"my app/x\"; working-dir \"/srv\"", Some("`command \"my\"`")),
+        ("command \"npx\"", None),
+    ];
+    for (text, advice) in table {
+        let loaded = check_files(&[("a.kdl", text)]);
+        assert_eq!(loaded.is_valid(), advice.is_none(), "{text}: {}", rendered(&loaded));
+        assert!(rendered(&loaded).contains(advice.unwrap_or_default()), "{}", rendered(&loaded));
+    }
+    let text = r#"{"mcpServers": {"a": {"command": "npx -y x"}}}"#;
+    let told = check_text("mcp.json", text).problems[0].to_string();
+    assert!(told.contains(r#"write `"command": "npx", "args": ["-y", "x"]`"#), "{told}");
+}
+
+#[test]
+fn references_are_warned_of() {
+    let kdl = "command \"npx\"\nargs \"--x=${A}\" \"$B\"\nenv {\n  API_KEY \"${API_KEY}\"\n  B \"$C\"\n  D \"pa$$word\"\n}\n";
+    let shell = "command \"sh\"\nargs \"-c\" \"echo ${HOME}\"\n";
+    let remote = "url \"https://a/b\"\nheaders { Authorization \"Bearer ${TOKEN}\" }\n";
+    let url = "url \"https://a/${TOKEN}\"\n";
+    let json = r#"{"mcpServers": {"a": {"command": "npx", "env": {"K": "${input:key}"}}}}"#;
+    let texts =
+        [("a.kdl", kdl), ("b.kdl", shell), ("c.kdl", remote), ("d.kdl", url), ("e.json", json)];
+    let told = texts.map(|(name, text)| rendered(&check_text(name, text)));
+    insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn secrets_in_the_open_are_warned_of() {
+    struct Open;
+    impl Surroundings for Open {
+        fn others_can_read(&self, _: &Path) -> Option<bool> {
+            Some(true)
+        }
+    }
+    let file = |name: &str, text: &str| FileText {
+        path: PathBuf::from("/c").join(name),
+        shown: name.to_owned(),
+        text: text.to_owned(),
+    };
+    let servers = [
+        file("a.kdl", "command \"npx\"\nenv { API_KEY \"x\" }"),
+        file("b.kdl", "command \"npx\"\nargs \"--token\" \"x\""),
+        file("c.kdl", "command \"npx\"\nenv { API_KEY \"${API_KEY}\" }"),
+        file("d.kdl", "command \"npx\"\nenv { LEVEL \"info\" }"),
+        file("e.kdl", "url \"http://example.com/mcp\"\nheaders { X-Api-Key \"x\" }"),
+    ];
+    let own = file("xy.kdl", "gateway { listen \"0.0.0.0:7979\" }");
+    insta::assert_snapshot!(rendered(&check(Some(&own), &servers, &Open)));
 }

@@ -286,3 +286,194 @@ fn a_daemons_own_file_that_cannot_be_read_switches_nothing_off() {
     assert_eq!(of("supervisor \"maybe\""), Supervision::On);
     assert_eq!(of("supervisor {"), Supervision::On);
 }
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_file_that_others_may_write_is_not_used() {
+    let home = Home::new();
+    home.server("bad.kdl", GOOD).server("good.kdl", GOOD);
+    let file = home.paths.servers_dir.join("bad.kdl");
+    for mode in [0o666, 0o602] {
+        set_mode(&file, mode);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(home.told(), @"
+            error: not used: everyone may write `HOME/.config/xy/servers/bad.kdl`
+             --> servers/bad.kdl
+              = hint: run `chmod go-w HOME/.config/xy/servers/bad.kdl`
+            ");
+        }
+        assert_eq!(home.names(), ["good"]);
+    }
+    let loaded = load(&home.paths, &KeptLimits::any());
+    let broken = BTreeSet::from([ServerName::new("bad").unwrap()]);
+    assert_eq!(loaded.broken, Broken::These(broken));
+    set_mode(&file, 0o644);
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+}
+
+#[test]
+fn a_folder_that_others_may_write_is_told_once() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD).server("b.kdl", GOOD);
+    fs::write(&home.paths.daemon_file, "").unwrap();
+    let config_home = home.paths.config_dir.parent().unwrap();
+    for folder in [config_home, &home.paths.config_dir, &home.paths.servers_dir] {
+        set_mode(folder, 0o777);
+        let loaded = load(&home.paths, &KeptLimits::any());
+        let told = home.told();
+        assert_eq!(loaded.problems.len(), 1, "{told}");
+        let real = folder.display().to_string();
+        let remedy =
+            format!("chmod go-w {real}").replace(home.root.path().to_str().unwrap(), "HOME");
+        assert!(told.contains(&remedy), "{told}");
+        assert_eq!((loaded.broken, home.names().len()), (Broken::Every, 0), "{told}");
+        set_mode(folder, 0o755);
+    }
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+}
+
+#[test]
+fn a_profile_that_others_may_write_shows_nothing() {
+    let home = Home::new();
+    fs::create_dir(&home.paths.profiles_dir).unwrap();
+    let file = home.paths.profiles_dir.join("work.kdl");
+    fs::write(&file, "servers \"one\"\n").unwrap();
+    set_mode(&file, 0o666);
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert!(!loaded.is_valid());
+    let closed = ProfileSettings::closed("work", "profiles/work.kdl");
+    assert_eq!(*loaded.settings.profiles["work"], closed);
+}
+
+#[test]
+fn a_link_is_followed_and_its_target_judged() {
+    let home = Home::new();
+    let elsewhere = home.root.path().join("dotfiles");
+    fs::create_dir(&elsewhere).unwrap();
+    let target = elsewhere.join("a.kdl");
+    fs::write(&target, GOOD).unwrap();
+    std::os::unix::fs::symlink(&target, home.paths.servers_dir.join("a.kdl")).unwrap();
+    assert_eq!((home.told().as_str(), home.names().len()), ("", 1));
+    for path in [&target, &elsewhere] {
+        set_mode(path, 0o777);
+        assert!(home.told().contains("everyone may write"), "{}", home.told());
+        assert!(home.names().is_empty());
+        set_mode(path, 0o755);
+    }
+    set_mode(&elsewhere, 0o1777); // As `/nix/store`, where nobody can replace another's file.
+    assert_eq!(home.names(), ["a"]);
+}
+
+#[test]
+fn a_client_file_that_others_may_write_is_not_used() {
+    let home = Home::new();
+    let file = home.root.path().join("mcp.json");
+    fs::write(&file, r#"{"mcpServers":{"a":{"command":"sh"}}}"#).unwrap();
+    let paths = home.paths.clone().with_mcp_json(vec![file.clone()]);
+    assert_eq!(load(&paths, &KeptLimits::any()).settings.servers.len(), 1);
+    set_mode(&file, 0o666);
+    let loaded = load(&paths, &KeptLimits::any());
+    assert_eq!(loaded.settings.servers.len(), 0);
+    assert!(matches!(loaded.broken, Broken::AllBut(_)), "{:?}", loaded.broken);
+}
+
+/// Loads the home as a daemon does that has these texts and servers from before.
+fn after(home: &Home, last_good: &[(&str, &str)], living: &[&str]) -> Loaded {
+    let last_good = last_good.iter().map(|&(file, text)| (file.to_owned(), text.to_owned()));
+    let living = living.iter().map(|name| ServerName::new(name).unwrap());
+    let earlier = Earlier { last_good: last_good.collect(), living: living.collect() };
+    load_after(&home.paths, &KeptLimits::any(), &earlier)
+}
+
+#[test]
+fn bad_daemon_file_is_replaced_by_its_last_good_text() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::write(&home.paths.daemon_file, "defaults {").unwrap();
+    let good = "defaults { stop { grace \"3s\" } }";
+    let loaded = after(&home, &[("xy.kdl", good)], &[]);
+    assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
+    assert_eq!(loaded.broken, Broken::default());
+    assert_eq!(loaded.bad.texts["xy.kdl"], good);
+    assert!(!loaded.is_valid() && loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    let told: Vec<&str> = loaded.problems.iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(told.last(), Some(&"a daemon uses the last good version of this file"));
+
+    // A text that the rules do not allow any more is of no use, and is not reported.
+    let loaded = after(&home, &[("xy.kdl", "nonsense 1")], &[]);
+    assert_eq!(loaded.broken, Broken::Every);
+    assert!(loaded.bad.texts.is_empty() && loaded.bad.replaced.is_empty());
+    assert!(!loaded.problems.iter().any(|it| it.message.contains("nonsense")));
+}
+
+#[test]
+fn bad_profile_is_replaced_by_its_last_good_text_or_closed() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::create_dir(&home.paths.profiles_dir).unwrap();
+    fs::write(home.paths.profiles_dir.join("p.kdl"), b"servers \"\xe9\"").unwrap();
+    let loaded = after(&home, &[("profiles/p.kdl", "servers \"a\"")], &[]);
+    assert_eq!(loaded.settings.profiles["p"].servers.len(), 1);
+    assert!(loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    assert_eq!(loaded.bad.texts["profiles/p.kdl"], "servers \"a\"");
+
+    let loaded = after(&home, &[], &[]);
+    let closed = ProfileSettings::closed("p", "profiles/p.kdl");
+    assert_eq!(*loaded.settings.profiles["p"], closed);
+    assert!(loaded.problems.iter().any(|it| it.is_error() && !loaded.bad.is_contained(it)));
+}
+
+#[test]
+fn living_server_keeps_its_port() {
+    let home = Home::new();
+    let with_port = "command \"sh\"; port 8421";
+    home.server("a.kdl", with_port).server("b.kdl", with_port);
+    let loaded = |living: &[&str]| {
+        let loaded = after(&home, &[], living);
+        let used: Vec<_> = loaded.settings.servers.keys().map(ToString::to_string).collect();
+        let bad: Vec<_> = loaded.bad.servers.keys().map(ToString::to_string).collect();
+        (used.concat(), bad.concat())
+    };
+    assert_eq!(loaded(&[]), ("a".into(), "b".into()));
+    assert_eq!(loaded(&["b"]), ("b".into(), "a".into()));
+    // A living server whose file names another port does not claim this one.
+    home.server("b.kdl", "command \"sh\"; port 8422").server("c.kdl", with_port);
+    assert_eq!(loaded(&["b"]), ("ab".into(), "c".into()));
+}
+
+#[test]
+fn mistakes_of_one_server_concern_no_other() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD).server("b.kdl", "comand \"sh\"").server("bad name.kdl", GOOD);
+    let loaded = after(&home, &[], &[]);
+    assert!(loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
+    let bad: Vec<_> = loaded.bad.servers.iter().collect();
+    let name = ServerName::new("b").unwrap();
+    assert_eq!(bad, [(&name, &home.paths.servers_dir.join("b.kdl"))]);
+    fs::write(&home.paths.daemon_file, "comand 1").unwrap();
+    let loaded = after(&home, &[], &[]);
+    assert!(loaded.problems.iter().any(|it| !loaded.bad.is_contained(it)));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_in_a_private_folder_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let file = home.path().join("a.kdl");
+    std::fs::write(&file, "").unwrap();
+    for (folder, own, expected) in
+        [(0o755, 0o644, true), (0o700, 0o644, false), (0o755, 0o600, false)]
+    {
+        mode(home.path(), folder);
+        mode(&file, own);
+        assert_eq!(super::others_can_read(&file), expected, "{folder:o} {own:o}");
+    }
+}

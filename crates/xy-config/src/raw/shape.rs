@@ -4,7 +4,10 @@
 //! every stray character, so a hostile text (or a long banner of stars) could
 //! exhaust the stack. Here such texts are refused, comments are blanked out, and
 //! the rest is cut into its top-level nodes, which are then parsed one by one.
-//! Whether a node is valid KDL is left to the parser.
+//! Whether a node is valid KDL is left to `mistakes.rs` and to the parser.
+//!
+//! Lists in brackets, objects in braces and `#` comments are no KDL. They are kept
+//! together all the same, so that each is told as one mistake.
 
 use std::ops::Range;
 
@@ -15,15 +18,52 @@ pub(crate) const MAX_DEPTH: usize = 16;
 /// How many `{` and the like one node may hold, counting those inside strings.
 pub(super) const MAX_NESTING_MARKS: usize = 512;
 
+/// Maximum length of a list over several lines.
+const MAX_LIST: usize = 64 * 1024;
+
 /// A text cut into its top-level nodes.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     /// The text with spaces in place of comments; as long as the original.
     pub(super) text: String,
     /// The top-level nodes in it.
-    pub(super) nodes: Vec<Range<usize>>,
+    pub(super) nodes: Vec<NodeShape>,
     /// What is wrong with the shape.
     pub(super) faults: Vec<Fault>,
+    /// Whether a fault hides the rest of the text.
+    pub(super) is_cut_off: bool,
+}
+
+/// Where a node and its parts are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NodeShape {
+    /// All of it.
+    pub(super) range: Range<usize>,
+    /// Its `{` and its `}`, which may be missing.
+    pub(super) block: Option<(usize, Option<usize>)>,
+    /// Whether something in it is commented out by `/-`.
+    pub(super) has_slashdash: bool,
+    /// Whether it is a `{…}` without a name.
+    pub(super) is_object: bool,
+    /// Where a `#` stands that was meant to begin a comment.
+    pub(super) hash_comment: Option<usize>,
+}
+
+impl NodeShape {
+    fn at(start: usize) -> Self {
+        let range = start..start;
+        Self { range, block: None, has_slashdash: false, is_object: false, hash_comment: None }
+    }
+
+    /// The same node in a text in which this one begins at `offset`.
+    pub(super) fn moved(&self, offset: usize) -> Self {
+        Self {
+            range: self.range.start + offset..self.range.end + offset,
+            block: self.block.map(|(open, close)| (open + offset, close.map(|it| it + offset))),
+            hash_comment: self.hash_comment.map(|it| it + offset),
+            ..*self
+        }
+    }
 }
 
 /// Something wrong with the shape of a text.
@@ -31,6 +71,8 @@ pub(super) struct Shape {
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
     pub(super) span: Span,
+    /// Where the line begins before which a block seems to end.
+    pub(super) ends_before: Option<usize>,
 }
 
 /// What is wrong.
@@ -44,9 +86,16 @@ pub(super) enum FaultKind {
     RepeatedSlashdash,
 }
 
-/// Cuts a text into its top-level nodes.
+/// Cuts a text into its top-level nodes. If a `}` is missing, lines that are indented less than
+/// their block end it.
 pub(super) fn shape_of(text: &str) -> Shape {
-    let mut scanner = Scanner::new(text);
+    let by_braces = scan(text, false);
+    let is_open = by_braces.faults.iter().any(|fault| fault.kind == FaultKind::OpenBlock);
+    if is_open { scan(text, true) } else { by_braces }
+}
+
+fn scan(text: &str, by_indentation: bool) -> Shape {
+    let mut scanner = Scanner::new(text, by_indentation);
     while !scanner.rest().is_empty() {
         if !scanner.step() {
             return scanner.finish_early();
@@ -55,16 +104,28 @@ pub(super) fn shape_of(text: &str) -> Shape {
     scanner.finish()
 }
 
+/// A block that is not closed yet.
+#[derive(Debug, Clone, Copy)]
+struct OpenBlock {
+    at: usize,
+    /// How far the line is indented in which it begins.
+    indent: usize,
+}
+
 struct Scanner<'a> {
     text: &'a str,
     blanked: Vec<u8>,
     position: usize,
-    /// Where the node being read begins, once it has begun.
-    node_start: Option<usize>,
-    /// Where the last thing in it ends.
-    node_end: usize,
-    /// Where each block that is open was opened.
-    open_blocks: Vec<usize>,
+    /// The node being read, once it has begun.
+    node: Option<NodeShape>,
+    open_blocks: Vec<OpenBlock>,
+    by_indentation: bool,
+    /// Where the line begins that is being read.
+    line_start: usize,
+    /// How far it is indented, once its first token was seen.
+    indent: Option<usize>,
+    /// Whether a `[` was found that has no `]`: no other is searched for.
+    a_list_is_open: bool,
     /// Where the `/-` stands that waits for what it comments out.
     slashdash: Option<usize>,
     /// Where the `\` stands that takes away the meaning of the next newline.
@@ -73,15 +134,18 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str, by_indentation: bool) -> Self {
         let position = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
         Self {
             text,
             blanked: text.as_bytes().to_vec(),
             position,
-            node_start: None,
-            node_end: 0,
+            node: None,
             open_blocks: Vec::new(),
+            by_indentation,
+            line_start: position,
+            indent: None,
+            a_list_is_open: false,
             slashdash: None,
             line_continues: None,
             shape: Shape::default(),
@@ -96,11 +160,14 @@ impl<'a> Scanner<'a> {
     fn step(&mut self) -> bool {
         let rest = self.rest();
         match rest.as_bytes()[0] {
-            b'/' if rest.starts_with("//") => self.blank(line_length(rest)),
+            b'/' if rest.starts_with("//") && !self.is_in_url() => self.blank(line_length(rest)),
             b'/' if rest.starts_with("/*") => return self.block_comment(),
             b'/' if rest.starts_with("/-") => return self.slashdash(),
-            b'"' => self.content(string_length(rest)),
+            b'"' => self.string(),
+            b'#' if self.is_hash_comment() => self.hash_comment(),
             b'#' => self.content(hash_length(rest)),
+            b'[' => self.list(),
+            b'{' if self.begins_object() => self.object(),
             b'\\' => {
                 if self.line_continues.is_some() {
                     self.content(0);
@@ -127,6 +194,8 @@ impl<'a> Scanner<'a> {
             } else {
                 self.terminator(length);
             }
+            self.line_start = self.position;
+            self.indent = None;
         } else if character.is_whitespace() {
             self.position += length;
         } else {
@@ -136,12 +205,95 @@ impl<'a> Scanner<'a> {
 
     /// The next `length` bytes belong to a node.
     fn content(&mut self, length: usize) {
+        self.line_begins(false);
         // A `\` that no newline follows is a mistake for the parser to tell.
         let start = self.line_continues.take().unwrap_or(self.position);
-        self.node_start.get_or_insert(start);
         self.slashdash = None;
         self.position += length;
-        self.node_end = self.position;
+        let node = self.node.get_or_insert_with(|| NodeShape::at(start));
+        node.range.end = self.position;
+    }
+
+    /// A text in quotes. One that is not closed leaves the `}` of its line alone.
+    fn string(&mut self) {
+        let rest = self.rest();
+        let length = string_length(rest);
+        let inside = &rest[1..length.max(1)];
+        let is_open = length == 1 || !inside.ends_with('"');
+        let has_block = self.open_blocks.last().is_some_and(|it| it.at >= self.line_start);
+        match inside.trim_end().strip_suffix('}') {
+            Some(before) if is_open && has_block => self.content(1 + before.trim_end().len()),
+            _ => self.content(length),
+        }
+    }
+
+    /// Whether the `//` at hand is part of a URL without quotes.
+    fn is_in_url(&self) -> bool {
+        let is_word = self.node.as_ref().is_some_and(|node| node.range.end == self.position);
+        is_word && self.text[..self.position].ends_with(':')
+    }
+
+    /// Whether the `#` at hand is meant to begin a comment. No node begins with a keyword.
+    fn is_hash_comment(&self) -> bool {
+        let after = self.rest().trim_start_matches('#');
+        let is_first = self.node.is_none() && self.slashdash.is_none();
+        let follows_space = self.text[..self.position].ends_with(char::is_whitespace);
+        !after.starts_with('"')
+            && ((is_first && self.open_blocks.is_empty())
+                || (follows_space && (after.is_empty() || after.starts_with(char::is_whitespace))))
+    }
+
+    fn hash_comment(&mut self) {
+        let here = self.position;
+        self.content(line_length(self.rest()));
+        // Inside of a block it is found when the block is read.
+        if let Some(node) = &mut self.node
+            && self.open_blocks.is_empty()
+        {
+            node.hash_comment.get_or_insert(here);
+        }
+    }
+
+    fn list(&mut self) {
+        let rest = self.rest();
+        let length = if self.a_list_is_open { None } else { list_length(rest) };
+        self.a_list_is_open |= length.is_none();
+        self.content(length.unwrap_or(1));
+    }
+
+    fn begins_object(&self) -> bool {
+        self.node.is_none() && self.slashdash.is_none() && self.line_continues.is_none()
+    }
+
+    fn object(&mut self) {
+        self.content(object_length(self.rest()));
+        if let Some(node) = &mut self.node {
+            node.is_object = true;
+        }
+    }
+
+    /// Ends blocks that the indentation of a new line says are over; `closes` if it begins
+    /// with a `}`.
+    fn line_begins(&mut self, closes: bool) {
+        if self.indent.is_some() {
+            return;
+        }
+        let indent = self.position - self.line_start;
+        self.indent = Some(indent);
+        if !self.by_indentation {
+            return;
+        }
+        let is_over = |block: &OpenBlock| {
+            if closes { block.indent > indent } else { block.indent >= indent }
+        };
+        while let Some(block) = self.open_blocks.pop_if(|block| is_over(block)) {
+            let span = Span { start: block.at, end: block.at + 1 };
+            let ends_before = Some(self.line_start);
+            self.shape.faults.push(Fault { kind: FaultKind::OpenBlock, span, ends_before });
+            if self.open_blocks.is_empty() {
+                self.end_node();
+            }
+        }
     }
 
     /// The next `length` bytes end a node, unless a block is open.
@@ -155,9 +307,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn end_node(&mut self) {
-        if let Some(start) = self.node_start.take() {
-            self.shape.nodes.push(start..self.node_end);
-        }
+        self.shape.nodes.extend(self.node.take());
     }
 
     fn slashdash(&mut self) -> bool {
@@ -167,6 +317,9 @@ impl<'a> Scanner<'a> {
         let here = self.position;
         self.content(2);
         self.slashdash = Some(here);
+        if let Some(node) = &mut self.node {
+            node.has_slashdash = true;
+        }
         true
     }
 
@@ -176,17 +329,29 @@ impl<'a> Scanner<'a> {
         }
         let here = self.position;
         self.content(1);
-        self.open_blocks.push(here);
+        if let Some(node) = &mut self.node
+            && self.open_blocks.is_empty()
+        {
+            node.block.get_or_insert((here, None));
+        }
+        self.open_blocks.push(OpenBlock { at: here, indent: self.indent.unwrap_or_default() });
         true
     }
 
     fn close_block(&mut self) {
         self.slashdash = None;
+        self.line_begins(true);
         if self.open_blocks.pop().is_none() {
             self.fault(FaultKind::StrayBrace, self.position, 1);
             self.terminator(1);
-        } else {
-            self.content(1);
+            return;
+        }
+        let here = self.position;
+        self.content(1);
+        if let Some(NodeShape { block: Some((_, close)), .. }) = &mut self.node
+            && self.open_blocks.is_empty()
+        {
+            close.get_or_insert(here);
         }
     }
 
@@ -221,34 +386,40 @@ impl<'a> Scanner<'a> {
     }
 
     fn fault(&mut self, kind: FaultKind, start: usize, length: usize) {
-        self.shape.faults.push(Fault { kind, span: Span { start, end: start + length } });
+        let span = Span { start, end: start + length };
+        self.shape.faults.push(Fault { kind, span, ends_before: None });
     }
 
     /// A fault after which nothing more can be told.
     fn fatal(&mut self, kind: FaultKind, start: usize, length: usize) -> bool {
         self.fault(kind, start, length);
+        self.shape.is_cut_off = true;
         false
     }
 
     fn finish_early(mut self) -> Shape {
-        self.node_start = None;
+        self.node = None;
         self.finish()
     }
 
     fn finish(mut self) -> Shape {
-        if let (Some(_), Some(&opened)) = (self.node_start, self.open_blocks.last()) {
-            self.fault(FaultKind::OpenBlock, opened, 1);
+        if let (Some(_), Some(&opened)) = (&self.node, self.open_blocks.last()) {
+            self.fault(FaultKind::OpenBlock, opened.at, 1);
         }
         self.end_node();
         let mut shape = self.shape;
         shape.text = String::from_utf8(self.blanked).unwrap_or_default();
         let too_many: Vec<_> = shape
             .nodes
-            .extract_if(.., |node| marks(&shape.text[node.clone()]) > MAX_NESTING_MARKS)
+            .extract_if(.., |node| {
+                !node.is_object && marks(&shape.text[node.range.clone()]) > MAX_NESTING_MARKS
+            })
             .collect();
+        shape.is_cut_off |= !too_many.is_empty();
         shape.faults.extend(too_many.into_iter().map(|node| Fault {
             kind: FaultKind::TooMany,
-            span: Span { start: node.start, end: node.start + 1 },
+            span: Span { start: node.range.start, end: node.range.start + 1 },
+            ends_before: None,
         }));
         shape
     }
@@ -267,6 +438,11 @@ pub(super) fn marks(text: &str) -> usize {
     braces + slashdashes + comments
 }
 
+/// How many spaces stand before an offset.
+pub(super) fn indent(text: &str, at: usize) -> usize {
+    text[..at].chars().rev().take_while(|it| matches!(it, ' ' | '\t')).count()
+}
+
 fn is_newline(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -277,7 +453,7 @@ fn line_length(text: &str) -> usize {
 }
 
 /// The length of a quoted string; one that is not closed ends with its line.
-fn string_length(text: &str) -> usize {
+pub(super) fn string_length(text: &str) -> usize {
     let closing = if text.starts_with("\"\"\"") { "\"\"\"" } else { "\"" };
     let mut at = closing.len();
     while let Some(character) = text[at..].chars().next() {
@@ -303,7 +479,7 @@ fn escape_length(text: &str) -> usize {
 }
 
 /// The length of a raw string or of the start of a keyword such as `#true`.
-fn hash_length(text: &str) -> usize {
+pub(super) fn hash_length(text: &str) -> usize {
     let hashes = text.bytes().take_while(|&byte| byte == b'#').count();
     let body = &text[hashes..];
     if !body.starts_with('"') {
@@ -318,6 +494,51 @@ fn hash_length(text: &str) -> usize {
         .map_or(hashes + quotes + limit, |end| hashes + quotes + end + closing.len())
 }
 
+/// The length of a list in brackets; `None` if no `]` closes it, as far as can be told. A line
+/// that begins with a letter is the next field.
+fn list_length(text: &str) -> Option<usize> {
+    let (mut depth, mut at) = (0_usize, 0);
+    let mut is_first = false;
+    while let Some(character) = text[at..].chars().next().filter(|_| at < MAX_LIST) {
+        let rest = &text[at..];
+        match character {
+            '[' => depth += 1,
+            ']' if depth == 1 => return Some(at + 1),
+            ']' => depth -= 1,
+            '{' | '}' => return None,
+            _ if is_first && character.is_alphabetic() => return None,
+            _ => {}
+        }
+        is_first = is_newline(character) || (is_first && character.is_whitespace());
+        at += match character {
+            '"' => string_length(rest),
+            '/' if rest.starts_with("//") => line_length(rest),
+            _ => character.len_utf8(),
+        };
+    }
+    None
+}
+
+/// The length of an object in braces; all of the text if nothing closes it.
+fn object_length(text: &str) -> usize {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(character) = text[at..].chars().next() {
+        let rest = &text[at..];
+        match character {
+            '{' => depth += 1,
+            '}' if depth <= 1 => return at + 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        at += match character {
+            '"' => string_length(rest),
+            '/' if rest.starts_with("//") => line_length(rest),
+            _ => character.len_utf8(),
+        };
+    }
+    text.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,7 +546,8 @@ mod tests {
     fn nodes(text: &str) -> Vec<String> {
         let shape = shape_of(text);
         assert_eq!(shape.text.len(), text.len());
-        shape.nodes.iter().map(|node| shape.text[node.clone()].trim_end().to_owned()).collect()
+        let text_of = |node: &NodeShape| shape.text[node.range.clone()].trim_end().to_owned();
+        shape.nodes.iter().map(text_of).collect()
     }
 
     fn faults(text: &str) -> Vec<(FaultKind, usize)> {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use xy_protocol::text::is_deceptive;
+
 /// How much of a name or value a message repeats.
 const QUOTED_CHARS: usize = 60;
 
@@ -33,17 +35,7 @@ fn safe_char(character: char) -> char {
         '\t' => ' ',
         '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(character)).unwrap_or('\u{fffd}'),
         '\u{7f}' => '\u{2421}',
-        // The C1 controls, and all that joins, hides, breaks or reverses text.
-        '\u{80}'..='\u{9f}'
-        | '\u{ad}'
-        | '\u{61c}'
-        | '\u{180e}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{feff}'
-        | '\u{fff9}'..='\u{fffb}'
-        | '\u{e0000}'..='\u{e0fff}' => '\u{fffd}',
+        other if is_deceptive(other) => '\u{fffd}',
         other => other,
     }
 }

@@ -1,12 +1,22 @@
-//! What of a text nobody has to see: values of `headers`, and keys in a `url`.
+//! The parts of a text that reports must not show: values of `headers`, keys in a `url`,
+//! variables with the name of a secret, and arguments that look like one.
 //!
-//! Found without the parser, as what it cannot read is reported too. Rather too much is
-//! hidden than too little.
+//! Found without the parser, as text that it cannot read is reported too.
 
 use std::ops::Range;
 
+use xy_protocol::mask;
+
+use crate::references::is_reference;
+
 /// Around text of several lines.
 const LONG_QUOTES: &str = "\"\"\"";
+
+/// Longer words are not looked at, and not shown.
+const LONGEST_WORD: usize = 4 * 1024;
+
+/// Marks around a value that are no part of it, also where lists are written as in JSON.
+const MARKS: [char; 6] = ['"', '\'', '#', '[', ']', ','];
 
 /// One piece of a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,44 +29,59 @@ enum Token {
     End,
 }
 
+/// What the nodes of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Headers,
+    Env,
+    Fields,
+}
+
 /// The ranges of a text that are not to be shown, in order.
 pub(super) fn hidden(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    // Only a few files have any, and the rest need not be looked at.
-    if !text.contains("headers") && !text.contains("url") {
-        return found;
+    // Somebody has pasted JSON.
+    if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
+        return super::hidden_json::hidden(text);
     }
+    let mut found = Vec::new();
     let mut node: Vec<Range<usize>> = Vec::new();
-    // How many blocks are open inside of `headers`, with its own.
-    let mut depth = 0;
+    let mut blocks: Vec<Block> = Vec::new();
     for token in tokens(text) {
+        let block = blocks.last().copied().unwrap_or(Block::Fields);
         match token {
             Token::Word(word) => {
                 node.push(word);
                 continue;
             }
-            Token::Open if depth > 0 || is_named(text, &node, "headers") => {
-                hide(text, &node, depth > 0, &mut found);
-                depth += 1;
+            Token::Open => {
+                hide(text, &node, block, &mut found);
+                blocks.push(match block {
+                    Block::Headers => Block::Headers,
+                    _ if is_named(text, &node, "headers") => Block::Headers,
+                    _ if is_named(text, &node, "env") => Block::Env,
+                    _ => Block::Fields,
+                });
             }
             Token::Close => {
-                hide(text, &node, depth > 0, &mut found);
-                depth = usize::saturating_sub(depth, 1);
+                hide(text, &node, block, &mut found);
+                blocks.pop();
             }
-            Token::Open | Token::End => hide(text, &node, depth > 0, &mut found),
+            Token::End => hide(text, &node, block, &mut found),
         }
         node.clear();
     }
-    hide(text, &node, depth > 0, &mut found);
+    hide(text, &node, blocks.last().copied().unwrap_or(Block::Fields), &mut found);
     found
 }
 
 fn is_named(text: &str, node: &[Range<usize>], name: &str) -> bool {
-    node.first().is_some_and(|word| text[word.clone()].trim_matches(['"', '#']) == name)
+    let marks = ['"', '#', ':', '='];
+    node.first().is_some_and(|word| text[word.clone()].trim_matches(marks) == name)
 }
 
-fn hide(text: &str, node: &[Range<usize>], is_header: bool, found: &mut Vec<Range<usize>>) {
-    if is_header {
+fn hide(text: &str, node: &[Range<usize>], block: Block, found: &mut Vec<Range<usize>>) {
+    let Some(name) = node.first() else { return };
+    if block == Block::Headers {
         // A value without a name stands where the name should.
         let names = usize::from(node.len() > 1);
         found.extend(node.iter().skip(names).cloned());
@@ -64,7 +89,57 @@ fn hide(text: &str, node: &[Range<usize>], is_header: bool, found: &mut Vec<Rang
         found.extend(node.iter().skip(1).cloned());
     } else if is_named(text, node, "url") {
         found.extend(node.iter().skip(1).flat_map(|word| keys(text, word)));
+    } else if node.len() > 1 && is_secret(&text[name.clone()], block) {
+        let is_shown = |it: &&Range<usize>| {
+            is_mark(&text[(*it).clone()]) || is_reference(&text[inside(text, it)])
+        };
+        found.extend(node.iter().skip(1).filter(|it| !is_shown(it)).cloned());
+    } else {
+        let words: Vec<Range<usize>> = node.iter().map(|word| inside(text, word)).collect();
+        found.extend(secrets(text, &words));
     }
+}
+
+/// Whether the values of a node are secret. Fields of ours are written small: `share-key`.
+fn is_secret(name: &str, block: Block) -> bool {
+    let may_be_variable = block == Block::Env || name.contains(|it: char| it.is_ascii_uppercase());
+    may_be_variable && mask::is_secret_name(name)
+}
+
+fn is_mark(word: &str) -> bool {
+    matches!(word, "=" | ":" | "," | "[" | "]")
+}
+
+/// A word without its quotes and other marks.
+fn inside(text: &str, word: &Range<usize>) -> Range<usize> {
+    let start = text[word.clone()].trim_start_matches(MARKS);
+    let start = word.end - start.len();
+    start..start + text[start..word.end].trim_end_matches(MARKS).len()
+}
+
+/// The parts of arguments that look like secrets.
+pub(super) fn secrets(text: &str, words: &[Range<usize>]) -> Vec<Range<usize>> {
+    let short = |word: &Range<usize>| word.len() <= LONGEST_WORD;
+    let shown = words.iter().map(|word| if short(word) { &text[word.clone()] } else { "" });
+    let masked = mask::args(shown).words;
+    let hidden = words.iter().zip(&masked).filter_map(|(word, masked)| {
+        let said = &text[word.clone()];
+        if !short(word) {
+            return Some(word.clone());
+        }
+        (said != masked).then(|| difference(said, masked, word.start))
+    });
+    hidden.filter(|it| !it.is_empty()).collect()
+}
+
+/// The range of a word that was taken out of it.
+fn difference(said: &str, masked: &str, start: usize) -> Range<usize> {
+    let same = |pair: &(char, char)| pair.0 == pair.1;
+    let before: usize =
+        said.chars().zip(masked.chars()).take_while(same).map(|(it, _)| it.len_utf8()).sum();
+    let pairs = said[before..].chars().rev().zip(masked.chars().rev());
+    let after: usize = pairs.take_while(same).map(|(it, _)| it.len_utf8()).sum();
+    start + before..start + said.len() - after
 }
 
 /// The query of a URL, and what stands before its host.
@@ -152,6 +227,18 @@ mod tests {
     fn values_of_headers_and_keys_in_urls_are_hidden() {
         let table = [
             ("command \"npx\"; env { A \"b\" }", "command \"npx\"; env { A \"b\" }"),
+            ("env { API_KEY \"b\"; B 1 }", "env { API_KEY *; B 1 }"),
+            ("env { \"API_KEY\": \"b\" }", "env { \"API_KEY\": * }"),
+            ("env { API_KEY \"${API_KEY}\" }", "env { API_KEY \"${API_KEY}\" }"),
+            ("env { API_KEY=b }", "env { API_KEY=* }"),
+            ("env { A \"ghp_abcdefghijkl\" }", "env { A \"*\" }"),
+            ("API_KEY = \"b\"", "API_KEY = *"),
+            ("share-key \"x\"", "share-key \"x\""),
+            ("args \"--token\" \"b c\" \"d\"", "args \"--token\" \"*\" \"d\""),
+            ("args \"--token=b\" \"d\"", "args \"--token=*\" \"d\""),
+            ("args [\"--token\", \"b\", \"d\"]", "args [\"--token\", \"*\", \"d\"]"),
+            ("args \"https://a:b@c/d\"", "args \"https://*@c/d\""),
+            ("{\"env\": {\"API_KEY\": \"b\"}}", "{\"env\": {\"API_KEY\": *}}"),
             ("headers { A \"b c\"; D #\"e\"# }", "headers { A *; D * }"),
             ("headers {\n  A \"b\n  C d e\n}\nport 1", "headers {\n  A *\n  C * *\n}\nport 1"),
             ("headers {\n  \"Bearer x\"\n}", "headers {\n  *\n}"),
@@ -175,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "(headers|url|[\"#{};/*\\\\ \n?@é=]){0,40}") {
+        fn no_text_is_too_odd(text in "(headers|url|env|args|--token|[\"#{};/*\\\\ \n?@é=]){0,40}") {
             let mut last = 0;
             for range in hidden(&text) {
                 prop_assert!(range.start >= last && text.get(range.clone()).is_some());

@@ -1,25 +1,47 @@
-//! What of a JSON text nobody has to see: every value but those that are known to be no
-//! secret. Found without the parser, as what it cannot read is reported too.
+//! The parts of a JSON text that reports must not show: values of `headers`, keys in URLs,
+//! variables with the name of a secret, and arguments that look like one. Found without the
+//! parser, as text that it cannot read is reported too.
 
 use std::ops::Range;
 
-/// Names whose values may be shown.
-const SHOWN: [&str; 5] = ["command", "cwd", "type", "transport", "disabled"];
+use xy_protocol::mask;
+
+use super::hidden::secrets;
+use crate::references::is_reference;
 
 /// The ranges of a text that are not to be shown, in order.
 pub(super) fn hidden(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
+    // The name before the value at hand, and those before the objects around it.
     let mut name = "";
+    let mut objects: Vec<&str> = Vec::new();
+    // The values of one name, which may be the arguments of a program.
+    let mut values: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while let Some(token) = next_token(text, at) {
+        for mark in text[at..token.start].bytes() {
+            match mark {
+                b'{' => objects.push(std::mem::take(&mut name)),
+                b'}' => name = objects.pop().unwrap_or_default(),
+                _ => {}
+            }
+        }
         at = token.end;
         let word = text[token.clone()].trim_matches('"');
         if text[at..].trim_start().starts_with(':') {
+            found.extend(secrets(text, &std::mem::take(&mut values)));
             name = word;
-        } else if !SHOWN.contains(&name) && !word.is_empty() {
+        } else if is_reference(word) {
+            // It names a secret, but is none.
+        } else if objects.contains(&"headers") || mask::is_secret_name(name) {
             found.push(token);
+        } else if !word.is_empty() {
+            let quotes = usize::from(text[token.clone()].starts_with('"'));
+            values.push(token.start + quotes..token.start + quotes + word.len());
         }
     }
+    found.extend(secrets(text, &values));
+    found.sort_by_key(|it| it.start);
     found
 }
 
@@ -54,16 +76,18 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_no_secret_is_shown() {
+    fn secrets_are_hidden_and_nothing_else() {
         let table = [
             (r#"{"command": "npx", "cwd": "/x"}"#, r#"{"command": "npx", "cwd": "/x"}"#),
-            (r#"{"env": {"KEY": "s3cret", "N": 42}}"#, r#"{"env": {"KEY": *, "N": *}}"#),
-            (r#"{"args": ["--key", "s3cret"]}"#, r#"{"args": [*, *]}"#),
-            (r#"{"url": "https://a/?key=s"}"#, r#"{"url": *}"#),
+            (r#"{"env": {"KEY": "s3cret", "N": 42}}"#, r#"{"env": {"KEY": *, "N": 42}}"#),
+            (r#"{"args": ["--key", "s3cret"]}"#, r#"{"args": ["--key", "*"]}"#),
+            (r#"{"args": ["-y", "@a/b"], "x": 1}"#, r#"{"args": ["-y", "@a/b"], "x": 1}"#),
+            (r#"{"url": "https://a/?key=s"}"#, r#"{"url": "https://a/?*"}"#),
+            (r#"{"headers": {"A": "b"}, "c": "d"}"#, r#"{"headers": {"A": *}, "c": "d"}"#),
             ("{\"KEY\": \"s3cret\n}", "{\"KEY\": *\n}"),
             (r#"{"KEY": "s\"t"}"#, r#"{"KEY": *}"#),
             ("{KEY: s3cret}", "{KEY: *}"),
-            (r#""lonely""#, "*"),
+            (r#""ghp_abcdefghijkl""#, "\"*\""),
         ];
         for (text, expected) in table {
             assert_eq!(shown(text), expected, "{text}");
@@ -72,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "(command|[\"#{}:,\\\\/* \n?@é=\\[\\]]){0,40}") {
+        fn no_text_is_too_odd(text in "(command|headers|token|[\"#{}:,\\\\/* \n?@é=\\[\\]]){0,40}") {
             let mut last = 0;
             for range in hidden(&text) {
                 prop_assert!(range.start >= last && text.get(range.clone()).is_some());

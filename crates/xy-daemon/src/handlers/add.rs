@@ -16,8 +16,8 @@ use xy_supervisor::lifecycle::{Reason, State};
 
 use super::asks::{Settled, did_not_start, with_last_words};
 use crate::check::{problems_of, refusal};
-use crate::daemon::Daemon;
-use crate::{limits, server_file, view};
+use crate::daemon::{Daemon, Ending};
+use crate::{last_good, limits, server_file, view};
 
 /// Whoever adds a server decides whether to start it again when it dies.
 const POLICY: &str = "never";
@@ -78,6 +78,9 @@ impl<'a> Adding<'a> {
         let _underway = underway.ok_or_else(|| self.refused(&AddError::Exists))?;
         self.check_is_new()?;
         let loaded = self.check().await?;
+        if let Some(why) = loaded.itself.get(&self.name) {
+            return Err(self.is_itself(why));
+        }
         let Some(settings) = loaded.settings.servers.get(&self.name).filter(|_| loaded.is_valid())
         else {
             return Err(refusal(&loaded, &self.not_added()).hint("correct it, and add it again"));
@@ -111,13 +114,21 @@ impl<'a> Adding<'a> {
         if self.persist && self.text.path.symlink_metadata().is_ok() {
             return Err(self.has_file());
         }
+        if let Some((name, bad)) = self.daemon.bad_file(self.name.as_str()) {
+            let message = self.not_added();
+            let kind = ErrorKind::AlreadyRunning;
+            return Err(CallError { kind, message, ..bad.refusal(&name) });
+        }
         Ok(())
     }
 
     /// Judges it as if it had a file, away from everything that has to stay quick.
     async fn check(&self) -> Result<Loaded, CallError> {
         let (paths, text) = (self.daemon.paths.clone(), self.text.clone());
-        let check = move || xy_config::check_new(&paths, &limits::kept(), &text);
+        let check = move || {
+            let last_good = last_good::look(&paths.last_good_file);
+            xy_config::check_new(&paths, &limits::kept(), &text, &last_good)
+        };
         tokio::task::spawn_blocking(check).await.map_err(|cause| self.internal(&cause))
     }
 
@@ -180,6 +191,11 @@ impl<'a> Adding<'a> {
     }
 
     fn did_not_run(&self, instance: &InstanceHandle, settled: &Settled) -> CallError {
+        let is_ending = *self.daemon.ending.borrow() != Ending::No;
+        if settled.after.life.state == State::Retired && !is_ending {
+            return CallError::new(ErrorKind::NotRunning, self.not_added())
+                .cause("it was removed while it was starting");
+        }
         let error = with_last_words(did_not_start(settled), &view::last_stderr(instance));
         let hint = match settled.after.life.reason {
             // Whoever reads it may have no flags: xy's own tools have none.
@@ -214,6 +230,13 @@ impl<'a> Adding<'a> {
             }
         };
         CallError::new(kind, self.not_added()).cause(why).hint(hint)
+    }
+
+    /// xy would serve its own tools without end.
+    fn is_itself(&self, why: &str) -> CallError {
+        CallError::new(ErrorKind::NotAllowed, self.not_added())
+            .cause(why)
+            .hint("xy would serve itself without end: add the servers you want, or another daemon")
     }
 
     fn has_file(&self) -> CallError {

@@ -57,6 +57,12 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
     Ok(Outcome { settled, unheld: outcome.unheld, warnings: outcome.warnings })
 }
 
+/// The servers that cannot come up because of their files, if all were asked for.
+pub(super) fn bad_files(daemon: &Daemon, select: &Select) -> Vec<Failure> {
+    let all = if select.all { daemon.bad_files() } else { Vec::new() };
+    all.into_iter().map(|(name, bad)| Failure { error: bad.refusal(&name), name }).collect()
+}
+
 /// Names each server once: in the first list that has it. It may have several instances, of
 /// which the first lists tell what matters.
 pub(super) fn once<const N: usize>(failed: &[Failure], lists: [&mut Vec<ServerName>; N]) {

@@ -9,7 +9,7 @@ use xy_ipc::server::{Feed, Outbox, OutboxClosed};
 use xy_protocol::control::{Event, EventKind, Events, Skipped};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
-use xy_supervisor::journal::{Change, Entry, Follower, What};
+use xy_supervisor::journal::{Entry, Follower, What};
 
 use crate::daemon::Daemon;
 
@@ -98,12 +98,13 @@ impl EventFeed {
         if self.server.as_deref().is_some_and(|server| !entry.is_about(server)) {
             return Ok(());
         }
-        let (change, kind) = match &entry.what {
-            What::Skipped { count } => return self.skipped(*count, outbox).await,
-            What::Changed(change) => (change, EventKind::Changed),
-            What::LastAttempt(change) => (change, EventKind::LastAttempt),
-        };
-        outbox.notify("event", &event(self.id, entry, change, kind)).await
+        if let What::Skipped { count } = &entry.what {
+            return self.skipped(*count, outbox).await;
+        }
+        match event(self.id, entry) {
+            Some(event) => outbox.notify("event", &event).await,
+            None => Ok(()),
+        }
     }
 
     async fn skipped(&self, count: u64, outbox: &Outbox) -> Result<(), OutboxClosed> {
@@ -111,8 +112,15 @@ impl EventFeed {
     }
 }
 
-fn event(subscription_id: u64, entry: &Entry, change: &Change, kind: EventKind) -> Event {
-    Event {
+/// Returns the change that an entry tells of, as front ends get it.
+pub(crate) fn event(subscription_id: u64, entry: &Entry) -> Option<Event> {
+    let (change, kind) = match &entry.what {
+        What::Skipped { .. } => return None,
+        What::Changed(change) => (change, EventKind::Changed),
+        What::LastAttempt(change) => (change, EventKind::LastAttempt),
+        What::Asked(change) => (change, EventKind::Asked),
+    };
+    Some(Event {
         subscription_id,
         name: change.server.clone(),
         client: change.holder,
@@ -125,5 +133,5 @@ fn event(subscription_id: u64, entry: &Entry, change: &Change, kind: EventKind) 
         kind,
         seq: entry.seq,
         boot: entry.boot.clone(),
-    }
+    })
 }

@@ -10,6 +10,8 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
     let roster = daemon.fleet.roster();
     let is_running = |state| state == ServerState::Running;
     let (gateway_url, gateway_problem) = daemon.gateway_url();
+    let mut warnings = daemon.faults().warnings.clone();
+    warnings.extend(daemon.desk().map(xy_gateway::Desk::warnings).unwrap_or_default());
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -20,10 +22,11 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
         config_dir: daemon.paths.config_dir.display().to_string(),
         state_dir: daemon.paths.state_dir.display().to_string(),
         journal_problem: daemon.journal.problem(),
-        warnings: daemon.desk().map(xy_gateway::Desk::warnings).unwrap_or_default(),
+        warnings,
+        limit_hits: daemon.limit_hits(),
         uptime_secs: daemon.started_at.elapsed().as_secs(),
         mcp_json: daemon.paths.mcp_json.iter().map(|file| file.display().to_string()).collect(),
-        servers: roster.len(),
+        servers: roster.len() + daemon.bad_files().len(),
         running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),
     }
 }

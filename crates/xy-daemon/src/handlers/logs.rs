@@ -134,31 +134,20 @@ impl Writer {
     }
 
     fn line(&mut self, line: &Line) {
-        self.put(line.is_stderr, line.continued, &line.bytes, (line.unix_millis, line.seq));
+        put(&mut self.chunk, "log", &log_line(self.id, &self.name, line));
     }
 
     /// The same without a copy in between: of these there are very many.
     fn record(&mut self, record: Record<'_>) {
         let has = |flag| record.flags & flag != 0;
-        let numbers = (Some(record.unix_millis), Some(record.seq));
-        self.put(has(flags::STDERR), has(flags::CONTINUED), record.line, numbers);
-    }
-
-    fn put(
-        &mut self,
-        is_stderr: bool,
-        continued: bool,
-        bytes: &[u8],
-        (unix_millis, seq): (Option<u64>, Option<u64>),
-    ) {
         let told = LogLine {
             subscription_id: self.id,
             name: &self.name,
-            stream: if is_stderr { Stream::Stderr } else { Stream::Stdout },
-            line: String::from_utf8_lossy(bytes),
-            ts: unix_millis.map(Timestamp::from_unix_millis),
-            seq,
-            continued,
+            stream: if has(flags::STDERR) { Stream::Stderr } else { Stream::Stdout },
+            line: String::from_utf8_lossy(record.line),
+            ts: Some(Timestamp::from_unix_millis(record.unix_millis)),
+            seq: Some(record.seq),
+            continued: has(flags::CONTINUED),
         };
         put(&mut self.chunk, "log", &told);
     }
@@ -172,6 +161,19 @@ impl Writer {
             return Ok(());
         }
         outbox.send(std::mem::take(&mut self.chunk)).await
+    }
+}
+
+/// Returns a line as front ends get it.
+pub(crate) fn log_line<'a>(id: u64, name: &'a ServerName, line: &'a Line) -> LogLine<'a> {
+    LogLine {
+        subscription_id: id,
+        name,
+        stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
+        line: String::from_utf8_lossy(&line.bytes),
+        ts: line.unix_millis.map(Timestamp::from_unix_millis),
+        seq: line.seq,
+        continued: line.continued,
     }
 }
 

@@ -1,15 +1,19 @@
 //! `reload`: read the files again, change only what must change.
 
-use xy_config::Settings;
+use std::sync::Arc;
+
+use xy_config::settings::ServerSettings;
+use xy_config::{Broken, Loaded};
 use xy_protocol::control::{Failure, Reload, Reloaded, Select};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{ServerState, Wanted};
+use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::Ask;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::State;
-use xy_supervisor::reload::{Plan, diff};
+use xy_supervisor::reload::{Plan, ServerMap, diff};
 
 use super::asks::{self, Settled, came_up, did_not_start, with_last_words};
+use crate::bad_files::{self, BadFile, may_reload};
 use crate::check::{problems_of, refusal, refusal_of};
 use crate::daemon::{ChangedProfiles, Daemon};
 use crate::view;
@@ -19,27 +23,65 @@ pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, Ca
         return one(daemon, name).await;
     }
     let (loaded, turn) = daemon.load().await?;
-    if !loaded.is_valid() {
+    let before = daemon.faults();
+    if !may_reload(&loaded, &before) {
         return Err(refusal(&loaded, "nothing was reloaded"));
     }
     let problems = problems_of(&loaded);
-    let Settings { servers, profiles, .. } = loaded.settings;
+    let kept = with_bad_files(daemon, &loaded);
+    let (servers, faults) = bad_files::sort(&loaded, &kept, &daemon.paths);
+    let running = daemon.fleet.settings();
+    let is_lost = |name: &ServerName| running.get(name).is_some_and(|it| !it.source.added);
+    if let Some((name, bad)) = faults.servers.iter().find(|(name, _)| is_lost(name)) {
+        // Its file is good, but it would take the port of one that goes on as it was.
+        let message = format!("nothing was reloaded: server `{name}` would fail");
+        return Err(CallError { message, ..bad.refusal(name) });
+    }
+    let is_forgotten =
+        |name: &&ServerName| !servers.contains_key(*name) && !faults.servers.contains_key(*name);
+    let forgotten: Vec<_> = before.servers.keys().filter(is_forgotten).cloned().collect();
+    let profiles = loaded.settings.profiles;
     if ask.dry_run {
-        let plan = diff(&daemon.fleet.settings(), &servers);
+        let plan = with_removed(diff(&running, &servers), forgotten);
         let profiles = ChangedProfiles::between(&daemon.profiles.borrow(), &profiles);
         return Ok(Reloaded { dry_run: true, problems, ..answer(plan, profiles) });
     }
     let applied = daemon.apply(servers, loaded.broken).await?;
+    daemon.faults.send_replace(Arc::new(faults));
     let profiles = daemon.show(profiles).await?;
+    daemon.keep_good(loaded.bad.texts).await;
     drop(turn); // Waiting for servers to settle keeps nobody from reading.
     let failed = settle(applied.leaving, applied.coming).await;
     daemon.check_not_handed_over()?;
-    Ok(Reloaded { problems, failed, ..answer(applied.plan, profiles) })
+    let plan = with_removed(applied.plan, forgotten);
+    Ok(Reloaded { problems, failed, ..answer(plan, profiles) })
+}
+
+/// The servers that go on with their last good settings, as their files have mistakes.
+fn with_bad_files(daemon: &Daemon, loaded: &Loaded) -> ServerMap {
+    let has_mistakes = |settings: &ServerSettings| {
+        let shown = daemon.paths.shown(&settings.source.file);
+        loaded.broken.contains(&settings.name)
+            && loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
+    };
+    let all = daemon.fleet.settings().into_iter();
+    all.filter(|(_, it)| !it.source.added && has_mistakes(it)).collect()
+}
+
+/// The plan, with servers that had failed for their files, which are gone.
+fn with_removed(mut plan: Plan, forgotten: Vec<ServerName>) -> Plan {
+    plan.removed.extend(forgotten);
+    plan.removed.sort();
+    plan.removed.dedup();
+    plan
 }
 
 /// Reads the file of one server again, if it has one, and begins a new life of it, whether
 /// or not it has changed. Answers when that has settled.
 pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallError> {
+    if let Some((name, bad)) = daemon.bad_file(name) {
+        return corrected(daemon, &name, &bad).await;
+    }
     let member = daemon.find(name)?;
     let mut problems = Vec::new();
     let mut is_restarted = false;
@@ -63,6 +105,9 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
         };
         problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));
         let applied = daemon.update(settings).await?;
+        if !loaded.problems.iter().any(|it| it.is_error() && it.file == shown) {
+            daemon.forget_bad_file(&member.settings.name, &shown);
+        }
         drop(turn);
         // One that an operator stopped is not started by a changed file alone.
         is_restarted = member.wanted == Wanted::Up
@@ -85,6 +130,37 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
     Ok(Reloaded { changed: restarted.clone(), restarted, problems, ..Reloaded::default() })
 }
 
+/// Starts a server that had failed for its file, if that is good now.
+async fn corrected(
+    daemon: &Daemon,
+    name: &ServerName,
+    bad: &BadFile,
+) -> Result<Reloaded, CallError> {
+    let (loaded, turn) = daemon.load().await?;
+    let mut servers = daemon.fleet.settings();
+    let is_broken = loaded.broken.contains(name);
+    let settings = loaded.settings.servers.get(name).filter(|_| !is_broken);
+    let Some(settings) = settings.cloned() else {
+        let asked = format!("server `{name}` was not reloaded");
+        return Err(refusal_of(&loaded, &asked, &bad.shown).unwrap_or_else(|| {
+            CallError::new(ErrorKind::ConfigInvalid, asked)
+                .cause(format!("there is no file `{}` any more", bad.shown))
+                .hint("`xy reload` forgets servers that no file configures")
+        }));
+    };
+    servers.insert(name.clone(), settings);
+    let applied = daemon.apply(servers, Broken::Every).await?;
+    daemon.forget_bad_file(name, &bad.shown);
+    drop(turn);
+    for instance in applied.coming {
+        let settled = Settled::of(&instance).await;
+        came_up(&Select::one(name.as_str()), &settled)
+            .map_err(|it| with_words_of(daemon, name.as_str(), it))?;
+    }
+    daemon.check_not_handed_over()?;
+    Ok(Reloaded { added: vec![name.clone()], ..Reloaded::default() })
+}
+
 /// Why a server did not come up, and what it said last.
 fn with_words_of(daemon: &Daemon, name: &str, error: CallError) -> CallError {
     let member = daemon.find(name).ok();
@@ -101,13 +177,25 @@ async fn settle(leaving: Vec<InstanceHandle>, coming: Vec<InstanceHandle>) -> Ve
     let mut failed = Vec::new();
     for instance in coming {
         let settled = Settled::of(&instance).await;
-        if matches!(settled.after.state(), ServerState::Restarting | ServerState::Failed) {
+        if did_not_come(&settled.after) {
             failed.push(Failure { error: did_not_start(&settled), name: settled.name });
         }
     }
     failed.sort_by(|a, b| a.name.cmp(&b.name));
     failed.dedup_by(|a, b| a.name == b.name); // One of several instances stands for all.
     failed
+}
+
+/// Whether an instance that was to come has not, also if it ended without an error: then nothing
+/// starts it again by itself.
+fn did_not_come(after: &Snapshot) -> bool {
+    match after.state() {
+        ServerState::Restarting | ServerState::Failed => true,
+        ServerState::Stopped => {
+            after.life.wanted == Wanted::Up && after.life.state != State::Retired
+        }
+        _ => false,
+    }
 }
 
 fn answer(plan: Plan, profiles: ChangedProfiles) -> Reloaded {

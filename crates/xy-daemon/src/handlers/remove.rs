@@ -1,36 +1,91 @@
 //! `remove`: end a server and forget it, answer once it is in no list any more.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use tokio::time::timeout;
 use xy_protocol::control::{Remove, Removed};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::fleet::Member;
+use xy_protocol::server::ServerName;
+use xy_supervisor::lifecycle::State;
+use xy_supervisor::logs::{FILE_GENERATIONS, log_file};
 
 use crate::daemon::{Daemon, closed};
 
+/// How long a server may take to end before its logs are left alone.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
 pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, CallError> {
     // Whoever reads the files meanwhile would begin it again.
-    let _turn = daemon.turn().await?;
+    let turn = daemon.turn().await?;
+    if let Some((name, bad)) = daemon.bad_file(&ask.name) {
+        remove_file(daemon, &name, &bad.file, ask.persist)?;
+        daemon.forget_bad_file(&name, &bad.shown);
+        let mut answer = Removed { name, warnings: Vec::new(), log_file: None, purged: Vec::new() };
+        if ask.purge {
+            purge(all_logs(&daemon.paths.logs_dir, &answer.name), &mut answer);
+        }
+        return Ok(with_log_file(daemon, answer));
+    }
     let member = daemon.find(&ask.name)?;
     let name = member.settings.name.clone();
-    if daemon.is_adding(&name) {
-        let message = format!("server `{name}` was not removed");
-        return Err(CallError::new(ErrorKind::NotAllowed, message)
-            .cause("it is just being added")
-            .hint("wait until it runs, or has failed to"));
-    }
     if !member.settings.source.added {
-        remove_file(daemon, &member, ask.persist)?;
+        remove_file(daemon, &name, &member.settings.source.file, ask.persist)?;
     }
     let removed = daemon.fleet.remove(&name).await.map_err(closed)?;
     let removed = removed.ok_or_else(|| daemon.not_found(&ask.name))?;
-    Ok(Removed { name, warnings: removed.warnings })
+    drop(turn);
+    let mut answer =
+        Removed { name, warnings: removed.warnings, log_file: None, purged: Vec::new() };
+    let logs_dir = &daemon.paths.logs_dir;
+    if ask.purge && member.settings.share_key.is_some() {
+        let warning = "its logs stay: servers with its `share-key` may write them too";
+        answer.warnings.push(warning.to_owned());
+    } else if ask.purge {
+        let ended = async {
+            for instance in &removed.leaving {
+                instance.wait_until(|it| it.life.state == State::Retired).await;
+            }
+        };
+        if timeout(ENDS_WITHIN, ended).await.is_ok() {
+            purge(all_logs(logs_dir, &answer.name), &mut answer);
+        } else {
+            answer.warnings.push("its logs stay: it has not ended yet".to_owned());
+        }
+    }
+    Ok(with_log_file(daemon, answer))
 }
 
-fn remove_file(daemon: &Daemon, member: &Member, may: bool) -> Result<(), CallError> {
-    let name = &member.settings.name;
-    let file = &member.settings.source.file;
+/// Says where the log is, if it stays.
+fn with_log_file(daemon: &Daemon, answer: Removed) -> Removed {
+    let log = log_file(&daemon.paths.logs_dir, &answer.name);
+    Removed { log_file: log.exists().then(|| log.display().to_string()), ..answer }
+}
+
+/// The log of a server and the older ones that there are.
+fn all_logs(logs_dir: &Path, name: &ServerName) -> Vec<PathBuf> {
+    let latest = log_file(logs_dir, name);
+    let older = (1..=FILE_GENERATIONS).map(|it| latest.with_extension(format!("log.{it}")));
+    std::iter::once(latest.clone()).chain(older).filter(|it| it.exists()).collect()
+}
+
+fn purge(logs: Vec<PathBuf>, answer: &mut Removed) {
+    for log in logs {
+        let shown = log.display().to_string();
+        match std::fs::remove_file(&log) {
+            Ok(()) => answer.purged.push(shown),
+            Err(cause) => answer.warnings.push(format!("`{shown}` stays: {cause}")),
+        }
+    }
+}
+
+fn remove_file(
+    daemon: &Daemon,
+    name: &ServerName,
+    file: &Path,
+    may: bool,
+) -> Result<(), CallError> {
     let message = format!("server `{name}` was not removed");
     if is_gone(file) {
         return Ok(()); // Nothing would bring it back.

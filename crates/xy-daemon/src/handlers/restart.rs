@@ -4,7 +4,7 @@ use xy_protocol::control::{Failure, Restarted, Select};
 use xy_protocol::error::CallError;
 use xy_supervisor::fleet::Ask;
 
-use super::asks::{ask, came_up, failures, once};
+use super::asks::{ask, bad_files, came_up, failures, once};
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Restarted, CallError> {
@@ -17,6 +17,7 @@ pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Restarted,
         }
     }
     answer.restarted.extend(outcome.unheld.into_iter().map(|unheld| unheld.name));
+    answer.failed.extend(bad_files(daemon, &select));
     once(&answer.failed, [&mut answer.restarted]);
     answer.failed = failures(&select, answer.failed)?;
     Ok(answer)

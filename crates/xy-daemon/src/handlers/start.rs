@@ -5,7 +5,7 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::Ask;
 
-use super::asks::{ask, came_up, failures, once};
+use super::asks::{ask, bad_files, came_up, failures, once};
 use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Started, CallError> {
@@ -27,6 +27,7 @@ pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Started, C
             Wanted::Up => answer.already_running.push(unheld.name),
         }
     }
+    answer.failed.extend(bad_files(daemon, &select));
     once(
         &answer.failed,
         [&mut answer.started, &mut answer.already_running, &mut answer.when_needed],

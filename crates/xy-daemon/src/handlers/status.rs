@@ -4,7 +4,7 @@ use tokio::task::spawn_blocking;
 use xy_config::settings::Isolation;
 use xy_protocol::control::ByName;
 use xy_protocol::error::CallError;
-use xy_protocol::server::{Containment, ServerStatus};
+use xy_protocol::server::{Containment, ReasonKind, ServerStatus};
 use xy_shim::{cpu, memory};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::logs::{instance_log, log_file};
@@ -15,6 +15,9 @@ use crate::view;
 /// What is known here, and what the gateway and the kernel know.
 pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
     let mut status = handle(daemon, ask)?;
+    if status.entry.reason_kind == Some(ReasonKind::BadFile) {
+        return Ok(status);
+    }
     if let Ok(desk) = daemon.desk()
         && let Ok(users) = desk.users(ask.name.clone()).await
     {
@@ -43,6 +46,9 @@ pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<Server
 }
 
 pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, CallError> {
+    if let Some((name, bad)) = daemon.bad_file(&ask.name) {
+        return Ok(view::status_of_bad(&name, &bad));
+    }
     let member = daemon.find(&ask.name)?;
     // What one says that lives somewhere else is kept in memory only.
     let has_file = member.settings.remote().is_none();
@@ -57,6 +63,10 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
         entry.log_file = has_file.then(|| file.display().to_string());
     }
     daemon.advise(&mut status.entry);
+    if daemon.faults().has_old_settings {
+        let warning = "`xy.kdl` cannot be used, so its last good version is: see `xy check`";
+        status.entry.warnings.push(warning.to_owned());
+    }
     if let Ok(desk) = daemon.desk() {
         status.protocol = desk.protocol(&status.entry.name);
         status.parked = desk.parked(&status.entry.name) as u64;

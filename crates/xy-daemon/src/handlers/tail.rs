@@ -1,4 +1,4 @@
-//! `tail`: the last lines of a server as one answer.
+//! `tail`: the last lines of a server as one answer. Models read it, so secrets are masked.
 
 use std::collections::VecDeque;
 
@@ -10,6 +10,7 @@ use xy_supervisor::logs::Line;
 
 use super::logs::nobody_speaks;
 use crate::daemon::Daemon;
+use crate::diagnostics::Scrubber;
 
 pub(super) async fn handle(daemon: &Daemon, ask: Tail) -> Result<Tailed, CallError> {
     let member = daemon.find(&ask.name)?;
@@ -18,9 +19,17 @@ pub(super) async fn handle(daemon: &Daemon, ask: Tail) -> Result<Tailed, CallErr
     // Of one output only, there may be many of the other between them.
     let looked_at = if ask.stream.is_some() { usize::MAX } else { wanted };
     let book = instance.logs().clone();
-    let tail = tokio::task::spawn_blocking(move || book.tail(looked_at).0).await;
+    let (paths, settings) = (daemon.paths.clone(), member.settings.clone());
+    let tail = tokio::task::spawn_blocking(move || {
+        let (mut lines, left_out) = latest(&book.tail(looked_at).0, wanted, ask.stream);
+        let scrubber = Scrubber::of_server(&paths, &settings);
+        for line in &mut lines {
+            line.line = scrubber.line(&line.line);
+        }
+        (lines, left_out)
+    });
     let failed = |cause| CallError::new(ErrorKind::Internal, "no lines could be read").cause(cause);
-    let (lines, left_out) = latest(&tail.map_err(failed)?, wanted, ask.stream);
+    let (lines, left_out) = tail.await.map_err(failed)?;
     Ok(Tailed { name: member.settings.name.clone(), lines, left_out })
 }
 

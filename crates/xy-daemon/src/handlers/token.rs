@@ -1,8 +1,10 @@
-//! `token_add`, `token_list`, `token_remove`: who may come in over HTTP, and to what.
+//! `token_add`, `token_list`, `token_remove`, `token_rotate`: who may come in over HTTP, and to what.
 
 use std::sync::PoisonError;
 
-use xy_protocol::control::{ByName, TokenAdd, TokenAdded, TokenList, TokenRemoved, quoted};
+use xy_protocol::control::{
+    ByName, TokenAdd, TokenAdded, TokenList, TokenRemoved, TokenRotate, TokenRotated, quoted,
+};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::daemon::{Daemon, nearest};
@@ -24,6 +26,10 @@ pub(super) async fn remove(daemon: &Daemon, ask: ByName) -> Result<TokenRemoved,
         tokens.remove(&ask.name).map(|()| TokenRemoved { name: ask.name.clone() })
     })
     .await
+}
+
+pub(super) async fn rotate(daemon: &Daemon, ask: TokenRotate) -> Result<TokenRotated, CallError> {
+    with(daemon, move |tokens| tokens.rotate(ask.name.as_deref())).await
 }
 
 /// Whether there is such a profile: a token for none would open nothing.

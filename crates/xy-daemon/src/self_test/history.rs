@@ -40,7 +40,7 @@ pub(crate) async fn of(journal: &Journal, most: usize) -> Vec<RestartRecord> {
 
 /// The same where there is no daemon. Reads the disk.
 pub(crate) fn on_disk(file: &Path, most: usize) -> Vec<RestartRecord> {
-    restarts(&journal::on_disk(file), most)
+    restarts(&journal::read_disk(file).0, most)
 }
 
 fn restarts(entries: &[Arc<Entry>], most: usize) -> Vec<RestartRecord> {

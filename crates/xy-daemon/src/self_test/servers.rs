@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::Probe;
 use xy_gateway::RoundTrip;
 use xy_protocol::control::{Repair, WorkerHealth, WorkerVerdict};
-use xy_protocol::server::{Health, ServerState, Wanted};
+use xy_protocol::server::{Health, ServerName, ServerState, Wanted};
 use xy_shim::{cpu, wires};
 use xy_supervisor::fleet::Member;
 use xy_supervisor::health::is_work;
@@ -23,6 +23,7 @@ use super::judge::{
     Doing, Facts, Glance, Judged, Living, Readiness, glance, has_spoken, is_enough, judge,
     needs_longer,
 };
+use crate::bad_files::BadFile;
 use crate::daemon::Daemon;
 use crate::machine;
 use crate::view;
@@ -69,6 +70,7 @@ pub(super) async fn test(
             });
         }
     }
+    all.extend(daemon.bad_files().iter().map(|(name, bad)| (without_file(name, bad), None)));
     while let Some(tested) = tests.join_next().await {
         all.extend(tested.ok());
     }
@@ -94,6 +96,22 @@ fn unborn(member: &Member) -> WorkerHealth {
         restart_count: 0,
         round_trip_ms: None,
         note: Some(note.to_owned()),
+    }
+}
+
+/// A server that has failed for its file: there is nothing to ask, nor to repair.
+fn without_file(name: &ServerName, bad: &BadFile) -> WorkerHealth {
+    WorkerHealth {
+        name: name.clone(),
+        client: None,
+        status: WorkerVerdict::Failed,
+        state: ServerState::Failed,
+        health: Health::Unknown,
+        pid: None,
+        uptime: None,
+        restart_count: 0,
+        round_trip_ms: None,
+        note: Some(format!("{}; {}", bad.reason, bad.hint())),
     }
 }
 

@@ -3,6 +3,7 @@
 //! `ask/meet.rs` has the first words, `ask/lists.rs` what is answered from what is known of all
 //! servers, and `ask/send.rs` sends the rest on.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use crate::params::{Params, Reference};
 use crate::say;
 use crate::server::{Past, STOPPED, Server, outcome_unknown};
 use crate::tools;
+use crate::upstream::call_log::CallLog;
+use crate::via;
 
 pub(crate) mod find;
 mod lists;
@@ -71,11 +74,20 @@ pub(super) struct Reply {
     pub(super) stream: StreamNo,
     /// Its method, if its client is modern, and who answers, if that is not xy.
     modern: Option<(Box<str>, Option<String>)>,
+    /// Another daemon is told which daemons are behind this answer.
+    tells_daemons: bool,
 }
 
 impl Reply {
     /// The answer with this result, as a line.
-    fn line(&self, result: &str) -> Vec<u8> {
+    fn line(&self, client: &Client, result: &str) -> Vec<u8> {
+        let mut result = Cow::Borrowed(result);
+        if self.tells_daemons {
+            let is_gateway = !matches!(client.entry.view, View::Server(_));
+            let behind = client.hub.daemons_behind(client);
+            result = Cow::Owned(via::marked(&result, &behind, is_gateway));
+        }
+        let result = &*result;
         match &self.modern {
             None => say::result(&self.id, result),
             Some((method, info)) => {
@@ -86,7 +98,7 @@ impl Reply {
 
     pub(super) fn answer(&self, client: &Client, outcome: Result<String, CallError>) {
         match outcome {
-            Ok(result) => client.answered(&self.id, self.stream, &self.line(&result)),
+            Ok(result) => client.answered(&self.id, self.stream, &self.line(client, &result)),
             Err(fault) => client.failed(&self.id, self.stream, &fault),
         }
     }
@@ -98,7 +110,7 @@ impl Client {
         let (id, stream) = (request.id, request.stream);
         match self.look_at(request) {
             Ok(Verdict::Result(result)) => {
-                self.put_answer(&self.reply_to(request).line(&result), stream);
+                self.put_answer(&self.reply_to(request).line(self, &result), stream);
             }
             Ok(Verdict::Line(line)) => self.put_answer(&line, stream),
             Ok(Verdict::Done) => {}
@@ -108,13 +120,19 @@ impl Client {
             Err(fault) if request.past.was_written => {
                 self.put_answer(&say::fault(id, &outcome_unknown(&fault, None)), stream);
             }
-            Err(fault) => self.put_answer(&say::fault(id, &fault), stream),
+            Err(fault) => {
+                self.log_error(&fault);
+                self.put_answer(&say::fault(id, &fault), stream);
+            }
         }
     }
 
     fn reply_to(&self, request: &Request<'_>) -> Reply {
         let modern = request.manner.as_ref().map(|_| (request.method.into(), self.served_by()));
-        Reply { id: request.id.into(), stream: request.stream, modern }
+        let is_told = matches!(request.method, "initialize" | DISCOVER)
+            || Kind::listed_by(request.method).is_some();
+        let tells_daemons = is_told && self.is_daemon();
+        Reply { id: request.id.into(), stream: request.stream, modern, tells_daemons }
     }
 
     /// Who the server is that alone is shown to it, as that wrote it.
@@ -141,6 +159,7 @@ impl Client {
         self.open.borrow_mut().remove(id);
         if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
             // It was a request before.
+            let params = (params, Params::checked(params));
             let _ = self.hear_request(text, id, &method, params, stream, past);
         }
     }
@@ -209,9 +228,13 @@ impl Client {
             self.shows(kind, self.hub.shown_plainly(kind, self, &server));
         }
         let holder = server.holder(self);
+        let living = server.upstream(holder);
+        // The tools by which another xy is managed are not passed on, not even in a list.
+        let is_gateway =
+            living.as_ref().and_then(|it| it.introduction()).is_some_and(|it| it.is_gateway);
         if let Some(kind) = Kind::listed_by(request.method)
             && request.params.cursor().is_none()
-            && server.upstream(holder).is_none()
+            && (living.is_none() || (is_gateway && kind == Kind::Tools))
             // Of what lives for one client, resources are not remembered for others.
             && (holder == Holder::Shared || kind != Kind::Resources)
             && let Some(known) = server.shown_to(self)
@@ -386,8 +409,12 @@ impl Client {
         }
         let arguments = tools::given(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
+        let log = CallLog::of_own(&client, &name);
         let task = tokio::task::spawn_local(async move {
-            let result = tools::call(&client.hub, &name, &arguments).await;
+            let result = tools::call(&client.hub, client.asker(), &name, &arguments).await;
+            if let Some(log) = log {
+                log.ended(if result.is_ok() { "answered" } else { "refused" });
+            }
             reply.answer(&client, result);
         });
         Ok(Verdict::Under(Open::Here(task.abort_handle())))

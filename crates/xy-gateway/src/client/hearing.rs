@@ -11,11 +11,24 @@ use crate::modern;
 use crate::params::Params;
 use crate::say;
 use crate::server::Past;
+use crate::via;
 
 impl Client {
     pub(super) fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
-        match envelope::parse(text) {
+        self.hear_parsed(envelope::parse(text), Params::checked, text, stream)
+    }
+
+    /// Hears a message whose outside is known. `read` reads the params of a request.
+    pub(super) fn hear_parsed<'t>(
+        &self,
+        message: Result<Message<'t>, Malformed>,
+        read: impl FnOnce(Option<&'t str>) -> Result<Params<'t>, String>,
+        text: &'t [u8],
+        stream: StreamNo,
+    ) -> Heard {
+        match message {
             Ok(Message::Request { id, method, params }) => {
+                let params = (params, read(params));
                 self.hear_request(text, id, &method, params, stream, Past::default())
             }
             Ok(Message::Notification { method, params }) => {
@@ -78,7 +91,7 @@ impl Client {
         text: &[u8],
         id: &str,
         method: &str,
-        params: Option<&str>,
+        (params_text, params): (Option<&str>, Result<Params<'_>, String>),
         stream: StreamNo,
         past: Past,
     ) -> Heard {
@@ -99,8 +112,7 @@ impl Client {
                 &format!("{MOST_OPEN} requests are open, which is the most there may be"),
             );
         }
-        let params_text = params;
-        let params = match Params::checked(params) {
+        let params = match params {
             Ok(params) => params,
             Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
         };
@@ -108,6 +120,13 @@ impl Client {
             Ok(manner) => manner.map(Rc::new),
             Err(wrong) => return Heard::Refused(wrong.line(id)),
         };
+        if let Some(daemons) = via::of_request(params.meta()) {
+            self.daemons.replace(Some(daemons));
+        }
+        if self.is_in_loop() {
+            self.put_answer(&via::refusal().line(id), stream);
+            return Heard::Asked;
+        }
         if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
             self.hub.house(self, manner.info.as_deref());
         }

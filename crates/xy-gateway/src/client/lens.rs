@@ -112,6 +112,14 @@ impl Client {
         self.lens.borrow().sees_server(server)
     }
 
+    /// Returns true if its requests can reach a server.
+    pub(crate) fn reaches(&self, server: &str) -> bool {
+        match &self.entry.view {
+            View::Server(only) => only == server,
+            View::Profile(_) | View::All => self.sees_server(server),
+        }
+    }
+
     /// Whether it may ask for an item of a server, by what the server calls it.
     pub(crate) fn may_see(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
         if let View::Server(only) = &self.entry.view {
@@ -145,11 +153,14 @@ impl Client {
     /// Whether a name is that of a managing tool of xy's own, which its profile does not hide.
     /// Whether it has the right is another question.
     pub(crate) fn may_call_own(&self, name: &str) -> bool {
-        tools::is_own(name) && self.lens.borrow().sees_own(name)
+        tools::is_own(name) && !self.is_daemon() && self.lens.borrow().sees_own(name)
     }
 
     /// The tools of xy's own that it is shown in a list.
     pub(crate) fn own_tools(&self, kind: Kind) -> Vec<Shown> {
+        if self.is_daemon() {
+            return Vec::new();
+        }
         let mut own = tools::shown(kind, self.entry.may_manage);
         match &*self.lens.borrow() {
             Lens::All => {}
@@ -171,7 +182,8 @@ impl Client {
     pub(crate) fn offered_own(&self, kind: Kind) -> Vec<Shown> {
         let mut own = tools::shown(kind, self.entry.may_manage);
         own.retain(|it| self.may_call_own(&it.name));
-        if kind == Kind::Tools && self.scope().is_some_and(|scope| scope.is_search()) {
+        let is_search = self.scope().is_some_and(|scope| scope.is_search());
+        if kind == Kind::Tools && is_search && !self.is_daemon() {
             own.extend(find::shown());
         }
         own

@@ -25,7 +25,7 @@ pub(super) enum Ask<'h> {
     /// Whether everything is up.
     Ready,
     /// Numbers.
-    Metrics,
+    Metrics { guest: Guest<'h> },
     /// A browser that wants to know whether its page may ask.
     Preflight,
     /// A message.
@@ -42,6 +42,23 @@ pub(super) enum Ask<'h> {
     Older { place: Place<'h>, guest: Guest<'h> },
     /// A message over the older transport.
     Message { guest: Guest<'h>, session: &'h str },
+}
+
+impl<'h> Ask<'h> {
+    /// Who asks, if it has shown that.
+    pub(super) fn guest(&self) -> Option<Guest<'h>> {
+        match self {
+            Self::Health | Self::Ready | Self::Preflight => None,
+            Self::Metrics { guest }
+            | Self::Post { guest, .. }
+            | Self::Visit { guest, .. }
+            | Self::Listen { guest, .. }
+            | Self::Resume { guest, .. }
+            | Self::End { guest, .. }
+            | Self::Older { guest, .. }
+            | Self::Message { guest, .. } => Some(*guest),
+        }
+    }
 }
 
 /// What a client can read as an answer.
@@ -69,7 +86,8 @@ pub(super) fn read<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>,
         Route::Ready => Ok(Ask::Ready),
         Route::Metrics => {
             // They name all servers.
-            guard::identify(&head.headers, &rules.auth)?.is_free().map(|()| Ask::Metrics)
+            let guest = guard::identify(&head.headers, &rules.auth)?;
+            guest.is_free().map(|()| Ask::Metrics { guest })
         }
         Route::Mcp(place) => read_mcp(head, place, rules),
         Route::Older(place) => read_older(head, place, rules),
@@ -222,7 +240,8 @@ mod tests {
 
     fn rules() -> HttpRules {
         let secret = Secret::Plain("s".to_owned());
-        let token = Token { id: 1, secret, may_manage: true, profile: None };
+        let name = String::new();
+        let token = Token { id: 1, name, secret, may_manage: true, profile: None };
         HttpRules {
             auth: Auth::Tokens(vec![token]),
             sessions_max: 1,
@@ -256,7 +275,7 @@ mod tests {
         match read(&head, &rules()) {
             Ok(Ask::Health) => "health".to_owned(),
             Ok(Ask::Ready) => "ready".to_owned(),
-            Ok(Ask::Metrics) => "metrics".to_owned(),
+            Ok(Ask::Metrics { .. }) => "metrics".to_owned(),
             Ok(Ask::Preflight) => "preflight".to_owned(),
             Ok(Ask::Post { session, accepts: Accepts { json, events, .. }, .. }) => {
                 format!("post {} {json} {events}", session.is_some())

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -22,9 +23,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 use xy_mcp::envelope::{self, Message};
 
+use super::connections::{Place, Waits};
 use super::door::Door;
+use super::guard::Who;
 use super::limits::{
-    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, WRITE_WITHIN,
+    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, IDLE_UNAUTHENTICATED,
+    WRITE_WITHIN,
 };
 use super::mailbox::Mailbox;
 
@@ -44,9 +48,12 @@ enum Doing {
 
 impl Doing {
     /// When it has taken too long, and the word among the metrics for that.
-    fn deadline(self) -> Option<(Instant, &'static str)> {
+    fn deadline(self, is_authenticated: bool) -> Option<(Instant, &'static str)> {
         match self {
-            Self::Idle { since } => Some((since + IDLE_CONNECTION, "idle-connection")),
+            Self::Idle { since } if is_authenticated => {
+                Some((since + IDLE_CONNECTION, "idle-connection"))
+            }
+            Self::Idle { since } => Some((since + IDLE_UNAUTHENTICATED, "idle-connection")),
             Self::Head { since } => Some((since + HEAD_WITHIN, "slow-head")),
             Self::Body { since } => Some((since + BODY_WITHIN, "slow-body")),
             Self::Answering { .. } => None,
@@ -83,7 +90,11 @@ impl Silent {
 /// What is known of a connection, to whoever works for it.
 #[derive(Debug)]
 pub(super) struct Pulse {
+    /// The address of the client, if it is known.
+    peer: Option<SocketAddr>,
     doing: Cell<Doing>,
+    /// Whose token was shown on it; `None` while it is unauthenticated.
+    owner: Cell<Option<Who>>,
     /// Since when nothing of what we write is taken.
     stuck: Cell<Option<Instant>>,
     /// A call whose client waits for the first word, and when it shall hear one.
@@ -99,17 +110,43 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    fn new() -> Self {
+    pub(super) fn new(peer: Option<SocketAddr>) -> Self {
         // Who connects is expected to say something soon.
         let doing = Cell::new(Doing::Head { since: Instant::now() });
         Self {
+            peer,
             doing,
+            owner: Cell::new(None),
             stuck: Cell::new(None),
             silent: RefCell::new(None),
             heeds_hanging_up: Cell::new(false),
             leaves: Cell::new(false),
             breaks: Cell::new(false),
             unwanted: RefCell::new(None),
+        }
+    }
+
+    /// The address of the client, if it is known.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Whose token was shown on it, if one was.
+    pub(super) fn owner(&self) -> Option<Who> {
+        self.owner.get()
+    }
+
+    pub(super) fn set_owner(&self, who: Who) {
+        self.owner.set(Some(who));
+    }
+
+    /// What it waits for; `None` while it is answered.
+    pub(super) fn waits_for(&self) -> Option<Waits> {
+        match self.doing.get() {
+            Doing::Idle { since } => Some(Waits::Idle(since)),
+            Doing::Head { since } => Some(Waits::Head(since)),
+            Doing::Body { since } => Some(Waits::Body(since)),
+            Doing::Answering { .. } => None,
         }
     }
 
@@ -223,7 +260,8 @@ impl Pulse {
     /// When whatever is due first has taken too long, and what that is.
     fn deadline(&self) -> Option<(Instant, Due)> {
         let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, Due::End("slow-reader")));
-        let doing = self.doing.get().deadline().map(|(at, fault)| (at, Due::End(fault)));
+        let doing = self.doing.get().deadline(self.owner.get().is_some());
+        let doing = doing.map(|(at, fault)| (at, Due::End(fault)));
         let silent = self.silent.borrow().as_ref().map(|silent| (silent.speaks_at, Due::Word));
         [doing, stuck, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
@@ -231,10 +269,14 @@ impl Pulse {
 
 /// Serves one connection until it ends, is ended for taking too long, or `closes` is true and
 /// what it was asked is answered.
-pub(super) async fn run(stream: TcpStream, door: Rc<Door>, mut closes: watch::Receiver<bool>) {
+pub(super) async fn run(
+    stream: TcpStream,
+    door: Rc<Door>,
+    (pulse, _place): (Rc<Pulse>, Place),
+    mut closes: watch::Receiver<bool>,
+) {
     // Answers are written whole: there is nothing to wait for before they are sent.
     let _ = stream.set_nodelay(true);
-    let pulse = Rc::new(Pulse::new());
     let io = TokioIo::new(Watched { stream, pulse: Rc::clone(&pulse) });
     let service = {
         let (door, pulse) = (Rc::clone(&door), Rc::clone(&pulse));

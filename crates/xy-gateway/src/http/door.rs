@@ -9,30 +9,34 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
+use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
+use super::connections::Connections;
 use super::counts::{Counts, Gauges};
 use super::event::{self, EventId};
-use super::guard::{self, Auth, Guest, Token};
+use super::failed_tokens::FailedTokens;
+use super::guard::{self, Auth, Guest, Token, Who};
 use super::heads;
-use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_BY_ONE_MAX, VISITS_MAX};
+use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
 use super::persistence::Persistence;
 use super::postbox::Lease;
+use super::received::{self, Received};
 use super::record::Record;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
 use super::session::{Earlier, Session, Sessions, Way, is_result};
 use super::stream::EventStream;
-use super::visit::{Most, Visits};
+use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
+use crate::large::{LARGE, LargeReader};
 use crate::metrics::{self, Kind};
-use crate::piece;
 use crate::say;
 
 mod attend;
@@ -47,8 +51,8 @@ const OUTCOME_UNKNOWN: &str = "outcome unknown: xy was restarted before there wa
 /// What a client hears that listened to an earlier daemon.
 const MAY_HAVE_MISSED: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","logger":"xy","data":"xy was restarted: events of this stream may be missing"}}"#;
 
-/// What is set aside for a body before any of it has come, at most.
-const BODY_RESERVE_MAX: usize = 256 * 1024;
+/// How much of a path is logged.
+const LOGGED_PATH_MAX: usize = 200;
 
 /// What all connections share.
 pub(super) struct Door {
@@ -60,10 +64,13 @@ pub(super) struct Door {
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
     visits: Visits,
+    connections: Rc<Connections>,
     counts: Rc<Counts>,
-    /// What has come of bodies that are not whole.
+    /// What has come of bodies that are not whole, or not read.
     bodies: Rc<Cell<usize>>,
     is_closing: Cell<bool>,
+    failed_tokens: RefCell<FailedTokens>,
+    large: LargeReader,
 }
 
 impl Door {
@@ -74,21 +81,42 @@ impl Door {
         sessions: (Persistence, Vec<Record>),
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
-        let most = Most { in_all: VISITS_MAX, by_one: VISITS_BY_ONE_MAX };
-        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), most);
+        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), VISITS_MAX);
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max, sessions);
         let lasting = match &rules.auth {
             Auth::None => Vec::new(),
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
-        let made = RefCell::default();
-        let is_closing = Cell::new(false);
-        Rc::new(Self { rules, lasting, made, status, sessions, visits, counts, bodies, is_closing })
+        let (made, connections) = (RefCell::default(), Rc::default());
+        let (failed_tokens, large) = (RefCell::default(), LargeReader::default());
+        Rc::new(Self {
+            rules,
+            lasting,
+            made,
+            status,
+            sessions,
+            visits,
+            connections,
+            counts,
+            bodies,
+            is_closing: Cell::new(false),
+            failed_tokens,
+            large,
+        })
     }
 
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    pub(super) fn connections(&self) -> &Rc<Connections> {
+        &self.connections
+    }
+
+    /// Notes that a limit kept somebody out.
+    pub(super) fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
+        self.status.limit_hit(limit, token);
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -162,7 +190,10 @@ impl Door {
             return std::future::pending().await;
         }
         let mut reply = outcome.unwrap_or_else(|refused| {
-            self.counts.refused(refused.reason());
+            self.note_refused(&refused, &pulse);
+            if refused == Refused::WrongToken {
+                self.log_wrong_token(head.uri.path(), &pulse);
+            }
             reply::refused(&refused)
         });
         if let Some(unread) = body.filter(|body| !body.is_end_stream())
@@ -179,6 +210,17 @@ impl Door {
         Ok(reply)
     }
 
+    /// Logs who sent a wrong token, and where to; never the token.
+    fn log_wrong_token(&self, path: &str, pulse: &Pulse) {
+        let peer = pulse.peer();
+        let address = peer.map(|peer| peer.ip().to_canonical());
+        let record = self.failed_tokens.borrow_mut().record(address, Instant::now());
+        let Some(skipped) = record else { return };
+        let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+        let path: String = path.chars().take(LOGGED_PATH_MAX).collect();
+        tracing::warn!(peer, path, skipped, "a request over HTTP had a wrong token");
+    }
+
     /// Does what a request asks for. Takes its body if it reads all of it.
     async fn serve(
         &self,
@@ -187,22 +229,37 @@ impl Door {
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
         let rules = self.rules();
-        match ask::read(head, &rules)? {
+        let ask = ask::read(head, &rules)?;
+        if let Some(guest) = ask.guest() {
+            self.connections.authenticate(pulse, guest.who).inspect_err(|_| {
+                pulse.leave();
+                self.limit_hit("HTTP connections", Some(guest.who.number()));
+            })?;
+        }
+        match ask {
             Ask::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
             Ask::Ready => Ok(self.ready()),
-            Ask::Metrics => Ok(self.metrics()),
+            Ask::Metrics { .. } => Ok(self.metrics()),
             Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &guest, place).await?;
-                let message = self.collect(body, pulse).await?;
+                let body = self.collect(body, pulse).await?;
+                // While a large message is read, what its client says next waits for it.
+                let order = session.order();
+                let turn = order.lock().await;
+                let message = self.receive(body).await?;
                 if heads::is_modern_body(&message) {
+                    drop(turn);
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.hear(session, message, accepts, pulse).await
+                self.sessions.keep_changes(&session, &message).await;
+                let outcome = self.hear(&session, &message, accepts)?;
+                drop((turn, session));
+                self.answer_to(outcome, message, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
-                let message = self.collect(body, pulse).await?;
+                let message = self.receive(self.collect(body, pulse).await?).await?;
                 if heads::is_modern_body(&message) {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
@@ -210,7 +267,7 @@ impl Door {
                 self.initialize(&message, (&guest, place), accepts).await
             }
             Ask::Visit { place, guest, accepts } => {
-                let message = self.collect(body, pulse).await?;
+                let message = self.receive(self.collect(body, pulse).await?).await?;
                 let origin = Origin { head, guest, place, accepts, pulse };
                 Ok(self.attend(origin, message).await)
             }
@@ -223,8 +280,10 @@ impl Door {
             Ask::Older { place, guest } => self.open_older(&guest, place),
             Ask::Message { guest, session } => {
                 let session = self.sessions.find_older(session, &guest)?;
-                let message = self.collect(body, pulse).await?;
-                hear_older(&session, &message)
+                let body = self.collect(body, pulse).await?;
+                let order = session.order();
+                let _turn = order.lock().await;
+                hear_older(&session, &self.receive(body).await?)
             }
             Ask::End { place, guest, session } => {
                 let session = self.sessions.find(session, &guest, place).await?;
@@ -237,10 +296,44 @@ impl Door {
         }
     }
 
-    async fn collect(&self, body: &mut Option<Incoming>, pulse: &Pulse) -> Result<Bytes, Refused> {
-        let held = Held::of(&self.bodies, BODIES_MAX);
+    fn note_refused(&self, refused: &Refused, pulse: &Pulse) {
+        self.counts.refused(refused.reason());
+        if let Some(limit) = refused.limit() {
+            self.limit_hit(limit, pulse.owner().map(Who::number));
+        }
+    }
+
+    async fn collect(
+        &self,
+        body: &mut Option<Incoming>,
+        pulse: &Pulse,
+    ) -> Result<(Bytes, Held), Refused> {
+        let mut held = Held::of(&self.bodies, BODIES_MAX);
         let most = self.rules().body_max_bytes;
-        collect(body, most, pulse, held).await
+        let body = received::collect(body, most, pulse, &mut held).await?;
+        Ok((body, held))
+    }
+
+    /// Has a large body read on another thread. It counts as one that is not whole until then.
+    async fn receive(&self, (body, held): (Bytes, Held)) -> Result<Received, Refused> {
+        if body.len() <= LARGE {
+            return Ok(Received::Small(body));
+        }
+        let read = self.large.read(body.into()).await;
+        drop(held);
+        read.map(|large| Received::Large(Box::new(large))).ok_or(Refused::Closing)
+    }
+
+    /// Whether a large body is being read.
+    #[cfg(test)]
+    pub(super) fn is_reading(&self) -> bool {
+        !self.large.is_idle()
+    }
+
+    /// Whether no body is being collected or read.
+    #[cfg(test)]
+    pub(super) fn is_reading_nothing(&self) -> bool {
+        self.large.is_idle() && self.bodies.get() == 0
     }
 
     fn ready(&self) -> Reply {
@@ -261,29 +354,49 @@ impl Door {
         reply::text(StatusCode::OK, out)
     }
 
-    /// A message within a session.
-    async fn hear(
+    /// A message within a session: where it is answered, or the answer.
+    fn hear(
         &self,
-        session: Rc<Session>,
-        message: Bytes,
+        session: &Rc<Session>,
+        message: &Received,
         accepts: Accepts,
-        pulse: &Pulse,
-    ) -> Result<Reply, Refused> {
-        self.sessions.keep_changes(&session, &message).await;
+    ) -> Result<Result<Lease, Reply>, Refused> {
         if session.is_over() {
             return Err(Refused::UnknownSession); // It ended while the body came.
         }
-        self.check_room(&session, &message)?;
-        let lease = Sessions::open_call(&session, accepts.events);
-        match session.conversation().hear(&message, lease.stream()) {
-            Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
-            Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
-            Heard::Asked => {}
-        }
-        // While it waits, this holds as little as possible.
-        drop(session);
+        self.check_room(session, message)?;
+        let lease = Sessions::open_call(session, accepts.events);
+        Ok(match message.tell(session.conversation(), lease.stream()) {
+            Heard::Taken => Err(reply::nothing(StatusCode::ACCEPTED)),
+            Heard::Refused(error) => Err(reply::json(StatusCode::BAD_REQUEST, error)),
+            Heard::Asked => Ok(lease),
+        })
+    }
+
+    /// Waits for the answer to a message. Meanwhile this holds as little as possible.
+    async fn answer_to(
+        &self,
+        outcome: Result<Lease, Reply>,
+        message: Received,
+        accepts: Accepts,
+        pulse: &Pulse,
+    ) -> Result<Reply, Refused> {
+        let lease = match outcome {
+            Ok(lease) => lease,
+            Err(reply) => return Ok(reply),
+        };
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.mailbox()), message, OPEN_AFTER);
+            let call = match message {
+                Received::Small(text) => text,
+                // It is not read again for its id.
+                Received::Large(large) => {
+                    if let Ok(Message::Request { id, .. }) = large.message() {
+                        lease.mailbox().answers(id);
+                    }
+                    Bytes::new()
+                }
+            };
+            pulse.waits(Rc::clone(lease.mailbox()), call, OPEN_AFTER);
         } else {
             drop(message);
         }
@@ -306,10 +419,10 @@ impl Door {
     }
 
     /// Only calls take room: a client must always be able to cancel one, or to answer.
-    fn check_room(&self, session: &Session, message: &[u8]) -> Result<(), Refused> {
+    fn check_room(&self, session: &Session, message: &Received) -> Result<(), Refused> {
         let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max
-            && matches!(envelope::parse(message), Ok(Message::Request { .. }))
+            && matches!(message.message(), Ok(Message::Request { .. }))
         {
             return Err(Refused::TooManyStreams(max));
         }
@@ -319,18 +432,18 @@ impl Door {
     /// A message without a session, which can only be the one that begins it.
     async fn initialize(
         &self,
-        message: &[u8],
+        message: &Received,
         (guest, place): (&Guest<'_>, Place<'_>),
         accepts: Accepts,
     ) -> Result<Reply, Refused> {
-        match envelope::parse(message) {
+        match message.message() {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
             _ => return Err(Refused::NoSession),
         }
         let opening = self.sessions.open(guest, place, Way::Streamable)?;
         // Whether there is a session is known from its answer, so that must come first.
         let lease = Sessions::open_call(opening.session(), false);
-        match opening.session().conversation().hear(message, lease.stream()) {
+        match message.tell(opening.session().conversation(), lease.stream()) {
             Heard::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
             Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
             Heard::Asked => {}
@@ -341,7 +454,7 @@ impl Door {
         let agreed = is_result(&answer);
         let mut reply = whole(answer, accepts);
         if agreed {
-            reply::set_session(&mut reply, &opening.admit(message, (guest, place)).await?);
+            reply::set_session(&mut reply, &opening.admit(message.text(), (guest, place)).await?);
         }
         Ok(reply)
     }
@@ -392,11 +505,11 @@ impl Door {
 }
 
 /// A message over the older transport: what is said about it is said on the stream.
-fn hear_older(session: &Session, message: &[u8]) -> Result<Reply, Refused> {
+fn hear_older(session: &Session, message: &Received) -> Result<Reply, Refused> {
     if session.is_over() {
         return Err(Refused::UnknownSession); // It ended while the body came.
     }
-    match session.conversation().hear(message, 0) {
+    match message.tell(session.conversation(), 0) {
         Heard::Taken | Heard::Asked => {}
         // Whoever waits for an answer waits for it there.
         Heard::Refused(error) if names_request(&error) => {
@@ -419,52 +532,4 @@ fn whole(answer: Bytes, accepts: Accepts) -> Reply {
     } else {
         reply::whole_events(event::framed(None, &answer).0)
     }
-}
-
-/// Reads all of a body, unless it is too large. A body that came in one piece, as most do,
-/// is not copied.
-async fn collect(
-    body: &mut Option<Incoming>,
-    max: usize,
-    pulse: &Pulse,
-    held: Held,
-) -> Result<Bytes, Refused> {
-    let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
-    let first = next_piece(incoming).await?.unwrap_or_default();
-    if first.len() > max {
-        return Err(Refused::BodyTooLarge { max });
-    }
-    let mut whole = first;
-    if !incoming.is_end_stream() {
-        whole = collect_rest(incoming, whole, max, held).await?;
-    }
-    *body = None;
-    pulse.read_whole();
-    Ok(whole)
-}
-
-async fn collect_rest(
-    body: &mut Incoming,
-    first: Bytes,
-    max: usize,
-    mut held: Held,
-) -> Result<Bytes, Refused> {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
-    let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));
-    whole.extend_from_slice(&first);
-    while let Some(piece) = next_piece(body).await? {
-        if whole.len() + piece.len() > max {
-            return Err(Refused::BodyTooLarge { max });
-        }
-        whole.extend_from_slice(&piece);
-        if !held.holds(whole.len()) {
-            return Err(Refused::TooManyBodies);
-        }
-    }
-    Ok(whole.into())
-}
-
-/// The next piece of a body.
-async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Refused> {
-    piece::next_piece(body).await.map_err(|_| Refused::BodyBroken)
 }

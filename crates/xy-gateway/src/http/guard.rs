@@ -14,6 +14,7 @@ use xy_config::profile::DEFAULT_PROFILE;
 
 use super::refused::Refused;
 use super::route::Place;
+use crate::share;
 
 /// Who may come in.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub enum Auth {
 pub struct Token {
     /// Tells it from all others that there are and were, also in the next daemon.
     pub id: u64,
+    /// What people call it.
+    pub name: String,
     /// What the client has to show.
     pub secret: Secret,
     /// Whether it may manage servers.
@@ -75,9 +78,10 @@ pub fn digest(secret: &[u8]) -> Digest {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, secret: _, may_manage, profile } = self;
+        let Self { id, name, secret: _, may_manage, profile } = self;
         f.debug_struct("Token")
             .field("id", id)
+            .field("name", name)
             .field("may_manage", may_manage)
             .field("profile", profile)
             .finish_non_exhaustive()
@@ -95,13 +99,22 @@ pub(super) struct Guest<'r> {
     secret: Option<&'r Secret>,
 }
 
+/// Stands for the token of every client where there are no tokens.
+pub(crate) const ANYBODY: u64 = 1;
+
 /// Which token somebody has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Who(u64);
 
 impl Who {
     /// Where there are no tokens.
-    const ANYBODY: Self = Self(1);
+    const ANYBODY: Self = Self(ANYBODY);
+
+    /// Returns true if it may take one more of something limited, of which it holds `own`, and
+    /// all together hold `all`. Where there are no tokens, nobody can be told from others.
+    pub(super) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
+        if self == Self::ANYBODY { all < most } else { share::may_take(own, all, most) }
+    }
 
     /// A number that is nobody else's, and not that of the local door.
     pub(super) fn number(self) -> u64 {
@@ -110,8 +123,8 @@ impl Who {
 }
 
 impl<'r> Guest<'r> {
-    /// Returns the digest of its token's secret: sessions belong to that, since the daemon's own
-    /// tokens have the same ids whatever their secrets are. `None` where no token is needed.
+    /// Returns the digest of its token's secret, which sessions belong to. `None` where no token
+    /// is needed.
     pub(super) fn owner(&self) -> Option<Digest> {
         self.secret.map(Secret::digest)
     }
@@ -227,7 +240,7 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
             found = Some(token);
         }
     }
-    let Token { id, may_manage, profile, secret } = found.ok_or(Refused::WrongToken)?;
+    let Token { id, may_manage, profile, secret, .. } = found.ok_or(Refused::WrongToken)?;
     let (who, profile, secret) = (Who(*id), profile.as_deref(), Some(secret));
     Ok(Guest { who, may_manage: *may_manage, profile, secret })
 }
@@ -375,13 +388,15 @@ mod tests {
     }
 
     fn token(id: u64, secret: &str, may_manage: bool) -> Token {
-        Token { id, secret: Secret::Plain(secret.to_owned()), may_manage, profile: None }
+        let (name, secret) = (String::new(), Secret::Plain(secret.to_owned()));
+        Token { id, name, secret, may_manage, profile: None }
     }
 
     /// The same, of which only the digest is kept.
     fn digested(id: u64, secret: &str, profile: Option<&str>) -> Token {
         let secret = Secret::Digest(digest(secret.as_bytes()));
-        Token { id, secret, may_manage: false, profile: profile.map(str::to_owned) }
+        let profile = profile.map(str::to_owned);
+        Token { id, name: String::new(), secret, may_manage: false, profile }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::modern::{
 };
 use crate::say;
 
+use super::received::Received;
+
 /// The header that says which revision it is.
 pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
@@ -62,22 +64,21 @@ fn is_older_date(version: &[u8]) -> bool {
 
 /// Whether a body is of the revision without sessions, whose head does not say so. Of nearly
 /// all it is clear at a glance that they are not.
-pub(super) fn is_modern_body(body: &[u8]) -> bool {
-    let has = |word: &[u8]| memmem::find(body, word).is_some();
-    if !has(b"modelcontextprotocol") && !has(b"discover") && !has(b"listen") {
-        return false;
+pub(super) fn is_modern_body(body: &Received) -> bool {
+    if let Received::Small(body) = body {
+        let has = |word: &[u8]| memmem::find(body, word).is_some();
+        if !has(b"modelcontextprotocol") && !has(b"discover") && !has(b"listen") {
+            return false;
+        }
     }
-    match envelope::parse(body) {
+    match body.message() {
         Ok(Message::Request { method, params, .. } | Message::Notification { method, params }) => {
-            let has_version = || meta_of(params).and_then(|it| it.get(modern::VERSION)).is_some();
+            let meta = || Members::read(body.members(params).get("_meta")?);
+            let has_version = || meta().and_then(|it| it.get(modern::VERSION)).is_some();
             matches!(&*method, DISCOVER | LISTEN) || method != "initialize" && has_version()
         }
         _ => false,
     }
-}
-
-fn meta_of(params: Option<&str>) -> Option<Members<'_>> {
-    Members::read(Members::read(params?)?.get("_meta")?)
 }
 
 /// What a POST of the revision without sessions is.
@@ -135,10 +136,10 @@ impl Unfit {
 }
 
 /// Checks the head of a POST against its body.
-pub(super) fn read<'t>(headers: &HeaderMap, body: &'t [u8]) -> Result<Posted<'t>, Unfit> {
-    match envelope::parse(body) {
+pub(super) fn read<'t>(headers: &HeaderMap, body: &'t Received) -> Result<Posted<'t>, Unfit> {
+    match body.message() {
         Ok(Message::Request { id, method, params }) => {
-            let params = params.and_then(Members::read).unwrap_or_default();
+            let params = body.members(params);
             let checked = check(headers, &method, &params);
             checked.map_err(|wrong| Unfit::new(id, &wrong))?;
             let is_tool = method == "tools/call";

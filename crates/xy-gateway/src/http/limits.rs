@@ -24,12 +24,19 @@ pub(super) const IDLE_CONNECTION: Duration = Duration::from_secs(5 * 60);
 /// Connections at one time. Each costs a descriptor, and servers need theirs too.
 pub(super) const CONNECTIONS_MAX: usize = 1024;
 
-/// Requests of clients without sessions at one time, each of which holds a connection. The rest
-/// is for those who only look, and for clients with sessions.
-pub(super) const VISITS_MAX: usize = CONNECTIONS_MAX / 8 * 7;
+/// Connections at one time that have shown no valid token: whoever only looks is quick, and
+/// must not keep out those who have one.
+pub(super) const UNAUTHENTICATED_MAX: usize = CONNECTIONS_MAX / 8;
 
-/// The same of those who show one token: others shall come in too.
-pub(super) const VISITS_BY_ONE_MAX: usize = CONNECTIONS_MAX / 4 * 3;
+/// Connections at one time that have; of these one token has a share (`share.rs`).
+pub(super) const AUTHENTICATED_MAX: usize = CONNECTIONS_MAX - UNAUTHENTICATED_MAX;
+
+/// How long a connection that has shown no valid token may stay open between two requests.
+pub(super) const IDLE_UNAUTHENTICATED: Duration = Duration::from_secs(5);
+
+/// Requests of clients without sessions at one time, each of which holds a connection. The rest
+/// is for those who only look, and for clients with sessions. One token has a share of them.
+pub(super) const VISITS_MAX: usize = AUTHENTICATED_MAX / 8 * 7;
 
 /// What may wait on one stream for its reader, beyond a single message of any size. As much
 /// again may be on its way in the connection's own buffer.

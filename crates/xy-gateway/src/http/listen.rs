@@ -24,6 +24,8 @@ pub enum ListenState {
         addr: SocketAddr,
         /// Why not.
         cause: String,
+        /// Whether another program listens there.
+        in_use: bool,
         /// How long until it is tried again.
         retry: Duration,
     },
@@ -41,9 +43,11 @@ pub async fn listen_patiently(
                 state.send_replace(Some(ListenState::Listening { addr }));
                 return listener;
             }
-            Err(cause) => cause.to_string(),
+            Err(cause) => cause,
         };
-        let taken = ListenState::Taken { addr, cause, retry: TRY_AGAIN_AFTER };
+        let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
+        let cause = cause.to_string();
+        let taken = ListenState::Taken { addr, cause, in_use, retry: TRY_AGAIN_AFTER };
         state.send_if_modified(|state| {
             let is_news = state.as_ref() != Some(&taken);
             if is_news {
@@ -78,7 +82,7 @@ mod tests {
 
         let taken = states.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         assert!(
-            matches!(&taken, ListenState::Taken { addr: at, cause, .. }
+            matches!(&taken, ListenState::Taken { addr: at, cause, in_use: true, .. }
             if *at == addr && cause.contains("in use")),
             "{taken:?}"
         );

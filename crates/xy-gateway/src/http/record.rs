@@ -14,6 +14,7 @@ use xy_mcp::envelope::{self, Malformed, Message, text_of};
 
 use super::digest;
 use super::guard::Digest;
+use super::received::Received;
 use super::session_id::{KEYS_MAX, KeyBytes};
 use crate::front::StreamNo;
 use crate::level::Level;
@@ -116,6 +117,15 @@ impl Change {
             | Self::End(session) => *session,
         }
     }
+
+    /// Returns true if no record has room for it.
+    pub(super) fn is_too_large(&self) -> bool {
+        match self {
+            Self::Begin(record) => record.initialize.len() > INITIALIZE_BYTES_MAX,
+            Self::Subscribe(_, uri) | Self::Unsubscribe(_, uri) => uri.len() > RECORD_BYTES_MAX,
+            _ => false,
+        }
+    }
 }
 
 impl Record {
@@ -166,26 +176,33 @@ impl Record {
 
 /// Returns what a message of a client changes in the record of its session. What a server
 /// refuses now it refuses again when it is replayed, so that need not be known here.
-pub(super) fn changes_of(session: u128, message: &[u8]) -> Vec<Change> {
-    // Nearly all messages are calls: those are not read twice.
-    let has = |word: &str| memchr::memmem::find(message, word.as_bytes()).is_some();
-    if message.len() > RECORD_BYTES_MAX || !WORDS.into_iter().any(has) {
+pub(super) fn changes_of(session: u128, message: &Received) -> Vec<Change> {
+    let has = |word: &str| memchr::memmem::find(message.text(), word.as_bytes()).is_some();
+    let has_word = || WORDS.into_iter().any(has);
+    // Nearly all messages are calls: those are not read twice. A large one was read already.
+    if matches!(message, Received::Small(_)) && !has_word() {
         return Vec::new();
     }
-    match envelope::parse(message) {
-        Err(Malformed::Batch) => {
-            let parts: Vec<&RawValue> = serde_json::from_slice(message).unwrap_or_default();
+    let read = |params| message.params(params);
+    match message.message() {
+        Ok(one) => change_of(session, &one, read).into_iter().collect(),
+        Err(Malformed::Batch) if has_word() => {
+            let parts: Vec<&RawValue> = serde_json::from_slice(message.text()).unwrap_or_default();
             let parts = parts.iter().map(|part| envelope::parse(part.get().as_bytes()));
-            parts.filter_map(|part| change_of(session, &part.ok()?)).collect()
+            parts.filter_map(|part| change_of(session, &part.ok()?, Params::read)).collect()
         }
-        parsed => parsed.ok().and_then(|one| change_of(session, &one)).into_iter().collect(),
+        Err(_) => Vec::new(),
     }
 }
 
 /// One of these is in every message that changes a record.
 const WORDS: [&str; 3] = ["initialized", "setLevel", "ubscribe"];
 
-fn change_of(session: u128, message: &Message<'_>) -> Option<Change> {
+fn change_of<'t>(
+    session: u128,
+    message: &Message<'t>,
+    read: impl FnOnce(Option<&'t str>) -> Params<'t>,
+) -> Option<Change> {
     let (method, params) = match message {
         Message::Request { method, params, .. } => (&**method, *params),
         Message::Notification { method, .. } if method == "notifications/initialized" => {
@@ -193,7 +210,7 @@ fn change_of(session: u128, message: &Message<'_>) -> Option<Change> {
         }
         _ => return None,
     };
-    let params = Params::read(params);
+    let params = read(params);
     let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
     match method {
         "logging/setLevel" => {

@@ -1,5 +1,7 @@
 //! Everything the door itself says no to: the status, and the words for a person. Pure.
 
+use std::fmt;
+
 use hyper::StatusCode;
 
 use crate::era::VERSIONS;
@@ -81,14 +83,37 @@ pub(super) enum Refused {
          again later"
     )]
     Closing,
-    #[error("{0} connections are open, which is the most there may be")]
-    TooManyConnections(usize),
+    #[error("too many connections are open: close some, or try again later")]
+    TooManyConnections,
+    #[error(
+        "this token has {own} of the {most} {what} that there may be, and the rest is for others: \
+         end some, or try again later"
+    )]
+    OverShare { what: Shared, own: usize, most: usize },
     #[error("too many large requests are coming in at the same time: try again later")]
     TooManyBodies,
     #[error("there is no randomness to make a session of: {0}")]
     NoRandomness(String),
     #[error(transparent)]
     Front(#[from] Refusal),
+}
+
+/// Something of which one token has a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shared {
+    Sessions,
+    Requests,
+    Connections,
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sessions => "sessions",
+            Self::Requests => "requests at one time",
+            Self::Connections => "connections",
+        })
+    }
 }
 
 impl Refused {
@@ -111,11 +136,11 @@ impl Refused {
                 StatusCode::BAD_REQUEST
             }
             R::EventGone => StatusCode::GONE,
-            R::TooManyStreams(_) => StatusCode::TOO_MANY_REQUESTS,
+            R::TooManyStreams(_) | R::OverShare { .. } => StatusCode::TOO_MANY_REQUESTS,
             R::TooManySessions(_)
             | R::TooManyVisits(_)
             | R::TooManyBodies
-            | R::TooManyConnections(_)
+            | R::TooManyConnections
             | R::Closing
             | R::NoRandomness(_)
             | R::Front(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
@@ -143,14 +168,34 @@ impl Refused {
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
+            Self::OverShare { what: Shared::Sessions, .. } => "share-of-sessions",
+            Self::OverShare { what: Shared::Requests, .. } => "share-of-requests",
+            Self::OverShare { what: Shared::Connections, .. } => "share-of-connections",
             Self::TooManyStreams(_) => "too-many-streams",
             Self::TooManyVisits(_) => "too-many-requests",
             Self::Closing => "closing",
             Self::TooManyBodies => "too-many-bodies",
-            Self::TooManyConnections(_) => "too-many-connections",
+            Self::TooManyConnections => "too-many-connections",
             Self::NoRandomness(_) => "no-randomness",
             Self::Front(Refusal::NoServer(_)) => "no-server",
             Self::Front(Refusal::NoProfile(_)) => "no-profile",
+        }
+    }
+
+    /// Which limit it is about, for people. The limit on connections is told of where it is hit:
+    /// a connection that is refused has no owner.
+    pub(super) fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManySessions(_) | Self::OverShare { what: Shared::Sessions, .. } => {
+                Some("HTTP sessions")
+            }
+            Self::TooManyStreams(_) => Some("calls and streams of one HTTP session"),
+            Self::TooManyVisits(_) | Self::OverShare { what: Shared::Requests, .. } => {
+                Some("HTTP requests without a session")
+            }
+            Self::TooManyBodies => Some("large HTTP requests"),
+            Self::Front(Refusal::TooMany(_)) => Some("clients"),
+            _ => None,
         }
     }
 
@@ -226,6 +271,12 @@ mod tests {
             (Refused::TooManyBodies, 503, Some(("retry-after", "5"))),
             (Refused::TooManyVisits(1), 503, Some(("retry-after", "5"))),
             (Refused::Closing, 503, Some(("retry-after", "5"))),
+            (Refused::TooManyConnections, 503, Some(("retry-after", "5"))),
+            (
+                Refused::OverShare { what: Shared::Sessions, own: 3, most: 4 },
+                429,
+                Some(("retry-after", "1")),
+            ),
             (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
             (Refused::Front(Refusal::NoServer(String::new())), 404, None),
             (Refused::Front(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),

@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
@@ -15,10 +16,12 @@ use super::limits::RETRY_CLOSING_MS;
 use super::mailbox::{Mailbox, Manner};
 use super::persistence::Persistence;
 use super::postbox::{Lease, Postbox, TakenUp};
+use super::received::Received;
 use super::record::{self, Change, Record, StreamedCall};
-use super::refused::Refused;
+use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
+use super::store::KEEP_WITHIN;
 use crate::era;
 use crate::front::{Conversation, Entry, Front, Stay, View};
 
@@ -84,6 +87,8 @@ pub(super) struct Session {
     earlier: RefCell<EarlierStreams>,
     conversation: Rc<dyn Conversation>,
     postbox: Rc<Postbox>,
+    /// Held while a message is read and heard, so that messages keep their order.
+    order: Rc<Mutex<()>>,
     used_at: Cell<Instant>,
     over: Cell<bool>,
 }
@@ -111,6 +116,11 @@ impl Session {
 
     pub(super) fn postbox(&self) -> &Postbox {
         &self.postbox
+    }
+
+    /// Held while a message is read and heard: what its client says next waits.
+    pub(super) fn order(&self) -> Rc<Mutex<()>> {
+        Rc::clone(&self.order)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -168,7 +178,7 @@ impl Session {
 pub(super) struct Sessions {
     by_id: Rc<ById>,
     /// Sessions that have begun and whose `initialize` is not answered yet.
-    opening: Cell<usize>,
+    opening: RefCell<Vec<Who>>,
     /// What all of them hold for their clients.
     room: Rc<Room>,
     front: Rc<dyn Front>,
@@ -190,7 +200,7 @@ impl Sessions {
         let dormant = left.into_iter().map(|it| (it.session, Dormant::new(it))).collect();
         Self {
             by_id: Rc::default(),
-            opening: Cell::new(0),
+            opening: RefCell::default(),
             room: Room::for_all(),
             front,
             counts,
@@ -200,10 +210,28 @@ impl Sessions {
         }
     }
 
+    /// Checks that there is room for one more session of a token.
+    fn check_room(&self, who: Who) -> Result<(), Refused> {
+        let count = |is_counted: &dyn Fn(Who) -> bool| {
+            let by_id = self.by_id.borrow();
+            by_id.values().filter(|session| is_counted(session.who)).count()
+                + self.opening.borrow().iter().filter(|who| is_counted(**who)).count()
+        };
+        if count(&|_| true) >= self.max && !self.make_room(|_| true) {
+            return Err(Refused::TooManySessions(self.max));
+        }
+        let (own, most) = (count(&|it| it == who), self.max);
+        if !who.may_take(own, count(&|_| true), most) && !self.make_room(|it| it == who) {
+            return Err(Refused::OverShare { what: Shared::Sessions, own, most });
+        }
+        Ok(())
+    }
+
     /// Ends the session that has been idle for longest, if that is long enough: many clients
     /// go without a word. Whether there was one.
-    fn make_room(&self) -> bool {
-        let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+    fn make_room(&self, may_go: impl Fn(Who) -> bool) -> bool {
+        let mut all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
+        all.retain(|session| may_go(session.who));
         let idle =
             all.iter().filter_map(|session| Some((session.expires_at(FORSAKEN_AFTER)?, session)));
         let Some((since, forsaken)) = idle.min_by_key(|(since, _)| *since) else { return false };
@@ -221,9 +249,7 @@ impl Sessions {
         place: Place<'_>,
         way: Way,
     ) -> Result<Opening<'_>, Refused> {
-        if self.by_id.borrow().len() + self.opening.get() >= self.max && !self.make_room() {
-            return Err(Refused::TooManySessions(self.max));
-        }
+        self.check_room(guest.who)?;
         let room = Room::for_session(&self.room);
         let postbox = Rc::new(Postbox::new(self.random_tag()?, room, Rc::clone(&self.counts)));
         let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
@@ -246,10 +272,11 @@ impl Sessions {
             earlier: RefCell::default(),
             conversation,
             postbox,
+            order: Rc::default(),
             used_at: Cell::new(Instant::now()),
             over: Cell::new(false),
         });
-        self.opening.set(self.opening.get() + 1);
+        self.opening.borrow_mut().push(guest.who);
         Ok(Opening { session, sessions: self, admitted: false })
     }
 
@@ -298,12 +325,15 @@ impl Sessions {
     }
 
     /// Keeps what a message of a client changes for the next daemon, before it is answered.
-    pub(super) async fn keep_changes(&self, session: &Session, message: &[u8]) {
+    pub(super) async fn keep_changes(&self, session: &Session, message: &Received) {
         let Some(number) = session.number() else { return };
+        let patient_until = Instant::now() + KEEP_WITHIN; // For all changes of a batch together.
         for change in record::changes_of(number, message) {
-            match change {
-                Change::Initialized(_) => self.persistence.store.keep_soon(change),
-                _ => drop(self.persistence.store.keep(change).await),
+            let is_urgent = !matches!(change, Change::Initialized(_));
+            if is_urgent && Instant::now() < patient_until {
+                self.persistence.store.keep(change).await;
+            } else {
+                self.persistence.store.keep_soon(change);
             }
         }
     }
@@ -396,7 +426,7 @@ impl Sessions {
     /// How many sessions have begun and are not admitted yet.
     #[cfg(test)]
     pub(super) fn opening(&self) -> usize {
-        self.opening.get()
+        self.opening.borrow().len()
     }
 
     /// Opens the stream of a call.

@@ -7,16 +7,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use xy_supervisor::whole_file::{put_aside, read_bounded, write_whole};
+use xy_config::trust;
+use xy_supervisor::whole_file::{put_aside, write_whole};
 
 use super::record::{Change, FILE_BYTES_MAX, Journal, Record};
 use super::session_id::{KeyBytes, Keyring, derive};
@@ -130,6 +129,10 @@ impl Store {
 
     /// Keeps a change, and waits for that, but not for ever.
     pub(super) async fn keep(&self, change: Change) -> Kept {
+        if change.is_too_large() {
+            self.note(Kept::No); // It must not wait for the disk, where many could.
+            return Kept::No;
+        }
         let (tell, told) = oneshot::channel();
         if !self.send(Job { change, tell: Some(tell) }) {
             return Kept::No;
@@ -258,28 +261,34 @@ struct Disk {
 }
 
 impl Disk {
-    /// Reads what is there. A damaged journal is put aside, and another begins.
+    /// Reads what is there. A journal that is damaged, a link, or open to others is put aside,
+    /// and another begins.
     fn open(path: PathBuf) -> (Self, Journal) {
-        let journal = match read_bounded(&path, FILE_BYTES_MAX) {
-            Ok(text) => Journal::decode(&text).unwrap_or_else(|problem| {
+        let journal = match Self::read(&path) {
+            Ok(text) => Journal::decode(&text).map_err(Some),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Err(None),
+            Err(cause) => Err(Some(cause.to_string())),
+        };
+        let journal = journal.unwrap_or_else(|problem| {
+            if let Some(problem) = problem {
                 let told = put_aside(&path, &problem);
                 tracing::warn!("HTTP sessions begin anew: {told}");
-                Journal::new(random_epoch())
-            }),
-            Err(cause) => {
-                if cause.kind() != io::ErrorKind::NotFound {
-                    let path = path.display();
-                    tracing::warn!("HTTP sessions begin anew: `{path}` cannot be read: {cause}");
-                }
-                Journal::new(random_epoch())
             }
-        };
+            Journal::new(random_epoch())
+        });
         (Self { path, file: None }, journal)
     }
 
+    fn read(path: &Path) -> io::Result<Vec<u8>> {
+        let file = trust::open_own(File::options().read(true), path)?;
+        trust::check(path, &file.metadata()?)?; // Who may write it may have put sessions there.
+        let mut text = Vec::new();
+        file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
     fn reopen(path: &Path) -> io::Result<(File, u64)> {
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
-        let file = File::options().append(true).custom_flags(flags).open(path)?;
+        let file = trust::open_own(File::options().append(true), path)?;
         let length = file.metadata()?.len();
         Ok((file, length))
     }
@@ -321,6 +330,7 @@ mod tests {
     use std::sync::{Arc, Condvar, Mutex};
 
     use super::super::record::tests::record;
+    use super::super::record::{INITIALIZE_BYTES_MAX, RECORD_BYTES_MAX};
     use super::super::session_id::{Claims, endpoint};
     use super::*;
     use crate::era::LATEST;
@@ -440,6 +450,45 @@ mod tests {
         store.close().await;
         assert!(folder.path().join("sessions.damaged").exists());
         assert_eq!(Store::open(file, b"secret").await.1.records, [record(2)]);
+    }
+
+    #[tokio::test]
+    async fn journal_that_others_could_have_written_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (file, real) = (folder.path().join("sessions"), folder.path().join("real"));
+        let begun = || async {
+            let (store, left) = Store::open(file.clone(), b"secret").await;
+            assert!(left.records.is_empty());
+            assert_eq!(store.keep(begin(1)).await, Kept::Yes);
+            store.close().await;
+        };
+        begun().await;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+        begun().await;
+        assert!(folder.path().join("sessions.damaged").exists());
+        std::fs::rename(&file, &real).unwrap();
+        symlink(&real, &file).unwrap();
+        let before = std::fs::read(&real).unwrap();
+        begun().await;
+        assert!(!file.is_symlink() && folder.path().join("sessions.damaged-2").is_symlink());
+        assert_eq!(std::fs::read(&real).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn change_that_no_record_has_room_for_does_not_wait() {
+        let disk = Fake::default();
+        let store = store(&disk).await;
+        assert_eq!(store.keep(begin(1)).await, Kept::Yes);
+        disk.set(|state| state.hangs = true);
+        let uri = "u".repeat(RECORD_BYTES_MAX + 1);
+        assert_eq!(store.keep(Change::Subscribe(1, uri)).await, Kept::No);
+        let initialize = "i".repeat(INITIALIZE_BYTES_MAX + 1);
+        let large = Box::new(Record { initialize, ..record(2) });
+        assert_eq!(store.keep(Change::Begin(large)).await, Kept::No);
+        disk.set(|state| state.hangs = false);
+        store.close().await;
+        assert_eq!(disk.journal().records().count(), 1);
     }
 
     #[tokio::test]

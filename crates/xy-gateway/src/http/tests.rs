@@ -19,6 +19,7 @@ use crate::fake::FakeFront;
 use client::{Client, Request};
 
 mod client;
+mod large;
 mod lifetimes;
 mod limits;
 mod older;
@@ -39,10 +40,14 @@ struct World {
     front: Rc<FakeFront>,
     door: Rc<Door>,
     is_ready: Rc<Cell<bool>>,
+    limit_hits: LimitHits,
     meanwhile: RefCell<Vec<JoinHandle<()>>>,
 }
 
-struct FakeStatus(Rc<Cell<bool>>);
+struct FakeStatus(Rc<Cell<bool>>, LimitHits);
+
+/// Which limits kept out whom.
+type LimitHits = Rc<RefCell<Vec<(&'static str, Option<u64>)>>>;
 
 impl HttpStatus for FakeStatus {
     fn is_ready(&self) -> bool {
@@ -51,6 +56,10 @@ impl HttpStatus for FakeStatus {
 
     fn metrics(&self, out: &mut String) {
         out.push_str("xy_core 1\n");
+    }
+
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
+        self.1.borrow_mut().push((limit, token));
     }
 }
 
@@ -67,7 +76,8 @@ fn rules() -> HttpRules {
 
 fn token(secret: &str, may_manage: bool) -> Token {
     let id = secret.bytes().fold(2, |id, byte| id * 31 + u64::from(byte));
-    Token { id, secret: Secret::Plain(secret.to_owned()), may_manage, profile: None }
+    let (name, secret) = (secret.to_owned(), Secret::Plain(secret.to_owned()));
+    Token { id, name, secret, may_manage, profile: None }
 }
 
 /// Plays a story at an open door. At its end nothing may be left of it.
@@ -86,14 +96,16 @@ async fn at_a_door_with(
         let addr = listener.local_addr().unwrap();
         let is_ready = Rc::new(Cell::new(true));
         let front = Rc::new(FakeFront::default());
-        let status = Rc::new(FakeStatus(Rc::clone(&is_ready)));
+        let limit_hits = LimitHits::default();
+        let status = Rc::new(FakeStatus(Rc::clone(&is_ready), Rc::clone(&limit_hits)));
         let door = Door::new(Rc::clone(&front) as _, rules, status, sessions);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::task::spawn_local({
             let door = Rc::clone(&door);
             async move { serve_door(listener, &door, async { drop(stopped.await) }).await }
         });
-        let world = World { addr, front, door, is_ready, meanwhile: RefCell::default() };
+        let meanwhile = RefCell::default();
+        let world = World { addr, front, door, is_ready, limit_hits, meanwhile };
         story(&world).await;
         drop(stop);
         within(serving).await.unwrap();

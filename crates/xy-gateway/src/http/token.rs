@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use xy_config::trust;
 
 /// For the owner, and nobody else.
 const MODE: u32 = 0o600;
@@ -47,6 +48,8 @@ fn read(path: &Path) -> io::Result<String> {
     if metadata.len() > FILE_BYTES_MAX {
         return Err(unfit(path, "is too long for a token"));
     }
+    // Anyone who may write it may have put their own token there.
+    trust::check(path, &metadata)?;
     if metadata.mode() & 0o077 != 0 {
         tracing::warn!(path = %path.display(), "others could read the token; now they cannot");
         file.set_permissions(Permissions::from_mode(MODE))?;
@@ -136,6 +139,17 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         assert_eq!(read_or_make_token(&path).unwrap(), "a-token-of-somebody's-own");
         assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn a_token_that_others_may_write_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "a-token-of-somebody-else\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let told = read_or_make_token(&path).unwrap_err().to_string();
+        assert!(told.contains("chmod go-w"), "{told}");
+        assert_eq!(mode(&path), 0o666);
     }
 
     #[test]

@@ -18,10 +18,11 @@ use tokio::sync::Notify;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::counts::{Counts, Stored};
-use super::guard::Guest;
+use super::guard::{Guest, Who};
 use super::heads::Call;
 use super::mailbox::{Mailbox, Manner, NotTaken, Taken};
-use super::refused::Refused;
+use super::received::Received;
+use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To};
@@ -32,19 +33,11 @@ use crate::say;
 /// Where its only message comes in.
 const STREAM: StreamNo = 1;
 
-/// How many visits there may be at one time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Most {
-    pub(super) in_all: usize,
-    /// Of those who show the same token.
-    pub(super) by_one: usize,
-}
-
 /// All visits.
 pub(super) struct Visits {
     front: Rc<dyn Front>,
     counts: Rc<Counts>,
-    most: Cell<Most>,
+    most: Cell<usize>,
     /// What waits for their clients. It is counted, and bounded for each by itself.
     room: Rc<Room>,
     open: Rc<RefCell<Open>>,
@@ -89,7 +82,7 @@ impl Visitor {
 }
 
 impl Visits {
-    pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, most: Most) -> Self {
+    pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, most: usize) -> Self {
         Self {
             front,
             counts,
@@ -110,7 +103,7 @@ impl Visits {
         events: bool,
     ) -> Result<Visit, Refused> {
         let who = guest.who.number();
-        self.check_room(who)?;
+        self.check_room(guest.who)?;
         let manner = Manner { events, polls: false };
         let mailbox = Rc::new(Mailbox::new(STREAM, None, manner, Rc::clone(&self.room)));
         mailbox.answers(call.id);
@@ -148,17 +141,18 @@ impl Visits {
         Ok(Visit { number, visitor, open, counts })
     }
 
-    fn check_room(&self, who: u64) -> Result<(), Refused> {
+    fn check_room(&self, who: Who) -> Result<(), Refused> {
         if self.is_closing.get() {
             return Err(Refused::Closing);
         }
-        let Most { in_all, by_one } = self.most.get();
+        let most = self.most.get();
         let open = &self.open.borrow().visitors;
-        if open.len() >= in_all {
-            return Err(Refused::TooManyVisits(in_all));
+        if open.len() >= most {
+            return Err(Refused::TooManyVisits(most));
         }
-        if open.values().filter(|visitor| visitor.who == who).count() >= by_one {
-            return Err(Refused::TooManyVisits(by_one));
+        let own = open.values().filter(|visitor| visitor.who == who.number()).count();
+        if !who.may_take(own, open.len(), most) {
+            return Err(Refused::OverShare { what: Shared::Requests, own, most });
         }
         Ok(())
     }
@@ -189,7 +183,8 @@ impl Visits {
     /// Ends those whose tokens are not there any more.
     pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
         for visitor in self.all().iter().filter(|it| !is_there(it.who)) {
-            let gone = CallError::new(ErrorKind::NotAllowed, "the token has been removed");
+            let gone =
+                CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
             // It may have been answered already.
             let _ = visitor.mailbox.put_answer(&say::fault(&visitor.id, &gone));
             visitor.end();
@@ -219,7 +214,7 @@ impl Visits {
     }
 
     #[cfg(test)]
-    pub(super) fn allow(&self, most: Most) {
+    pub(super) fn allow(&self, most: usize) {
         self.most.set(most);
     }
 }
@@ -261,8 +256,8 @@ impl Visit {
     }
 
     /// Hands over the request.
-    pub(super) fn hear(&self, message: &[u8]) -> Heard {
-        let heard = self.visitor.conversation.hear(message, STREAM);
+    pub(super) fn hear(&self, message: &Received) -> Heard {
+        let heard = message.tell(&*self.visitor.conversation, STREAM);
         self.visitor.asked.set(heard == Heard::Asked);
         heard
     }

@@ -26,6 +26,7 @@ use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
 use crate::upstream::{Answer, Cause, Company, Follow, Lost, Told, Upstream, Whose};
+use crate::via::Daemons;
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
@@ -255,6 +256,16 @@ fn can_be_asked(manner: &Manner, asked: &Told<'_>) -> Result<(), (i64, &'static 
 type Asking = Result<Addressee, (i64, &'static str)>;
 
 impl Company for Hub {
+    fn breaks_framing(&self, by: &Upstream) {
+        self.seen.send_modify(|seen| {
+            seen.unframed.insert(by.key().server.clone());
+        });
+    }
+
+    fn daemons_before(&self, upstream: &Upstream) -> Daemons {
+        Hub::daemons_before(self, upstream)
+    }
+
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>) {
         let Told { method, params, line, during } = *told;
         let addressee = match method {

@@ -51,6 +51,7 @@ impl Hub {
         }
         let house = houses.entry(key).or_insert_with(|| House {
             number: self.new_number(),
+            token: client.token().id,
             open: 0,
             left_at: Instant::now(),
             is_closing: false,

@@ -111,7 +111,10 @@ impl Hub {
         if !server.begins_to_hold(holder) {
             return;
         }
-        let coming = self.control.hold(&server.name, holder);
+        let coming = match self.check_instance_share(&server.name, holder) {
+            Ok(()) => self.control.hold(&server.name, holder),
+            Err(full) => Box::pin(std::future::ready(Err(full))),
+        };
         let (hub, server, looks) = (self.me(), server.clone(), server.looks());
         tokio::task::spawn_local(async move {
             let came = coming.await;

@@ -51,7 +51,10 @@ impl Hub {
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> =
             servers.values().filter_map(|server| server.shown_to(client)).collect();
-        let all = own.iter().chain(known.iter().flat_map(|known| known.listed(kind)));
+        // Another daemon searches by itself.
+        let is_listed = |shown: &&catalog::Shown| shown.is_listed || client.is_daemon();
+        let all = known.iter().flat_map(|known| known.shown(kind).iter().filter(is_listed));
+        let all = own.iter().chain(all);
         if kind == Kind::Tools && after.is_none() {
             self.look_at_crowd(client, all.clone().count());
         }
@@ -78,7 +81,8 @@ impl Hub {
     /// names come first, in the order in which it does, and then all others by name.
     fn instructions(&self, client: &Client) -> String {
         let scope = client.scope();
-        let is_search = scope.as_ref().is_some_and(|scope| scope.is_search());
+        let is_search =
+            scope.as_ref().is_some_and(|scope| scope.is_search()) && !client.is_daemon();
         let first = if is_search {
             "Tools of several servers: find them with `search_tools`, read how one is used with \
              `describe_tool`, and use it with `call_tool`. Each name begins with its server's \

@@ -64,7 +64,10 @@ impl Hub {
         if !server.has_instances() {
             self.servers.borrow_mut().remove(&server.name);
             self.subscriptions.borrow_mut().forget_server(&server.name);
-            self.seen.send_modify(|seen| drop(seen.waiting.remove(&server.name)));
+            self.seen.send_modify(|seen| {
+                seen.waiting.remove(&server.name);
+                seen.unframed.remove(&server.name);
+            });
             self.manifests.forget(&server.name);
             self.find_homes();
         }

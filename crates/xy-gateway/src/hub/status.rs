@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
 use xy_config::settings::Isolation;
 use xy_supervisor::instance::Holder;
 
@@ -26,6 +27,13 @@ impl HttpStatus for Hub {
             !is_shared || server.upstream(Holder::Shared).is_some() || is_away()
         };
         self.servers().iter().filter(|server| server.is_shown()).all(is_there)
+    }
+
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
+        self.seen.send_if_modified(|seen| {
+            seen.limit_hits.note(limit, token, Instant::now());
+            false // Nobody waits for it: it is looked at when somebody asks.
+        });
     }
 
     fn metrics(&self, out: &mut String) {

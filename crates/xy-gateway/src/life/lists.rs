@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
+use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::ServerSettings;
 use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
@@ -17,6 +18,7 @@ use crate::modern::UNSUPPORTED_VERSION;
 use crate::server::Server;
 use crate::upstream::probe::code_of;
 use crate::upstream::{Upstream, result_of};
+use crate::via::{self, Daemons};
 
 /// How long a server has to answer a list before it is shown without it.
 const LIST_WITHIN: Duration = Duration::from_secs(30);
@@ -36,11 +38,12 @@ const MOST_PAGES: usize = 1000;
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// A server refuses what it said that it speaks.
-pub(crate) struct Refused {
-    pub(crate) why: String,
-    /// It did not at first.
-    pub(crate) was_good: bool,
+/// Why a server's lists are not asked for any more.
+pub(crate) enum Ended {
+    /// It refuses what it said that it speaks; it `was_good` if it did not at first.
+    Refused { why: String, was_good: bool },
+    /// It leads back to this daemon.
+    Loop,
 }
 
 /// Learns what a server offers, again whenever that may have changed, until it is closed or
@@ -52,7 +55,7 @@ pub(crate) async fn learn_lists(
     settings: &Arc<ServerSettings>,
     upstream: &Rc<Upstream>,
     introduction: &Rc<Introduction>,
-) -> Option<Refused> {
+) -> Option<Ended> {
     let mut lists = server.said().map_or_else(Lists::default, |said| said.lists.clone());
     let mut was_good = false;
     let mut again_after = ASK_AGAIN_AFTER;
@@ -62,14 +65,18 @@ pub(crate) async fn learn_lists(
     }
     while !upstream.is_closed() {
         upstream.lists_are_asked();
-        let asked = ask_all(upstream, introduction, &mut lists).await;
+        let mut behind = introduction.behind.clone();
+        let asked = ask_all(upstream, introduction, &mut lists, &mut behind).await;
         if upstream.is_closed() {
             return None; // What it could not answer any more says nothing of what it offers.
         }
         let asked = match asked {
             Ok(asked) => asked,
-            Err(why) => return Some(Refused { why, was_good }),
+            Err(why) => return Some(Ended::Refused { why, was_good }),
         };
+        if asked == Asked::Loop || behind.is_loop_with(hub.this_daemon()) {
+            return Some(Ended::Loop);
+        }
         was_good = true;
         // What an earlier daemon remembers is better than nothing, for a while.
         let is_remembered = asked == Asked::Nothing && server.known.borrow().is_some();
@@ -77,7 +84,17 @@ pub(crate) async fn learn_lists(
             ask_later(upstream, &mut again_after).await;
             continue;
         }
-        let known = Known::new(server.name.as_str(), (**introduction).clone(), lists.clone());
+        let count = |kind| lists.of(kind).len();
+        tracing::debug!(
+            server = %upstream.key(),
+            tools = count(Kind::Tools),
+            prompts = count(Kind::Prompts),
+            resources = count(Kind::Resources),
+            templates = count(Kind::Templates),
+            "lists learned"
+        );
+        let said = Introduction { behind, ..(**introduction).clone() };
+        let known = Known::new(server.name.as_str(), said, lists.clone());
         if let Some(doubles) = known.take_doubles() {
             tracing::warn!(server = %upstream.key(), "{doubles}");
             upstream.stray(format!("xy: {doubles}").as_bytes());
@@ -111,14 +128,17 @@ enum Asked {
     All,
     Some,
     Nothing,
+    /// It leads back to this daemon, and says so.
+    Loop,
 }
 
 /// Asks for all lists. One that it does not answer stays what it was. `Err` if it refuses them
-/// all, in a revision that it said it speaks.
+/// all, in a revision that it said it speaks. Adds the daemons that they come from to `behind`.
 async fn ask_all(
     upstream: &Rc<Upstream>,
     introduction: &Introduction,
     lists: &mut Lists,
+    behind: &mut Daemons,
 ) -> Result<Asked, String> {
     let abilities = introduction.abilities;
     let (mut is_whole, mut is_any_answered, mut refused) = (true, false, None);
@@ -132,12 +152,13 @@ async fn ask_all(
             lists.set(kind, Vec::new());
             continue;
         }
-        match list(upstream, kind).await {
+        match list(upstream, kind, behind).await {
             Listed::Items(items) => {
                 is_any_answered = true;
                 lists.set(kind, items);
             }
             Listed::Unanswered => is_whole = false,
+            Listed::Loop => return Ok(Asked::Loop),
             Listed::Refused(why) => {
                 lists.set(kind, Vec::new());
                 refused.get_or_insert_with(|| {
@@ -161,18 +182,21 @@ enum Listed {
     Unanswered,
     /// The server does not know it, or not the revision it is asked in.
     Refused(String),
+    /// The server leads back to this daemon.
+    Loop,
 }
 
 /// One list of a server. What is wrong with it is its own trouble, and stands in its log: what
 /// is good of it is shown.
-async fn list(upstream: &Rc<Upstream>, kind: Kind) -> Listed {
+async fn list(upstream: &Rc<Upstream>, kind: Kind, behind: &mut Daemons) -> Listed {
     let mut items = Vec::new();
-    let asked = timeout(LIST_WITHIN, pages(upstream, kind, &mut items)).await;
+    let asked = timeout(LIST_WITHIN, pages(upstream, kind, (&mut items, behind))).await;
     let late = || Unlisted::Unanswered(format!("it took longer than {LIST_WITHIN:?}"));
     let (problem, listed) = match asked.unwrap_or_else(|_| Err(late())) {
         Ok(()) => return Listed::Items(items),
         Err(Unlisted::Unanswered(problem)) => (problem, Listed::Unanswered),
         Err(Unlisted::Wrong(problem)) => (problem, Listed::Items(items)),
+        Err(Unlisted::Loop) => return Listed::Loop,
         Err(Unlisted::Refused(problem)) => (problem.clone(), Listed::Refused(problem)),
     };
     let method = kind.method();
@@ -190,6 +214,8 @@ enum Unlisted {
     Wrong(String),
     /// The server does not know it, or not the revision it is asked in.
     Refused(String),
+    /// The server leads back to this daemon.
+    Loop,
 }
 
 /// Whether a tool can be called as its server wants it to be. One that cannot is said to its
@@ -204,21 +230,30 @@ fn can_be_called(upstream: &Upstream, tool: &Item) -> bool {
     unfit.is_none()
 }
 
-async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Result<(), Unlisted> {
+async fn pages(
+    upstream: &Rc<Upstream>,
+    kind: Kind,
+    (items, behind): (&mut Vec<Item>, &mut Daemons),
+) -> Result<(), Unlisted> {
     use Unlisted::{Refused, Unanswered, Wrong};
 
     let unanswered = |fault: CallError| Unanswered(fault.to_string());
+    let is_gateway = upstream.introduction().is_some_and(|it| it.is_gateway);
     let mut cursor: Option<String> = None;
     let mut bytes = 0;
     for _ in 0..MOST_PAGES {
         let params = cursor.take().map(|cursor| format!(r#"{{"cursor":{cursor}}}"#));
         let question = upstream.ask(kind.method(), params.as_deref()).map_err(unanswered)?;
         let answer = question.answer().await.map_err(unanswered)?;
-        let is_refusal =
-            matches!(code_of(answer.as_bytes()), Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));
+        let code = code_of(answer.as_bytes());
+        if via::is_refusal(code, &answer) {
+            return Err(Unlisted::Loop);
+        }
+        let is_refusal = matches!(code, Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));
         let result = result_of(&answer);
         let result =
             result.map_err(if is_refusal && upstream.is_modern() { Refused } else { Wrong })?;
+        behind.add(&via::of_result(result).0);
         let page = Page::read(kind, result).map_err(Wrong)?;
         if page.nameless > 0 {
             let count = page.nameless;
@@ -229,6 +264,10 @@ async fn pages(upstream: &Rc<Upstream>, kind: Kind, items: &mut Vec<Item>) -> Re
         }
         for item in page.items {
             if kind == Kind::Tools && !can_be_called(upstream, &item) {
+                continue;
+            }
+            // Another xy is managed by who may manage it, and not through this one.
+            if kind == Kind::Tools && is_gateway && OWN_TOOLS.contains(&&*item.name) {
                 continue;
             }
             bytes += item.raw.len();

@@ -13,7 +13,7 @@ use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
 use super::pulse::Pulse;
-use super::{capabilities, learn_lists, rest};
+use super::{Ended, capabilities, give_up_loop, learn_lists, rest};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
@@ -157,6 +157,7 @@ fn after(trouble: Trouble, so_far: SoFar) -> Next {
         Trouble::Refused(why) | Trouble::Forbidden(why) | Trouble::Hopeless(why) => {
             Next::Hopeless(why)
         }
+        Trouble::Loop => Next::Hopeless(trouble.words()),
     }
 }
 
@@ -166,6 +167,7 @@ fn came(of: Hello, answer: Result<Box<str>, CallError>, trouble: Option<Trouble>
     let read = answer.map(|answer| of.read(&answer));
     match (read, trouble) {
         (Ok(Came::Good(introduction)), _) => Came::Good(introduction),
+        (Ok(Came::Never(Trouble::Loop)), _) => Came::Never(Trouble::Loop),
         (_, Some(trouble @ (Trouble::Unreachable(_) | Trouble::Forbidden(_)))) => {
             Came::Never(trouble)
         }
@@ -205,6 +207,10 @@ impl Leader {
                 }
                 Err(trouble) => trouble,
             };
+            if lost == Trouble::Loop {
+                let Self { hub, server, settings, upstream, .. } = &self;
+                return give_up_loop(hub, server, settings, upstream).await;
+            }
             if began.elapsed() >= GOOD_AFTER {
                 tries = 0;
             }
@@ -303,7 +309,8 @@ impl Leader {
             self.server.hunch.borrow().first(&self.settings)
         };
         let is_older = self.web.is_older();
-        let meeting = Meeting { capabilities: &capabilities, first, probing: None };
+        let daemon = self.hub.this_daemon();
+        let meeting = Meeting { capabilities: &capabilities, daemon, first, probing: None };
         let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
             Came::No(trouble) if is_older => Came::Never(trouble), // There is no other way.
             came => came,
@@ -328,8 +335,9 @@ impl Leader {
         tokio::select! {
             refused = learning => match refused {
                 None => {} // It is closed, and only heard from now on.
-                Some(refused) if refused.was_good => return Trouble::Forgotten, // By another one.
-                Some(refused) => return Trouble::Hopeless(refused.why),
+                Some(Ended::Loop) => return Trouble::Loop,
+                Some(Ended::Refused { was_good: true, .. }) => return Trouble::Forgotten, // By another one.
+                Some(Ended::Refused { why, .. }) => return Trouble::Hopeless(why),
             },
             () = self.upstream.keep_listening() => {}
             trouble = until_lost(troubles) => return trouble,

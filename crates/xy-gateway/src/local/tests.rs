@@ -33,7 +33,8 @@ async fn at_the_door(change: impl FnOnce(&mut Door), story: impl AsyncFnOnce(&Wo
         let listener = UnixListener::bind(home.path().join("s")).unwrap();
         let front = Rc::new(FakeFront::default());
         let own_uid = rustix::process::geteuid().as_raw();
-        let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8 };
+        let large = LargeReader::default();
+        let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8, large };
         change(&mut door);
         let (leave, leaving) = watch::channel(false);
         let (renew, again) = mpsc::channel(1);
@@ -166,6 +167,28 @@ async fn a_client_need_not_wait_for_its_welcome() {
         client.send(&format!("{HELLO}\n{}", call(1, "echo"))).await;
         assert!(client.line().await.contains("welcome"));
         assert!(client.line().await.contains(r#""id":1"#));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn messages_keep_their_order_behind_a_large_one() {
+    at_the_door(as_it_is, async |world| {
+        let (mut client, mut other) = (world.client().await, world.client().await);
+        let conversation = world.front.conversations()[0].clone();
+        let keys: Vec<String> = (0..LARGE / 8).map(|key| format!("\"k{key}\":1")).collect();
+        let keys = keys.join(",");
+        let large = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"large","params":{{{keys}}}}}"#);
+        // In one write, so that the small ones are there when the large one is read.
+        let (next, broken) = (call(2, "next"), format!("{{{keys}"));
+        client.send(&[&large, &next, &broken, &next].map(String::as_str).join("\n")).await;
+        other.call(7, "echo").await;
+        assert!(other.line().await.contains("\"id\":7"), "others are served meanwhile");
+        assert!(client.line().await.starts_with(r#"{"jsonrpc":"2.0","id":1,"result""#));
+        assert!(client.line().await.starts_with(r#"{"jsonrpc":"2.0","id":2,"result""#));
+        assert_eq!(client.line().await, r#"{"no":-32700}"#);
+        client.line().await;
+        assert_eq!(conversation.methods(), ["large", "next", "next"]);
     })
     .await;
 }

@@ -114,6 +114,25 @@ impl Server {
         self.lot.full(here, length).map_or(Ok(()), |bound| Err(bound.fault(&self.name)))
     }
 
+    /// Checks that the token of a client leaves room for calls of others.
+    pub(crate) fn check_share(&self, client: &Client) -> Result<(), CallError> {
+        let (token, all, most) = (client.token(), self.waiting(), self.lot.park.calls);
+        if token.may_take(all, all, most) {
+            return Ok(()); // Even if all of them are its own.
+        }
+        let is_own = |it: &&Waiting| it.client.token().id == token.id;
+        let own = self.waiting.borrow().iter().filter(is_own).count();
+        if token.may_take(own, all, most) {
+            return Ok(());
+        }
+        let message = format!("too many calls of this token wait for `{}`", self.name);
+        Err(CallError::new(ErrorKind::QueueFull, message)
+            .cause(format!("{own} of them wait, and the rest of {most} is for others"))
+            .hint(
+                "try again later, or raise `park { calls … }` in `xy.kdl` and restart the daemon",
+            ))
+    }
+
     /// Has a call wait, for which there is room; where it is meanwhile, and whether it is the
     /// first of its holder.
     pub(crate) fn wait(self: &Rc<Self>, call: ToWait) -> (Open, bool) {

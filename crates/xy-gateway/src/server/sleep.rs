@@ -92,6 +92,11 @@ impl Server {
         self.sleep.held.borrow_mut().insert(holder)
     }
 
+    /// For whom instances are about to come.
+    pub(crate) fn holders_to_come(&self) -> Vec<Holder> {
+        self.sleep.held.borrow().iter().copied().collect()
+    }
+
     /// It comes, or nobody waits for it any more.
     pub(crate) fn has_held(&self, holder: Holder, comes: bool) {
         self.sleep.held.borrow_mut().remove(&holder);

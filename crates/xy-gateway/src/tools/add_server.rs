@@ -9,6 +9,7 @@ use xy_protocol::control::{Add, Request};
 use xy_protocol::error::CallError;
 
 use super::{object, or_default, report};
+use crate::control::Asker;
 use crate::hub::Hub;
 
 /// What can be asked for.
@@ -74,11 +75,11 @@ pub(super) fn definition() -> Value {
         "description": "Starts an MCP server that speaks over stdin and stdout (`command`), or uses one that runs somewhere else (`url`), and offers its tools here as `<name>__<tool>`. Answers once it is ready, with the names of its tools; if it does not start or cannot be reached, nothing is added. If one that was started dies later, it is not started again: use `reload_server`.",
         "inputSchema": object(input, &["name"]),
         "outputSchema": report::brief_schema(),
-        "annotations": { "readOnlyHint": false, "destructiveHint": false, "openWorldHint": true },
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value, CallError> {
     let name = asked.name.clone();
     let add = Add {
         name: asked.name,
@@ -92,6 +93,6 @@ pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError
         persist: asked.persist,
         ..Add::default()
     };
-    hub.control.call(Request::Add(add)).await?;
+    hub.control.manage(by, Request::Add(add)).await?;
     report::once_its_tools_are_known(hub, &name).await
 }

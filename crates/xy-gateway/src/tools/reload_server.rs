@@ -7,6 +7,7 @@ use xy_protocol::control::{ByName, Reload, Request};
 use xy_protocol::error::CallError;
 
 use super::{name_schema, object, report};
+use crate::control::Asker;
 use crate::hub::Hub;
 
 pub(super) fn definition() -> Value {
@@ -15,12 +16,12 @@ pub(super) fn definition() -> Value {
         "description": "Ends a server and starts it again with the settings it has, or with what its file says now if it has one. Use it after the server's program has changed, or when it has crashed. Answers once it is ready, with the names of its tools.",
         "inputSchema": object(json!({ "name": name_schema() }), &["name"]),
         "outputSchema": report::brief_schema(),
-        "annotations": { "readOnlyHint": false, "destructiveHint": false, "openWorldHint": true },
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: ByName) -> Result<Value, CallError> {
+pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: ByName) -> Result<Value, CallError> {
     let reload = Reload { name: Some(asked.name.clone()), dry_run: false };
-    hub.control.call(Request::Reload(reload)).await?;
+    hub.control.manage(by, Request::Reload(reload)).await?;
     report::once_its_tools_are_known(hub, &asked.name).await
 }

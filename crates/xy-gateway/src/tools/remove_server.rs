@@ -10,6 +10,7 @@ use xy_protocol::control::{Remove, Removed, Request};
 use xy_protocol::error::CallError;
 
 use super::{name_schema, object, or_default, report};
+use crate::control::Asker;
 use crate::hub::Hub;
 
 /// How long it may take until the gateway has heard that a server is gone.
@@ -42,14 +43,15 @@ pub(super) fn definition() -> Value {
         "description": "Ends a server and forgets it. Its tools are gone at once; its process has a few seconds to end by itself.",
         "inputSchema": object(input, &["name"]),
         "outputSchema": object(output, &["name", "removed"]),
-        "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": false },
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value, CallError> {
     let Asked { name, persist } = asked;
     let before = hub.server(&name);
-    let removed = hub.control.call(Request::Remove(Remove { name: name.clone(), persist })).await?;
+    let remove = Remove { name: name.clone(), persist, purge: false };
+    let removed = hub.control.manage(by, Request::Remove(remove)).await?;
     let Removed { warnings, .. } = report::read(removed)?;
     let mut news = hub.news();
     let is_there = || match (&before, hub.server(&name)) {

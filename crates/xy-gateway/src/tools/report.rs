@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use xy_config::settings::Isolation;
 use xy_protocol::control::{ByName, Request};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{Health, ServerEntry, ServerState, ServerStatus, Wanted};
+use xy_protocol::server::{Health, ReasonKind, ServerEntry, ServerState, ServerStatus, Wanted};
 use xy_supervisor::instance::Holder;
 
 use super::{name_schema, object};
@@ -86,8 +86,17 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
         "tools": tools,
         "pid": status.entry.pid,
         "uptime_seconds": status.entry.uptime_secs,
-        "warnings": status.entry.warnings,
+        "warnings": warnings(&status.entry),
     })
+}
+
+/// A server that has failed for its file has no command to show why.
+fn warnings(entry: &ServerEntry) -> Vec<String> {
+    let is_bad = entry.reason_kind == Some(ReasonKind::BadFile);
+    let reason = entry.reason.iter().filter(|_| is_bad);
+    let reason =
+        reason.map(|it| format!("{it}; correct it, test it with `xy check`, then `xy reload`"));
+    reason.chain(entry.warnings.iter().cloned()).collect()
 }
 
 /// The schema of that.

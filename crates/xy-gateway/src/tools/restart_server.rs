@@ -7,6 +7,7 @@ use xy_protocol::control::{ByName, Request, Select};
 use xy_protocol::error::CallError;
 
 use super::{name_schema, object, report};
+use crate::control::Asker;
 use crate::hub::Hub;
 
 pub(super) fn definition() -> Value {
@@ -15,11 +16,11 @@ pub(super) fn definition() -> Value {
         "description": "Ends a server and starts it again with the settings it has; also one that has given up or was stopped. Its file is not read again: that is `reload_server`. Answers once it is ready, with the names of its tools.",
         "inputSchema": object(json!({ "name": name_schema() }), &["name"]),
         "outputSchema": report::brief_schema(),
-        "annotations": { "readOnlyHint": false, "destructiveHint": false, "openWorldHint": true },
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: ByName) -> Result<Value, CallError> {
-    hub.control.call(Request::Restart(Select::one(asked.name.clone()))).await?;
+pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: ByName) -> Result<Value, CallError> {
+    hub.control.manage(by, Request::Restart(Select::one(asked.name.clone()))).await?;
     report::once_its_tools_are_known(hub, &asked.name).await
 }

@@ -8,6 +8,7 @@ use xy_protocol::control::{Request, SelfTest};
 use xy_protocol::error::CallError;
 
 use super::{name_schema, object};
+use crate::control::Asker;
 use crate::hub::Hub;
 
 /// What can be asked for.
@@ -45,7 +46,7 @@ pub(super) fn definition() -> Value {
         "description": "Looks whether everything works: the daemon, each server (its process, and a real question to it), the HTTP door, folders, sockets, and processes that nobody owns. Unless `repair` is false, a server that is dead or hangs is started again, and what has vanished is made again; each repair is proved by a second look. Use it when tools fail, time out or are missing. It can take half a minute.",
         "inputSchema": object(json!({ "repair": repair }), &[]),
         "outputSchema": object(output, &["success", "timestamp", "health", "diagnostics", "summary"]),
-        "annotations": { "readOnlyHint": false, "destructiveHint": false, "idempotentHint": true, "openWorldHint": false },
+        "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
     })
 }
 
@@ -74,6 +75,10 @@ fn health_schema() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, Asked { repair }: Asked) -> Result<Value, CallError> {
-    hub.control.call(Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
+pub(super) async fn call(
+    hub: &Rc<Hub>,
+    by: Asker,
+    Asked { repair }: Asked,
+) -> Result<Value, CallError> {
+    hub.control.manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
 }

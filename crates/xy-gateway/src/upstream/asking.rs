@@ -9,7 +9,7 @@ use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::kept::Kept;
-use super::{Call, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, fate, own};
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -20,9 +20,16 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 impl Upstream {
     /// Sends a request on, under an id of ours; answers that id.
     pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
-        self.check_room()?;
+        self.check_room().and_then(|()| self.check_share(&caller)).inspect_err(|fault| {
+            if fault.kind == ErrorKind::QueueFull
+                && let Caller::Client { client, .. } = &caller
+            {
+                client.limit_hit("open calls with one server");
+            }
+        })?;
         self.is_called();
         self.is_fresh.set(false);
+        let log = CallLog::begin(&request, &caller);
         let ours = self.new_id();
         let number = ours.to_string();
         let mut edits = Edits::of(request.text);
@@ -41,22 +48,27 @@ impl Upstream {
             edits.replace(part, new);
         }
         let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
-        let kept = self.keep(request.text, &caller);
+        let kept = self.keep(request.text, request.what, &caller);
         let (watch, past) = (request.watch, request.past);
         if let Caller::Client { client, .. } = &caller {
             self.wire.put_behind(ours, client.number(), past.has_waited());
         }
         let has_asked = past.rounds.count > 0;
-        let call = Call { watch, has_asked, past, kept, ..Call::of(caller, place) };
+        let open = match &caller {
+            Caller::Client { client, .. } => Some(client.token().open_call()),
+            _ => None,
+        };
+        let call =
+            Call { watch, has_asked, past, kept, _open: open, log, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
     }
 
     /// Keeps what a client wrote, as it may have to be sent again, if there is room.
-    fn keep(&self, text: &[u8], caller: &Caller) -> Option<Kept> {
+    fn keep(&self, text: &[u8], what: (&str, Option<&str>), caller: &Caller) -> Option<Kept> {
         let is_client = matches!(caller, Caller::Client { .. });
-        is_client.then(|| Kept::of(text, &self.kept, self.most_kept.get())).flatten()
+        is_client.then(|| Kept::of(text, what, &self.kept, self.most_kept.get())).flatten()
     }
 
     /// The server has begun to read what was put there. If that must not be done twice, it is
@@ -69,7 +81,11 @@ impl Upstream {
         let Some(kept) = &mut call.kept else { return };
         let Some(known) = self.known() else { return };
         let known = self.shown_as(asked, client, known);
-        let sort = fate::sort(kept.text(), follow, &client.entry().view, known.as_deref());
+        let (view, known) = (&client.entry().view, known.as_deref());
+        let sort = match kept.about() {
+            Some((method, name)) => fate::sort_of(method, name, follow, view, known),
+            None => fate::sort(kept.text(), follow, view, known),
+        };
         if !sort.may_be_repeated() {
             kept.forgo();
         }
@@ -93,7 +109,7 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let params = if self.is_modern() {
-            Some(Cow::Owned(own::params(params)))
+            Some(Cow::Owned(own::params(params, &self.company.daemons_before(self))))
         } else {
             params.map(Cow::Borrowed)
         };
@@ -130,6 +146,30 @@ impl Upstream {
         }
         self.wire.put(None, &mut |out| append_on_one_line(out, message));
         self.wire.flush(false);
+    }
+
+    /// Checks that the token of a client leaves room for calls of others.
+    fn check_share(&self, caller: &Caller) -> Result<(), CallError> {
+        let Caller::Client { client, .. } = caller else { return Ok(()) };
+        let token = client.token();
+        let may_call = || {
+            let all = self.calls.borrow().len();
+            token.may_take(token.calls(), all, MOST_CALLS)
+        };
+        if may_call() {
+            return Ok(());
+        }
+        self.calls.borrow_mut().retain(|_, call| call.caller.is_there());
+        if may_call() {
+            return Ok(());
+        }
+        let (server, own) = (&self.key.server, token.calls());
+        let message = format!("`{server}` takes no more calls of this token");
+        Err(CallError::new(ErrorKind::QueueFull, message)
+            .cause(format!(
+                "{own} of its calls are open, and the rest of {MOST_CALLS} is for others"
+            ))
+            .hint("wait for some of them, or try again later"))
     }
 
     fn check_room(&self) -> Result<(), CallError> {

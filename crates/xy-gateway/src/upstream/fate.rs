@@ -155,16 +155,30 @@ impl Why {
 /// What the request of a client is, as it was written at a door with this `view`; `known` is
 /// what a living server said of itself.
 pub(crate) fn sort(text: &[u8], follow: &Follow, view: &View, known: Option<&Known>) -> Sort {
+    if *follow == Follow::NewTask || follow.is_of_task() {
+        return sort_of("", None, follow, view, known);
+    }
+    let Ok(Message::Request { method, params, .. }) = envelope::parse(text) else {
+        return Sort::Other;
+    };
+    sort_of(&method, Params::read(params).name(), follow, view, known)
+}
+
+/// Sorts a call by its method, and by the name in its params as it is written.
+pub(crate) fn sort_of(
+    method: &str,
+    name: Option<&str>,
+    follow: &Follow,
+    view: &View,
+    known: Option<&Known>,
+) -> Sort {
     if *follow == Follow::NewTask {
         return Sort::NewTask;
     }
     if follow.is_of_task() {
         return Sort::OfTask;
     }
-    let Ok(Message::Request { method, params, .. }) = envelope::parse(text) else {
-        return Sort::Other;
-    };
-    match &*method {
+    match method {
         "tools/list"
         | "prompts/list"
         | "resources/list"
@@ -174,7 +188,7 @@ pub(crate) fn sort(text: &[u8], follow: &Follow, view: &View, known: Option<&Kno
         | "completion/complete"
         | "ping" => Sort::Lookup,
         "tools/call" => {
-            let name = Params::read(params).name().and_then(text_of);
+            let name = name.and_then(text_of);
             name.zip(known).map_or(Sort::Other, |(name, known)| sort_of_tool(&name, view, known))
         }
         _ => Sort::Other,

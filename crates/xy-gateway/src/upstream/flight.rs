@@ -157,6 +157,9 @@ impl Upstream {
             Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
         };
         (call.watch, call.kept) = (None, None);
+        if let Some(log) = call.log.take() {
+            log.ended("given up");
+        }
         Some(std::mem::replace(&mut call.caller, next))
     }
 

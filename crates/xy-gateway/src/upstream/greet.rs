@@ -15,6 +15,7 @@ use super::web::Trouble;
 use super::{Question, Stage, Upstream, own};
 use crate::era::{self, Introduction};
 use crate::modern::DISCOVER;
+use crate::via::Daemons;
 
 /// No daemon has come so far by counting.
 const FAR_AWAY: u64 = 1 << 40;
@@ -48,6 +49,8 @@ pub(crate) struct Note {
 pub(crate) struct Meeting<'m> {
     /// What an older one is told that its clients can do.
     pub(crate) capabilities: &'m str,
+    /// This daemon, which must not be behind it.
+    pub(crate) daemon: &'m Daemons,
     /// What is asked first.
     pub(crate) first: Hello,
     /// Set while it is asked what it need not know, where it may not bear that.
@@ -105,6 +108,9 @@ impl Upstream {
                     }
                 }
                 Next::Wait => {}
+                Next::Open(introduction) if introduction.behind.is_loop_with(meeting.daemon) => {
+                    break Err(Trouble::Loop);
+                }
                 Next::Open(introduction) => break Ok(introduction),
                 Next::GiveUp(trouble) => break Err(trouble),
             }
@@ -142,9 +148,12 @@ impl Upstream {
     }
 
     fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
+        let daemons = self.company.daemons_before(self);
         match hello {
-            Hello::Discover => self.ask(DISCOVER, Some(&own::params(None))),
-            Hello::Initialize => self.ask("initialize", Some(&era::greeting(capabilities))),
+            Hello::Discover => self.ask(DISCOVER, Some(&own::params(None, &daemons))),
+            Hello::Initialize => {
+                self.ask("initialize", Some(&era::greeting(capabilities, Some(&daemons))))
+            }
         }
     }
 

@@ -19,10 +19,42 @@ use crate::front::{StreamNo, To};
 use crate::modern::Manner;
 use crate::params::Params;
 
+/// What is said of a server that writes messages over several lines.
+pub(crate) const UNFRAMED: &str = "it writes messages over several lines, which MCP forbids on \
+    stdio: have it write each on one line";
+
 impl Upstream {
     /// Takes what the server has said, a message or a few; `during` is the call it was said
     /// about, if that is known.
     pub(crate) fn hear(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
+        self.hear_unless(line, during, |_| false);
+    }
+
+    /// Takes a message over several lines, or such output that only looks like one.
+    pub(super) fn hear_lines(self: &Rc<Self>, mut text: Vec<u8>) {
+        if envelope::parse(&text).is_ok() || few::parts(&text).is_some() {
+            // No string of JSON has a bare line break.
+            text.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
+            self.breaks_framing();
+        }
+        self.hear(&text, None);
+    }
+
+    fn breaks_framing(&self) {
+        if !self.is_unframed.replace(true) {
+            tracing::warn!(server = %self.key, "{UNFRAMED}");
+            self.stray(format!("xy: {UNFRAMED}").as_bytes());
+            self.company.breaks_framing(self);
+        }
+    }
+
+    /// Takes what the server has said, unless it is no message and `is_held`, as more may come.
+    pub(super) fn hear_unless(
+        self: &Rc<Self>,
+        line: &[u8],
+        during: Option<u64>,
+        is_held: impl FnOnce(&[u8]) -> bool,
+    ) {
         let during = during.filter(|ours| !self.is_ear(*ours));
         let message = envelope::parse(line);
         // One revision has them, and they mean the same in any other.
@@ -30,6 +62,9 @@ impl Upstream {
             for part in parts.into_iter().map(|part| part.get().as_bytes()) {
                 if part.starts_with(b"{") { self.hear(part, during) } else { self.stray(part) }
             }
+            return;
+        }
+        if message.is_err() && is_held(line) {
             return;
         }
         self.heard.message(message.is_ok());
@@ -80,7 +115,10 @@ impl Upstream {
 
     fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
         let ours = ids::ours(id);
-        let call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+        let mut call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+        if let Some(log) = call.as_mut().and_then(|call| call.log.take()) {
+            log.answered(outcome);
+        }
         match call.map(|call| call.caller) {
             Some(Caller::Client {
                 client,

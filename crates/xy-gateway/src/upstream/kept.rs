@@ -4,20 +4,35 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::large::LARGE;
+
 /// The text of one call.
 pub(crate) struct Kept {
     text: Box<[u8]>,
+    /// The method and the name of a large one, so that it need not be read for them again.
+    about: Option<(Box<str>, Option<Box<str>>)>,
     all: Rc<Cell<usize>>,
 }
 
 impl Kept {
     /// `None` if there is no room: `all` of them may hold `most` bytes.
-    pub(crate) fn of(text: &[u8], all: &Rc<Cell<usize>>, most: usize) -> Option<Self> {
+    pub(crate) fn of(
+        text: &[u8],
+        (method, name): (&str, Option<&str>),
+        all: &Rc<Cell<usize>>,
+        most: usize,
+    ) -> Option<Self> {
         let total = all.get().saturating_add(text.len());
         (total <= most).then(|| {
             all.set(total);
-            Self { text: text.into(), all: all.clone() }
+            let about = (text.len() > LARGE).then(|| (method.into(), name.map(Into::into)));
+            Self { text: text.into(), about, all: all.clone() }
         })
+    }
+
+    /// The method and the name of a large one.
+    pub(crate) fn about(&self) -> Option<(&str, Option<&str>)> {
+        self.about.as_ref().map(|(method, name)| (&**method, name.as_deref()))
     }
 
     pub(crate) fn text(&self) -> &[u8] {
@@ -54,13 +69,13 @@ mod tests {
     #[test]
     fn what_is_kept_has_a_bound_and_gives_its_room_back() {
         let all = Rc::default();
-        let one = Kept::of(b"12345", &all, 8).unwrap();
-        assert!(Kept::of(b"1234", &all, 8).is_none());
-        let other = Kept::of(b"123", &all, 8).unwrap();
+        let one = Kept::of(b"12345", ("m", None), &all, 8).unwrap();
+        assert!(Kept::of(b"1234", ("m", None), &all, 8).is_none());
+        let other = Kept::of(b"123", ("m", None), &all, 8).unwrap();
         assert_eq!(all.get(), 8);
         assert_eq!(&*other.into_text(), b"123");
         assert_eq!(all.get(), 5);
-        let mut third = Kept::of(b"123", &all, 8).unwrap();
+        let mut third = Kept::of(b"123", ("m", None), &all, 8).unwrap();
         third.forgo();
         assert_eq!((third.text(), all.get()), (&b""[..], 5));
         drop((one, third));

@@ -3,6 +3,7 @@
 use xy_mcp::members::Members;
 
 use crate::modern::{Manner, meta_for_modern};
+use crate::via::{self, Daemons};
 
 /// xy, as a client that can do nothing: nobody stands behind its own requests.
 pub(crate) fn manner() -> Manner {
@@ -13,13 +14,15 @@ pub(crate) fn manner() -> Manner {
 
 /// Params with all that this revision wants in `_meta`. What a person has written there stays
 /// as it is, and what is no object is theirs to explain.
-pub(crate) fn params(given: Option<&str>) -> String {
+/// Says which `daemons` ask.
+pub(crate) fn params(given: Option<&str>, daemons: &Daemons) -> String {
     let given = given.unwrap_or("{}");
     let Some(members) = Members::read(given) else { return given.to_owned() };
     let before = members.get("_meta");
     let theirs = before.map_or_else(|| Some(Members::default()), Members::read);
     let Some(theirs) = theirs else { return given.to_owned() };
-    let ours = meta_for_modern(None, None, &manner());
+    let before = format!("{{{}}}", via::member(daemons));
+    let ours = meta_for_modern(Some(&before), None, &manner());
     let ours = Members::read(&ours).unwrap_or_default();
     let ours = ours.without(|key| theirs.get(key).is_some());
     let meta = joined(&ours.to_string(), &theirs.to_string());
@@ -43,7 +46,7 @@ mod tests {
     use crate::modern::{CAPABILITIES, CLIENT_INFO, VERSION};
 
     fn meta(given: Option<&str>) -> Value {
-        let params: Value = serde_json::from_str(&params(given)).unwrap();
+        let params: Value = serde_json::from_str(&params(given, &Daemons::one("d"))).unwrap();
         params["_meta"].clone()
     }
 
@@ -53,8 +56,11 @@ mod tests {
             let meta = meta(given);
             assert_eq!((&meta[VERSION], &meta[CAPABILITIES]), (&json!("2026-07-28"), &json!({})));
             assert_eq!(meta[CLIENT_INFO]["name"], "xy");
+            assert_eq!(meta[via::VIA], json!(["d"]));
         }
-        assert!(params(Some(r#"{"cursor":1.50}"#)).ends_with(r#","cursor":1.50}"#));
+        assert!(
+            params(Some(r#"{"cursor":1.50}"#), &Daemons::one("d")).ends_with(r#","cursor":1.50}"#)
+        );
     }
 
     #[test]
@@ -63,9 +69,9 @@ mod tests {
         let meta = meta(Some(&given));
         assert_eq!(meta[CAPABILITIES], json!({ "roots": {} }));
         assert_eq!((&meta[VERSION], &meta["x"]), (&json!("2026-07-28"), &json!(1.5)));
-        assert_eq!(params(Some(&given)).matches(CAPABILITIES).count(), 1);
+        assert_eq!(params(Some(&given), &Daemons::one("d")).matches(CAPABILITIES).count(), 1);
         for odd in ["7", "[1]", r#"{"_meta":7}"#] {
-            assert_eq!(params(Some(odd)), odd);
+            assert_eq!(params(Some(odd), &Daemons::one("d")), odd);
         }
     }
 }

@@ -17,10 +17,12 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_supervisor::speak::Said;
 
 use super::Upstream;
+use super::assembler::{Assembler, Step};
 use super::outgoing::{ATOMIC, Block, Outgoing};
 use super::wire::{MAX_MESSAGE, Wire};
 
@@ -45,6 +47,8 @@ pub(crate) struct Pipes {
     stdin: RefCell<Option<Rc<pipe::Sender>>>,
     /// What the server says, cut into lines.
     lines: RefCell<LineSplitter>,
+    /// Lines that may be one message.
+    assembler: RefCell<Assembler>,
     /// Whether something is being written that can be torn, or may be written only in its turn.
     is_writing: Cell<bool>,
     is_closed: Cell<bool>,
@@ -101,6 +105,7 @@ impl Pipes {
             flush: Notify::new(),
             stdin: RefCell::new(Some(stdin.clone())),
             lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
+            assembler: RefCell::default(),
             is_writing: Cell::new(false),
             is_closed: Cell::new(false),
             unread_from: Cell::new(None),
@@ -154,19 +159,30 @@ impl Pipes {
         upstream: &Rc<Upstream>,
         mut stdout: pipe::Receiver,
     ) -> io::Result<()> {
-        while poll_fn(|context| {
-            with_scratch(|scratch| {
-                let mut buffer = ReadBuf::new(scratch);
-                Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
-                    self.take(upstream, buffer.filled());
-                    !buffer.filled().is_empty()
+        loop {
+            let read = poll_fn(|context| {
+                with_scratch(|scratch| {
+                    let mut buffer = ReadBuf::new(scratch);
+                    Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
+                        self.take(upstream, buffer.filled());
+                        !buffer.filled().is_empty()
+                    })
                 })
-            })
-        })
-        .await?
-        {
+            });
+            let is_more = tokio::select! {
+                biased;
+                read = read => read?,
+                () = self.until_overdue() => {
+                    self.release_held(upstream);
+                    true
+                }
+            };
+            if !is_more {
+                break;
+            }
             upstream.tell_strays().await;
         }
+        self.release_held(upstream);
         let rest = self.take_partial();
         upstream.stray(&rest);
         upstream.tell_strays().await;
@@ -179,9 +195,49 @@ impl Pipes {
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {
-                Line::Whole(line) => upstream.hear(line, None),
-                Line::TooLong(head) => upstream.too_long(head),
+                Line::Whole(line) if self.assembler.borrow().is_empty() => {
+                    self.take_line(upstream, line);
+                }
+                Line::Whole(line) => self.take_next(upstream, line),
+                Line::TooLong(head) => {
+                    self.release_held(upstream);
+                    upstream.too_long(head);
+                }
             }
+        }
+    }
+
+    /// Takes a line that is a message, or may be the beginning of one.
+    fn take_line(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+        let may_begin = |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
+        upstream.hear_unless(line, None, may_begin);
+    }
+
+    /// Takes a line after others that may be the beginning of a message.
+    fn take_next(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+        let step = self.assembler.borrow_mut().go_on(line);
+        match step {
+            Step::Held => {}
+            Step::Whole(text) => upstream.hear_lines(text),
+            Step::NotOne(lines) => {
+                hear_each(upstream, &lines);
+                self.take_line(upstream, line);
+            }
+        }
+    }
+
+    /// Takes lines one by one that were held in vain.
+    fn release_held(&self, upstream: &Rc<Upstream>) {
+        let held = self.assembler.borrow_mut().give_up();
+        hear_each(upstream, &held);
+    }
+
+    /// Resolves when lines have been held for long enough; never, if there are none.
+    async fn until_overdue(&self) {
+        let overdue_at = self.assembler.borrow().overdue_at();
+        match overdue_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -283,9 +339,20 @@ impl Pipes {
         self.is_writing.get()
     }
 
-    /// What has been read and is no whole line yet.
+    /// What has been read and is no whole line yet, or not yet known to be a message.
     pub(crate) fn take_partial(&self) -> Vec<u8> {
-        self.lines.borrow_mut().take_begun()
+        let mut partial = self.assembler.borrow_mut().give_up();
+        if !partial.is_empty() {
+            partial.push(b'\n');
+        }
+        partial.append(&mut self.lines.borrow_mut().take_begun());
+        partial
+    }
+}
+
+fn hear_each(upstream: &Rc<Upstream>, lines: &[u8]) {
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        upstream.hear(line, None);
     }
 }
 

@@ -13,6 +13,7 @@ use super::said::SaidError;
 use super::web::Trouble;
 use crate::era::{Introduction, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
+use crate::via;
 
 /// The two ways to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,9 @@ impl Hello {
 
     /// What an answer to it means.
     pub(crate) fn read(self, answer: &str) -> Came {
+        if via::is_refusal(code_of(answer.as_bytes()), answer) {
+            return Came::Never(Trouble::Loop);
+        }
         match self {
             Self::Discover => discovered(answer),
             Self::Initialize => initialized(answer),
@@ -252,6 +256,8 @@ mod tests {
             (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "no"),
             (error(-32022, r#"{"supported":["2026-07-28"]}"#), "never"),
             (error(-32022, "null"), "never"),
+            (error(-32025, r#"{"xy.daemon/loop":true}"#), "never"),
+            (error(-32025, "null"), "no"),
             (r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#.to_owned(), "no"),
             (r#"{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}"#.to_owned(), "no"),
             ("nothing".to_owned(), "no"),

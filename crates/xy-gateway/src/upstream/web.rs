@@ -32,6 +32,7 @@ use xy_config::settings::Endpoint;
 use super::Upstream;
 use crate::era::MODERN;
 use crate::held::Held;
+use crate::via;
 
 mod call;
 mod fetch;
@@ -175,6 +176,8 @@ pub(crate) enum Trouble {
     Forbidden(String),
     /// It does not let us in.
     Hopeless(String),
+    /// It leads back to this daemon.
+    Loop,
 }
 
 impl Web {
@@ -463,6 +466,7 @@ impl Trouble {
     pub(crate) fn words(self) -> String {
         match self {
             Self::Forgotten => "it has forgotten the session".to_owned(),
+            Self::Loop => via::REASON.to_owned(),
             Self::Unreachable(why)
             | Self::Failing(why)
             | Self::Refused(why)

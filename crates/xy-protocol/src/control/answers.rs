@@ -112,7 +112,8 @@ pub struct Added {
     pub problems: Vec<Problem>,
 }
 
-/// The answer to `remove`: it is in no list any more, and is being ended.
+/// The answer to `remove`: it is in no list any more, and is being ended. If its logs were to be
+/// deleted, it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     /// Its name.
@@ -120,6 +121,12 @@ pub struct Removed {
     /// What went wrong beside it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
+    /// Its log, if it has one and it was not deleted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub log_file: Option<String>,
+    /// The logs that were deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub purged: Vec<String>,
 }
 
 /// A stream has begun.
@@ -217,6 +224,8 @@ pub enum EventKind {
     /// That a change, which was told before, begins the last attempt: if this life fails too,
     /// the server is given up.
     LastAttempt,
+    /// That somebody asked to change the server: who, what, and which command runs.
+    Asked,
     /// Something that a newer daemon tells.
     #[serde(other)]
     Other,
@@ -266,6 +275,9 @@ pub struct CheckReport {
     pub all_files: usize,
     /// How many of `files` describe a server without a fault.
     pub servers: usize,
+    /// The names of the servers without a fault.
+    #[serde(default)]
+    pub server_names: Vec<ServerName>,
     /// Everything that is wrong or odd.
     pub problems: Vec<Problem>,
 }
@@ -305,6 +317,9 @@ pub struct Info {
     /// What is odd about profiles, and about what clients are shown by them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Limits that kept clients out in the last minute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limit_hits: Vec<LimitHit>,
     /// How long the daemon has been up.
     pub uptime_secs: u64,
     /// The files of MCP clients that it was told to read by `--mcp-json`.
@@ -314,6 +329,17 @@ pub struct Info {
     pub servers: usize,
     /// How many of them are running.
     pub running: usize,
+}
+
+/// A limit that kept a client out in the last minute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitHit {
+    /// What there may be no more of.
+    pub limit: String,
+    /// Who was refused: a token by its name, or `unauthenticated`.
+    pub by: String,
+    /// How often it was refused.
+    pub times: u64,
 }
 
 /// The answer to `shutdown`.

@@ -67,6 +67,37 @@ pub struct TokenRemoved {
     pub name: String,
 }
 
+/// Which token gets a new secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRotate {
+    /// A token made by `token_add`; the daemon's own tokens if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+}
+
+/// The answer to `token_rotate`: the old secrets are refused, and their sessions have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRotated {
+    /// One named token, or the daemon's own `token` and `manage-token`.
+    pub tokens: Vec<RotatedToken>,
+}
+
+/// A token with its new secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotatedToken {
+    /// The token's name.
+    pub name: String,
+    /// The new secret, which clients send.
+    pub token: String,
+}
+
+impl fmt::Debug for RotatedToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RotatedToken").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// Tools to find.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

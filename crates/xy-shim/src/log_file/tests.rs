@@ -157,6 +157,16 @@ fn a_device_is_never_moved_away() {
 }
 
 #[test]
+fn a_link_to_a_file_is_not_written_through() {
+    let home = Home::new();
+    fs::write(home.path("target"), "precious").unwrap();
+    symlink(home.path("target"), home.path("x.log")).unwrap();
+    let failed = home.log(1, 3).append(b"one\n", home.now).unwrap_err();
+    assert!(failed.to_string().contains("is a link to a file"), "{failed}");
+    assert_eq!(home.text("target"), "precious");
+}
+
+#[test]
 fn a_folder_in_the_place_of_the_log_is_an_error() {
     let home = Home::new();
     fs::create_dir(home.path("x.log")).unwrap();

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::added::AddedServers;
 use crate::instance::InstanceHandle;
-use crate::lifecycle::{Event, Retirement};
+use crate::lifecycle::{Event, Retirement, State};
 use crate::reload::{ServerMap, diff};
 
 impl Owner {
@@ -178,7 +178,8 @@ fn is_wanted(instance: &InstanceHandle) -> bool {
     instance.now().life.wanted == Wanted::Up
 }
 
-/// Gives a server's instances other settings; answers those that begin a new life by it.
+/// Gives a server's instances other settings; answers those that begin a new life by it. An
+/// instance that is starting already begins none by other rules.
 async fn reconfigure(
     roster: &mut Roster,
     settings: &Arc<ServerSettings>,
@@ -190,8 +191,9 @@ async fn reconfigure(
     member.settings = settings.clone();
     let mut coming = Vec::new();
     for instance in member.own_instances() {
+        let is_starting = matches!(instance.now().life.state, State::Starting { .. });
         let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
-        if is_wanted(instance) {
+        if is_wanted(instance) && !(is_starting && *event == Event::RulesChanged) {
             coming.push(instance.clone());
         }
     }

@@ -34,6 +34,8 @@ pub enum What {
     Changed(Change),
     /// A server begins a life after which it is given up, should that fail too.
     LastAttempt(Change),
+    /// Somebody asked to change a server, as the reason says. Its state is what it was.
+    Asked(Change),
     /// Some entries are missing here.
     Skipped {
         /// So many.
@@ -89,7 +91,7 @@ impl Entry {
     /// The change that it tells of, if it is one.
     pub fn change(&self) -> Option<&Change> {
         match &self.what {
-            What::Changed(change) | What::LastAttempt(change) => Some(change),
+            What::Changed(change) | What::LastAttempt(change) | What::Asked(change) => Some(change),
             What::Skipped { .. } => None,
         }
     }
@@ -97,6 +99,14 @@ impl Entry {
     /// Whether it tells of this server, or may: nobody knows what was skipped.
     pub fn is_about(&self, server: &str) -> bool {
         self.change().is_none_or(|change| change.server.as_str() == server)
+    }
+}
+
+impl Change {
+    /// Somebody asked to change a server that is in this state.
+    pub fn asked(server: ServerName, state: ServerState, reason: String) -> Self {
+        let reason = shortened(reason);
+        Self { server, holder: None, from: state, to: state, reason, pid: None, restart_count: 0 }
     }
 }
 

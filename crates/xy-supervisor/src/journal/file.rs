@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-
 use super::entry::Entry;
+use crate::plain_file::open_own;
 use crate::whole_file::read_bounded;
 
 /// No file of the journal grows larger; the older of the two is as large at most.
@@ -38,16 +37,8 @@ pub(super) fn append(file: &Path, lines: &[u8]) -> io::Result<()> {
     written
 }
 
-/// A pipe in its place is an error and never waited for.
 fn open(file: &Path) -> io::Result<File> {
-    let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
-    let mut options = File::options();
-    options.read(true).append(true).create(true).mode(0o600).custom_flags(no_waiting);
-    let opened = options.open(file)?;
-    if opened.metadata()?.is_file() {
-        return Ok(opened);
-    }
-    Err(io::Error::other("it is not a regular file"))
+    open_own(File::options().read(true).append(true).create(true).mode(0o600), file)
 }
 
 fn end_torn_line(out: &mut File, length: u64) -> io::Result<()> {

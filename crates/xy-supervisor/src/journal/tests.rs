@@ -1,6 +1,6 @@
 use std::fs;
 
-use xy_protocol::server::ServerState;
+use xy_protocol::server::{ServerName, ServerState};
 
 use super::*;
 use crate::instance::{ChangeKind, Holder, InstanceKey, Transition};
@@ -59,6 +59,7 @@ fn told<'e>(entries: impl IntoIterator<Item = &'e Arc<Entry>>) -> Vec<String> {
     let told = |entry: &Arc<Entry>| match &entry.what {
         What::Changed(change) => change.reason.clone(),
         What::LastAttempt(change) => format!("last: {}", change.reason),
+        What::Asked(change) => format!("asked: {}", change.reason),
         What::Skipped { count } => format!("skipped {count}"),
     };
     entries.into_iter().map(told).collect()
@@ -144,6 +145,23 @@ async fn the_last_attempt_is_an_entry_of_its_own() {
     stage.changes.send(StateChange { kind, ..change("a", reason) }).unwrap();
     keeper.end().await;
     assert!(stage.lines()[0].contains(r#""kind":"last_attempt""#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asked_stands_before_what_came_of_it() {
+    let stage = Stage::new();
+    let (journal, keeper) = stage.begin();
+    stage.tell("a", attempt(1));
+    let server = ServerName::new("a").unwrap();
+    let asked = Change::asked(server, ServerState::Running, "a person asked".to_owned());
+    journal.note_asked(asked).await;
+    let following = journal.follow().await;
+    assert_eq!(told(following.recent()), ["attempt 1", "asked: a person asked"]);
+    stage.tell("a", attempt(2));
+    keeper.end().await;
+    let all = ["attempt 1", "asked: a person asked", "attempt 2"];
+    assert_eq!(history(&journal, 10, Some("a")), all);
+    assert!(stage.lines()[1].contains(r#""kind":"asked","server":"a","from":"running""#));
 }
 
 #[tokio::test(start_paused = true)]

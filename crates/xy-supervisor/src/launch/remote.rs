@@ -119,7 +119,7 @@ impl Driver {
             }
             Said::Unreachable(why) => self.ends_with(News::Unreachable(self.plain(&why))),
             // There is nobody here who could end it so that it begins anew.
-            Said::Unfit(why) | Said::Hopeless(why) => {
+            Said::Unfit(why) | Said::Hopeless(why) | Said::Unusable(why) => {
                 self.ends_with(News::Hopeless(self.plain(&why)));
             }
             Said::Stray(lines) => {

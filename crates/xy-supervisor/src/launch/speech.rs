@@ -97,6 +97,8 @@ pub(super) enum Meaning {
     Tell(News),
     /// It is to be ended, for this reason.
     Unfit(String),
+    /// It is to be ended and not started again, for this reason.
+    Unusable(String),
     /// Whether it is asked what it need not know.
     Probed(bool),
     /// It has so long to end by itself.
@@ -123,6 +125,7 @@ pub(super) fn meaning(said: Said, is_probed: bool) -> Meaning {
         Said::Idle(why) => Meaning::Tell(News::Idle(plain_why(&why))),
         // What is wrong with a server here is ended with it.
         Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => Meaning::Unfit(why),
+        Said::Unusable(why) => Meaning::Unusable(why),
         Said::Probing(is_probed) => Meaning::Probed(is_probed),
         Said::Mute if is_probed => Meaning::Mute(MUTE_ON_PROBE_FOR),
         Said::Mute => Meaning::Mute(MUTE_FOR),
@@ -140,7 +143,11 @@ pub(super) fn meaning(said: Said, is_probed: bool) -> Meaning {
 pub(super) fn passed(said: Said) -> Option<Passed> {
     match meaning(said, false) {
         Meaning::Pass(passed) => Some(passed),
-        Meaning::Tell(_) | Meaning::Unfit(_) | Meaning::Probed(_) | Meaning::Mute(_) => None,
+        Meaning::Tell(_)
+        | Meaning::Unfit(_)
+        | Meaning::Unusable(_)
+        | Meaning::Probed(_)
+        | Meaning::Mute(_) => None,
     }
 }
 

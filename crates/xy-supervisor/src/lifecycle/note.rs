@@ -88,7 +88,8 @@ impl Note {
         let after_stop = match life.state {
             State::Stopping { then, .. } => Some(match then {
                 AfterStop::StayDown | AfterStop::Sleep => Next::Stay,
-                AfterStop::StartAgain | AfterStop::TryAgain => Next::Start,
+                // The next daemon finds out itself whether it can be used.
+                AfterStop::StartAgain | AfterStop::TryAgain | AfterStop::GiveUp => Next::Start,
                 AfterStop::CountFailure => Next::Count,
                 AfterStop::Retire => Next::Retire,
             }),

@@ -59,6 +59,8 @@ pub enum AfterStop {
     /// What comes after a crash: it never became ready, cannot be spoken with, or does not
     /// answer any more.
     CountFailure,
+    /// It has failed, whatever its restart policy says.
+    GiveUp,
     /// Another try to reach it, after a while.
     TryAgain,
     /// It sleeps until somebody uses it.

@@ -311,6 +311,21 @@ fn one_that_falls_silent_on_a_probe_is_ended_and_started_again_for_nothing() {
 }
 
 #[test]
+fn an_unusable_process_is_ended_and_never_restarted() {
+    let always = rules(|it| it.restart.policy = RestartPolicy::Always);
+    for mut play in [Play::starting(always.clone()), Play::running(always)] {
+        let unusable = || Event::Hopeless("it leads back to this daemon".into());
+        assert_eq!(play.sees(unusable()), Some(Effect::Stop));
+        assert_eq!(play.sees(unusable()), None, "it still runs");
+        assert!(play.life.state.is_live());
+        assert_eq!(play.sees(crash()), None);
+        assert_eq!(play.life.state, State::Failed);
+        assert_eq!(play.life.reason.to_string(), "it leads back to this daemon");
+        assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+    }
+}
+
+#[test]
 fn one_that_ends_on_a_probe_while_it_is_stopped_stays_stopped() {
     let mut play = Play::starting(steady());
     play.sees(Event::StopRequested);

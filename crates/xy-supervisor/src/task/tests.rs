@@ -1,6 +1,6 @@
 //! Waiting, order and cancellation, on paused time and without a process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -16,7 +16,7 @@ use crate::fake::{
 use crate::instance::{
     ChangeKind, Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT,
 };
-use crate::launch::Ask;
+use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::{Event, Exit, LaunchFault, Reason, Retirement, STOP_MARGIN, State};
 use crate::logs::LogBook;
 
@@ -74,6 +74,33 @@ async fn waits_until(server: &InstanceHandle, is_so: impl Fn(&Snapshot) -> bool)
 
 async fn ask(server: &InstanceHandle, event: Event) {
     server.request(event).await.expect("the server is still there");
+}
+
+/// Has one life, of which the test says what becomes.
+struct OneLife(Mutex<Option<Instance>>);
+
+impl Launch for OneLife {
+    fn launch(&self, _: LaunchOrder) -> Instance {
+        self.0.lock().unwrap().take().expect("there is one life")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_process_is_not_shown_before_its_last_news() {
+    let (instance, ends) = Instance::pair();
+    let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
+    let settings = some_settings(|it| it.rules.restart.policy = RestartPolicy::Never);
+    let server =
+        spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
+    ends.news.send(News::Launched { pid: 7 }).await.unwrap();
+    ends.news.send(News::Ready).await.unwrap();
+    reaches(&server, ServerState::Running).await;
+    assert_eq!(server.now().pid, Some(7));
+    ends.end.set();
+    assert_eq!((server.now().state(), server.now().pid), (ServerState::Stopping, None));
+    let exit = Exit { code: Some(1), ..Exit::UNSEEN };
+    ends.news.send(News::Exited(exit)).await.unwrap();
+    assert_eq!(settles(&server).await.state(), ServerState::Failed);
 }
 
 /// Every change so far, as text.

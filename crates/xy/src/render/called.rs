@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::safe_text;
+use crate::output::terminal;
 
 /// A tool's result, as far as people are shown it.
 #[derive(Debug, Deserialize)]
@@ -57,7 +58,7 @@ pub(crate) fn render(called: &Called<'_>, is_safe: bool) -> String {
         }
     }
     if let Some(structured) = called.structured.filter(|_| !has_text) {
-        shown.extend([structured.get(), "\n"]);
+        shown.extend([&*terminal::json(structured.get(), is_safe), "\n"]);
     }
     shown
 }

@@ -6,12 +6,17 @@ use super::{DIM, YELLOW, clock, paint, safe_text, style_of};
 
 /// The line, the name padded to `name_width` columns.
 pub(crate) fn render(event: &Event, name_width: usize) -> String {
-    if event.kind == EventKind::LastAttempt {
+    let label = match event.kind {
+        EventKind::LastAttempt => Some((YELLOW, "last attempt")),
+        EventKind::Asked => Some((DIM, "asked")),
+        EventKind::Changed | EventKind::Other => None,
+    };
+    if let Some((style, label)) = label {
         return format!(
             "{}  {:<name_width$}  {}  {}\n",
             paint(DIM, clock(event.ts)),
             instance(event),
-            paint(YELLOW, format_args!("{:>23}", "last attempt")),
+            paint(style, format_args!("{label:>23}")),
             safe_text(&event.reason),
         );
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use xy_protocol::control::{CheckReport, Info, Severity, Version};
+use xy_protocol::control::{CheckReport, Info, LimitHit, Severity, Version};
+use xy_protocol::server::ServerName;
 
 use super::{DIM, count, paint, safe_text, span};
 
@@ -20,12 +21,20 @@ pub(crate) fn info(info: &Info) -> String {
         ("config", info.config_dir.clone()),
         ("state", info.state_dir.clone()),
     ];
-    let problems = info.journal_problem.iter().chain(&info.warnings);
-    let problems: Vec<_> = problems.map(|problem| ("warning", problem.clone())).collect();
+    let limits = info.limit_hits.iter().map(limit_hit);
+    let problems = info.journal_problem.iter().chain(&info.warnings).cloned().chain(limits);
+    let problems: Vec<_> = problems.map(|problem| ("warning", problem)).collect();
     let line = |(label, value): &(&str, String)| {
         format!("{}  {}\n", paint(DIM, format_args!("{label:<10}")), safe_text(value))
     };
     facts.iter().chain(&problems).map(line).collect()
+}
+
+/// One line about a limit that kept clients out.
+pub(crate) fn limit_hit(hit: &LimitHit) -> String {
+    let LimitHit { limit, by, times } = hit;
+    let times = count(usize::try_from(*times).unwrap_or(usize::MAX), "time");
+    format!("a limit was hit {times} in the last minute: {limit}, by {by}")
 }
 
 /// This program's version and the daemon's.
@@ -42,11 +51,17 @@ pub(crate) fn summary(report: &CheckReport) -> String {
     let of = |severity| report.problems.iter().filter(|it| it.severity == severity).count();
     let files = count(report.all_files, "file");
     let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
-    format!("{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
+    let names: Vec<&str> = report.server_names.iter().map(ServerName::as_str).collect();
+    let servers = match names.as_slice() {
+        [] => String::new(),
+        names => format!("{}: {}\n", count(names.len(), "server"), names.join(", ")),
+    };
+    format!("{servers}{files}, {}, {}\n", count(errors, "error"), count(warnings, "warning"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::name;
     use super::super::uncoloured;
     use super::*;
 
@@ -63,12 +78,27 @@ mod tests {
             state_dir: "/home/a/.local/state/xy".into(),
             journal_problem: None,
             warnings: Vec::new(),
+            limit_hits: Vec::new(),
             uptime_secs: 725,
             mcp_json: Vec::new(),
             servers: 3,
             running: 2,
         };
         insta::assert_snapshot!(uncoloured(&info(&it)));
+    }
+
+    #[test]
+    fn limit_hit_names_limit_and_token() {
+        let hit =
+            |by: &str, times| LimitHit { limit: "HTTP sessions".into(), by: by.into(), times };
+        assert_eq!(
+            limit_hit(&hit("token `laptop`", 12)),
+            "a limit was hit 12 times in the last minute: HTTP sessions, by token `laptop`"
+        );
+        assert_eq!(
+            limit_hit(&hit("unauthenticated", 1)),
+            "a limit was hit 1 time in the last minute: HTTP sessions, by unauthenticated"
+        );
     }
 
     #[test]
@@ -80,8 +110,12 @@ mod tests {
 
     #[test]
     fn a_report_is_counted() {
+        let (server_names, problems) = (Vec::new(), Vec::new());
         let report =
-            CheckReport { valid: true, files: 0, all_files: 1, servers: 0, problems: Vec::new() };
+            CheckReport { valid: true, files: 0, all_files: 1, servers: 0, server_names, problems };
         assert_eq!(summary(&report), "1 file, 0 errors, 0 warnings\n");
+        let server_names = ["b", "a"].map(name).to_vec();
+        let report = CheckReport { servers: 2, server_names, ..report };
+        assert_eq!(summary(&report), "2 servers: b, a\n1 file, 0 errors, 0 warnings\n");
     }
 }

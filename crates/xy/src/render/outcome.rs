@@ -3,7 +3,7 @@
 use xy_protocol::control::{Added, Failure, Reloaded, Removed, Restarted, Started, Stopped};
 use xy_protocol::server::ServerName;
 
-use super::{DIM, GREEN, RED, YELLOW, error, paint, style_of};
+use super::{DIM, GREEN, RED, YELLOW, error, paint, safe_text, style_of};
 
 /// What is printed, and what is told beside it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -105,8 +105,13 @@ pub(crate) fn added(done: &Added) -> String {
 
 /// A server that is there no more.
 pub(crate) fn removed(done: &Removed) -> Outcome {
-    Outcome::new(&[], &done.warnings)
-        .say(std::slice::from_ref(&done.name), |name| format!("removed {name}"))
+    let logs = if done.purged.is_empty() { "" } else { " and its logs" };
+    let mut outcome = Outcome::new(&[], &done.warnings)
+        .say(std::slice::from_ref(&done.name), |name| format!("removed {name}{logs}"));
+    if let Some(log) = &done.log_file {
+        outcome.lines += &format!("its log stays: {}\n", safe_text(log));
+    }
+    outcome
 }
 
 #[cfg(test)]
@@ -157,10 +162,18 @@ mod tests {
         assert_eq!(uncoloured(&running), "added a: running, pid 7\n");
         let waiting = added(&done(ServerState::Stopped, None));
         assert_eq!(uncoloured(&waiting), "added a: stopped\n");
-        let gone = Removed { name: name("a"), warnings: vec!["it will be back".into()] };
+        let gone = Removed {
+            name: name("a"),
+            warnings: vec!["it will be back".into()],
+            log_file: Some("/x/a.log".into()),
+            purged: Vec::new(),
+        };
         let gone = removed(&gone);
-        assert_eq!(gone.lines, "removed a\n");
+        assert_eq!(gone.lines, "removed a\nits log stays: /x/a.log\n");
         assert_eq!(uncoloured(&gone.troubles), "warning: it will be back\n");
+        let purged = vec!["/x/a.log".to_owned()];
+        let gone = Removed { name: name("a"), warnings: Vec::new(), log_file: None, purged };
+        assert_eq!(removed(&gone).lines, "removed a and its logs\n");
     }
 
     #[test]

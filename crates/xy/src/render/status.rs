@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use xy_protocol::server::{
-    Health, InstanceClients, InstanceEntry, LastExit, Oom, RestartLimits, ServerEntry,
+    Health, InstanceClients, InstanceEntry, LastExit, Oom, ReasonKind, RestartLimits, ServerEntry,
     ServerStatus, Wanted,
 };
 use xy_protocol::size::Size;
 use xy_protocol::time::Timestamp;
 
-use super::confine;
 use super::list::next_step;
 use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
+use super::{confine, error};
 
 /// Everything there is to say, as of `now`.
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
@@ -28,6 +28,10 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
     text += &transitions(status, now);
+    if !status.problems.is_empty() {
+        let problems: String = status.problems.iter().map(error::problem).collect();
+        text += &format!("\n{}\n", problems.trim_end());
+    }
     if !status.last_stderr.is_empty() {
         text += &format!("\n{}\n", paint(BOLD, "last lines of stderr"));
         for line in &status.last_stderr {
@@ -48,12 +52,14 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     say("pid", server.pid.map(|pid| pid.to_string()));
     say("uptime", server.uptime_secs.map(|seconds| span(Duration::from_secs(seconds))));
     say("wanted", Some(wanted(server.wanted).to_owned()));
-    say("transport", Some(server.transport.as_str().to_owned()));
+    // Of a server with a bad file nothing but its name is known.
+    let is_known = server.reason_kind != Some(ReasonKind::BadFile);
+    say("transport", is_known.then(|| server.transport.as_str().to_owned()));
     say("url", server.url.as_deref().map(|url| safe_text(url).into_owned()));
     say("port", server.port.map(|port| port.to_string()));
     let used = limits_used(&status.limits_used);
     let used = used.map(|used| format!("; {used}")).unwrap_or_default();
-    say("restarts", Some(restarts(server) + &used));
+    say("restarts", is_known.then(|| restarts(server) + &used));
     say("last exit", server.last_exit.as_ref().map(|exit| last_exit(exit, now)));
     say("next", next_step(server));
     for warning in &server.warnings {

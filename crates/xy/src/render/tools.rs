@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use unicode_width::UnicodeWidthStr;
-use xy_protocol::control::ToolEntry;
+use xy_protocol::control::{FoundEntry, ToolEntry};
 
 use super::list::{GAP, cut};
 use super::{BOLD, DIM, PLAIN, paint, safe_text};
@@ -18,8 +18,17 @@ struct About {
 
 /// The table, each line cut to `width` columns if there is a terminal.
 pub(crate) fn render(tools: &[ToolEntry], width: Option<usize>) -> String {
+    table(&tools.iter().map(row).collect::<Vec<_>>(), width)
+}
+
+/// The table of tools that were found, best first.
+pub(crate) fn found(tools: &[FoundEntry], width: Option<usize>) -> String {
+    let row = |tool: &FoundEntry| (plain(&tool.name), plain(first_line(&tool.description)));
+    table(&tools.iter().map(row).collect::<Vec<_>>(), width)
+}
+
+fn table(rows: &[(String, String)], width: Option<usize>) -> String {
     let header = ("NAME".to_owned(), "DESCRIPTION".to_owned());
-    let rows: Vec<(String, String)> = tools.iter().map(row).collect();
     let widest = rows.iter().map(|(name, _)| name.width()).max().unwrap_or_default();
     let widest = widest.max(header.0.width());
     let room = width.unwrap_or(usize::MAX);
@@ -32,9 +41,15 @@ fn row(entry: &ToolEntry) -> (String, String) {
     // Whatever else a server has written there, its tool can be called.
     let About { title, description } = serde_json::from_str(entry.tool.get()).unwrap_or_default();
     let words = description.or(title).unwrap_or_default();
-    let first = words.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let plain = |text: &str| safe_text(text.trim()).replace('\t', " ");
-    (plain(&entry.name), plain(first))
+    (plain(&entry.name), plain(first_line(&words)))
+}
+
+fn first_line(words: &str) -> &str {
+    words.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()
+}
+
+fn plain(text: &str) -> String {
+    safe_text(text.trim()).replace('\t', " ")
 }
 
 fn line(row: &(String, String), styles: [anstyle::Style; 2], widest: usize, room: usize) -> String {
@@ -82,6 +97,23 @@ mod tests {
         a__none
         a__odd
         a__evil           \x1b[31mred 日本語日本語日本語
+        ");
+    }
+
+    #[test]
+    fn found_tools_line_up_as_all_tools_do() {
+        let tool = |name: &str, description: &str| FoundEntry {
+            name: name.into(),
+            description: description.into(),
+            ..FoundEntry::default()
+        };
+        let tools =
+            [tool("a__long_name", "\n Says it.\nMore."), tool("b", "\u{1b}x"), tool("c", "")];
+        insta::assert_snapshot!(uncoloured(&found(&tools, None)), @r"
+        NAME          DESCRIPTION
+        a__long_name  Says it.
+        b             \x1bx
+        c
         ");
     }
 

@@ -60,10 +60,10 @@ fn show(result: &RawValue, as_json: bool, output: &mut Output) -> Result<(), Fai
         .map_err(|cause| Failure::internal("the tool's result could not be read", cause))?;
     match (as_json, called.is_error) {
         (true, _) => output.json(result)?,
-        (false, true) => output.tell_bytes(called::render(&called, true).as_bytes()),
+        (false, true) => output.pass_on(&called::render(&called, true)),
         (false, false) => {
             let is_terminal = output.is_terminal();
-            output.write(called::render(&called, is_terminal).as_bytes())?;
+            output.write(&called::render(&called, is_terminal))?;
         }
     }
     if called.is_error { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }

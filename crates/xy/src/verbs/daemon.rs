@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 use xy_config::{KeptLimits, Paths};
-use xy_daemon::{LogTo, Options};
-use xy_protocol::control::Info;
+use xy_daemon::{LogTo, Options, Strictness};
+use xy_ipc::Client;
+use xy_protocol::control::{CheckReport, Info, Request, Severity};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::cli::{Json, McpJson};
@@ -19,7 +20,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupts::readable;
 use crate::launch::{ANSWERS_WITHIN, Came, ask_who_it_is, this_program, until_it_answers};
 use crate::output::Output;
-use crate::render::safe_text;
+use crate::render::{error, safe_text};
 
 /// What is kept of a failed daemon's last words.
 const MAX_LAST_WORDS: usize = 64 * 1024;
@@ -28,6 +29,10 @@ const MAX_LAST_WORDS: usize = 64 * 1024;
 ///
 /// Runs in the foreground and logs to stderr, or with --detach in the background, where
 /// it logs to the state folder and outlives the terminal. Starts every configured server.
+///
+/// In the foreground, a bad file is fatal: the daemon reports it and exits with 3. In the
+/// background, the other servers start, and the server of a bad file has failed. `strict` in
+/// `xy.kdl`, --strict and --lenient decide otherwise.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace\n  \
@@ -41,12 +46,32 @@ pub(crate) struct Args {
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
+    bad_files: BadFiles,
+    #[command(flatten)]
     mcp_json: McpJson,
     /// This is the process in the background.
     #[arg(long, hide = true, conflicts_with = "detach")]
     detached: bool,
     #[command(flatten)]
     pub(crate) json: Json,
+}
+
+/// Whether to start with bad files.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct BadFiles {
+    /// Do not start with a bad file
+    #[arg(long, conflicts_with = "lenient")]
+    strict: bool,
+    /// Start all servers but those of bad files
+    #[arg(long)]
+    lenient: bool,
+}
+
+impl BadFiles {
+    /// Returns true for strict, false for lenient, if either was given.
+    fn flag(self) -> Option<bool> {
+        (self.strict || self.lenient).then_some(self.strict)
+    }
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
@@ -63,13 +88,15 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     } else {
         LogTo::Stderr
     };
-    Ok(xy_daemon::run(Options { paths, log, replace: args.replace })?)
+    let strictness = Strictness { flag: args.bad_files.flag(), is_watched: !args.detached };
+    Ok(xy_daemon::run(Options { paths, log, replace: args.replace, strictness })?)
 }
 
 /// `--mcp-json` holds for one daemon. Whoever replaces one that has it loses servers, and has
 /// to be told before.
 fn tell_what_is_not_inherited(paths: &Paths, output: &mut Output) {
-    let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN)) else {
+    let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
+    else {
         return; // There is nobody to replace, which the daemon itself finds out.
     };
     if other.mcp_json.is_empty() {
@@ -112,20 +139,23 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
     let json = args.json;
     paths.check_socket()?;
     if !args.replace
-        && let Some(other) = ask_who_it_is(&paths.control_socket, Deadline::after(ANSWERS_WITHIN))
+        && let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
     {
         return Err(already_there(&other).into());
     }
     let not_started = |cause| Failure::internal("the daemon did not start", cause);
-    let mut child = spawn(args.replace, &paths.mcp_json).map_err(not_started)?;
+    let mut child = spawn(args, &paths.mcp_json).map_err(not_started)?;
     let mut last_words = LastWords::of(&mut child);
     let spinner = output.spinner("starting the daemon");
-    let came = until_it_answers(&mut child, &paths.control_socket, |moment| {
+    let came = until_it_answers(&mut child, &paths.control_places(), |moment| {
         last_words.listen(moment);
         true
     })
     .map_err(not_started)?;
     drop(spinner);
+    if let Came::Answers(_) = came {
+        tell_bad_files(&paths.control_socket, output);
+    }
     match came {
         Came::Answers(info) if json.json => print_json(&info, output),
         Came::Answers(info) => {
@@ -137,11 +167,29 @@ fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure
     }
 }
 
-fn spawn(replace: bool, mcp_json: &[PathBuf]) -> std::io::Result<Child> {
+/// Reports the files that the daemon does without. Nothing is wrong if it cannot be asked: it
+/// has just answered.
+fn tell_bad_files(socket: &Path, output: &mut Output) {
+    let Ok(mut client) = Client::connect(socket) else { return };
+    let _ = client.answer_within(Some(ANSWERS_WITHIN)); // It answers soon in any case.
+    let Ok(report) = client.call_as::<CheckReport>(&Request::Check) else { return };
+    if report.valid {
+        return;
+    }
+    let errors = report.problems.iter().filter(|it| it.severity == Severity::Error);
+    let errors: String = errors.map(error::problem).collect();
+    output.tell(&errors);
+    output.tell(&error::warning(
+        "the daemon runs without these files: correct them, then run `xy reload`",
+    ));
+}
+
+fn spawn(args: &Args, mcp_json: &[PathBuf]) -> std::io::Result<Child> {
     let files = mcp_json.iter().flat_map(|file| [OsStr::new("--mcp-json"), file.as_os_str()]);
     this_program()?
         .args(["daemon", "--detached"])
-        .args(replace.then_some("--replace"))
+        .args(args.replace.then_some("--replace"))
+        .args(args.bad_files.flag().map(|strict| if strict { "--strict" } else { "--lenient" }))
         .args(files)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -185,7 +233,7 @@ fn ended(status: ExitStatus, mut words: LastWords, json: Json, output: &mut Outp
             output.tell(&crate::render::error::render(&error));
         }
     } else {
-        output.tell_bytes(&words.text);
+        output.pass_on(&String::from_utf8_lossy(&words.text));
     }
     Failure::Told(exit)
 }

@@ -1,5 +1,8 @@
 //! `xy events`: changes of state, those of before and as they happen.
 
+use serde_json::value::RawValue;
+use xy_config::Paths;
+use xy_daemon::on_disk;
 use xy_protocol::control::{Event, Events, Request, Skipped};
 
 use crate::cli::Json;
@@ -7,6 +10,7 @@ use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::changes;
+use crate::verbs::logs::from_files;
 
 /// Columns for a name, until a longer one comes.
 const NAME_WIDTH: usize = 12;
@@ -15,7 +19,8 @@ const NAME_WIDTH: usize = 12;
 ///
 /// One line per change: the time (UTC), the server, the state before and after, and
 /// the reason. Goes on until Ctrl-C, or until the daemon ends. With --history the latest
-/// changes come first, also those from before the daemon was restarted or killed.
+/// changes come first, also those from before the daemon was restarted or killed. Without a
+/// daemon the latest changes are read from the journal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy events\n  xy events github --history 20 --no-follow\n  \
     xy events --json | jq -c '[.name, .state]'")]
@@ -34,11 +39,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let mut link = Link::open()?;
     let ask = Events { name: args.name.clone(), history: args.history, follow: !args.no_follow };
-    link.ask(&Request::Events(ask))?;
     let mut printer = Printer::new(args.json.json);
     printer.dates = args.history.is_some();
+    let paths = Paths::from_env()?;
+    let mut link = match Link::open_at(&paths) {
+        Err(Failure::Unreachable(why)) => {
+            let (events, problem) = on_disk::read_events(&paths, &ask);
+            if let Some(problem) = problem {
+                output.tell(&format!("note: {problem}\n"));
+            }
+            printer.dates = true;
+            return from_files(&events, "changes", why, ask.follow, output, |event, output| {
+                printer.print(event.method, &event.params, output).map(drop)
+            });
+        }
+        link => link?,
+    };
+    link.ask(&Request::Events(ask))?;
     while printer.print_next(&mut link, output)? {
         if !link.client.has_more() {
             output.flush()?;
@@ -68,11 +86,21 @@ impl Printer {
         output: &mut Output,
     ) -> Result<bool, Failure> {
         let notification = link.next()?;
-        match &*notification.method {
+        self.print(&notification.method, notification.params, output)
+    }
+
+    /// Prints a notification of the stream; false at its end.
+    fn print(
+        &mut self,
+        method: &str,
+        params: &RawValue,
+        output: &mut Output,
+    ) -> Result<bool, Failure> {
+        match method {
             "event_end" => return Ok(false),
-            _ if self.json => output.json(notification.params)?,
+            _ if self.json => output.json(params)?,
             "event" => {
-                let event: Event = read(notification.params)?;
+                let event: Event = read(params)?;
                 self.name_width = self.name_width.max(event.name.as_str().len());
                 if self.dates {
                     output.print(&changes::between(self.before.as_ref(), &event))?;
@@ -81,7 +109,7 @@ impl Printer {
                 self.before = Some(event);
             }
             "event_skipped" => {
-                let Skipped { count, .. } = read(notification.params)?;
+                let Skipped { count, .. } = read(params)?;
                 output.print(&changes::skipped(count, "event"))?;
             }
             _ => {} // From a newer daemon.

@@ -40,12 +40,13 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     output.print(&render::list::render(&servers, width))
 }
 
-/// Says why nobody can come in over HTTP, if so, and what is odd about profiles. Whatever else may be wrong, the list is what
-/// was asked for.
+/// Says why nobody can come in over HTTP, if so, what is odd about profiles, and which limits are
+/// being hit. Whatever else may be wrong, the list is what was asked for.
 fn warn_of_gateway(link: &mut Link, output: &mut Output) {
     let info = link.ask_promptly(&Request::Info).and_then(|result| read::<Info>(&result));
     let Ok(info) = info else { return };
-    for problem in info.gateway_problem.iter().chain(&info.warnings) {
-        output.tell(&render::error::warning(problem));
+    let limits = info.limit_hits.iter().map(render::info::limit_hit);
+    for problem in info.gateway_problem.into_iter().chain(info.warnings).chain(limits) {
+        output.tell(&render::error::warning(&problem));
     }
 }

@@ -1,7 +1,10 @@
 //! `xy logs`: what a server wrote.
 
-use xy_ipc::Notification;
+use serde_json::value::RawValue;
+use xy_config::Paths;
+use xy_daemon::on_disk::{self, Notice};
 use xy_protocol::control::{Logs, Request, Skipped};
+use xy_protocol::error::CallError;
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -15,7 +18,7 @@ use crate::render::log_line::{LineStyle, Record};
 /// The latest lines of its stdout and stderr; with --follow also those to come. A line
 /// cannot steer the terminal: control characters are shown as \x1b and the like.
 /// With --json each line is an object; a reader that is too slow gets one with a `count`
-/// of the lines it missed.
+/// of the lines it missed. Without a daemon the lines are read from the log file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy logs github --tail 100\n  xy logs github -f")]
 pub(crate) struct Args {
@@ -39,11 +42,23 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let ask = Logs { name: args.name.clone(), tail: Some(args.tail), follow: args.follow };
-    let mut link = Link::open()?;
-    link.ask(&Request::Logs(ask))?;
     let style =
         LineStyle { raw: args.raw, timestamps: args.timestamps, colour: output.has_colour() };
     let mut text = String::new();
+    let paths = Paths::from_env()?;
+    let mut link = match Link::open_at(&paths) {
+        Err(Failure::Unreachable(why)) => {
+            let lines = on_disk::read_logs(&paths, &ask);
+            return from_files(&lines, "lines", why, args.follow, output, |line, output| {
+                if args.json.json {
+                    return output.json(&line.params);
+                }
+                show(line.method, &line.params, style, &mut text, output)
+            });
+        }
+        link => link?,
+    };
+    link.ask(&Request::Logs(ask))?;
     loop {
         if !link.client.has_more() {
             output.flush()?; // Somebody may be watching.
@@ -55,27 +70,47 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         if args.json.json {
             output.json(notification.params)?;
         } else {
-            show(&notification, style, &mut text, output)?;
+            show(&notification.method, notification.params, style, &mut text, output)?;
         }
     }
 }
 
+/// Shows what the files hold, in place of a daemon that cannot be asked. Fails if they hold
+/// nothing, or if more was to follow.
+pub(super) fn from_files(
+    notices: &[Notice],
+    what: &str,
+    why: CallError,
+    follow: bool,
+    output: &mut Output,
+    mut show: impl FnMut(&Notice, &mut Output) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if !notices.is_empty() && !follow {
+        output.tell(&format!("note: {}: these {what} are from the files\n", why.message));
+    }
+    for notice in notices {
+        show(notice, output)?;
+    }
+    if notices.is_empty() || follow { Err(Failure::Unreachable(why)) } else { Ok(()) }
+}
+
 fn show(
-    notification: &Notification<'_>,
+    method: &str,
+    params: &RawValue,
     style: LineStyle,
     text: &mut String,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    match &*notification.method {
+    match method {
         "log" => {
-            let record: Record<'_> = serde_json::from_str(notification.params.get())
+            let record: Record<'_> = serde_json::from_str(params.get())
                 .map_err(|cause| Failure::internal("a log line could not be read", cause))?;
             text.clear();
             style.push(&record, text);
-            output.write(text.as_bytes())
+            if style.raw { output.write_unescaped(text) } else { output.write(text) }
         }
         "log_skipped" => {
-            let Skipped { count, .. } = read(notification.params)?;
+            let Skipped { count, .. } = read(params)?;
             if style.raw {
                 output.tell(&skipped(count, "line")); // stdout has the server's lines only.
                 return Ok(());

@@ -56,7 +56,7 @@ fn follow(name: &str, teller: &Teller, is_over: &AtomicBool) {
         let Ok(answer) = link.ask_promptly(&ask) else { return };
         let Ok(status) = read::<ServerStatus>(&answer) else { return };
         if let Some(progress) = &status.entry.progress {
-            teller.say(bar(progress));
+            teller.say(&bar(progress));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! `xy search`: tools by what they do.
 
-use xy_protocol::control::{FoundEntry, FoundTools, Request, Search};
+use xy_protocol::control::{FoundTools, Request, Search};
 
 use crate::cli::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;
-use crate::render::safe_text;
+use crate::render;
 
 /// Find tools by what they do
 ///
@@ -46,10 +46,6 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         output.tell("nothing fits: try other words, or `xy tools` for all\n");
         return Ok(());
     }
-    output.print(&tools.iter().map(line).collect::<String>())
-}
-
-fn line(tool: &FoundEntry) -> String {
-    let first = tool.description.lines().next().unwrap_or_default();
-    format!("{}  {}\n", safe_text(&tool.name), safe_text(first)).replace("  \n", "\n")
+    let width = output.width();
+    output.print(&render::tools::found(&tools, width))
 }

@@ -1,9 +1,10 @@
 //! `xy shutdown`: stop all servers, then the daemon.
 
+use std::path::Path;
 use std::time::Duration;
 
 use xy_config::Paths;
-use xy_ipc::{Client, ConnectError};
+use xy_ipc::Client;
 use xy_protocol::control::{Request, ShuttingDown};
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let ShuttingDown { pid } = read(&result)?;
     let process = Process::find(pid);
     link.client.wait_for_hang_up().map_err(call_failed)?;
-    let is_gone = until_gone(&paths, &process);
+    let is_gone = until_gone(&link.socket, &process);
     drop(spinner);
     if !is_gone {
         let error = CallError::new(ErrorKind::TimedOut, "the daemon has not ended")
@@ -52,13 +53,10 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     output.print(&format!("daemon {pid} has ended\n"))
 }
 
-fn until_gone(paths: &Paths, process: &Process) -> bool {
+fn until_gone(socket: &Path, process: &Process) -> bool {
     let deadline = Deadline::after(GONE_WITHIN);
     while !deadline.has_passed() {
-        let asked = Client::connect(&paths.control_socket);
-        let is_silent =
-            matches!(asked, Err(ConnectError::NoSocket { .. } | ConnectError::Refused { .. }));
-        if is_silent {
+        if Client::connect(socket).is_err_and(|error| error.is_nobody()) {
             return process.ends_within(deadline.left_at_most(GONE_WITHIN));
         }
         readable(&[], LOOK_AGAIN_AFTER);

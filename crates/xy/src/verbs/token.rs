@@ -1,6 +1,9 @@
 //! `xy token`: who may come in over HTTP, and to what.
 
-use xy_protocol::control::{ByName, Request, TokenAdd, TokenAdded, TokenEntry, TokenList};
+use xy_protocol::control::{
+    ByName, Request, RotatedToken, TokenAdd, TokenAdded, TokenEntry, TokenList, TokenRotate,
+    TokenRotated,
+};
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -8,13 +11,15 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::safe_text;
 
-/// Make, show and remove tokens for MCP clients that come in over HTTP
+/// Make, show, rotate and remove tokens for MCP clients that come in over HTTP
 ///
 /// A client sends its token as `Authorization: Bearer <token>`. One that is bound to a profile
 /// is shown that profile at `/mcp`, and nothing that the profile hides. Only what tells a token
 /// is kept, in the state folder; `xy info --token` shows the one that is always there.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  xy token add laptop --profile work\n  xy token remove laptop")]
+#[command(
+    after_help = "Example:\n  xy token add laptop --profile work\n  xy token rotate\n  xy token remove laptop"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     ask: Ask,
@@ -40,6 +45,17 @@ enum Ask {
         #[command(flatten)]
         json: Json,
     },
+    /// Give a token a new secret, show it this once, and end the sessions of the old one
+    ///
+    /// Without a name, both tokens of the daemon itself get one: `token`, which `xy info --token`
+    /// shows, and `manage-token`, which `xy info --manage` shows. Clients that send the old secret
+    /// are refused at once.
+    Rotate {
+        /// The token to rotate, as `xy token list` shows it
+        name: Option<String>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Let nobody in with a token any more, and end the sessions of whoever came in with it
     Remove {
         /// What it is called
@@ -52,7 +68,10 @@ enum Ask {
 impl Args {
     pub(crate) fn json(&self) -> Json {
         match &self.ask {
-            Ask::Add { json, .. } | Ask::List { json } | Ask::Remove { json, .. } => *json,
+            Ask::Add { json, .. }
+            | Ask::List { json }
+            | Ask::Rotate { json, .. }
+            | Ask::Remove { json, .. } => *json,
         }
     }
 }
@@ -64,6 +83,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
             Request::TokenAdd(TokenAdd { name, profile, manage: *manage })
         }
         Ask::List { .. } => Request::TokenList,
+        Ask::Rotate { name, .. } => Request::TokenRotate(TokenRotate { name: name.clone() }),
         Ask::Remove { name, .. } => Request::TokenRemove(ByName { name: name.clone() }),
     };
     let result = Link::open()?.ask_promptly(&request)?;
@@ -83,8 +103,29 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
             }
             output.print(&listed(&tokens))
         }
+        Ask::Rotate { name, .. } => {
+            let TokenRotated { tokens } = read(&result)?;
+            output.tell(match name {
+                Some(_) => "the old secret is out; the new one is not shown again:\n",
+                None => "the old secrets are out; give clients the new ones:\n",
+            });
+            output.print(&rotated(&tokens, name.is_some()))
+        }
         Ask::Remove { name, .. } => output.print(&format!("removed {}\n", safe_text(name))),
     }
+}
+
+/// One secret per line; with the names of the tokens, unless one was asked for by its name.
+fn rotated(tokens: &[RotatedToken], is_named: bool) -> String {
+    let width = tokens.iter().map(|it| it.name.len()).max().unwrap_or_default();
+    let line = |it: &RotatedToken| {
+        if is_named {
+            format!("{}\n", it.token)
+        } else {
+            format!("{:<width$}  {}\n", safe_text(&it.name), it.token)
+        }
+    };
+    tokens.iter().map(line).collect()
 }
 
 /// One line per token.

@@ -53,9 +53,11 @@ fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
     ask(&home, "restart", json!({ "name": "one" }));
     assert_ne!(running(&home, "one"), before[0]);
 
-    // Nobody is there for a file that was never good: it is left out until it is.
-    assert_eq!(refused(&home, "status", json!({ "name": "idle" }))["code"], -32001);
-    assert_eq!(refused(&home, "reload", json!({}))["code"], -32003);
+    // Nobody is there for this one: it has failed until its file is good.
+    let idle = status(&home, "idle");
+    assert_eq!((&idle["state"], &idle["reason_kind"]), (&json!("failed"), &json!("bad_file")));
+    let reloaded = ask(&home, "reload", json!({}));
+    assert_eq!(reloaded["unchanged"], json!(["one", "two"]), "both were bad before");
     home.server("one", &sleeper(&home));
     home.server("idle", &sleeper(&home));
     let reloaded = ask(&home, "reload", json!({}));
@@ -76,9 +78,18 @@ fn a_broken_file_for_all_of_them_keeps_every_living_server() {
     daemon.kill9();
     home.write_config("xy.kdl", "defaults { nonsense }");
     home.server("new", &sleeper(&home));
+    let daemon = home.daemon();
+    assert_eq!(["one", "two"].map(|name| running(&home, name)), before);
+    running(&home, "new"); // By the last good version.
+    daemon.kill9();
+    std::fs::remove_file(home.root().join("state/xy/last-good.json")).unwrap();
+    home.server("newer", &sleeper(&home));
     home.daemon();
     assert_eq!(["one", "two"].map(|name| running(&home, name)), before);
-    assert_eq!(refused(&home, "status", json!({ "name": "new" }))["code"], -32001);
+    let newer = status(&home, "newer");
+    let reason = newer["reason"].as_str().unwrap();
+    assert!(newer["state"] == "failed" && reason.contains("xy.kdl"), "{newer:#}");
+    assert_eq!(refused(&home, "reload", json!({}))["code"], -32003);
 }
 
 #[test]

@@ -125,7 +125,8 @@ fn a_bad_configuration_is_3_for_daemon_check_and_reload() {
         assert_eq!(home.xy(&words(line)).code, 3, "xy {line}");
     }
     home.xy(&["shutdown"]);
-    for line in ["daemon", "daemon --json", "daemon --detach", "daemon --detach --json", "check"] {
+    let strict = ["daemon --detach --strict", "daemon --detach --strict --json"];
+    for line in ["daemon", "daemon --json", "check"].into_iter().chain(strict) {
         assert_eq!(home.xy(&words(line)).code, 3, "xy {line}");
     }
     home.finish();

@@ -181,3 +181,20 @@ fn a_prompt_after_a_verb_starts_on_a_line_of_its_own() {
     }
     home.finish();
 }
+
+#[test]
+fn json_on_a_terminal_is_escaped_and_the_same() {
+    let home = home();
+    home.server("bad", "command \"x\"\nport \"\\u{202e}\\u{9b}31m\\u{200b}\"\n");
+    let report = home.xy(&["check", "--json"]).stdout;
+    let server = home.root().join("config/xy/servers/\u{9b}\u{202e}.kdl");
+    fs::write(&server, "command \"x\"\n").unwrap();
+    let piped = home.xy(&["check", "--json"]).stdout;
+    assert!(piped.contains('\u{202e}') && piped != report, "a pipe gets it as it is: {piped:?}");
+    let (_, seen) = Pty::new(200).shows(&mut home.command(&["check", "--json"]));
+    is_tame(&seen);
+    assert!(seen.contains("\\u202e") && seen.contains("\\u009b"), "{seen:?}");
+    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    assert_eq!(read(&seen), read(&piped));
+    home.finish();
+}

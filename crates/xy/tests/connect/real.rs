@@ -115,16 +115,30 @@ fn a_bridge_is_two_threads_that_carry_and_the_first_that_waits_for_them() {
 #[test]
 fn a_daemon_that_cannot_start_is_a_reason_to_give_up_at_once() {
     let home = home();
-    home.server("bad", "this is not { a server");
+    home.write_config("xy.kdl", "this is not { a setting");
     let mut client = Client::start(&home, &["--within", "15s"]);
     client.say(INITIALIZE);
     let answer = client.hear_json();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&0.into(), &(-32005).into()));
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains("bad.kdl"), "{message}");
+    assert!(message.contains("xy.kdl"), "{message}");
     let (status, _, told) = client.ended();
     assert_eq!(status.code(), Some(2));
-    assert!(told.contains("none starts") && told.contains("bad.kdl"), "{told}");
+    assert!(told.contains("none starts") && told.contains("xy.kdl"), "{told}");
+    home.finish();
+}
+
+#[test]
+fn bad_file_costs_a_client_only_its_own_server() {
+    let home = home();
+    home.mcp_server("good", &[]);
+    home.server("bad", "this is not { a server");
+    let client = home.mcp_connect(&["--within", "20s"]);
+    assert_eq!(client.initialize()["serverInfo"]["name"], "xy");
+    assert_eq!(client.call_text("good__echo", json!({ "message": "hi" })), "hi");
+    assert!(!client.tool_names().iter().any(|it| it.starts_with("bad__")));
+    client.close();
+    assert_eq!(home.call("status", json!({ "name": "bad" })).unwrap()["state"], "failed");
     home.finish();
 }
 
@@ -158,17 +172,6 @@ fn a_client_goes_on_when_a_daemon_that_was_ended_is_started_again() {
     let answer = std::iter::from_fn(|| Some(client.hear_json())).find(|line| line["id"] == 7);
     assert_eq!(answer.unwrap()["result"], serde_json::json!({}));
     client.kill();
-    home.finish();
-}
-
-#[test]
-fn a_client_without_the_variable_that_says_where_sockets_are_finds_the_daemon() {
-    let home = home();
-    home.daemon();
-    // As the SDKs start servers: with a home and a path, and nothing of XDG.
-    let mut command = home.command(&["list"]);
-    let listed = command.env_remove("XDG_RUNTIME_DIR").output().unwrap();
-    assert!(listed.status.success(), "{listed:?}");
     home.finish();
 }
 

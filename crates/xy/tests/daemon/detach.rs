@@ -101,7 +101,7 @@ fn a_bad_configuration_is_told_in_full() {
     let home = home_with_one();
     home.server("bad", "comand \"x\"\nport 0\n");
     let foreground = home.xy(&["daemon"]);
-    let ran = home.xy(&["daemon", "--detach"]);
+    let ran = home.xy(&["daemon", "--detach", "--strict"]);
     assert_eq!(ran, foreground);
     assert_snapshot!(shown(&home, &ran));
     home.finish();

@@ -2,7 +2,9 @@
 
 use std::fs::{self, Permissions};
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+#[cfg(target_os = "linux")]
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +13,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xy_testkit::{Home, Ran};
 
-use crate::{daemon_by, ends, home_with_one, serves, shown};
+use crate::{daemon_by, ends, home_with_one, refusal, serves, shown};
 
 fn mode(path: &Path) -> String {
     let mode = fs::symlink_metadata(path).unwrap().permissions().mode();
@@ -132,17 +134,119 @@ fn another_user_cannot_reach_the_socket() {
     home.finish();
 }
 
+/// What the daemon says to another user who connects; `None` where that cannot be shown.
+#[cfg(target_os = "linux")]
+fn said_to_another_user(home: &Home) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return cannot_show("only root can become another user");
+    }
+    for path in [home.root().to_owned(), home.root().join("run")] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let socket = home.socket();
+    let listening = std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(OTHER_USER)).unwrap();
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    });
+    Some(listening.join().unwrap())
+}
+
+#[cfg(target_os = "linux")]
 #[test]
 fn another_user_is_turned_away_even_if_the_socket_is_open() {
     let home = home_with_one();
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
     fs::set_permissions(home.socket(), Permissions::from_mode(0o666)).unwrap();
-    if let Some(ran) = xy_as_another_user(&home, &["stop", "one"]) {
-        assert_snapshot!(shown(&home, &ran));
+    if let Some(said) = said_to_another_user(&home) {
+        assert!(said.contains("this daemon serves another user"), "{said}");
         assert!(daemon.stderr().contains("turned a connection away"), "{}", daemon.stderr());
     }
     home.wait_for_state("one", "running");
+    home.finish();
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_runtime_folder_that_others_may_write_is_refused_by_both_sides() {
+    let home = home_with_one();
+    let run = home.root().join("run");
+    set_mode(&run, 0o1777);
+    assert_snapshot!("open_runtime_daemon", refusal(&home));
+    set_mode(&run, 0o700);
+    let daemon = home.daemon();
+    set_mode(&run, 0o777);
+    let refused = home.xy(&["list"]);
+    assert_snapshot!("open_runtime_client", shown(&home, &refused));
+    let refused = home.xy(&["connect"]);
+    assert_eq!(refused.code, 2, "{refused:#?}");
+    assert!(refused.stderr.contains("others could listen"), "{refused:#?}");
+    set_mode(&run, 0o700);
+    assert!(daemon.terminate().success());
+    home.finish();
+}
+
+#[test]
+fn a_state_folder_that_others_may_write_is_refused() {
+    let home = home_with_one();
+    let state = home.root().join("state/xy");
+    fs::create_dir(&state).unwrap();
+    set_mode(&state, 0o777);
+    assert_snapshot!(refusal(&home));
+    set_mode(&state, 0o755);
+    fs::create_dir(state.join("logs")).unwrap();
+    set_mode(&state.join("logs"), 0o777);
+    assert!(refusal(&home).contains("state/xy/logs"));
+    set_mode(&state.join("logs"), 0o700);
+    home.daemon();
+    home.finish();
+}
+
+#[test]
+fn files_that_others_may_write_are_not_used() {
+    let home = home_with_one();
+    let file = home.root().join("config/xy/servers/one.kdl");
+    set_mode(&file, 0o666);
+    let ran = home.xy(&["check"]);
+    assert_snapshot!(shown(&home, &ran));
+    set_mode(&file, 0o644);
+    let added = home.root().join("state/xy/added.json");
+    fs::create_dir(added.parent().unwrap()).unwrap();
+    fs::write(&added, "{}").unwrap();
+    set_mode(&added, 0o666);
+    let told = refusal(&home);
+    assert!(told.contains("everyone may write") && told.contains("chmod go-w"), "{told}");
+    home.expect_left("state/xy/added.json");
+    home.finish();
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    let home = home_with_one();
+    let state = home.root().join("state/xy");
+    fs::create_dir(&state).unwrap();
+    let target = home.root().join("home/precious");
+    fs::write(&target, "precious").unwrap();
+    for file in ["events.jsonl", "wishes.json", "token", "daemon.log"] {
+        symlink(&target, state.join(file)).unwrap();
+    }
+    symlink(&target, state.join("xy.pid")).unwrap();
+    let told = refusal(&home);
+    assert!(told.contains("is a link"), "{told}");
+    fs::remove_file(state.join("xy.pid")).unwrap();
+    assert_eq!(home.xy(&["daemon", "--detach"]).code, 0);
+    home.wait_for_state("one", "running");
+    home.call("stop", json!({ "name": "one" })).unwrap();
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+    home.expect_left("home/precious");
+    home.expect_left("state/xy/");
     home.finish();
 }
 

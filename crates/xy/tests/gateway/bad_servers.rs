@@ -42,6 +42,24 @@ fn home_with_hopeless(flags: &[&str], more: &str) -> Home {
 }
 
 #[test]
+fn messages_over_several_lines_are_understood_and_told() {
+    let home = home_with_bad(&["--pretty", "--garbage-first"], "");
+    ready(&home, &["bad"]);
+    let client = local(&home);
+    echoes(&client, "bad");
+    let said = local_of(&home, "bad").call_text("echo", json!({ "message": "hello" }));
+    assert_eq!(said, "hello");
+    let status = status(&home, "bad");
+    assert!(status["warnings"].to_string().contains("over several lines"), "{status:#}");
+    let lines = read_log_lines(&home, "bad");
+    let told = lines.iter().filter(|line| line.contains("over several lines")).count();
+    assert_eq!(told, 1, "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("\"result\"")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("DEBUG about to say")), "{lines:?}");
+    home.finish();
+}
+
+#[test]
 fn garbage_goes_to_the_log_in_order_and_calls_are_answered() {
     let home = home_with_bad(&["--garbage-first"], "");
     let client = local(&home);

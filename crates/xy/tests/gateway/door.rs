@@ -178,3 +178,21 @@ fn what_is_counted_is_told_as_those_who_gather_it_want_it() {
     assert!(families.len() > 10 && figures.len() > 30, "{page}");
     home.finish();
 }
+
+#[test]
+fn wrong_tokens_are_logged_once_without_the_token() {
+    let home = home();
+    let daemon = home.daemon();
+    let stranger = McpHttp::new(&home.gateway_address(), "/mcp", "a-wrong-s3cret");
+    for _ in 0..3 {
+        assert_eq!(stranger.post(PING).status, 401);
+    }
+    let log = home.wait_until("it is logged", || {
+        let log = daemon.stderr();
+        log.contains("wrong token").then_some(log)
+    });
+    assert_eq!(log.matches("wrong token").count(), 1, "{log}");
+    assert!(log.contains("127.0.0.1") && log.contains("/mcp"), "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+    home.finish();
+}

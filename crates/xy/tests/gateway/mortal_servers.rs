@@ -60,6 +60,24 @@ fn what_a_server_says_before_it_ends_is_heard() {
 }
 
 #[test]
+fn list_shows_no_dead_process_once_a_client_was_told() {
+    let home = home();
+    serve(&home, "bad", &[]);
+    home.daemon();
+    let client = local(&home);
+    for round in 1..=10 {
+        let pid = running(&home, "bad");
+        assert_eq!(code(&client.call("bad__crash", json!({}))), -32010);
+        let seen = home.call("list", json!({})).unwrap()[0].clone();
+        assert_ne!(seen["pid"], pid, "{round}: {seen:#}");
+        let is_another = seen["pid"].is_u64();
+        assert!(seen["state"] != "running" || is_another, "{round}: {seen:#}");
+        running_after(&home, "bad", round);
+    }
+    home.finish();
+}
+
+#[test]
 fn a_call_that_comes_while_its_server_restarts_waits_for_it() {
     let home = home();
     serve_with(&home, "bad", &["--slow-init", "300"], "");

@@ -188,6 +188,43 @@ fn session_does_not_outlive_its_tokens_secret() {
 }
 
 #[test]
+fn rotated_or_removed_token_ends_its_sessions_for_later_daemons_too() {
+    let (home, daemon) = home_with_port("");
+    let add = |name: &str| {
+        ask(&home, "token_add", json!({ "name": name }))["token"].as_str().unwrap().to_owned()
+    };
+    let (removed, stays) = (add("removed"), add("stays"));
+    let with = |token: &str, session: Option<&str>| {
+        let client = McpHttp::new(&home.gateway_address(), "/mcp", token);
+        match session {
+            None => drop(client.initialize()),
+            Some(_) => client.set_session(session),
+        }
+        client
+    };
+    let sessions = [home.gateway_token(), removed.clone(), stays.clone()]
+        .map(|token| with(&token, None).session());
+    assert_eq!(home.xy(&["token", "rotate"]).code, 0);
+    ask(&home, "token_remove", json!({ "name": "removed" }));
+    let check = || {
+        for session in &sessions {
+            let by_new_secret = with(&home.gateway_token(), session.as_deref());
+            assert_eq!(ping(&by_new_secret), 404);
+        }
+        assert_eq!(ping(&with(&removed, sessions[1].as_deref())), 401);
+        assert_eq!(ping(&with(&stays, sessions[2].as_deref())), 200);
+    };
+    check();
+    let file = home.root().join("state/xy/http-sessions");
+    home.wait_until("their records go", || {
+        fs::read_to_string(&file).unwrap().matches(r#""end""#).count() == 2
+    });
+    let _daemon = next_daemon(&home, &daemon);
+    check();
+    home.finish();
+}
+
+#[test]
 fn session_of_anybody_does_not_become_a_tokens() {
     let (home, daemon) = home_with_port("auth \"none\"");
     let port = home.gateway_address();

@@ -166,6 +166,29 @@ fn the_tokens_are_shown_to_whoever_may_read_their_files() {
 }
 
 #[test]
+fn list_says_which_limit_keeps_whom_out() {
+    let home = home();
+    home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; sessions 4; }\n");
+    home.daemon();
+    let clients: Vec<_> = (0..3).map(|_| home.mcp_http("/mcp")).collect();
+    for client in &clients {
+        client.initialize();
+    }
+    assert_eq!(home.xy(&["list"]).stderr.matches("limit").count(), 0);
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {} });
+    let refused = home.mcp_http("/mcp").post(&initialize.to_string());
+    assert_eq!(refused.status, 429, "{refused:?}");
+    let told = "a limit was hit 1 time in the last minute: HTTP sessions, by token `token`";
+    for shown in [home.xy(&["list"]).stderr, home.xy(&["info"]).stdout] {
+        assert!(shown.contains(told), "{shown}");
+    }
+    let hits = &ask(&home, "info", Value::Null)["limit_hits"];
+    let hit = json!([{ "limit": "HTTP sessions", "by": "token `token`", "times": 1 }]);
+    assert_eq!(*hits, hit);
+    home.finish();
+}
+
+#[test]
 fn a_list_warns_that_nobody_can_come_in() {
     let home = home_with_taken_port();
     let warned = home.0.wait_until("the port is known to be taken", || {
@@ -191,11 +214,20 @@ fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
     let problem = info["gateway_problem"].as_str().unwrap();
     assert!(problem.contains(&address) && problem.contains("in use"), "{info:#}");
     assert_eq!(info["gateway_url"], Value::Null, "{info:#}");
-    let told = [home.xy(&["info"]).stdout, home.xy(&["list"]).stderr, daemon.stderr()];
+    let told = [
+        home.xy(&["info"]).stdout,
+        home.xy(&["list"]).stderr,
+        ask(&home, "self_test", json!({ "repair": false })).to_string(),
+        daemon.stderr(),
+    ];
     for told in &told {
         assert!(told.contains(&address) && told.contains("in use"), "{told}");
     }
-    assert!(told[2].contains("could not listen for HTTP, and will try again"), "{}", told[2]);
+    for told in &told[..3] {
+        assert!(told.contains("tokens that clients send to it may be stolen"), "{told}");
+        assert!(told.contains("then run `xy token rotate`"), "{told}");
+    }
+    assert!(told[3].contains("could not listen for HTTP, and will try again"), "{}", told[3]);
     // The sockets serve, the one for people and the one for clients.
     let client = crate::connect(&home);
     assert_eq!(client.call_text("one__echo", json!({ "message": "x" })), "x");

@@ -89,3 +89,41 @@ fn several_clients_see_what_one_of_them_does() {
     other.close();
     home.finish();
 }
+
+#[test]
+fn the_journal_and_the_log_say_who_asked_and_what_ran() {
+    let home = home_with_mcp(&["--only-tools"]);
+    let program = home.program("xy-test-mcp").display().to_string();
+    let args = ["--only-tools", "--label", "s3cr3t-value", "--token=s3cr3t-value"];
+    let asks = |name: &str| json!({ "name": name, "command": program, "args": args });
+    let local = connect(&home);
+    local.call("add_server", asks("two"));
+    local.call_value("restart_server", json!({ "name": "one" }));
+    let made = home.xy_json(&["token", "add", "laptop", "--manage"]);
+    let http = McpHttp::new(&home.gateway_address(), "/mcp", made["token"].as_str().unwrap());
+    http.initialize();
+    http.call("remove_server", json!({ "name": "one" }));
+    home.xy(&["add", "three", "--", &program, "--only-tools"]);
+
+    let told = home.xy(&["events", "--history", "100", "--no-follow", "--json"]).stdout;
+    let asked: Vec<Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|event: &Value| event["kind"] == "asked")
+        .collect();
+    let reasons: Vec<String> =
+        asked.iter().map(|it| format!("{} {}", it["name"], it["reason"])).collect();
+    let all = reasons.join("\n");
+    assert_eq!(reasons.len(), 4, "{all}");
+    let at_local = "client `xy-testkit` at the local socket";
+    assert!(reasons[0].contains(at_local) && reasons[0].contains("asked to add it"), "{all}");
+    assert!(reasons[0].contains("xy-test-mcp --only-tools"), "{all}");
+    assert!(reasons[1].contains(at_local) && reasons[1].contains("asked to restart it"), "{all}");
+    assert!(reasons[2].contains("over HTTP with the token `laptop` asked to remove it"), "{all}");
+    assert!(reasons[3].contains("a person asked to add it"), "{all}");
+    assert!(!all.contains("--token=s3cr3t"), "{all}");
+    let lines = home.xy(&["events", "--history", "100", "--no-follow"]).stdout;
+    assert!(lines.contains("asked") && lines.contains(at_local), "{lines}");
+    local.close();
+    home.finish();
+}

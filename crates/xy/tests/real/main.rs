@@ -12,6 +12,7 @@ mod deaths;
 mod differential;
 mod eras;
 mod finding;
+mod first_day;
 mod inspector;
 mod lab;
 mod peer;

@@ -62,7 +62,8 @@ impl Peer {
         peers
     }
 
-    fn start(stage: &Stage, name: &str, mut command: Command) -> Self {
+    /// Starts a program that reads and writes one JSON value per line.
+    pub(crate) fn start(stage: &Stage, name: &str, mut command: Command) -> Self {
         let stderr = stage.home.root().join(format!("harness/{name}.stderr"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(File::create(&stderr).unwrap());
@@ -83,7 +84,13 @@ impl Peer {
     /// Asks it to do something, and does not wait.
     #[track_caller]
     pub(crate) fn begin(&mut self, stage: &Stage, what: &str) {
-        let line = format!("{}\n", stage.task(what, &self.name));
+        self.send(&stage.task(what, &self.name));
+    }
+
+    /// Writes one JSON value to the program.
+    #[track_caller]
+    pub(crate) fn send(&mut self, value: &Value) {
+        let line = format!("{value}\n");
         self.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
     }
 

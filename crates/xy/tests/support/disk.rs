@@ -21,7 +21,7 @@ impl SmallDisk {
     pub(crate) fn mount_at(folder: PathBuf) -> Option<Self> {
         let filler = folder.join("filler");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&folder);
+        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]).arg(&folder);
         let mounted = mount.output().is_ok_and(|output| output.status.success());
         mounted.then_some(Self { folder, filler })
     }

@@ -44,7 +44,7 @@ fn a_detached_daemon_answers_refuses_a_second_and_goes_when_asked() {
 fn a_daemon_that_cannot_start_says_why_and_keeps_its_exit_code() {
     let home = Home::new();
     home.server("bad", "comand \"x\"\n");
-    let ran = home.xy("daemon --detach");
+    let ran = home.xy("daemon --detach --strict");
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(ran.stderr.contains("comand"), "{ran:?}");
     assert_eq!(home.xy("daemon").code, Some(3));
@@ -55,7 +55,8 @@ fn files_are_checked_without_a_daemon() {
     let home = Home::new();
     home.server("good", &sample(""));
     let good = home.xy("check");
-    assert_eq!((good.code, good.stdout.as_str()), (Some(0), "1 file, 0 errors, 0 warnings\n"));
+    let told = "1 server: good\n1 file, 0 errors, 0 warnings\n";
+    assert_eq!((good.code, good.stdout.as_str()), (Some(0), told));
     home.server("bad", "comand \"x\"\n");
     let bad = home.xy("check");
     assert_eq!((bad.code, bad.stderr.as_str()), (Some(3), ""));

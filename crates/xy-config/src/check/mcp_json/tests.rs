@@ -102,15 +102,15 @@ fn every_mistake_is_told_at_once_where_it_is_and_costs_only_its_own_server() {
     "good": { "command": "npx" },
     "types": {
       "command": 5,
-      "args": "-y s3cret",
-      "env": ["s3cret"],
+      "args": "-y --token=s3cret",
+      "env": ["API_KEY=s3cret"],
       "cwd": "relative",
       "disabled": "no"
     },
     "values": {
       "command": "npx",
       "args": ["fine", 7],
-      "env": { "KEY": ["s3cret"], "GONE": null, "XY_A": "b", "OK": "s3cret" },
+      "env": { "KEY": ["s3cret"], "GONE": null, "XY_A": "b", "A_TOKEN": "s3cret" },
       "type": "grpc"
     },
     "nothing": { "args": [] },
@@ -134,7 +134,7 @@ fn every_mistake_is_told_at_once_where_it_is_and_costs_only_its_own_server() {
 #[test]
 fn what_is_not_json_is_told_with_its_line() {
     let loaded = read(
-        "{\n  \"mcpServers\": {\n    \"a\": { \"env\": { \"K\": \"s3cret\" \"L\": 1 } }\n  }\n}",
+        "{\n  \"mcpServers\": {\n    \"a\": { \"env\": { \"A_KEY\": \"s3cret\" \"L\": 1 } }\n  }\n}",
     );
     assert_eq!(loaded.broken, Broken::Every);
     insta::assert_snapshot!(told(&loaded));

@@ -85,7 +85,7 @@ impl Client {
         request: &Request<'_>,
     ) -> Option<Result<Verdict, CallError>> {
         let is_search = self.scope().is_some_and(|scope| scope.is_search());
-        if !is_search || request.method != "tools/call" {
+        if !is_search || request.method != "tools/call" || self.is_daemon() {
             return None;
         }
         let name = request.params.name().and_then(text_of).filter(|name| is_one(name))?;

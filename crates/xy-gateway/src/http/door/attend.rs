@@ -14,6 +14,7 @@ use crate::http::guard::Guest;
 use crate::http::heads::{self, Call, Posted, Unfit};
 use crate::http::limits::OPEN_VISIT_AFTER;
 use crate::http::mailbox::First;
+use crate::http::received::Received;
 use crate::http::refused::Refused;
 use crate::http::reply::{self, Reply};
 use crate::http::route::Place;
@@ -33,7 +34,7 @@ pub(super) struct Origin<'r> {
 impl Door {
     /// Attends to a message. If the client goes before it is answered, so does this, and with it
     /// the visit.
-    pub(super) async fn attend(&self, origin: Origin<'_>, message: Bytes) -> Reply {
+    pub(super) async fn attend(&self, origin: Origin<'_>, message: Received) -> Reply {
         let begun = self.begin(&origin, &message);
         drop(message); // It may be large, and its answer far.
         let visit = match begun {
@@ -51,13 +52,13 @@ impl Door {
             First::Answer(answer) => answered(answer, accepts),
             First::Events => reply::events(EventStream::of_visit(visit)),
             First::Nothing => reply::whole_events(Bytes::new()),
-            First::SessionOver => self.refuse(&Refused::Closing, visit.id()),
+            First::SessionOver => self.refuse(&Refused::Closing, visit.id(), pulse),
         }
     }
 
     /// Gives a message to a conversation of its own, if it is as it should be. What is to be
     /// answered at once is an error.
-    fn begin(&self, origin: &Origin<'_>, message: &[u8]) -> Result<Visit, Reply> {
+    fn begin(&self, origin: &Origin<'_>, message: &Received) -> Result<Visit, Reply> {
         let headers = &origin.head.headers;
         let call = match heads::read(headers, message) {
             Ok(Posted::Request(call)) => call,
@@ -65,7 +66,7 @@ impl Door {
             Err(unfit) => return Err(self.unfit(unfit)),
         };
         let opened = self.open_visit(origin, &call);
-        let visit = opened.map_err(|refused| self.refuse(&refused, call.id))?;
+        let visit = opened.map_err(|refused| self.refuse(&refused, call.id, origin.pulse))?;
         if let Some(tool) = call.tool() {
             let checked = call.check_mirrors(headers, &visit.mirrors(tool));
             checked.map_err(|unfit| self.unfit(unfit))?;
@@ -94,8 +95,8 @@ impl Door {
         reply::json(StatusCode::BAD_REQUEST, unfit.answer)
     }
 
-    fn refuse(&self, refused: &Refused, id: &str) -> Reply {
-        self.counts.refused(refused.reason());
+    fn refuse(&self, refused: &Refused, id: &str, pulse: &Pulse) -> Reply {
+        self.note_refused(refused, pulse);
         reply::refused_to(refused, id)
     }
 }

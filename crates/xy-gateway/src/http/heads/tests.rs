@@ -14,6 +14,10 @@ fn headers(all: &[(&str, &str)]) -> HeaderMap {
     map
 }
 
+fn small(body: &str) -> Received {
+    Received::Small(body.to_owned().into())
+}
+
 fn meta() -> Value {
     json!({ modern::VERSION: MODERN, modern::CAPABILITIES: {} })
 }
@@ -27,7 +31,7 @@ fn body(method: &str, mut params: Value) -> String {
 
 /// The code of the answer to a POST, and its words; none if it is taken.
 fn refusal(all: &[(&str, &str)], body: &str) -> Option<(i64, String)> {
-    let unfit = read(&headers(all), body.as_bytes()).err()?;
+    let unfit = read(&headers(all), &small(body)).err()?;
     let answer: Value = serde_json::from_slice(&unfit.answer).unwrap();
     assert!(answer["id"] == "seven" || answer["id"].is_null(), "{answer}");
     let message = answer["error"]["message"].as_str().unwrap().to_owned();
@@ -74,10 +78,10 @@ fn a_body_tells_its_era_where_its_head_does_not() {
         ("listen".to_owned(), false),
         (String::new(), false),
     ] {
-        assert_eq!(is_modern_body(body.as_bytes()), expected, "{body}");
+        assert_eq!(is_modern_body(&small(&body)), expected, "{body}");
     }
     let told = json!({ "jsonrpc": "2.0", "method": "x", "params": { "_meta": meta() } });
-    assert!(is_modern_body(told.to_string().as_bytes()));
+    assert!(is_modern_body(&small(&told.to_string())));
 }
 
 #[test]
@@ -170,8 +174,8 @@ fn only_one_request_or_notification_is_taken() {
     ] {
         assert_eq!(refusal(&[version], body).map(|(code, _)| code), expected, "{body}");
     }
-    let told = br#"{"jsonrpc":"2.0","method":"x"}"#;
-    assert!(matches!(read(&headers(&[]), told), Ok(Posted::Notification)));
+    let told = r#"{"jsonrpc":"2.0","method":"x"}"#;
+    assert!(matches!(read(&headers(&[]), &small(told)), Ok(Posted::Notification)));
 }
 
 #[test]
@@ -187,7 +191,8 @@ fn what_the_arguments_say_is_said_in_the_head() {
         let name =
             [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "a")];
         let headers = headers(&[&name[..], more].concat());
-        let Ok(Posted::Request(call)) = read(&headers, body.as_bytes()) else { panic!("{body}") };
+        let message = small(&body);
+        let Ok(Posted::Request(call)) = read(&headers, &message) else { panic!("{body}") };
         assert_eq!(call.tool(), Some("a"));
         let unfit = call.check_mirrors(&headers, &mirrors).err()?;
         let answer: Value = serde_json::from_slice(&unfit.answer).unwrap();

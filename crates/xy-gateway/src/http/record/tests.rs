@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::large::LargeMessage;
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
 
@@ -185,7 +186,11 @@ fn messages_that_change_a_record_are_known() {
         ("setLevel", vec![]),
     ];
     for (message, changes) in table {
-        assert_eq!(changes_of(1, message.as_bytes()), changes, "{message}");
+        let small = Received::Small(message.to_owned().into());
+        assert_eq!(changes_of(1, &small), changes, "{message}");
+        let large = LargeMessage::read(message.as_bytes().to_vec());
+        let large = Received::Large(Box::new(large));
+        assert_eq!(changes_of(1, &large), changes, "read elsewhere: {message}");
     }
 }
 

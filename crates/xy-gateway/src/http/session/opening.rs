@@ -71,7 +71,11 @@ impl Opening<'_> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.sessions.opening.set(self.sessions.opening.get() - 1);
+        let mut opening = self.sessions.opening.borrow_mut();
+        if let Some(place) = opening.iter().position(|who| *who == self.session.who) {
+            opening.swap_remove(place);
+        }
+        drop(opening);
         if !self.admitted {
             self.sessions.end(&self.session);
         }

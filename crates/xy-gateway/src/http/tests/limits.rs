@@ -1,8 +1,8 @@
 //! Everything that is too much, too long or too slow.
 
 use super::super::limits::{
-    BODY_WITHIN, CONNECTIONS_MAX, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION,
-    WRITE_WITHIN,
+    AUTHENTICATED_MAX, BODY_WITHIN, CONNECTIONS_MAX, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN,
+    IDLE_CONNECTION, IDLE_UNAUTHENTICATED, UNAUTHENTICATED_MAX, WRITE_WITHIN,
 };
 use super::*;
 
@@ -256,8 +256,8 @@ async fn there_are_only_so_many_streams_but_a_notification_always_comes_through(
     .await;
 }
 
-#[tokio::test]
-async fn there_are_only_so_many_connections() {
+/// Lets this process open enough files for a full door, on both ends.
+fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let needed = 3 * CONNECTIONS_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -268,19 +268,114 @@ async fn there_are_only_so_many_connections() {
     if current.is_some_and(|now| now < needed) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).unwrap();
     }
-    at_the_door(rules(), async |world| {
-        let mut clients = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            clients.push(world.client().await);
+}
+
+const UNAUTHENTICATED: &str = "unauthenticated HTTP connections";
+
+#[tokio::test]
+async fn idle_unauthenticated_connections_keep_nobody_out() {
+    raise_open_files();
+    let auth = Auth::Tokens(vec![token("alpha", true)]);
+    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+        let alpha = |request: Request| request.with("authorization", "Bearer alpha");
+        let mut honest = world.client().await;
+        let initialize = || alpha(Request::post("/mcp", INITIALIZE));
+        assert_eq!(honest.ask(&initialize()).await.status, 200);
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS_MAX + 76 {
+            let mut client = world.client().await;
+            assert_eq!(client.ask(&Request::new("GET", "/healthz")).await.status, 200);
+            idle.push(client);
         }
-        let full = format!("xy_http_connections {CONNECTIONS_MAX}\n");
+        let full = format!("xy_http_connections {}\n", UNAUTHENTICATED_MAX + 1);
         world.wait_until(|| world.metrics().contains(&full)).await;
+        assert!(idle[0].is_closed().await, "the oldest has gone");
+        let newest = idle.last_mut().unwrap();
+        assert_eq!(newest.ask(&Request::new("GET", "/healthz")).await.status, 200);
         let mut late = world.client().await;
-        assert_eq!(late.answer().await.status, 503);
-        clients.pop();
-        world.wait_until(|| !world.metrics().contains(&full)).await;
-        let mut next = world.client().await;
-        assert_eq!(next.ask(&Request::new("GET", "/healthz")).await.status, 200);
+        assert_eq!(late.ask(&initialize()).await.status, 200);
+        assert_eq!(honest.ask(&initialize()).await.status, 200, "it was not ended for others");
+        assert!(world.limit_hits.borrow().contains(&(UNAUTHENTICATED, None)));
+        jump(IDLE_UNAUTHENTICATED).await;
+        assert!(idle.last_mut().unwrap().is_closed().await, "idle for long enough");
+        assert_eq!(honest.ask(&initialize()).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_that_send_nothing_go_for_those_that_do() {
+    raise_open_files();
+    at_the_door(rules(), async |world| {
+        let mut silent = Vec::new();
+        for _ in 0..2 * UNAUTHENTICATED_MAX {
+            let mut client = world.client().await;
+            client.send(b"GET /heal").await;
+            silent.push(client);
+        }
+        let mut late = world.client().await;
+        assert_eq!(late.ask(&Request::post("/mcp", INITIALIZE)).await.status, 200);
+        assert!(silent[0].is_closed().await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_token_leaves_connections_for_others() {
+    raise_open_files();
+    let tokens = [token("alpha", true), token("beta", true)];
+    let (alpha_id, auth) = (tokens[0].id, Auth::Tokens(tokens.to_vec()));
+    let streams_per_session_max = CONNECTIONS_MAX;
+    at_the_door(HttpRules { auth, streams_per_session_max, ..rules() }, async |world| {
+        let with =
+            |name: &str, request: Request| request.with("authorization", &format!("Bearer {name}"));
+        let mut first = world.client().await;
+        let answer = first.ask(&with("alpha", Request::post("/mcp", INITIALIZE))).await;
+        let id = answer.header("mcp-session-id").unwrap().to_owned();
+        // Calls that take long: their connections are in use.
+        let wait = |number| with("alpha", Request::call(&id, number, "wait", "[]"));
+        first.send(wait(0).text().as_bytes()).await;
+        let mut busy = vec![first];
+        for number in 1..AUTHENTICATED_MAX / 4 * 3 {
+            let mut client = world.client().await;
+            client.send(wait(number as u64).text().as_bytes()).await;
+            busy.push(client);
+            world.wait_for_gauges((1, busy.len())).await;
+        }
+        let mut refused = world.client().await;
+        let answer = refused.ask(&with("alpha", Request::post("/mcp", INITIALIZE))).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+        assert!(answer.message().contains("connections"), "{answer:?}");
+        assert!(refused.is_closed().await);
+        assert!(world.limit_hits.borrow().contains(&("HTTP connections", Some(alpha_id))));
+        let mut other = world.client().await;
+        let answer = other.ask(&with("beta", Request::post("/mcp", INITIALIZE))).await;
+        assert_eq!(answer.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_token_leaves_sessions_for_others() {
+    let tokens = [token("alpha", true), token("beta", true)];
+    let (alpha_id, auth) = (tokens[0].id, Auth::Tokens(tokens.to_vec()));
+    at_the_door(HttpRules { auth, sessions_max: 8, ..rules() }, async |world| {
+        let mut client = world.client().await;
+        let mut begin = async |name: &str| {
+            let request = Request::post("/mcp", INITIALIZE);
+            client.ask(&request.with("authorization", &format!("Bearer {name}"))).await
+        };
+        for _ in 0..6 {
+            assert_eq!(begin("alpha").await.status, 200);
+        }
+        let refused = begin("alpha").await;
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+        assert!(refused.message().contains("6 of the 8 sessions"), "{refused:?}");
+        assert_eq!(*world.limit_hits.borrow(), [("HTTP sessions", Some(alpha_id))]);
+        assert_eq!(begin("beta").await.status, 200);
+        // Sessions that nobody has used for a while make room for those of the same token.
+        jump(Duration::from_secs(61)).await;
+        assert_eq!(begin("alpha").await.status, 200);
     })
     .await;
 }

@@ -7,6 +7,7 @@ use super::super::persistence::SessionFile;
 use super::*;
 use crate::front::To;
 use crate::generation::Generation;
+use crate::large::LARGE;
 
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -90,6 +91,35 @@ async fn session_goes_on_in_the_next_daemon_and_in_the_one_after() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn large_messages_are_kept_as_small_ones_are() {
+    let folder = folder();
+    let rules = || HttpRules { body_max_bytes: 2 * LARGE, ..rules() };
+    let filler = "x".repeat(LARGE);
+    let (mut id, mut call) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        let params = format!(r#"{{"uri":"a","filler":"{filler}"}}"#);
+        let watch = Request::call(&session, 1, "resources/subscribe", &params);
+        assert_eq!(client.ask(&watch).await.status, 200);
+        let params = format!(r#"{{"filler":"{filler}"}}"#);
+        client.send(Request::call(&session, 77, "wait", &params).text().as_bytes()).await;
+        world.wait_until(|| !world.front.newest().streams_of("wait").is_empty()).await;
+        jump(OPEN_AFTER).await;
+        client.head().await;
+        call = client.first_id().await;
+        id = session;
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let answer = world.client().await.ask(&Request::resume(&id, &call)).await;
+        let told: serde_json::Value = serde_json::from_str(&answer.events()[0]).unwrap();
+        assert_eq!((&told["id"], &told["error"]["code"]), (&77.into(), &(-32010).into()));
+        assert_eq!(world.front.newest().methods(), ["initialize", "resources/subscribe"]);
+    })
+    .await;
 }
 
 #[tokio::test]

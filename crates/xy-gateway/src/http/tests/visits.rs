@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::super::limits::{FINISH_WITHIN, OPEN_VISIT_AFTER};
-use super::super::visit::Most;
 use super::*;
 use crate::era::MODERN;
 use crate::fake::{ACKNOWLEDGED, FakeConversation, answer_later};
@@ -459,29 +458,29 @@ async fn a_visitor_that_reads_too_slowly_is_left_at_once_and_no_other() {
 async fn there_are_only_so_many_visits_in_all_and_by_one_token() {
     let auth = Auth::Tokens(vec![token("alpha", true), token("beta", true), token("gamma", true)]);
     at_the_door(HttpRules { auth, ..rules() }, async |world| {
-        world.door.visits().allow(Most { in_all: 3, by_one: 2 });
+        world.door.visits().allow(4);
         let with = |token: &str, method: &str| {
             let request = Request::visit(1, method, "{}");
             request.with("authorization", &format!("Bearer {token}"))
         };
         let mut guests = Vec::new();
-        for token in ["alpha", "alpha"] {
+        for token in ["alpha"; 3] {
             guests.push(waiting(world, &with(token, "wait")).await);
         }
         let refused = ask(world, &with("alpha", "echo")).await;
-        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
-        assert!(refused.message().contains("2 requests"));
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+        assert!(refused.message().contains("3 of the 4 requests at one time"));
         assert_eq!(refused.json()["id"], 1);
         guests.push(waiting(world, &with("beta", "wait")).await);
         let refused = ask(world, &with("gamma", "echo")).await;
         assert_eq!(refused.status, 503);
-        assert!(refused.message().contains("3 requests"));
-        assert!(world.metrics().contains("xy_http_visits 3\n"));
+        assert!(refused.message().contains("4 requests"));
+        assert!(world.metrics().contains("xy_http_visits 4\n"));
         // A client with a session comes in all the same.
         let legacy = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer gamma");
         assert_eq!(ask(world, &legacy).await.status, 200);
         guests.pop();
-        world.wait_for_visits(2).await;
+        world.wait_for_visits(3).await;
         assert_eq!(ask(world, &with("gamma", "echo")).await.status, 200);
     })
     .await;

@@ -164,7 +164,7 @@ impl ContainerLauncher {
         let cli = Cli { engine, process: process.clone(), options, label };
         let (shared, (tidied, ends)) = (self.shared.clone(), Instance::pair());
         shared.owned.take(&cli.label);
-        let Instance { mut news, asks, notes, checkups, rests } = life;
+        let Instance { mut news, asks, notes, checkups, rests, end } = life;
         tokio::spawn(async move {
             // An engine may take its time, for which nobody waits.
             let before = async {
@@ -190,7 +190,7 @@ impl ContainerLauncher {
             };
             tokio::join!(before, passing_on);
         });
-        Instance { news: tidied.news, asks, notes, checkups, rests }
+        Instance { news: tidied.news, asks, notes, checkups, rests, end }
     }
 }
 

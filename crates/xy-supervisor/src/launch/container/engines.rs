@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use crate::plain_file::open_own;
 use crate::whole_file::{put_aside, read_bounded};
 
 /// No server can have this name, so it is nobody's note.
@@ -132,7 +133,7 @@ fn write(file: &Path, sockets: &[PathBuf]) -> io::Result<()> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let stored = Stored { format: FORMAT, sockets: sockets.to_vec() };
-    options.open(&temporary)?.write_all(&serde_json::to_vec(&stored)?)?;
+    open_own(&mut options, &temporary)?.write_all(&serde_json::to_vec(&stored)?)?;
     fs::rename(&temporary, file)
 }
 

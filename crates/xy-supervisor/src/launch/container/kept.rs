@@ -15,6 +15,8 @@ use super::log::older;
 use super::missed::Place;
 use super::stream::TakenFile;
 use crate::instance::InstanceKey;
+use crate::plain_file::open_own;
+use crate::whole_file::read_bounded;
 
 const FORMAT: u32 = 1;
 
@@ -89,7 +91,7 @@ impl Keeper {
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o600);
         let bytes = serde_json::to_vec(&self.kept)?;
-        options.open(&temporary)?.write_all(&bytes)?;
+        open_own(&mut options, &temporary)?.write_all(&bytes)?;
         fs::rename(&temporary, with(&self.stem, "json"))
     }
 
@@ -136,7 +138,7 @@ pub(super) fn all(folder: &Path) -> Vec<(InstanceKey, Kept, bool)> {
         let is_ours = path.extension().is_some_and(|it| it == "json");
         let key = InstanceKey::parse(path.file_stem().filter(|_| is_ours)?.to_str()?)?;
         let is_long = entry.metadata().ok()?.len() > LONGEST;
-        let kept: Kept = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        let kept: Kept = serde_json::from_slice(&read_bounded(&path, LONGEST).ok()?).ok()?;
         let is_torn = with(&stem(folder, &key), "torn").exists();
         (kept.format == FORMAT && !is_long).then_some((key, kept, is_torn))
     };
@@ -166,7 +168,7 @@ impl TornMark {
         if is_torn != self.is_set {
             self.is_set = is_torn;
             let _ = if is_torn {
-                File::create(&self.file).map(drop)
+                open_own(File::options().write(true).create(true).mode(0o600), &self.file).map(drop)
             } else {
                 fs::remove_file(&self.file)
             };
@@ -185,7 +187,7 @@ impl PlaceFile {
     fn open(path: &Path) -> Self {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).ok();
+        let file = open_own(&mut options, path).ok();
         let mut bytes = [0; Place::BYTES];
         let read = file.as_ref().map(|file| file.read_exact_at(&mut bytes, 0));
         let is_noted = matches!(read, Some(Ok(())));

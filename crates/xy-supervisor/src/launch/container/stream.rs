@@ -25,6 +25,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use xy_shim::grip::is_hung_up;
 
+use crate::plain_file::open_own;
+
 /// So much is looked at at once: two frames of Podman's.
 const PIECE: usize = 16 * 1024;
 
@@ -157,14 +159,14 @@ impl TakenFile {
     pub(super) fn begin(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = Self(options.open(path)?);
+        let file = Self(open_own(&mut options, path)?);
         file.write(Taking::default())?;
         Ok(file)
     }
 
     /// That of a stream that an earlier daemon read, if it could say where it was.
     pub(super) fn find(path: &Path) -> io::Result<Self> {
-        let file = Self(File::options().read(true).write(true).open(path)?);
+        let file = Self(open_own(File::options().read(true).write(true), path)?);
         file.read()?;
         Ok(file)
     }

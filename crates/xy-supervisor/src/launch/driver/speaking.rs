@@ -12,13 +12,14 @@ use tokio::time::{Instant, sleep_until};
 use xy_shim::wire::Order;
 
 use super::{Driver, Due};
+use crate::launch::News;
 use crate::launch::shim_link::Heard;
 use crate::launch::speech::{
     self, CLOSED_STDOUT, DID_NOT_LET_GO, LAST_WORDS_WITHIN, LET_GO_WITHIN, Meaning, NO_DESCRIPTORS,
     Passed, Speech, said_in,
 };
 use crate::lifecycle::Exit;
-use crate::speak::{Before, Checkup, Rest, Said, Told, Way};
+use crate::speak::{Before, Checkup, Rest, Said, Told, Way, plain_why};
 
 const UNSPEAKABLE: &str = "an older xy started it, so its stdout cannot be read";
 
@@ -78,6 +79,10 @@ impl Driver {
         match speech::meaning(said, self.is_probed) {
             Meaning::Tell(news) => self.tell(news).await,
             Meaning::Unfit(why) => self.unfit(why).await,
+            Meaning::Unusable(why) if !self.is_ending && self.end.is_none() => {
+                self.tell(News::Unusable(plain_why(&why))).await;
+            }
+            Meaning::Unusable(_) => {}
             Meaning::Probed(is_probed) => self.is_probed = is_probed,
             Meaning::Mute(time) => self.wait_for(time, Due::Mute),
             Meaning::Pass(passed) => self.pass_on(passed),
@@ -132,6 +137,7 @@ impl Driver {
 
     /// It has ended. What is left in its stdout is still to be said.
     pub(super) fn end_line(&mut self, exit: Exit) {
+        self.ends.end.set();
         match &self.speech {
             None => self.finish(),
             Some(speech) => {
@@ -143,6 +149,7 @@ impl Driver {
 
     /// Nobody saw how it ended, and nothing more can be kept of it.
     pub(super) fn drop_line(&mut self) {
+        self.ends.end.set();
         if let Some(speech) = self.speech.take() {
             speech.tell(Told::Over(Exit::UNSEEN));
         }

@@ -82,6 +82,7 @@ fn rows(origin: Instant) -> Vec<Row> {
         row("stopping, stay down", stopping(AfterStop::StayDown), Wanted::Down),
         row("stopping, start again", stopping(AfterStop::StartAgain), Wanted::Up),
         row("stopping, count failure", stopping(AfterStop::CountFailure), Wanted::Up),
+        row("stopping, give up", stopping(AfterStop::GiveUp), Wanted::Up),
         row("stopping, retire", stopping(AfterStop::Retire), Wanted::Up),
         row("overdue, stay down", overdue(AfterStop::StayDown), Wanted::Down),
         row("overdue, start again", overdue(AfterStop::StartAgain), Wanted::Up),
@@ -235,8 +236,8 @@ fn table(
     is_shown: impl Fn(&Row, &Event) -> bool,
 ) -> String {
     let rules = rules(|it| it.restart.policy = policy);
-    // These are never said of a process.
-    let is_said = |event: &Event| !matches!(event, Event::Unreachable(_) | Event::Hopeless(_));
+    // That is never said of a process.
+    let is_said = |event: &Event| !matches!(event, Event::Unreachable(_));
     table_of(rows, &rules, false, |row, event| is_said(event) && is_shown(row, event))
 }
 

@@ -11,6 +11,7 @@
 //! core to the other, and as the system places them. How many calls are done at a time is judged
 //! as the system places them, since that is the use of cores.
 
+pub(crate) mod bodies;
 mod core;
 mod drive;
 mod ways;
@@ -89,6 +90,8 @@ pub(crate) fn measure(xy: &Path) {
         say("everything on one core, a server that does nothing: what it costs to translate");
         eras(xy);
     }
+    say("as the system places it, a server that does nothing, beside clients with large bodies:");
+    bodies::measure(xy);
     load("after");
 }
 

@@ -38,12 +38,13 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["search"] => search::measure(),
         ["tokens", xy] => tokens::measure(Path::new(xy)),
+        ["bodies", xy] => in_a_table(&[gateway::bodies::measure], xy),
         ["gateway", xy] => in_a_table(&[gateway::measure], xy),
         ["logs", xy] => in_a_table(&[logs], xy),
         ["servers", xy] => in_a_table(&[servers, alone, deaths], xy),
         _ => {
             say(
-                "usage: xy-bench logs | servers | gateway | tokens <path of a release build of xy>",
+                "usage: xy-bench logs | servers | gateway | bodies | tokens <path of a release build of xy>",
             );
             say("       xy-bench search");
             return ExitCode::from(64);

@@ -35,6 +35,7 @@
 //!   some clients cannot read),
 //!   `--huge-list MB`, `--endless-list` (there is always one more page)
 //! - `--garbage-first` says what is no message, at the beginning and before each message
+//! - `--pretty` writes each message over several lines
 //! - `--mute-after N` and `--close-stdout-after N` messages, `--close-stdin` after the
 //!   answer to `initialize`
 //!

@@ -43,6 +43,8 @@ pub(crate) struct Line {
     mute_after: u64,
     close_after: u64,
     has_garbage: bool,
+    /// Messages are written over several lines.
+    is_pretty: bool,
 }
 
 impl Outlet {
@@ -54,6 +56,7 @@ impl Outlet {
             mute_after: plan.mute_after,
             close_after: plan.close_stdout_after,
             has_garbage: plan.has("--garbage-first"),
+            is_pretty: plan.has("--pretty"),
         };
         if line.has_garbage {
             line.bytes(BEFORE_ALL);
@@ -70,6 +73,7 @@ impl Outlet {
             mute_after: u64::MAX,
             close_after: u64::MAX,
             has_garbage: false,
+            is_pretty: false,
         };
         Self(Mutex::new(line))
     }
@@ -101,6 +105,10 @@ impl Line {
         }
         if self.has_garbage {
             self.bytes(BETWEEN);
+        }
+        if self.is_pretty {
+            let message: serde_json::Value = serde_json::from_slice(&bytes).expect("ours is JSON");
+            bytes = serde_json::to_vec_pretty(&message).expect("it was JSON");
         }
         bytes.push(b'\n');
         self.bytes(&bytes);

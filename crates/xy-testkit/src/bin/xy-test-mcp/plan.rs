@@ -9,7 +9,7 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 23] = [
+const SWITCHES: [&str; 24] = [
     "--bad-list",
     "--bad-tools",
     "--odd-lists",
@@ -25,6 +25,7 @@ const SWITCHES: [&str; 23] = [
     "--odd-names",
     "--only-tools",
     "--pass-unknown",
+    "--pretty",
     "--refuse-init",
     "--sessions",
     "--talks",

@@ -89,16 +89,21 @@ impl Dial {
             self.wait();
         }
         loop {
-            let error = match xy_ipc::client::connect(&self.paths.mcp_socket) {
-                Ok(stream) => {
+            let error = match xy_ipc::client::find(&self.paths.mcp_places()) {
+                Ok(found) => {
                     self.starter.forget();
-                    return Ok(stream);
+                    return Ok(found.stream);
                 }
-                Err(error @ ConnectError::NoPermission { .. }) => return Err(no_daemon(&error)),
+                // Waiting helps with none of these.
+                Err(
+                    error @ (ConnectError::NoPermission { .. }
+                    | ConnectError::Unsafe { .. }
+                    | ConnectError::Foreign { .. }),
+                ) => return Err(no_daemon(&error)),
                 Err(error) => error,
             };
             self.give_up_if_late(Some(&error))?;
-            if matches!(error, ConnectError::NoSocket { .. } | ConnectError::Refused { .. }) {
+            if error.is_nobody() {
                 self.nobody_is_there(&error)?;
             }
             self.wait();
@@ -166,8 +171,7 @@ impl Dial {
     }
 
     fn advice(&self) -> String {
-        let control = &self.paths.control_socket;
-        match ask_who_it_is(control, Deadline::after(SAYS_SO_WITHIN)) {
+        match ask_who_it_is(&self.paths.control_places(), Deadline::after(SAYS_SO_WITHIN)) {
             Some(info) => format!(
                 "a daemon runs (pid {}, version {}), but lets no MCP client in: replace it with \
                  `xy daemon --detach --replace`",

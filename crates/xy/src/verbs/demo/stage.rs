@@ -16,7 +16,7 @@ use crate::clock::Deadline;
 use crate::failure::Failure;
 use crate::interrupts::{Interrupts, Woken, readable};
 use crate::launch::{Came, this_program, until_it_answers};
-use crate::link::{Link, no_daemon};
+use crate::link::Link;
 
 /// How long the daemon may take to stop two servers and itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(15);
@@ -51,8 +51,7 @@ impl Stage {
         match came {
             Ok(Came::Answers(_)) => {
                 self.has_answered = true;
-                let client = Client::connect(&socket).map_err(|error| no_daemon(&error))?;
-                Ok(Some(Link { client }))
+                Link::find(&socket).map(Some)
             }
             Ok(Came::GivenUp) => Ok(None),
             Ok(Came::Ended(status)) => Err(self.did_not_start(&status.to_string())),
@@ -82,7 +81,7 @@ impl Stage {
                 true
             });
         }
-        if let Ok(mut client) = Client::connect(&self.socket()) {
+        if let Ok(mut client) = Client::find(&self.socket()) {
             let _ = client.answer_within(Some(ENDS_WITHIN));
             let _ = client.call(&Request::Shutdown);
         }
@@ -99,9 +98,9 @@ impl Stage {
         Err(error.hint("its servers end by themselves within seconds").into())
     }
 
-    fn socket(&self) -> PathBuf {
+    fn socket(&self) -> [PathBuf; 1] {
         let [.., (_, runtime)] = self.home.variables();
-        runtime.join("xy.sock")
+        [runtime.join("xy.sock")]
     }
 
     fn ends_within(&mut self, within: Duration) -> bool {

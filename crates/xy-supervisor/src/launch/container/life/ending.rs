@@ -98,6 +98,7 @@ impl Driver {
 
     /// Nothing is left of it here, and its last news are told.
     pub(super) async fn finish(mut self) {
+        self.ends.end.set();
         if let Some(speech) = self.speech.take() {
             speech.tell(Told::Over(self.exit()));
         }

@@ -12,7 +12,7 @@ use crate::launch::speech::{
     self, DID_NOT_LET_GO, LAST_WORDS_WITHIN, LET_GO_WITHIN, Meaning, Passed, Speech, said_in,
 };
 use crate::launch::{News, millis};
-use crate::speak::{Checkup, Rest, Said, Told};
+use crate::speak::{Checkup, Rest, Said, Told, plain_why};
 use crate::wait::time_of_day;
 
 /// How long what carries the bytes of a container may take to leave it.
@@ -21,6 +21,7 @@ const LEAVES_WITHIN: Duration = Duration::from_millis(200);
 impl Driver {
     /// Nothing more comes of it: whoever speaks with it is told so. `true` if there is nobody.
     pub(super) fn end_line(&mut self) -> bool {
+        self.ends.end.set();
         let exit = self.exit();
         match &self.speech {
             None => true,
@@ -40,6 +41,10 @@ impl Driver {
                 self.tell(news).await;
             }
             Meaning::Unfit(why) => self.unfit(why).await,
+            Meaning::Unusable(why) if !self.is_ending && self.fate.is_none() => {
+                self.tell(News::Unusable(plain_why(&why))).await;
+            }
+            Meaning::Unusable(_) => {}
             Meaning::Probed(is_probed) => self.is_probed = is_probed,
             Meaning::Mute(_) if self.fate.is_some() => {}
             Meaning::Mute(time) => self.wait_for(time, Due::Mute),

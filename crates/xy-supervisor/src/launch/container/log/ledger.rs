@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use xy_shim::wire::{LogPlace, MAX_LINE, Record, flags, record_size, records};
 
 use crate::logs::RING_BYTES;
-use crate::plain_file::open_file;
+use crate::plain_file::{open_file, open_own};
 
 /// How a line begins that is not the container's.
 pub(super) const OURS: &[u8] = b"xy: ";
@@ -195,7 +195,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 fn open_at(path: &Path, bytes: u64) -> io::Result<Open> {
-    let file = File::options().append(true).open(path)?;
+    let file = open_own(File::options().append(true), path)?;
     file.set_len(bytes)?;
     Ok(Open { file, bytes })
 }

@@ -11,7 +11,7 @@ use xy_shim::disk_log::{DiskLog, put_line};
 use xy_shim::wire::{LogOrder, LogPlace, records};
 
 use super::ledger::Entry;
-use crate::plain_file::open_file;
+use crate::plain_file::{open_file, open_own};
 
 /// What is in the file, from where it ended before the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +117,7 @@ fn read(path: &Path, from: u64, most: usize) -> io::Result<Vec<u8>> {
 
 /// Takes so many bytes off the end of a file.
 fn cut(path: &Path, bytes: usize) -> io::Result<()> {
-    let file = File::options().write(true).open(path)?;
+    let file = open_own(File::options().write(true), path)?;
     let length = file.metadata()?.len();
     file.set_len(length.saturating_sub(bytes as u64))
 }

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use xy_testkit::standin;
 
 use crate::now;
 
@@ -179,6 +180,23 @@ impl Driver {
             times.push(began.elapsed());
         }
         crate::median(times)
+    }
+
+    /// Makes a call every so often: the time that 99 of 100 stayed below. It counts from when a
+    /// call was due, so that one that takes long also counts for those behind it.
+    pub(crate) fn paced(&mut self, calls: u32, every: Duration) -> Duration {
+        let began = now();
+        let mut times: Vec<Duration> = (0..calls)
+            .map(|number| {
+                let due = began + every * number;
+                standin::linger(due.saturating_duration_since(now()));
+                self.call(0);
+                while self.hear(1).is_empty() {}
+                now().saturating_duration_since(due)
+            })
+            .collect();
+        times.sort();
+        times[times.len() * 99 / 100]
     }
 
     /// Calls with always as many in flight: how many per second were answered.

@@ -1,0 +1,202 @@
+//! Which bad files a daemon accepts, and what becomes of their servers. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use xy_config::settings::ServerSettings;
+use xy_config::{Broken, Loaded, Paths};
+use xy_protocol::control::{Problem, Severity};
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::reload::ServerMap;
+
+/// Maximum number of problems reported per server, and of warnings: a person corrects the first
+/// few, then checks again.
+const MAX_PROBLEMS: usize = 20;
+
+/// Maximum length of a reason, in characters: it stands in a line of `list`.
+const MAX_REASON: usize = 200;
+
+/// Whether a bad file keeps a daemon from starting, as far as the command line says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strictness {
+    /// `--strict` or `--lenient`, if given.
+    pub flag: Option<bool>,
+    /// Whether a person reads what the daemon says, as it runs in the foreground.
+    pub is_watched: bool,
+}
+
+/// Decides whether a daemon starts with these files. The flag beats `xy.kdl`, which beats the
+/// default. With living servers to adopt it starts in any case: they have done nothing wrong.
+pub(crate) fn may_start(by: Strictness, loaded: &Loaded, has_living: bool) -> bool {
+    let is_strict = by.flag.or(loaded.settings.strict).unwrap_or(by.is_watched);
+    let mut errors = loaded.problems.iter().filter(|it| it.is_error());
+    has_living || errors.all(|it| !is_strict && loaded.bad.is_contained(it))
+}
+
+/// Decides whether a reload may change anything: only files that were bad before may be bad.
+pub(crate) fn may_reload(loaded: &Loaded, before: &Faults) -> bool {
+    let mut errors = loaded.problems.iter().filter(|it| it.is_error());
+    errors.all(|it| loaded.bad.is_contained(it) && before.files.contains(&it.file))
+}
+
+/// What is wrong with the files that a daemon has accepted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    /// The servers that have failed for their files.
+    pub(crate) servers: BTreeMap<ServerName, BadFile>,
+    /// All files with errors, as reports show them.
+    pub(crate) files: BTreeSet<String>,
+    /// What there is to say of files that belong to no single server.
+    pub(crate) warnings: Vec<String>,
+    /// Whether the last good version of `xy.kdl` is in use.
+    pub(crate) has_old_settings: bool,
+}
+
+impl Faults {
+    /// Forgets a server whose file is good or gone. Other servers may stand in the same file.
+    pub(crate) fn forget(&mut self, name: &ServerName, shown: &str) {
+        self.servers.remove(name);
+        if !self.servers.values().any(|it| it.shown == shown) {
+            self.files.remove(shown);
+        }
+    }
+}
+
+/// A file that keeps its server from starting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BadFile {
+    /// Where it is.
+    pub(crate) file: PathBuf,
+    /// Its name in reports.
+    pub(crate) shown: String,
+    /// What is wrong with it, errors first.
+    pub(crate) problems: Vec<Problem>,
+    /// That in one line.
+    pub(crate) reason: String,
+}
+
+impl BadFile {
+    fn new(file: PathBuf, paths: &Paths, problems: Vec<Problem>) -> Self {
+        let shown = paths.shown(&file);
+        let reason = format!("its file cannot be used: {}", summary(&problems, &shown));
+        Self { file, shown, problems, reason }
+    }
+
+    /// Returns the answer to whoever asks something of the server.
+    pub(crate) fn refusal(&self, name: &ServerName) -> CallError {
+        CallError::new(ErrorKind::ConfigInvalid, format!("server `{name}` has failed"))
+            .cause(&self.reason)
+            .hint(self.hint())
+            .problems(self.problems.clone())
+    }
+
+    /// Returns the way out.
+    pub(crate) fn hint(&self) -> String {
+        format!("correct `{}`, test it with `xy check`, then run `xy reload`", self.shown)
+    }
+}
+
+/// Returns the first error, rather one with a place, and the number of others.
+fn summary(problems: &[Problem], shown: &str) -> String {
+    let errors: Vec<_> = problems.iter().filter(|it| it.severity == Severity::Error).collect();
+    let placed = errors.iter().find(|it| it.line.is_some());
+    let Some(first) = placed.or(errors.first()) else { return format!("see `{shown}`") };
+    let line = first.line.map(|line| format!(":{line}")).unwrap_or_default();
+    let mut message: String = first.message.chars().take(MAX_REASON).collect();
+    if message.len() < first.message.len() {
+        message.push('…');
+    }
+    let others = match errors.len() {
+        1 => String::new(),
+        2 => " (and 1 more error)".to_owned(),
+        n => format!(" (and {} more errors)", n - 1),
+    };
+    format!("{}{line}: {message}{others}", first.file)
+}
+
+/// Sorts the servers into those that run by these files and those that have failed for them.
+/// `kept` are the servers whose last good settings are known.
+pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerMap, Faults) {
+    let of_file = |is_meant: &dyn Fn(&str) -> bool| {
+        let mut problems: Vec<_> =
+            loaded.problems.iter().filter(|it| is_meant(&it.file)).map(Problem::from).collect();
+        problems.sort_by_key(|it| it.severity != Severity::Error); // Stable: by place otherwise.
+        problems.truncate(MAX_PROBLEMS);
+        problems
+    };
+    let mut failed = BTreeMap::new();
+    for (name, file) in &loaded.bad.servers {
+        let shown = paths.shown(file);
+        let bad = BadFile::new(file.clone(), paths, of_file(&|file| file == shown));
+        failed.insert(name.clone(), bad);
+    }
+    let mut servers = loaded.settings.servers.clone();
+    if loaded.broken == Broken::Every {
+        // The settings that hold for all of them are not known.
+        for (name, settings) in std::mem::take(&mut servers) {
+            let problems = of_file(&|file| !loaded.bad.contained.contains(file));
+            failed.insert(name, BadFile::new(settings.source.file.clone(), paths, problems));
+        }
+    }
+    for (name, settings) in kept {
+        let mut settings = ServerSettings::clone(settings);
+        settings.source.is_outdated = true;
+        failed.remove(name);
+        if let Some(port) = settings.port() {
+            yield_port(port, &settings, &mut servers, &mut failed, paths);
+        }
+        servers.insert(name.clone(), Arc::new(settings));
+    }
+    let errors = || loaded.problems.iter().filter(|it| it.is_error());
+    let is_of_server = |file: &str| {
+        failed.values().any(|it| it.shown == file)
+            || kept.values().any(|it| paths.shown(&it.source.file) == file)
+    };
+    let replaced = loaded.bad.replaced.iter().map(|file| {
+        format!("`{file}` cannot be used, so its last good version is in use: see `xy check`")
+    });
+    let mut told = BTreeSet::new();
+    let nameless = errors()
+        .filter(|it| loaded.bad.contained.contains(&it.file) && !is_of_server(&it.file))
+        .filter(|it| told.insert(&it.file))
+        .map(|it| format!("`{}` is not used: {}: see `xy check`", it.file, it.message));
+    let faults = Faults {
+        files: errors().map(|it| it.file.clone()).collect(),
+        warnings: replaced.chain(nameless).take(MAX_PROBLEMS).collect(),
+        has_old_settings: loaded.bad.replaced.contains(&paths.shown(&paths.daemon_file)),
+        servers: failed,
+    };
+    (servers, faults)
+}
+
+/// A living server whose file cannot be used keeps its port from servers with good files.
+fn yield_port(
+    port: u16,
+    holder: &ServerSettings,
+    servers: &mut ServerMap,
+    failed: &mut BTreeMap<ServerName, BadFile>,
+    paths: &Paths,
+) {
+    let is_other = |it: &Arc<ServerSettings>| it.port() == Some(port) && it.name != holder.name;
+    let others: Vec<_> = servers.values().filter(|it| is_other(it)).cloned().collect();
+    for other in others {
+        servers.remove(&other.name);
+        let file = other.source.file.clone();
+        let message = format!("port {port} is already used by `{}`", holder.name);
+        let problem = Problem {
+            severity: Severity::Error,
+            rendered: format!("error: {message}\n"),
+            message,
+            file: paths.shown(&file),
+            line: None,
+            column: None,
+            suggestion: Some("give one of them another port".to_owned()),
+        };
+        failed.insert(other.name.clone(), BadFile::new(file, paths, vec![problem]));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Real files in a temporary home, and the decisions about them.
+
+use tempfile::TempDir;
+use xy_config::{Earlier, KeptLimits, LastGood};
+
+use super::*;
+
+const GOOD: &str = "command \"sh\"";
+const BAD: &str = "comand \"sh\"";
+
+struct Home {
+    _root: TempDir,
+    paths: Paths,
+}
+
+impl Home {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::resolve(root.path(), |_| None).unwrap();
+        std::fs::create_dir_all(&paths.servers_dir).unwrap();
+        std::fs::create_dir_all(&paths.profiles_dir).unwrap();
+        for (file, text) in files {
+            std::fs::write(paths.config_dir.join(file), text).unwrap();
+        }
+        Self { _root: root, paths }
+    }
+
+    fn load(&self, last_good: &[(&str, &str)]) -> Loaded {
+        let owned = |&(file, text): &(&str, &str)| (file.to_owned(), text.to_owned());
+        let last_good: LastGood = last_good.iter().map(owned).collect();
+        let earlier = Earlier { last_good, ..Earlier::default() };
+        xy_config::load_after(&self.paths, &KeptLimits::any(), &earlier)
+    }
+
+    fn sorted(&self, kept: &ServerMap) -> (ServerMap, Faults) {
+        sort(&self.load(&[]), kept, &self.paths)
+    }
+}
+
+fn names<T>(map: &BTreeMap<ServerName, T>) -> Vec<&str> {
+    map.keys().map(ServerName::as_str).collect()
+}
+
+#[test]
+fn start_is_decided_by_flag_file_and_default() {
+    let watched = |flag| Strictness { flag, is_watched: true };
+    let unwatched = |flag| Strictness { flag, is_watched: false };
+    let bad = |own: &str| Home::new(&[("xy.kdl", own), ("servers/b.kdl", BAD)]).load(&[]);
+    let (unsaid, strict, lenient) = (bad(""), bad("strict #true"), bad("strict #false"));
+    let table = [
+        (watched(None), &unsaid, false),
+        (unwatched(None), &unsaid, true),
+        (watched(None), &lenient, true),
+        (unwatched(None), &strict, false),
+        (watched(Some(false)), &strict, true),
+        (unwatched(Some(true)), &lenient, false),
+    ];
+    for (by, loaded, starts) in table {
+        assert_eq!(may_start(by, loaded, false), starts, "{by:?} {:?}", loaded.settings.strict);
+        assert!(may_start(by, loaded, true), "living servers are never left alone");
+    }
+    assert!(may_start(watched(None), &Home::new(&[("servers/a.kdl", GOOD)]).load(&[]), false));
+}
+
+#[test]
+fn files_for_all_servers_are_fatal_without_a_last_good_version() {
+    let lenient = Strictness { flag: Some(false), is_watched: false };
+    let strict = Strictness { flag: Some(true), is_watched: false };
+    for file in ["xy.kdl", "profiles/p.kdl"] {
+        let home = Home::new(&[(file, "nonsense 1"), ("servers/a.kdl", GOOD)]);
+        assert!(!may_start(lenient, &home.load(&[]), false), "{file}");
+        assert!(may_start(lenient, &home.load(&[(file, "")]), false), "{file}");
+        assert!(!may_start(strict, &home.load(&[(file, "")]), false), "{file}");
+        let (_, faults) = sort(&home.load(&[(file, "")]), &ServerMap::new(), &home.paths);
+        assert_eq!(faults.has_old_settings, file == "xy.kdl");
+        let told = "cannot be used, so its last good version is in use: see `xy check`";
+        assert_eq!(faults.warnings, [format!("`{file}` {told}")]);
+    }
+}
+
+#[test]
+fn only_files_that_were_bad_before_may_be_bad_at_a_reload() {
+    let home = Home::new(&[("servers/a.kdl", GOOD), ("servers/b.kdl", BAD)]);
+    let loaded = home.load(&[]);
+    assert!(!may_reload(&loaded, &Faults::default()));
+    let (_, before) = sort(&loaded, &ServerMap::new(), &home.paths);
+    assert!(may_reload(&loaded, &before));
+    let home = Home::new(&[("servers/b.kdl", "port 0"), ("servers/c.kdl", BAD)]);
+    assert!(!may_reload(&home.load(&[]), &before));
+    let home = Home::new(&[("servers/b.kdl", BAD), ("xy.kdl", "nonsense 1")]);
+    assert!(!may_reload(&home.load(&[]), &before));
+    assert!(!may_reload(&home.load(&[("xy.kdl", "")]), &before), "it was good before");
+    let (_, before) = sort(&home.load(&[("xy.kdl", "")]), &ServerMap::new(), &home.paths);
+    assert!(may_reload(&home.load(&[("xy.kdl", "")]), &before));
+    assert!(!may_reload(&home.load(&[]), &before), "the last good version is lost");
+}
+
+#[test]
+fn file_that_was_corrected_is_not_known_as_bad() {
+    let home = Home::new(&[("servers/b.kdl", BAD), ("servers/c.kdl", BAD)]);
+    let loaded = home.load(&[]);
+    let (_, mut before) = sort(&loaded, &ServerMap::new(), &home.paths);
+    before.forget(&ServerName::new("b").unwrap(), "servers/b.kdl");
+    assert_eq!(names(&before.servers), ["c"]);
+    assert!(!may_reload(&loaded, &before), "it has become bad once more");
+}
+
+#[test]
+fn server_of_a_bad_file_has_failed_with_a_short_reason() {
+    let home = Home::new(&[
+        ("servers/a.kdl", GOOD),
+        ("servers/b.kdl", "comand \"sh\"\nport 0\n"),
+        ("servers/bad name.kdl", GOOD),
+    ]);
+    let (servers, faults) = home.sorted(&ServerMap::new());
+    assert_eq!((names(&servers), names(&faults.servers)), (vec!["a"], vec!["b"]));
+    let bad = faults.servers.values().next().unwrap();
+    insta::assert_snapshot!(bad.reason, @"its file cannot be used: servers/b.kdl:1: unknown field `comand` (and 2 more errors)");
+    insta::assert_snapshot!(bad.hint(), @"correct `servers/b.kdl`, test it with `xy check`, then run `xy reload`");
+    let is_told = |it: &Problem| it.rendered.contains("did you mean `command`?");
+    assert!(bad.problems.iter().any(is_told), "{:?}", bad.problems);
+    insta::assert_snapshot!(faults.warnings.join("\n"), @"`servers/bad name.kdl` is not used: a server's name has only letters, digits, `-` and `_`, not ' ': see `xy check`");
+}
+
+#[test]
+fn reason_and_report_are_bounded() {
+    let many = "x1 1\n".repeat(90) + &format!("\"{}\" 1", "y".repeat(5000));
+    let home = Home::new(&[("servers/b.kdl", &many)]);
+    let (_, faults) = home.sorted(&ServerMap::new());
+    let bad = faults.servers.values().next().unwrap();
+    assert_eq!(bad.problems.len(), MAX_PROBLEMS);
+    assert!(bad.reason.chars().count() < MAX_REASON + 100, "{}", bad.reason);
+}
+
+#[test]
+fn living_server_keeps_its_settings_and_its_port() {
+    let before = Home::new(&[("servers/b.kdl", "command \"sh\"; port 8421")]).load(&[]);
+    let kept = before.settings.servers;
+    let home = Home::new(&[
+        ("servers/a.kdl", "command \"sh\"; port 8421"),
+        ("servers/b.kdl", BAD),
+        ("servers/c.kdl", GOOD),
+    ]);
+    let (servers, faults) = home.sorted(&kept);
+    assert_eq!((names(&servers), names(&faults.servers)), (vec!["b", "c"], vec!["a"]));
+    assert!(servers["b"].source.is_outdated && !servers["c"].source.is_outdated);
+    let reason = &faults.servers.values().next().unwrap().reason;
+    assert!(reason.contains("port 8421 is already used by `b`"), "{reason}");
+}
+
+#[test]
+fn without_settings_for_all_no_server_starts() {
+    let home = Home::new(&[("xy.kdl", "nonsense 1"), ("servers/a.kdl", GOOD)]);
+    let (servers, faults) = home.sorted(&ServerMap::new());
+    assert_eq!((names(&servers), names(&faults.servers)), (vec![], vec!["a"]));
+    assert!(faults.servers.values().next().unwrap().reason.contains("xy.kdl:1"));
+}

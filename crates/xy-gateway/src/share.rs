@@ -1,0 +1,61 @@
+//! How much of something limited one token may hold, so that no token locks out others. Pure.
+
+/// A token may hold so many times what is still free. Alone it comes to three quarters of the
+/// limit, the next token to three quarters of the rest, and so on: somebody new always gets a
+/// place.
+const SHARE: usize = 3;
+
+/// Returns true if a token that holds `own` may take one more, where all tokens together hold
+/// `all` of `most`.
+pub(crate) fn may_take(own: usize, all: usize, most: usize) -> bool {
+    let free = most.saturating_sub(all);
+    own < free.saturating_mul(SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Takes as many as a token may, where `all` are held by others.
+    fn takes(all: usize, most: usize) -> usize {
+        let mut own = 0;
+        while may_take(own, all + own, most) {
+            own += 1;
+        }
+        own
+    }
+
+    #[test]
+    fn one_token_alone_gets_three_quarters() {
+        for (most, own) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (8, 6), (200, 150), (1000, 750)]
+        {
+            assert_eq!(takes(0, most), own, "{most}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_come_later_share_the_rest() {
+        let mut all = 0;
+        let mut shares = Vec::new();
+        for _ in 0..5 {
+            let own = takes(all, 1000);
+            shares.push(own);
+            all += own;
+        }
+        assert_eq!(shares, [750, 188, 47, 12, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_new_gets_a_place_unless_all_are_taken(all in 0_usize..2000, most in 0_usize..2000) {
+            prop_assert_eq!(may_take(0, all, most), all < most);
+        }
+
+        #[test]
+        fn who_holds_more_never_may_more(own in 0_usize..2000, all in 0_usize..2000) {
+            prop_assert!(may_take(own, all, 1000) || !may_take(own + 1, all, 1000));
+        }
+    }
+}

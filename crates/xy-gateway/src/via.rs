@@ -1,0 +1,196 @@
+//! Finds loops of daemons, by the daemons that a message has passed (as HTTP's `Via` has it). Pure.
+//!
+//! Each daemon has an id. What xy asks of its own accord says for which daemons it asks: itself,
+//! and those among its clients ([`VIA`]). What xy answers another daemon says from which daemons
+//! that comes: itself, and those behind its servers ([`BEHIND`]). Lists carry it too, so that no
+//! list goes round: whatever the order in which daemons meet, one of them finds itself.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use xy_mcp::members::Members;
+
+use crate::modern::Wrong;
+use crate::names::quoted;
+
+/// The key of `_meta` in a request: the daemons that ask.
+pub(crate) const VIA: &str = "xy.daemon/via";
+
+/// The key of `_meta` in a result: the daemons that it comes from.
+pub(crate) const BEHIND: &str = "xy.daemon/behind";
+
+/// The key of `_meta` in a result that says that this is xy with all its servers, and not one of
+/// them.
+pub(crate) const GATEWAY: &str = "xy.daemon/gateway";
+
+/// The code of the error that a daemon gets which asks itself, and a key of its data.
+const LOOP_DETECTED: i64 = -32025;
+const LOOP: &str = "xy.daemon/loop";
+
+/// Daemons behind each other. A longer chain counts as a loop.
+pub(crate) const MOST_DAEMONS: usize = 32;
+
+/// Maximum length of an id. Ours have 32 characters.
+const LONGEST_ID: usize = 64;
+
+/// The ids of daemons: at most one more than there may be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemons(BTreeSet<Box<str>>);
+
+impl Daemons {
+    /// One daemon.
+    pub(crate) fn one(id: &str) -> Self {
+        Self([id.into()].into())
+    }
+
+    /// Reads a JSON list of ids, without what cannot be one.
+    fn read(list: &str) -> Self {
+        let list: Vec<Value> = serde_json::from_str(list).unwrap_or_default();
+        let ids = list.iter().filter_map(Value::as_str);
+        let ids = ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
+        Self(ids.take(MOST_DAEMONS + 1).map(Into::into).collect())
+    }
+
+    /// Adds others, as far as there is room.
+    pub(crate) fn add(&mut self, others: &Self) {
+        for id in &others.0 {
+            if self.0.len() > MOST_DAEMONS {
+                return;
+            }
+            self.0.insert(id.clone());
+        }
+    }
+
+    /// Returns true if a daemon is in both, or if one of them is too long to be anything but a
+    /// loop.
+    pub(crate) fn is_loop_with(&self, others: &Self) -> bool {
+        let is_long = |it: &Self| it.0.len() > MOST_DAEMONS;
+        is_long(self) || is_long(others) || !self.0.is_disjoint(&others.0)
+    }
+
+    /// Returns true if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn to_json(&self) -> String {
+        let ids: Vec<String> = self.0.iter().map(|id| quoted(id)).collect();
+        format!("[{}]", ids.join(","))
+    }
+}
+
+/// The member of `_meta` by which a request says which daemons ask.
+pub(crate) fn member(daemons: &Daemons) -> String {
+    format!(r#""{VIA}":{}"#, daemons.to_json())
+}
+
+/// The daemons that ask, by the `_meta` of a request; `None` if no daemon does.
+pub(crate) fn of_request(meta: Option<&str>) -> Option<Daemons> {
+    let meta = meta.filter(|meta| memchr::memmem::find(meta.as_bytes(), VIA.as_bytes()).is_some());
+    Members::read(meta?)?.get(VIA).map(Daemons::read)
+}
+
+/// Where a result comes from: which daemons, and whether it is xy with all its servers.
+pub(crate) fn of_result(result: &str) -> (Daemons, bool) {
+    if memchr::memmem::find(result.as_bytes(), b"xy.daemon/").is_none() {
+        return (Daemons::default(), false);
+    }
+    let meta = Members::read(result).and_then(|it| it.get("_meta").and_then(Members::read));
+    let meta = meta.unwrap_or_default();
+    let behind = meta.get(BEHIND).map(Daemons::read).unwrap_or_default();
+    (behind, meta.get(GATEWAY) == Some("true"))
+}
+
+/// A result for another daemon, with where it comes from.
+pub(crate) fn marked(result: &str, behind: &Daemons, is_gateway: bool) -> String {
+    let Some(members) = Members::read(result) else { return result.to_owned() };
+    let before = members.get("_meta").and_then(Members::read).unwrap_or_default();
+    let before = before.without(|key| key == BEHIND || (is_gateway && key == GATEWAY));
+    let before = before.to_string();
+    let before = &before[1..before.len() - 1];
+    let comma = if before.is_empty() { "" } else { "," };
+    let gateway = if is_gateway { format!(r#","{GATEWAY}":true"#) } else { String::new() };
+    let ids = behind.to_json();
+    let meta = format!(r#""_meta":{{"{BEHIND}":{ids}{gateway}{comma}{before}}}"#);
+    let rest = members.without(|key| key == "_meta").to_string();
+    let comma = if rest == "{}" { "" } else { "," };
+    format!("{{{meta}{comma}{}", &rest[1..])
+}
+
+/// The error that a daemon gets which asks itself.
+pub(crate) fn refusal() -> Wrong {
+    let wrong = Wrong::new(LOOP_DETECTED, "this leads back to the xy daemon that asks");
+    Wrong { data: Some(format!(r#"{{"{LOOP}":true}}"#)), ..wrong }
+}
+
+/// Returns true if the error in a whole answer is [`refusal`]. Others may use its code too.
+pub(crate) fn is_refusal(code: Option<i64>, answer: &str) -> bool {
+    let says_so = || memchr::memmem::find(answer.as_bytes(), LOOP.as_bytes()).is_some();
+    code == Some(LOOP_DETECTED) && says_so()
+}
+
+/// Why a server is given up that leads back here, and what to do.
+pub(crate) const REASON: &str = "it leads back to this xy daemon, which would serve itself \
+    without end: remove this server, or have it reach another daemon";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemons(ids: &[&str]) -> Daemons {
+        Daemons(ids.iter().map(|id| (*id).into()).collect())
+    }
+
+    #[test]
+    fn a_request_says_which_daemons_ask() {
+        let meta = format!(r#"{{"x":1,{}}}"#, member(&daemons(&["a", "b"])));
+        assert_eq!(of_request(Some(&meta)), Some(daemons(&["a", "b"])));
+        for none in [None, Some("{}"), Some(r#"{"x":"xy.daemon/via"}"#), Some("xy.daemon/via")] {
+            assert_eq!(of_request(none), None, "{none:?}");
+        }
+        for odd in ["7", "null", "{}", r#"[7,"",null]"#] {
+            let meta = format!(r#"{{"{VIA}":{odd}}}"#);
+            assert_eq!(of_request(Some(&meta)), Some(Daemons::default()), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_result_says_where_it_comes_from() {
+        for (result, before) in [
+            ("{}", r#"{"_meta":{M}}"#),
+            (r#"{"a":1.50}"#, r#"{"_meta":{M},"a":1.50}"#),
+            (r#"{"a":1,"_meta":{}}"#, r#"{"_meta":{M},"a":1}"#),
+            (r#"{"_meta":{"x":{}},"a":1}"#, r#"{"_meta":{M,"x":{}},"a":1}"#),
+        ] {
+            let plain = marked(result, &daemons(&["b", "a"]), false);
+            let mark = r#""xy.daemon/behind":["a","b"]"#;
+            assert_eq!(plain, before.replace('M', mark), "{result}");
+            assert_eq!(of_result(&plain), (daemons(&["a", "b"]), false));
+            let gateway = marked(result, &daemons(&["a"]), true);
+            assert_eq!(of_result(&gateway), (daemons(&["a"]), true));
+            // The next hop says it again, of more.
+            let again = marked(&gateway, &daemons(&["a", "c"]), true);
+            assert_eq!(of_result(&again), (daemons(&["a", "c"]), true));
+            assert_eq!(again.matches(BEHIND).count(), 1);
+        }
+        assert_eq!(marked("7", &daemons(&["a"]), true), "7");
+        assert_eq!(of_result("{}"), (Daemons::default(), false));
+    }
+
+    #[test]
+    fn a_loop_is_a_daemon_on_both_sides_or_a_chain_without_end() {
+        let ab = daemons(&["a", "b"]);
+        assert!(ab.is_loop_with(&daemons(&["b", "c"])));
+        assert!(!ab.is_loop_with(&daemons(&["c"])) && !ab.is_loop_with(&Daemons::default()));
+        let ids: Vec<String> = (0..1000).map(|it| format!("d{it}")).collect();
+        let long = Daemons::read(&serde_json::to_string(&ids).unwrap());
+        assert_eq!(long.0.len(), MOST_DAEMONS + 1, "no more is kept");
+        assert!(long.is_loop_with(&ab) && ab.is_loop_with(&long));
+        let most = Daemons::read(&serde_json::to_string(&ids[..MOST_DAEMONS]).unwrap());
+        assert!(!most.is_loop_with(&ab));
+        let mut both = most;
+        both.add(&long);
+        assert_eq!(both.0.len(), MOST_DAEMONS + 1);
+    }
+}

@@ -1,0 +1,213 @@
+//! A daemon is found whatever variables it and its clients have.
+//!
+//! Many MCP clients start `xy connect` without `XDG_RUNTIME_DIR`; a terminal has it.
+
+use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use xy_testkit::{Home, McpStdio, Ran, is_alive};
+
+use crate::home;
+
+/// Whether a process has `XDG_RUNTIME_DIR`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runtime {
+    Set,
+    Unset,
+}
+use Runtime::{Set, Unset};
+
+const COMBINATIONS: [(Runtime, Runtime); 4] =
+    [(Set, Set), (Set, Unset), (Unset, Set), (Unset, Unset)];
+
+impl Runtime {
+    fn command(self, home: &Home, args: &[&str]) -> Command {
+        let mut command = home.command(args);
+        if self == Unset {
+            command.env_remove("XDG_RUNTIME_DIR");
+        }
+        command
+    }
+
+    fn xy(self, home: &Home, args: &[&str]) -> Ran {
+        home.run(&mut self.command(home, args))
+    }
+
+    fn info(self, home: &Home) -> Value {
+        let ran = self.xy(home, &["info", "--json"]);
+        assert_eq!(ran.code, 0, "{self:?}: {ran:#?}");
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
+    fn pid(self, home: &Home) -> u32 {
+        self.info(home)["pid"].as_u64().unwrap().try_into().unwrap()
+    }
+
+    /// The folder that a daemon with this environment listens in.
+    fn folder(self, home: &Home) -> PathBuf {
+        home.root().join(if self == Set { "run" } else { "state/xy" })
+    }
+
+    /// Connects an MCP client as `xy connect` would be started, and has it list its tools.
+    fn uses_tools(self, home: &Home) {
+        let client = McpStdio::start(self.command(home, &["connect"]));
+        client.initialize();
+        assert!(client.tool_names().contains(&"one__echo".to_owned()), "{self:?}");
+        client.close();
+    }
+
+    fn starts_daemon(self, home: &Home) -> u32 {
+        let ran = self.xy(home, &["daemon", "--detach"]);
+        assert_eq!(ran.code, 0, "{self:?}: {ran:#?}");
+        self.pid(home)
+    }
+
+    fn ends_daemon(self, home: &Home, pid: u32) {
+        let ran = self.xy(home, &["shutdown"]);
+        assert_eq!(ran.code, 0, "{self:?}: {ran:#?}");
+        assert!(!is_alive(pid));
+    }
+}
+
+fn home_with_mcp_server() -> Home {
+    let home = home();
+    home.mcp_server("one", &[]);
+    home
+}
+
+/// Kills the daemon `pid`, and waits until its socket is stale.
+fn kill(home: &Home, pid: u32, daemon: Runtime) {
+    let process = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    kill_process(process, Signal::KILL).unwrap();
+    let socket = daemon.folder(home).join("xy.sock");
+    home.wait_until("it is gone", || !is_alive(pid) && UnixStream::connect(&socket).is_err());
+}
+
+#[test]
+fn a_daemon_is_found_from_every_environment() {
+    let verbs: &[&[&str]] = &[
+        &["list"],
+        &["status", "one"],
+        &["stop", "one"],
+        &["start", "one"],
+        &["restart", "one"],
+        &["reload"],
+        &["add", "two", "--", "xy-test-mcp"],
+        &["remove", "two"],
+        &["logs", "one"],
+        &["events", "--history", "5", "--no-follow"],
+        &["tools"],
+        &["call", "one__echo", "message=m"],
+        &["request", "one", "ping"],
+        &["search", "echo"],
+        &["explain", "default", "one__echo"],
+        &["token", "list"],
+        &["check"],
+        &["self-test"],
+        &["diagnostics"],
+        &["version"],
+        &["info"],
+    ];
+    for (daemon, client) in COMBINATIONS {
+        let told = format!("daemon {daemon:?}, client {client:?}");
+        let home = home_with_mcp_server();
+        let pid = daemon.starts_daemon(&home);
+        let info = client.info(&home);
+        assert_eq!(info["pid"], pid, "{told}");
+        for (key, name) in [("control_socket", "xy.sock"), ("mcp_socket", "xy-mcp.sock")] {
+            assert_eq!(info[key], json!(daemon.folder(&home).join(name)), "{told}");
+        }
+        let server = home.program("xy-test-mcp").display().to_string();
+        for verb in verbs {
+            let verb: Vec<&str> =
+                verb.iter().map(|&it| if it == "xy-test-mcp" { &*server } else { it }).collect();
+            let ran = client.xy(&home, &verb);
+            assert_eq!(ran.code, 0, "{told}: {verb:?}: {ran:#?}");
+            assert!(!ran.stdout.contains("no daemon"), "{told}: {verb:?}: {ran:#?}");
+        }
+        client.uses_tools(&home);
+
+        let second = client.xy(&home, &["daemon", "--detach"]);
+        let socket = daemon.folder(&home).join("xy.sock");
+        let expected = format!("process {pid} listens at {}", socket.display());
+        assert!(second.code != 0 && second.stderr.contains(&expected), "{told}: {second:#?}");
+        let second = client.xy(&home, &["daemon"]);
+        let expected = format!("another daemon runs already, pid {pid}");
+        assert!(second.code != 0 && second.stderr.contains(&expected), "{told}: {second:#?}");
+
+        // The successor has the client's environment, and is found from the first one.
+        let replaced = client.xy(&home, &["daemon", "--detach", "--replace"]);
+        assert_eq!(replaced.code, 0, "{told}: {replaced:#?}");
+        let successor = daemon.pid(&home);
+        assert!(successor != pid && !is_alive(pid), "{told}");
+        daemon.uses_tools(&home);
+        daemon.ends_daemon(&home, successor);
+        home.finish();
+    }
+}
+
+#[test]
+fn a_client_goes_on_with_a_daemon_of_another_environment() {
+    for (first, second) in [(Set, Unset), (Unset, Set)] {
+        let home = home_with_mcp_server();
+        first.starts_daemon(&home);
+        let client = McpStdio::start(first.command(&home, &["connect"]));
+        client.initialize();
+        let ran = second.xy(&home, &["daemon", "--detach", "--replace"]);
+        assert_eq!(ran.code, 0, "{ran:#?}");
+        let answer = client.call("one__echo", json!({ "message": "m" }));
+        assert!(answer["result"].is_object(), "{answer}");
+        client.close();
+        second.ends_daemon(&home, second.pid(&home));
+        home.finish();
+    }
+}
+
+#[test]
+fn a_killed_daemon_misleads_nobody() {
+    for (killed, next) in COMBINATIONS {
+        let home = home_with_mcp_server();
+        let pid = killed.starts_daemon(&home);
+        kill(&home, pid, killed);
+        for client in [Set, Unset] {
+            let ran = client.xy(&home, &["list"]);
+            let is_told = ran.stderr.contains("no daemon is running");
+            assert!(ran.code == 2 && is_told, "{killed:?}, {client:?}: {ran:#?}");
+        }
+        let successor = next.starts_daemon(&home);
+        for client in [Set, Unset] {
+            assert_eq!(client.pid(&home), successor, "{killed:?}, {next:?}, {client:?}");
+            client.uses_tools(&home);
+        }
+        next.ends_daemon(&home, successor);
+        // Only a daemon that binds there clears a socket in the runtime folder away.
+        home.expect_left("run/");
+        home.finish();
+    }
+}
+
+#[test]
+fn stale_sockets_mislead_nobody() {
+    for (daemon, client) in COMBINATIONS {
+        let home = home_with_mcp_server();
+        fs::create_dir(home.root().join("state/xy")).unwrap();
+        for folder in [Set.folder(&home), Unset.folder(&home)] {
+            for name in ["xy.sock", "xy-mcp.sock"] {
+                drop(UnixListener::bind(folder.join(name)).unwrap());
+            }
+        }
+        let nobody = client.xy(&home, &["list"]);
+        assert_eq!(nobody.code, 2, "{nobody:#?}");
+        daemon.uses_tools(&home); // Starts the daemon.
+        client.uses_tools(&home);
+        let pid = client.pid(&home);
+        assert_eq!(daemon.pid(&home), pid);
+        client.ends_daemon(&home, pid);
+        home.expect_left("run/");
+        home.finish();
+    }
+}

@@ -1,0 +1,37 @@
+//! The log of a daemon with `XY_LOG=debug`.
+
+use serde_json::json;
+
+use crate::stage::{home, local, ready, serve};
+
+#[test]
+fn the_debug_log_tells_of_lists_calls_and_errors_but_never_of_arguments() {
+    let home = home().with_env("XY_LOG", "debug");
+    serve(&home, "a", &["--only-tools"]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let client = local(&home);
+    client.tool_names();
+    let said = client.call_text("a__echo", json!({ "message": "s3cr3t-argument" }));
+    assert_eq!(said, "s3cr3t-argument");
+    client.call("a__missing", json!({ "message": "s3cr3t-argument" }));
+    client.call("list_servers", json!({}));
+    client.call("add_server", json!({ "name": "b", "command": 7, "args": ["s3cr3t-argument"] }));
+    client.request("resources/read", json!({ "uri": "file:///s3cr3t-argument" }));
+    home.wait_until("all of it is told", || {
+        let log = daemon.stderr();
+        ["lists learned", "tool=\"echo\"", "tool=\"add_server\"", "a request failed"]
+            .iter()
+            .all(|it| log.contains(it))
+    });
+    let log = daemon.stderr();
+    let call = log.lines().find(|line| line.contains("tool=\"echo\"")).unwrap();
+    for part in ["server=\"a\"", "client=\"xy-testkit#", "elapsed=", "outcome=\"ok\""] {
+        assert!(call.contains(part), "{part}: {call}");
+    }
+    let lists = log.lines().find(|line| line.contains("lists learned")).unwrap();
+    assert!(lists.contains("tools=") && lists.contains("server=a"), "{lists}");
+    assert!(log.contains("kind=InvalidParams"), "{log}");
+    assert!(!log.contains("s3cr3t"), "{log}");
+    home.finish();
+}

@@ -1,0 +1,223 @@
+//! The first day with client programs that people use: Claude Code hands its environment on,
+//! Codex strips it, and the file of either may name xy itself.
+//!
+//! None of this needs a model or a login.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::inspector;
+use crate::peer::Peer;
+use crate::stage::{Stage, installed};
+
+const RUNTIME: &str = "XDG_RUNTIME_DIR";
+
+/// The variables that an entry for xy names, because Codex hands on none of them by itself.
+const NAMED: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_TESTKIT_MARK"];
+
+fn program(stage: &Stage, name: &str, args: &[&str]) -> Command {
+    let mut command = stage.home.command_of(&npm(&format!(".bin/{name}")), args);
+    // No look for updates: nothing outside of this machine is asked.
+    command.env("DISABLE_AUTOUPDATER", "1").env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+    // `.bin/codex` is a script for Node.
+    let node = npm("node/bin");
+    command.env("PATH", format!("{}:{}", node.display(), std::env::var("PATH").unwrap()));
+    command
+}
+
+fn npm(path: &str) -> PathBuf {
+    installed().join("npm/node_modules").join(path)
+}
+
+/// Runs a program to its end and returns its output; it must succeed.
+#[track_caller]
+fn output_of(mut command: Command) -> String {
+    let ran = command.output().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
+    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (told(&ran.stdout), told(&ran.stderr));
+    assert!(ran.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", ran.status);
+    stdout
+}
+
+/// `NAME=value` of the variables that an entry names.
+fn named(stage: &Stage) -> Vec<String> {
+    let command = stage.home.command(&[]);
+    let value = |name: &str| {
+        let mut all = command.get_envs().filter(|(it, _)| it.to_str() == Some(name));
+        all.next().unwrap().1.unwrap().to_str().unwrap().to_owned()
+    };
+    NAMED.iter().map(|name| format!("{name}={}", value(name))).collect()
+}
+
+/// Adds `xy connect` to the user's file of Claude Code, by its own command.
+fn add_to_claude(stage: &Stage) {
+    let mut args = vec!["mcp", "add", "--scope", "user", "xy"];
+    let named = named(stage);
+    args.extend(named.iter().flat_map(|pair| ["--env", pair]));
+    args.extend(["--", env!("CARGO_BIN_EXE_xy"), "connect"]);
+    output_of(program(stage, "claude", &args));
+}
+
+/// Adds `xy connect` to the file of Codex, by its own command.
+fn add_to_codex(stage: &Stage) {
+    let mut args = vec!["mcp", "add", "xy"];
+    let named = named(stage);
+    args.extend(named.iter().flat_map(|pair| ["--env", pair]));
+    args.extend(["--", env!("CARGO_BIN_EXE_xy"), "connect"]);
+    output_of(program(stage, "codex", &args));
+}
+
+/// Has Claude Code connect, which passes `XDG_RUNTIME_DIR` on.
+#[track_caller]
+fn claude_connects(stage: &Stage) {
+    let said = output_of(program(stage, "claude", &["mcp", "list"]));
+    assert!(said.contains("Connected"), "{said}");
+}
+
+/// Has Codex connect, which passes no `XDG_RUNTIME_DIR` on, and list the tools.
+#[track_caller]
+fn codex_connects(stage: &Stage) {
+    let mut codex = Peer::start(stage, "codex", program(stage, "codex", &["app-server"]));
+    let client = json!({ "name": "test", "title": "test", "version": "1" });
+    codex.send(&json!({ "id": 1, "method": "initialize", "params": { "clientInfo": client } }));
+    answer(&codex, 1);
+    codex.send(&json!({ "method": "initialized" }));
+    codex.send(&json!({ "id": 2, "method": "mcpServerStatus/list", "params": {} }));
+    let status = answer(&codex, 2);
+    let server = &status["result"]["data"][0];
+    assert_eq!(server["name"], "xy", "{status}");
+    assert!(server["tools"].get("time__get_current_time").is_some(), "{status}");
+    codex.leave(stage);
+}
+
+/// Waits for the answer with this id; Codex says other things in between.
+#[track_caller]
+fn answer(codex: &Peer, id: u64) -> Value {
+    loop {
+        let said = codex.hear();
+        if said["id"] == id {
+            return said;
+        }
+    }
+}
+
+/// Runs a verb with or without `XDG_RUNTIME_DIR`; it must succeed.
+#[track_caller]
+fn xy(stage: &Stage, has_runtime: bool, args: &[&str]) -> String {
+    let mut command = stage.home.command(args);
+    if !has_runtime {
+        command.env_remove(RUNTIME);
+    }
+    output_of(command)
+}
+
+/// The process id of the daemon that this environment finds.
+#[track_caller]
+fn daemon_pid(stage: &Stage, has_runtime: bool) -> Value {
+    let info: Value = serde_json::from_str(&xy(stage, has_runtime, &["info", "--json"])).unwrap();
+    info["pid"].clone()
+}
+
+#[test]
+fn claude_code_and_codex_find_the_daemon_of_any_environment() {
+    let stage = Stage::of(&["time"]);
+    add_to_claude(&stage);
+    add_to_codex(&stage);
+    for has_runtime in [true, false] {
+        xy(&stage, has_runtime, &["daemon", "--detach"]);
+        let pid = daemon_pid(&stage, has_runtime);
+        stage.home.wait_until("the server runs", || {
+            xy(&stage, !has_runtime, &["list"]).contains("running")
+        });
+        claude_connects(&stage);
+        codex_connects(&stage);
+        assert_eq!(daemon_pid(&stage, !has_runtime), pid, "there is a second daemon");
+        xy(&stage, !has_runtime, &["shutdown"]);
+    }
+    stage.home.finish();
+}
+
+#[test]
+fn daemon_that_a_client_program_started_is_found_by_all_others() {
+    let stage = Stage::of(&["time"]);
+    add_to_claude(&stage);
+    add_to_codex(&stage);
+    let clients: [(fn(&Stage), fn(&Stage)); 2] =
+        [(codex_connects, claude_connects), (claude_connects, codex_connects)];
+    for (first, second) in clients {
+        first(&stage);
+        let pid = daemon_pid(&stage, true);
+        second(&stage);
+        assert_eq!(daemon_pid(&stage, false), pid, "there is a second daemon");
+        xy(&stage, true, &["shutdown"]);
+    }
+    stage.home.finish();
+}
+
+/// The names of all tools, by the inspector over HTTP with the plain token.
+#[track_caller]
+fn tools(stage: &Stage) -> Vec<String> {
+    let (url, token) = over_http(stage);
+    let target = [&url, "--transport", "http", "--header", &token];
+    let listed = inspector::ask(stage, &target, &["tools/list"]);
+    let names = listed["tools"].as_array().unwrap().iter();
+    names.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn over_http(stage: &Stage) -> (String, String) {
+    (stage.url(), format!("Authorization: Bearer {}", stage.home.gateway_token()))
+}
+
+#[test]
+fn file_of_claude_code_that_names_xy_does_not_make_it_serve_itself() {
+    let stage = Stage::of(&["time"]);
+    add_to_claude(&stage);
+    let file = stage.home.root().join("home/.claude.json");
+    assert!(fs::read_to_string(&file).unwrap().contains("connect"));
+    let daemon = stage.home.daemon_with(&["--mcp-json", file.to_str().unwrap()]);
+    stage.home.wait_for_state("time", "running");
+    let before = tools(&stage);
+    assert!(before.iter().any(|name| name == "time__get_current_time"), "{before:?}");
+    claude_connects(&stage);
+    let after = tools(&stage);
+    assert_eq!(after, before);
+    assert!(!after.iter().any(|name| name.starts_with("xy__")), "{after:?}");
+    let told = daemon.stderr();
+    assert!(told.contains("`xy`"), "the entry is skipped without a word: {told}");
+    stage.home.finish();
+}
+
+#[test]
+fn plain_token_cannot_reach_own_tools_through_a_server_that_is_xy() {
+    let stage = Stage::of(&["time"]);
+    let daemon = stage.home.daemon();
+    stage.home.wait_for_state("time", "running");
+    let before = tools(&stage);
+    let refused = stage.home.xy(&["add", "me", "--", env!("CARGO_BIN_EXE_xy"), "connect"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+
+    // By its command nobody can tell what this script runs.
+    let script = stage.home.root().join("work/start.sh");
+    fs::write(&script, format!("exec {:?} connect\n", env!("CARGO_BIN_EXE_xy"))).unwrap();
+    let added = stage.home.xy(&["add", "me", "--", "/bin/sh", script.to_str().unwrap()]);
+    assert_ne!(added.code, 0, "{added:?}");
+    assert_eq!(tools(&stage), before);
+
+    let evidence = stage.home.root().join("work/evidence");
+    let (url, token) = over_http(&stage);
+    for name in ["me__add_server", "xy__add_server", "add_server"] {
+        let mut command = stage.inspector(&[&url, "--transport", "http", "--header", &token]);
+        command.args(["--method", "tools/call", "--tool-name", name]);
+        command.args(["--tool-arg", "name=evil", "--tool-arg", "command=touch"]);
+        command.args(["--tool-arg", &format!("args={}", json!([evidence]))]);
+        let ran = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(!ran.status.success() || said.contains("rror"), "{name}: {said}");
+        assert!(!evidence.exists(), "{name} ran a command");
+    }
+    assert!(daemon.is_running());
+    stage.home.finish();
+}
