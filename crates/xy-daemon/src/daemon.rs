@@ -23,6 +23,7 @@ use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
 use crate::bad_files::{BadFile, Faults};
+use crate::earlier::EarlierTransitions;
 use crate::files::Lock;
 use crate::self_test::Flight;
 use crate::sockets::Sockets;
@@ -67,6 +68,8 @@ pub(crate) struct Daemon {
     pub(crate) containers: ContainerLauncher,
     /// The lock, if it was taken again because the first was lost with its folder.
     lock: Mutex<Option<Lock>>,
+    /// What happened to servers under earlier daemons.
+    pub(crate) earlier: EarlierTransitions,
     /// The self-test that is under way.
     pub(crate) self_test: Flight,
     /// Tokens as the gateway knows them.
@@ -131,6 +134,7 @@ impl Daemon {
             processes,
             containers,
             lock: Mutex::default(),
+            earlier: EarlierTransitions::default(),
             self_test: Flight::default(),
             profiles: watch::Sender::new(Arc::default()),
             faults: watch::Sender::new(Arc::default()),

@@ -160,7 +160,7 @@ fn server_report(
 }
 
 fn stderr_of(member: &Member) -> Vec<String> {
-    let Some(instance) = view::telling_one(member) else { return Vec::new() };
+    let Some(instance) = view::logged_one(member) else { return Vec::new() };
     let lines = instance.logs().last_stderr(LAST_STDERR);
     lines.iter().map(|line| String::from_utf8_lossy(&line.bytes).into_owned()).collect()
 }

@@ -11,6 +11,7 @@ use xy_config::settings::GatewaySettings;
 use xy_gateway::HttpParts;
 use xy_gateway::control::{Asker, Control, Later};
 use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
+use xy_gateway::instance_failed;
 use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -67,7 +68,7 @@ impl Control for Plane {
     fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
-            let failed = |cause: String| {
+            let no_instance = |cause: &dyn std::fmt::Display| {
                 let whose = match holder {
                     Holder::Shared => "",
                     Holder::Client(_) => " for this client",
@@ -77,7 +78,7 @@ impl Control for Plane {
             };
             let held = fleet.hold(&server, holder).await.map_err(|cause| match cause {
                 HoldError::NoRoom(full) => no_room(&server, &full),
-                cause => failed(cause.to_string()),
+                cause => no_instance(&cause),
             })?;
             let is_decided = |state| {
                 use ServerState::{Asleep, Failed, Running, Stopped};
@@ -87,7 +88,10 @@ impl Control for Plane {
             match now.state() {
                 // One that sleeps again is woken again if somebody needs it.
                 ServerState::Running | ServerState::Asleep => Ok(()),
-                _ => Err(failed(now.life.reason.to_string())),
+                ServerState::Failed if holder != Holder::Shared => {
+                    Err(instance_failed(&server, &held.explain()))
+                }
+                _ => Err(no_instance(&now.life.reason)),
             }
         })
     }
@@ -95,6 +99,16 @@ impl Control for Plane {
     fn release(&self, server: &ServerName, client: u64) -> Later<()> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move { fleet.release(&server, client).await })
+    }
+}
+
+/// The error for a person who wants an instance that cannot be had.
+pub(crate) fn not_held(server: &ServerName, why: &HoldError) -> CallError {
+    match why {
+        HoldError::NoRoom(full) => no_room(server, full),
+        why => {
+            CallError::new(ErrorKind::NotRunning, format!("`{server}` is not running")).cause(why)
+        }
     }
 }
 

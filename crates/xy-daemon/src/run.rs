@@ -188,7 +188,7 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });
-    let mut gateway = gateway.map_err(|cause| not_started().cause(cause))?;
+    let gateway = gateway.map_err(|cause| not_started().cause(cause))?;
     daemon.open_desk(gateway.desk(), no_token);
     let _ = timeout(DOOR_WITHIN, gateway.settled()).await; // So that `info` can say where.
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
@@ -209,13 +209,18 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
     daemon.sockets.control.remove();
     daemon.sockets.mcp.remove();
+    end_gateway(gateway, &ended).await;
+    tracing::info!("ended");
+    ended
+}
+
+/// Ends the gateway; the next daemon goes on with what this one hands over.
+async fn end_gateway(mut gateway: xy_gateway::Gateway, ended: &Result<Ending, CallError>) {
     let how = match ended {
         Ok(Ending::HandedOver) => xy_gateway::End::ForAnother,
         _ => xy_gateway::End::ForGood,
     };
-    let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It says itself what failed.
-    tracing::info!("ended");
-    ended
+    let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It logs its failures.
 }
 
 /// Waits until the daemon is to end, and leaves its servers to another or ends them.

@@ -3,23 +3,20 @@
 use std::time::Instant;
 
 use xy_config::references;
-use xy_config::settings::{ServerKind, ServerSettings};
+use xy_config::settings::{RestartPolicy, ServerKind, ServerSettings};
 use xy_protocol::mask;
 use xy_protocol::server::{
-    Health, InstanceEntry, LastExit, NextStep, Progress, ReasonKind, RestartLimits, ServerEntry,
-    ServerName, ServerState, ServerStatus, Step, Transition, Transport, Wanted,
+    FailedEntry, Health, InstanceEntry, LastExit, NextStep, Progress, ReasonKind, RestartLimits,
+    ServerEntry, ServerName, ServerState, ServerStatus, Step, Transition, Transport, Wanted,
 };
 use xy_protocol::time::Timestamp;
-use xy_supervisor::fleet::Member;
+use xy_supervisor::fleet::{FailedInstance, Member};
 use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot};
 use xy_supervisor::lifecycle::{Reason, STOP_MARGIN, State};
-use xy_supervisor::logs::Line;
 
 use crate::bad_files::BadFile;
 use crate::confine;
-
-/// Lines of stderr shown for a server that has failed.
-const LAST_STDERR: usize = 10;
+use crate::own_instance::is_own;
 
 /// One server in `list`: its instances as one.
 pub(crate) fn entry(member: &Member) -> ServerEntry {
@@ -28,8 +25,34 @@ pub(crate) fn entry(member: &Member) -> ServerEntry {
     match snapshots.iter().max_by_key(|snapshot| telling(snapshot.state())) {
         _ if member.is_hidden() => unborn(member),
         Some(snapshot) => entry_of(member, snapshot, now),
-        None => unborn(member),
+        None => failed_entry(member, now).unwrap_or_else(|| unborn(member)),
     }
+}
+
+/// A server without any instance, the last of which was failing.
+fn failed_entry(member: &Member, now: Instant) -> Option<ServerEntry> {
+    let failed = member.last_failed.as_ref().filter(|_| is_failing(member))?;
+    let reason = &failed.last.life.reason;
+    Some(ServerEntry {
+        state: ServerState::Failed,
+        pid: None,
+        wanted: member.wanted,
+        health: Health::Unknown,
+        reason: Some(format!("{reason}; no client uses it now, the next one starts it anew")),
+        next: None,
+        ..entry_of(member, &failed.last, now)
+    })
+}
+
+/// Returns true if a server has no instance, and the last one was failing.
+fn is_failing(member: &Member) -> bool {
+    member.is_failing && member.wanted == Wanted::Up && member.instances.is_empty()
+}
+
+/// Returns the instance whose log is to be shown: one that lives, or the last one that failed.
+pub(crate) fn logged_one(member: &Member) -> Option<&InstanceHandle> {
+    let failed = member.last_failed.as_ref().map(|failed| &failed.instance);
+    telling_one(member).or(failed)
 }
 
 /// The instances that answer for a server: none while its name is down, though others that
@@ -111,6 +134,7 @@ fn unborn(member: &Member) -> ServerEntry {
         reason_kind: None,
         progress: None,
         next: None,
+        not_restarted: not_restarted(settings),
         warnings: references::warnings(settings),
     }
 }
@@ -136,6 +160,7 @@ pub(crate) fn entry_of_bad(name: &ServerName, bad: &BadFile) -> ServerEntry {
         reason_kind: Some(ReasonKind::BadFile),
         progress: None,
         next: None,
+        not_restarted: None,
         warnings: Vec::new(),
     }
 }
@@ -151,6 +176,8 @@ pub(crate) fn status_of_bad(name: &ServerName, bad: &BadFile) -> ServerStatus {
         limits_used: RestartLimits::default(),
         transitions: Vec::new(),
         last_stderr: Vec::new(),
+        last_failed: None,
+        last_health_check: None,
         problems: bad.problems.clone(),
         command: Vec::new(),
         config_file: bad.file.display().to_string(),
@@ -161,6 +188,17 @@ pub(crate) fn status_of_bad(name: &ServerName, bad: &BadFile) -> ServerStatus {
         container: None,
         instances: Vec::new(),
     }
+}
+
+/// Returns who starts a server again, if its restart policy is `never`.
+fn not_restarted(settings: &ServerSettings) -> Option<String> {
+    let is_never = settings.rules.restart.policy == RestartPolicy::Never;
+    let who = if settings.source.added {
+        "not restarted when it ends (policy `never`): the agent or person that added it decides"
+    } else {
+        "not restarted when it ends (policy `never`)"
+    };
+    (is_never && settings.remote().is_none()).then(|| who.to_owned())
 }
 
 fn warnings(member: &Member, snapshot: &Snapshot) -> Vec<String> {
@@ -183,6 +221,7 @@ fn last_exit(seen: SeenExit) -> LastExit {
         code: seen.exit.code,
         signal: seen.exit.signal,
         expected: seen.expected,
+        by_xy: seen.by_xy,
         at: Timestamp::from(seen.at),
         oom: seen.exit.oom.map(confine::oom),
     }
@@ -212,13 +251,16 @@ fn next_step(state: &State, now: Instant) -> Option<NextStep> {
 pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus {
     let entry = entry(member);
     let told_of = telling_one(member);
-    let transitions = told_of.map(|instance| instance.now().transitions).unwrap_or_default();
-    let last_stderr = match (entry.state, told_of) {
-        (ServerState::Failed | ServerState::Restarting, Some(instance)) => last_stderr(instance),
+    let failed = member.last_failed.as_ref().filter(|_| is_failing(member));
+    let snapshot = told_of.map(InstanceHandle::now).or_else(|| Some(failed?.last.clone()));
+    let transitions = snapshot.map(|snapshot| snapshot.transitions).unwrap_or_default();
+    let last_stderr = match (entry.state, told_of.or(failed.map(|failed| &failed.instance))) {
+        (ServerState::Failed | ServerState::Restarting, Some(instance)) => instance.last_stderr(),
         _ => Vec::new(),
     };
     let now = told_of.map(InstanceHandle::now);
     let (containment, limits) = confine::held(&member.settings, now.as_ref());
+    let last_health_check = now.as_ref().and_then(|now| now.last_health_check);
     let container = now.and_then(|now| now.container).map(|it| confine::container(&it));
     ServerStatus {
         alive: is_alive(member, &entry),
@@ -247,6 +289,19 @@ pub(crate) fn status(member: &Member, log_file: Option<String>) -> ServerStatus 
         limits,
         container,
         instances: instances(member).map(instance_entry).collect(),
+        last_health_check: last_health_check.map(Timestamp::from),
+        last_failed: member.last_failed.as_deref().map(failed_instance),
+    }
+}
+
+fn failed_instance(failed: &FailedInstance) -> FailedEntry {
+    FailedEntry {
+        holder: client_of(failed.instance.key()).filter(|client| !is_own(*client)),
+        reason: failed.last.life.reason.to_string(),
+        at: Timestamp::from(failed.at),
+        last_exit: failed.last.last_exit.map(last_exit),
+        last_stderr: failed.instance.last_stderr(),
+        log_file: None, // Whoever asks for it knows where logs are.
     }
 }
 
@@ -308,14 +363,4 @@ pub(crate) fn client_of(key: &InstanceKey) -> Option<u64> {
         Holder::Shared => None,
         Holder::Client(client) => Some(client),
     }
-}
-
-/// The last lines of an instance's stderr, without what looks like a secret.
-pub(crate) fn last_stderr(instance: &InstanceHandle) -> Vec<String> {
-    let lines = instance.logs().last_stderr(LAST_STDERR);
-    lines.iter().map(|line| mask::text(&text(line))).collect()
-}
-
-fn text(line: &Line) -> String {
-    String::from_utf8_lossy(&line.bytes).into_owned()
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::{Isolation, Profiles};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
@@ -28,13 +28,14 @@ use crate::client::Lens;
 use crate::client::ask::PATIENCE;
 use crate::era;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To, View};
+use crate::gateway::RawRequest;
 use crate::http::HttpStatus as _;
 use crate::hub::{DEFAULT_HITS, FoundTool, Hub};
 use crate::limit_hits::LimitHits;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::say;
-use crate::server::{ADVICE, STOPPED, Server, Standing};
+use crate::server::{ADVICE, STOPPED, Server, Standing, instance_failed};
 use crate::upstream::{RoundTrip, UNFRAMED, Upstream};
 
 /// What is to be shown of servers, as it is.
@@ -73,15 +74,7 @@ pub(crate) enum Question {
     /// One call of a tool, by its name outside.
     Call { name: String, arguments: String, within: Option<Duration>, reply: Reply<Box<RawValue>> },
     /// Any request to one server.
-    Request {
-        server: String,
-        method: String,
-        params: Option<String>,
-        /// The id that the answer shall have, as it is written.
-        id: String,
-        within: Duration,
-        reply: Reply<Box<RawValue>>,
-    },
+    Request { ask: RawRequest, reply: Reply<Box<RawValue>> },
     /// Whether one instance answers; `is_other` asks it another question.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
     /// Who uses which instance of a server.
@@ -123,10 +116,10 @@ pub(crate) async fn answer(hub: Rc<Hub>, question: Question) {
                 () = reply.closed() => {}
             }
         }
-        Question::Request { server, method, params, id, within, mut reply } => {
-            let asking = request(&hub, &server, &method, params.as_deref(), within);
+        Question::Request { ask, mut reply } => {
+            let asking = request(&hub, &ask);
             tokio::select! {
-                answered = asking => drop(reply.send(answered.and_then(|it| with_id(&it, &id)))),
+                answered = asking => drop(reply.send(answered.and_then(|it| with_id(&it, &ask.id)))),
                 () = reply.closed() => {}
             }
         }
@@ -253,54 +246,47 @@ async fn call(
     }
 }
 
-async fn request(
-    hub: &Rc<Hub>,
-    name: &str,
-    method: &str,
-    params: Option<&str>,
-    within: Duration,
-) -> Result<String, CallError> {
-    let server = find(hub, name)?;
+async fn request(hub: &Rc<Hub>, ask: &RawRequest) -> Result<String, CallError> {
+    let server = find(hub, &ask.server)?;
     if let Standing::Down(why) = &*server.standing.borrow() {
         return Err(server.down(why));
     }
     if server.is_hidden() {
         return Err(server.down(STOPPED));
     }
-    let is_alone = server.settings.borrow().isolation == Isolation::Client;
-    if is_alone || server.is_away(Holder::Shared) {
-        let visit = Visit::begin(hub, View::Server(name.to_owned()))?;
-        let answer = visit.ask(method, params, Some(within)).await?;
-        return whole(String::from_utf8_lossy(&answer).into_owned(), visit.fault());
-    }
-    let Some(upstream) = server.upstream(Holder::Shared) else {
-        return Err(server.not_yet());
+    let give_up_at = Instant::now() + ask.within;
+    let upstream = if ask.is_started {
+        started(hub, &server, ask.holder, give_up_at).await?
+    } else {
+        server.upstream(ask.holder).ok_or_else(|| server.not_yet())?
     };
     let under = |fault| say::under(&server.name, &upstream.key().server, &fault);
-    let question = upstream.ask_any(method, params).map_err(under)?;
-    match timeout(within, question.answer()).await {
+    let question = upstream.ask_any(&ask.method, ask.params.as_deref()).map_err(under)?;
+    match timeout_at(give_up_at, question.answer()).await {
         Ok(answer) => Ok(answer.map_err(under)?.into()),
-        Err(_) => Err(too_late(method, within)),
+        Err(_) => Err(too_late(&ask.method, ask.within)),
     }
 }
 
-/// The whole answer that a visit brought, unless xy itself gave it because nobody else could.
-fn whole(answer: String, ours: Option<CallError>) -> Result<String, CallError> {
-    use ErrorKind::{NotRunning, OutcomeUnknown, QueueFull, TimedOut, TransportFailed};
-
-    if let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
-        envelope::parse(answer.as_bytes())
-    {
-        let fault = ours.unwrap_or_else(|| fault(error));
-        let is_ours = matches!(
-            fault.kind,
-            NotRunning | OutcomeUnknown | TransportFailed | QueueFull | TimedOut
-        );
-        if is_ours {
-            return Err(fault);
+/// Waits until an instance that was started can be asked.
+async fn started(
+    hub: &Rc<Hub>,
+    server: &Rc<Server>,
+    holder: Holder,
+    give_up_at: Instant,
+) -> Result<Rc<Upstream>, CallError> {
+    let mut news = hub.news();
+    loop {
+        if let Some(upstream) = server.upstream(holder) {
+            return Ok(upstream);
+        }
+        if let Some(trouble) = server.trouble(holder) {
+            return Err(instance_failed(&server.name, &trouble));
+        }
+        if !matches!(timeout_at(give_up_at, news.changed()).await, Ok(Ok(()))) {
+            return Err(server.not_yet());
         }
     }
-    Ok(answer)
 }
 
 /// A client of our own, for one question.

@@ -1,7 +1,7 @@
 //! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
 //! rest of the daemon holds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -33,12 +33,14 @@ use crate::http::{ListenState, ListeningSocket, Made};
 use crate::hub::Hub;
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
-use crate::server::{Progressing, Standing};
+use crate::server::Standing;
 use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
+mod coming;
 mod web;
 
+use coming::{away, progress, retries, troubles};
 pub use web::HttpParts;
 
 /// Lines that wait to be taken up; there is one per life of a server.
@@ -195,6 +197,10 @@ pub struct Desk {
 pub struct RawRequest {
     /// Which.
     pub server: String,
+    /// Which of its instances.
+    pub holder: Holder,
+    /// That instance was started for this request: it is waited for.
+    pub is_started: bool,
     /// What is asked.
     pub method: String,
     /// The text of its params.
@@ -259,8 +265,7 @@ impl Desk {
 
     /// Asks one server anything; the whole answer, under the given id.
     pub async fn request(&self, ask: RawRequest) -> Result<Box<RawValue>, CallError> {
-        let RawRequest { server, method, params, id, within } = ask;
-        self.ask(|reply| Question::Request { server, method, params, id, within, reply }).await
+        self.ask(|reply| Question::Request { ask, reply }).await
     }
 
     /// Asks one instance something that it must be able to answer; `is_other` asks something
@@ -432,11 +437,13 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
     hub.set_owners(roster);
     for member in roster.values() {
         let server = hub.server_of(&member.settings);
-        hub.stand(&server, standing(member));
-        server.set_down(down_for_clients(member));
-        server.set_away(away(member));
         let home = member.owner.as_ref().and_then(|owner| roster.get(owner)).unwrap_or(member);
         server.set_progress(progress(home));
+        server.set_troubles(troubles(home));
+        hub.stand(&server, standing(member));
+        server.set_down(down_for_clients(member));
+        server.give_up_hopeless(&retries(member));
+        server.set_away(away(member));
         server.find_others();
         hub.wake_needed(&server);
     }
@@ -476,18 +483,6 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
         }
     });
     down.collect()
-}
-
-/// The instances that come back only if somebody wakes them.
-fn away(member: &Member) -> HashSet<Holder> {
-    let all = member.instances.iter();
-    all.filter(|(_, it)| it.now().life.state.is_away()).map(|(holder, _)| *holder).collect()
-}
-
-/// How far what each of its instances needs has been fetched, whenever that is asked.
-fn progress(member: &Member) -> HashMap<Holder, Progressing> {
-    let all = member.instances.iter();
-    all.map(|(holder, it)| (*holder, Box::new(it.progress()) as Progressing)).collect()
 }
 
 /// Whether an instance is there, or will be once somebody uses it.

@@ -57,4 +57,5 @@ pub use gateway::{Desk, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speak
 pub use generation::Generation;
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;
+pub use server::instance_failed;
 pub use upstream::RoundTrip;

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
@@ -105,11 +106,13 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     pipes.take(&upstream, &unread);
     upstream.tell_strays().await;
     let mut pulse = pulse::Pulse::default();
+    let mut by_xy = false;
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
             Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
             Some(Told::Close) => {
+                by_xy = true;
                 living.is_ended();
                 upstream.take_no_more();
                 writer.abort();
@@ -125,7 +128,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
                 if exit != Exit::UNSEEN {
                     pipes.is_dead(); // Its shim has killed whoever was left.
                 }
-                break (format!("`{}` {exit}", server.name), None);
+                break (end_of(&server.name, exit, by_xy), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
         }
@@ -331,6 +334,11 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
         }
         Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }
+}
+
+/// Says how a server ended: by itself, or by xy, which then sent any signal.
+fn end_of(server: &ServerName, exit: Exit, by_xy: bool) -> String {
+    if by_xy { format!("`{server}` was ended by xy") } else { format!("`{server}` {exit}") }
 }
 
 /// What a server is told that its clients can do.

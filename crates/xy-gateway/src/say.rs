@@ -23,7 +23,9 @@ pub(crate) fn error(id: &str, code: i64, message: &str) -> Vec<u8> {
 pub(crate) fn fault(id: &str, fault: &CallError) -> Vec<u8> {
     let mut message = fault.to_string();
     if let Some(hint) = &fault.hint {
-        message = format!("{message}; {hint}");
+        // Lines of a server's stderr end before the hint begins.
+        let separator = if message.contains('\n') { "\n" } else { "; " };
+        message = format!("{message}{separator}{hint}");
     }
     error(id, i64::from(code(fault.kind)), &message)
 }
@@ -102,7 +104,7 @@ mod tests {
             .hint("start it");
         assert_eq!(
             text(fault("7", &problem)),
-            r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32005,"message":"`a` is not \"there\": it has\nended; start it"}}"#
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32005,"message":"`a` is not \"there\": it has\nended\nstart it"}}"#
         );
     }
 

@@ -36,7 +36,7 @@ mod turn;
 pub(crate) use hunch::Hunch;
 pub(crate) use lot::Lot;
 pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
-pub(crate) use sleep::Progressing;
+pub(crate) use sleep::{Progressing, Trouble};
 
 /// What helps where clients wait for each other.
 pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
@@ -374,7 +374,7 @@ impl Server {
             return self.send(client, &upstream, request, stream).map(Went::Sent);
         }
         if let Some(why) = request.asked.no_successor(holder) {
-            return Err(request.asked.down(&why));
+            return Err(request.asked.down_for(holder, &why));
         }
         self.wait_for(client, holder, &request, stream)
     }
@@ -494,6 +494,14 @@ impl Server {
         ))
     }
 
+    /// Returns why the instance of one holder cannot be asked.
+    pub(crate) fn down_for(&self, holder: Holder, why: &str) -> CallError {
+        match (holder, self.home().map_or_else(|| self.trouble(holder), |it| it.trouble(holder))) {
+            (Holder::Client(_), Some(trouble)) => instance_failed(&self.name, &trouble),
+            _ => self.down(why),
+        }
+    }
+
     /// It cannot be asked yet, and comes without anybody's doing.
     pub(crate) fn not_yet(&self) -> CallError {
         let name = &self.name;
@@ -501,4 +509,13 @@ impl Server {
             .cause("it is not ready yet")
             .hint(format!("try again later; `xy status {name}` says what it is doing"))
     }
+}
+
+/// The error for calls to a client's own instance that has failed, for the given reason.
+pub fn instance_failed(name: &ServerName, why: &str) -> CallError {
+    let hint = format!(
+        "correct what it needs, then run `xy restart {name}` or connect again; `xy status {name}` \
+         shows more"
+    );
+    CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(hint)
 }

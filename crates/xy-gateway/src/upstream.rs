@@ -216,8 +216,8 @@ struct Call {
 impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
-        let (kept, log, _open) = (None, None, None);
-        Self { caller, place, watch: None, has_asked: false, past, kept, _open, log }
+        let (kept, log, watch) = (None, None, None);
+        Self { caller, place, watch, has_asked: false, past, kept, _open: None, log }
     }
 }
 

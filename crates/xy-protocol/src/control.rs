@@ -399,7 +399,7 @@ pub struct Add {
     /// Whether to write a file for it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
-    /// `always`, `on-failure` or `never`, which it is if absent.
+    /// `always`, `on-failure` or `never`; as in a file that does not say it if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub restart_policy: Option<String>,
     /// How long it may take to end by itself; `5s` if absent.

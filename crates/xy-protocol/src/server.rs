@@ -228,8 +228,11 @@ pub struct LastExit {
     /// The number of the signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signal: Option<i32>,
-    /// Whether xy or an operator had asked for it.
+    /// Whether xy or an operator had asked for it; false if xy ended a server that did not work.
     pub expected: bool,
+    /// Whether xy ended it, and sent the signal if there was one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub by_xy: bool,
     /// When it was seen.
     pub at: Timestamp,
     /// Whether the kernel had killed any of it for want of memory, and why.
@@ -374,6 +377,9 @@ pub struct ServerEntry {
     /// What will happen next by itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<NextStep>,
+    /// Who starts the server again when it ends, if its restart policy says that xy does not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub not_restarted: Option<String>,
     /// What does not work as it should, though the server runs: its log, for one.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
@@ -458,6 +464,32 @@ pub struct ServerStatus {
     /// Its instances: one that all clients share, or one for each client.
     #[serde(default)]
     pub instances: Vec<InstanceEntry>,
+    /// When a probe last told something about its health; null before the first.
+    #[serde(default)]
+    pub last_health_check: Option<Timestamp>,
+    /// The last instance of one client that was failing when that client left.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_failed: Option<FailedEntry>,
+}
+
+/// An instance of one client that was failing when that client left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedEntry {
+    /// The client; null if xy itself started it, for a request or for the self-test.
+    pub holder: Option<u64>,
+    /// Why it was failing.
+    pub reason: String,
+    /// When its client left.
+    pub at: Timestamp,
+    /// How its last process ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_exit: Option<LastExit>,
+    /// The last lines of its stderr.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub last_stderr: Vec<String>,
+    /// Its log, until the next instance fails or the daemon ends.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub log_file: Option<String>,
 }
 
 /// A container, as its engine knows it.

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -20,7 +21,7 @@ use xy_protocol::server::{ServerName, ServerState, Wanted};
 
 use self::owner::Owner;
 use crate::added::AddedServers;
-use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
+use crate::instance::{Holder, InstanceHandle, InstanceKey, Snapshot, StateChange};
 use crate::launch::Launch;
 use crate::launch::adopt::Adopted;
 use crate::reload::{Plan, ServerMap};
@@ -65,6 +66,22 @@ pub struct Member {
     pub owner: Option<ServerName>,
     /// Its instances, by whom they live for.
     pub instances: BTreeMap<Holder, InstanceHandle>,
+    /// The last client instance that was failing when its client left. Only one is kept: its
+    /// log can be large.
+    pub last_failed: Option<Arc<FailedInstance>>,
+    /// No client instance has worked since `last_failed`.
+    pub is_failing: bool,
+}
+
+/// A client instance that was failing when its client left.
+#[derive(Debug)]
+pub struct FailedInstance {
+    /// The retired instance; its log is kept.
+    pub instance: InstanceHandle,
+    /// Its last state before it was retired.
+    pub last: Snapshot,
+    /// When it was retired.
+    pub at: SystemTime,
 }
 
 impl Member {
@@ -300,6 +317,15 @@ impl Fleet {
             }
         }
         self.hold_now(key).await
+    }
+
+    /// Starts or wakes an instance as [`Self::hold`] does, if there is room for it now.
+    pub async fn hold_if_room(
+        &self,
+        server: &ServerName,
+        holder: Holder,
+    ) -> Result<InstanceHandle, HoldError> {
+        self.hold_now(InstanceKey { server: server.clone(), holder }).await
     }
 
     async fn hold_now(&self, key: InstanceKey) -> Result<InstanceHandle, HoldError> {

@@ -8,16 +8,23 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
+use xy_protocol::mask;
 use xy_protocol::server::{Health, ServerName, ServerState};
 
 use crate::launch::{Confined, Contained, EndMark, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
-use crate::logs::LogBook;
+use crate::logs::{Line, LogBook};
 use crate::probe::{Target, Unready};
 use crate::speak::{Checkup, Rest};
 
 /// How many changes of state are remembered.
 pub const TRANSITIONS_KEPT: usize = 32;
+
+/// Maximum number of stderr lines that are told with a failure.
+pub const LAST_LINES: usize = 10;
+
+/// Maximum bytes of each of them that go into an error message.
+const LAST_LINE_BYTES: usize = 400;
 
 /// How long whoever speaks with an instance may take to say what it knows.
 const SAID_WITHIN: Duration = Duration::from_secs(1);
@@ -96,6 +103,8 @@ pub struct Snapshot {
     pub health: Health,
     /// Whether the processes of its latest life have ended.
     pub end: EndMark,
+    /// When a probe of this life last told something about its health.
+    pub last_health_check: Option<SystemTime>,
 }
 
 impl Snapshot {
@@ -122,6 +131,18 @@ impl Snapshot {
         self
     }
 
+    /// Returns true if the server has failed, or is tried again because it does not come up.
+    pub fn is_failing(&self) -> bool {
+        match self.state() {
+            ServerState::Failed | ServerState::Restarting => true,
+            ServerState::Stopping if self.life.reason.is_failure() => true,
+            ServerState::Starting | ServerState::Stopping => {
+                self.last_exit.is_some_and(|exit| !exit.expected)
+            }
+            ServerState::Running | ServerState::Asleep | ServerState::Stopped => false,
+        }
+    }
+
     /// Asks it once more whether it is ready; `None` if no port of it has to say so.
     pub async fn ask_ready(&self) -> Option<Result<(), Unready>> {
         let target = Target::of_ready(&self.settings)?;
@@ -136,6 +157,8 @@ pub struct SeenExit {
     pub exit: Exit,
     /// Whether somebody had asked for it.
     pub expected: bool,
+    /// xy ended it: somebody asked for that, or it did not work.
+    pub by_xy: bool,
     /// When.
     pub at: SystemTime,
 }
@@ -243,6 +266,27 @@ impl InstanceHandle {
         move || published.borrow().progress.clone()
     }
 
+    /// Returns the last lines of its stderr that are still in memory, oldest first, without what
+    /// looks like a secret.
+    pub fn last_stderr(&self) -> Vec<String> {
+        last_stderr(&self.logs)
+    }
+
+    /// Returns why the instance is in its state, with the last lines of its stderr.
+    pub fn explain(&self) -> String {
+        explain(&self.now(), &self.logs)
+    }
+
+    /// Returns a function that explains why the instance is failing, if it is. Like
+    /// [`Self::progress`], it does not keep the instance.
+    pub fn trouble(&self) -> impl Fn() -> Option<String> + Send + use<> {
+        let (published, logs) = (self.published.clone(), self.logs.clone());
+        move || {
+            let now = published.borrow().clone();
+            now.is_failing().then(|| explain(&now, &logs))
+        }
+    }
+
     /// Asks for something; resolves when it has been applied, not when it is done.
     pub async fn request(&self, event: Event) -> Result<(), Gone> {
         self.send(event, None).await
@@ -310,9 +354,42 @@ impl InstanceHandle {
     }
 }
 
+fn last_stderr(logs: &LogBook) -> Vec<String> {
+    let text = |line: &Line| mask::text(&String::from_utf8_lossy(&line.bytes));
+    logs.last_stderr(LAST_LINES).iter().map(text).collect()
+}
+
+fn explain(now: &Snapshot, logs: &LogBook) -> String {
+    with_last_lines(&now.life.reason.to_string(), &last_stderr(logs))
+}
+
+/// Adds the last lines of stderr to the reason of a failure. Long lines are cut.
+pub fn with_last_lines(reason: &str, lines: &[String]) -> String {
+    let mut text = reason.to_owned();
+    if !lines.is_empty() {
+        text += "\nlast lines of stderr:";
+    }
+    for line in lines {
+        let end = line.floor_char_boundary(LAST_LINE_BYTES);
+        text.push('\n');
+        text += &line[..end];
+        text += if end < line.len() { "…" } else { "" };
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_stderr_lines_are_cut() {
+        assert_eq!(with_last_lines("exited with code 3", &[]), "exited with code 3");
+        let lines = ["boom".to_owned(), "é".repeat(LAST_LINE_BYTES)];
+        let told = with_last_lines("exited with code 3", &lines);
+        let cut = "é".repeat(LAST_LINE_BYTES / 2);
+        assert_eq!(told, format!("exited with code 3\nlast lines of stderr:\nboom\n{cut}…"));
+    }
 
     #[test]
     fn a_key_can_be_read_again() {

@@ -161,6 +161,12 @@ impl Journal {
         (chosen.split_off(chosen.len().saturating_sub(count)), problem)
     }
 
+    /// Returns the entries of earlier daemons, oldest first. Reads the disk.
+    pub fn earlier(&self) -> Vec<Arc<Entry>> {
+        let is_earlier = |entry: &Arc<Entry>| entry.boot != self.shared.boot;
+        read_disk(&self.shared.file).0.into_iter().filter(is_earlier).collect()
+    }
+
     /// Whether the journal has anything about a server. Reads the disk.
     pub fn knows(&self, server: &ServerName) -> bool {
         let (found, _) = self.before(&self.shared.follow(), usize::MAX, Some(server.as_str()));

@@ -320,7 +320,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (Life { state: Starting { launched_at, ready_by }, ..life }, None)
         }
         (Starting { .. }, DeadlineReached) => {
-            stop(life, CountFailure, Reason::NeverReady { within: rules.ready.within }, rules, now)
+            let within = rules.ready.within;
+            stop(life, CountFailure, Reason::NeverReady { within, stray: None }, rules, now)
         }
         (Starting { .. }, Unfit(why)) => stop(life, CountFailure, Reason::Unfit(why), rules, now),
         (Running { ready_at, .. }, Unfit(why)) => {
@@ -402,8 +403,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
                 CountFailure => {
                     let what = match &life.reason {
-                        Reason::Unfit(_) | Reason::Unhealthy(_) => life.reason.clone(),
-                        _ => Reason::NeverReady { within: rules.ready.within },
+                        reason if reason.is_failure() => reason.clone(),
+                        _ => Reason::NeverReady { within: rules.ready.within, stray: None },
                     };
                     let end = End { what, clean: false, lived: Lived::NOT };
                     (after_end(life, end, rules, moment), None)

@@ -196,6 +196,15 @@ impl LogBook {
         lines
     }
 
+    /// Returns the first line of stdout from number `seq` on that is still in memory. What a
+    /// stdio server logs there is not MCP.
+    pub fn first_stdout(&self, seq: u64) -> Option<Line> {
+        let ring = self.ring();
+        let records = ring.batches.iter().flat_map(|batch| wire::records(&batch.bytes));
+        let mut stdout = records.filter(|it| it.seq >= seq && it.flags & flags::STDERR == 0);
+        stdout.next().map(Line::from)
+    }
+
     /// The last `count` lines of stderr that are still in memory, oldest first.
     pub fn last_stderr(&self, count: usize) -> Vec<Line> {
         let mut last = VecDeque::new();

@@ -12,22 +12,21 @@ use std::time::SystemTime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
-use xy_protocol::server::{Health, ServerState, Wanted};
+use xy_protocol::server::{Health, Transport, Wanted};
 
-use crate::health::{Habit, Observation, Verdict};
+use crate::health::{Habit, Observation, Outcome, Verdict};
 use crate::instance::{
-    ChangeKind, Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
-    TRANSITIONS_KEPT, Transition,
+    Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
 };
 use crate::launch::{Ask, EndMark, Instance, Launch, LaunchOrder, News};
 use crate::lifecycle::note::Note;
-use crate::lifecycle::{
-    AfterStop, Effect, Event, Exit, LastAttempt, Life, Moment, Reason, State, on_event,
-};
+use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, Reason, State, on_event};
 use crate::locks::until_free;
 use crate::logs::LogBook;
 use crate::vigil::{Sighting, Vigil};
 use crate::wait::{time_of_day, until};
+
+mod telling;
 
 /// Requests wait here while one is being applied; askers beyond it wait their turn.
 const COMMANDS: usize = 16;
@@ -91,17 +90,18 @@ pub(crate) struct Task {
     vigil: Vigil,
     /// Whoever speaks with it has said that it is ready.
     is_greeted: bool,
+    /// The number of the first line that this life can have logged.
+    first_line: u64,
 }
 
 impl Task {
     /// A task, and the handle to it. If it is wanted up, its first life begins here.
     pub(crate) fn new(parts: Parts) -> (Self, InstanceHandle) {
-        let unborn = Life::new(parts.wanted);
         // One for a single client only begins when that uses it.
         let is_shared = parts.key.holder == Holder::Shared;
         let sleeps = is_shared && parts.settings.rules.start == Start::Lazy;
         let mut now = Snapshot {
-            life: unborn.clone(),
+            life: Life::new(parts.wanted),
             settings: parts.settings,
             pid: None,
             last_exit: None,
@@ -114,6 +114,7 @@ impl Task {
             progress: None,
             health: Health::Unknown,
             end: EndMark::default(),
+            last_health_check: None,
         };
         let mut vigil = Vigil::new(Habit::Unknown);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
@@ -153,9 +154,10 @@ impl Task {
             now,
             vigil,
             is_greeted: false,
+            first_line: 0,
         };
         if task.instance.is_some() {
-            task.tell(&unborn);
+            task.tell_takeover();
         }
         match first {
             Some(first) => task.handle(first),
@@ -334,6 +336,10 @@ impl Task {
     fn judge(&mut self, seen: Observation) -> Option<Event> {
         let habit = self.vigil.habit();
         tracing::debug!(server = %self.key, ?seen, "probed");
+        let is_made = !matches!(seen.outcome, Outcome::NotMade(_));
+        if is_made {
+            self.now.last_health_check = Some(time_of_day());
+        }
         let verdict = self.vigil.judge(seen, &self.now);
         if self.vigil.habit() != habit {
             self.leave_note();
@@ -345,7 +351,7 @@ impl Task {
             }
             Verdict::Alive | Verdict::Nothing => {}
         }
-        if self.now.health != self.health() {
+        if is_made || self.now.health != self.health() {
             self.publish();
         }
         None
@@ -395,7 +401,9 @@ impl Task {
             }
         );
         let at = self.ended_at.take().unwrap_or_else(time_of_day);
-        self.now.last_exit = Some(SeenExit { exit, expected: is_asked_for || is_our_doing, at });
+        let by_xy = matches!(self.now.life.state, State::Stopping { .. });
+        let expected = is_asked_for || is_our_doing;
+        self.now.last_exit = Some(SeenExit { exit, expected, by_xy, at });
     }
 
     fn probe(&self) -> Probe {
@@ -422,6 +430,7 @@ impl Task {
         let before = self.now.life.clone();
         let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, moment);
         self.now.life = life;
+        self.name_stray();
         match effect {
             Some(Effect::Launch) => self.launch(),
             Some(Effect::Stop) => self.stop(),
@@ -431,6 +440,17 @@ impl Task {
             None => self.leave_note(),
         }
         self.tell(&before);
+    }
+
+    /// Adds what a server that was not ready in time wrote to stdout instead of MCP.
+    fn name_stray(&mut self) {
+        let is_stdio = self.now.settings.transport() == Transport::Stdio;
+        if let Reason::NeverReady { stray: stray @ None, .. } = &mut self.now.life.reason
+            && is_stdio
+        {
+            let line = self.logs.first_stdout(self.first_line);
+            *stray = line.map(|line| String::from_utf8_lossy(&line.bytes).into_owned());
+        }
     }
 
     fn stop(&mut self) {
@@ -444,6 +464,8 @@ impl Task {
         self.now.log_problem = None;
         self.now.ends_with_daemon = false;
         self.is_greeted = false;
+        self.first_line = self.logs.next_seq();
+        self.now.last_health_check = None;
         self.now.survivors = Vec::new();
         let instance = self.launcher.launch(LaunchOrder {
             key: self.key.clone(),
@@ -473,58 +495,6 @@ impl Task {
         if let Some(instance) = &self.instance {
             let _ = instance.asks.try_send(ask); // A life that is over needs no asking.
         }
-    }
-
-    /// Publishes what is now, and then tells those who listen what has changed: whoever hears
-    /// of a change and looks has to see it.
-    fn tell(&mut self, before: &Life) {
-        let change = self.remember(before);
-        self.publish();
-        if let Some(change) = change {
-            let last_attempt = change.transition.last_attempt;
-            let _ = self.changes.send(change.clone()); // Nobody may be listening.
-            if let Some(why) = last_attempt {
-                tracing::warn!(server = %self.key, "{why}");
-                let kind = ChangeKind::LastAttempt(why);
-                let _ = self.changes.send(StateChange { kind, ..change }); // The same.
-            }
-        }
-    }
-
-    /// A life that is the last to be tried is worth a word of its own.
-    fn last_attempt(&self) -> Option<LastAttempt> {
-        let now = Instant::now().into_std();
-        let is_begun = self.now.life.state.on_wire() == ServerState::Starting;
-        self.now.life.last_attempt(&self.now.settings.rules, now).filter(|_| is_begun)
-    }
-
-    /// Remembers a change of state; what is to be told of it.
-    fn remember(&mut self, before: &Life) -> Option<StateChange> {
-        let (from, to) = (before.state.on_wire(), self.now.life.state.on_wire());
-        if from == to {
-            return None;
-        }
-        let reason = self.now.life.reason.clone();
-        let transition =
-            Transition { from, to, reason, at: time_of_day(), last_attempt: self.last_attempt() };
-        tracing::info!(server = %self.key, %from, %to, reason = %transition.reason, "changed");
-        let transitions = Arc::make_mut(&mut self.now.transitions);
-        if transitions.len() == TRANSITIONS_KEPT {
-            transitions.pop_front();
-        }
-        transitions.push_back(transition.clone());
-        Some(StateChange {
-            kind: ChangeKind::State,
-            key: self.key.clone(),
-            transition,
-            pid: self.now.pid,
-            restart_count: self.now.life.tally.restart_count,
-        })
-    }
-
-    fn publish(&mut self) {
-        self.now.health = self.health();
-        self.published.send_replace(self.now.clone());
     }
 }
 

@@ -176,19 +176,24 @@ fn what_is_asked_for_is_what_runs() {
 }
 
 #[test]
-fn one_that_dies_is_not_started_again_unless_that_was_asked_for() {
+fn added_server_is_restarted_unless_told_otherwise() {
     let home = home();
     home.daemon();
     let dies = program(&home, "xy-test-exit");
     let args = ["--code", "3", "--after", "300"];
-    let never = home.xy(&[&["add", "never", "--", &dies], &args[..]].concat());
+    let never =
+        home.xy(&[&["add", "never", "--restart", "never", "--", &dies], &args[..]].concat());
     assert_eq!(never.code, 0, "{never:?}");
     home.wait_for_state("never", "failed");
-    let always =
-        home.xy(&[&["add", "always", "--restart", "always", "--", &dies], &args[..]].concat());
-    assert_eq!(always.code, 0, "{always:?}");
-    home.wait_until("it is started again", || status(&home, "always")["restarts_total"] != 0);
+    let usual = home.xy(&[&["add", "usual", "--", &dies], &args[..]].concat());
+    assert_eq!(usual.code, 0, "{usual:?}");
+    home.wait_until("it is restarted", || status(&home, "usual")["restarts_total"] != 0);
     assert_eq!(status(&home, "never")["restarts_total"], 0);
+    let told = "not restarted when it ends (policy `never`): the agent or person that added it";
+    for verb in [&["list"][..], &["status", "never"]] {
+        let shown = home.xy(verb).stdout;
+        assert_eq!(shown.matches(told).count(), 1, "{shown}");
+    }
     home.finish();
 }
 
@@ -199,6 +204,8 @@ fn one_that_shall_stay_gets_a_file_like_all_others() {
     let added = add(&home, "stays", &["--persist", "--env", "A=b \"c\""]);
     assert_eq!(added.code, 0, "{added:?}");
     let pid = running(&home, "stays");
+    let text = fs::read_to_string(file_of(&home, "stays")).unwrap();
+    assert!(!text.contains("restart"), "the usual policy is not written: {text}");
     let check = home.xy(&["check"]);
     assert_eq!(check.code, 0, "{check:?}");
     assert!(!home.root().join("state/xy/added.json").exists());

@@ -14,13 +14,10 @@ use xy_supervisor::fleet::{AddError, EstablishError};
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::{Reason, State};
 
-use super::asks::{Settled, did_not_start, with_last_words};
+use super::asks::{Settled, did_not_start};
 use crate::check::{problems_of, refusal};
 use crate::daemon::{Daemon, Ending};
-use crate::{last_good, limits, server_file, view};
-
-/// Whoever adds a server decides whether to start it again when it dies.
-const POLICY: &str = "never";
+use crate::{last_good, limits, server_file};
 
 const GRACE: &str = "5s";
 
@@ -39,7 +36,7 @@ fn new_server(ask: Add) -> NewServer {
     let usual = |word: &str| is_process.then(|| word.to_owned());
     NewServer {
         transport: ask.transport.or_else(|| usual("stdio")),
-        policy: ask.restart_policy.or_else(|| usual(POLICY)),
+        policy: ask.restart_policy,
         grace: ask.grace.or_else(|| usual(GRACE)),
         ready_within: ask.ready_within,
         command: ask.command,
@@ -142,7 +139,7 @@ impl<'a> Adding<'a> {
             let settled = Settled::of(instance).await;
             self.daemon.check_not_handed_over()?;
             if settled.after.state() != ServerState::Running {
-                return Err(self.did_not_run(instance, &settled));
+                return Err(self.did_not_run(&settled));
             }
         }
         if self.persist {
@@ -190,21 +187,22 @@ impl<'a> Adding<'a> {
         }
     }
 
-    fn did_not_run(&self, instance: &InstanceHandle, settled: &Settled) -> CallError {
+    fn did_not_run(&self, settled: &Settled) -> CallError {
         let is_ending = *self.daemon.ending.borrow() != Ending::No;
         if settled.after.life.state == State::Retired && !is_ending {
             return CallError::new(ErrorKind::NotRunning, self.not_added())
                 .cause("it was removed while it was starting");
         }
-        let error = with_last_words(did_not_start(settled), &view::last_stderr(instance));
+        let error = did_not_start(settled);
         let hint = match settled.after.life.reason {
             // Whoever reads it may have no flags: xy's own tools have none.
-            Reason::NeverReady { .. } => format!(
+            Reason::NeverReady { stray: None, .. } => format!(
                 "what is fetched at the first start takes longer: `xy add {} --ready-within 2m …` \
                  in a shell gives it more time, or `ready {{ within \"2m\" }}` in a file; or \
                  correct what it needs",
                 self.name
             ),
+            ref reason @ Reason::NeverReady { .. } => reason.hint().unwrap_or_default().to_owned(),
             _ => "correct what it needs, and add it again".to_owned(),
         };
         CallError { message: self.not_added(), ..error }.hint(hint)

@@ -6,7 +6,7 @@ use xy_protocol::control::{Failure, Select};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Ask, Asked, Unheld};
-use xy_supervisor::instance::{InstanceHandle, Snapshot};
+use xy_supervisor::instance::{InstanceHandle, Snapshot, with_last_lines};
 use xy_supervisor::lifecycle::Reason;
 
 use crate::daemon::{Daemon, closed};
@@ -17,6 +17,8 @@ pub(super) struct Settled {
     pub(super) before: ServerState,
     pub(super) wanted_before: Wanted,
     pub(super) after: Snapshot,
+    /// The last lines of its stderr, if it did not come up.
+    pub(super) last_stderr: Vec<String>,
 }
 
 impl Settled {
@@ -25,7 +27,19 @@ impl Settled {
         let before = instance.now().state();
         let after = instance.settled().await;
         let name = instance.key().server.clone();
-        Self { name, before, wanted_before: Wanted::Up, after }
+        let last_stderr = last_stderr(instance, &after);
+        Self { name, before, wanted_before: Wanted::Up, after, last_stderr }
+    }
+}
+
+/// Returns the last lines of stderr of an instance that has not come up. Those of others would
+/// not be shown.
+fn last_stderr(instance: &InstanceHandle, after: &Snapshot) -> Vec<String> {
+    match after.state() {
+        ServerState::Failed | ServerState::Restarting | ServerState::Stopped => {
+            instance.last_stderr()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -49,7 +63,8 @@ pub(super) async fn ask(daemon: &Daemon, ask: Ask, select: &Select) -> Result<Ou
         let instance: &InstanceHandle = &asked.instance;
         let after = if select.wait { instance.settled().await } else { instance.now() };
         let Asked { name, before, wanted_before, .. } = asked;
-        settled.push(Settled { name, before, wanted_before, after });
+        let last_stderr = last_stderr(instance, &after);
+        settled.push(Settled { name, before, wanted_before, after, last_stderr });
     }
     if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
         daemon.check_not_handed_over()?;
@@ -116,16 +131,9 @@ pub(super) fn did_not_start(settled: &Settled) -> CallError {
     let hint = reason
         .hint()
         .map_or_else(|| format!("`xy logs {name}` shows what it said"), ToOwned::to_owned);
-    CallError::new(kind, format!("server `{name}` did not start")).cause(reason).hint(hint)
-}
-
-/// The same with what the server has said last, which tells more than how it ended.
-pub(super) fn with_last_words(error: CallError, said: &[String]) -> CallError {
-    if said.is_empty() {
-        return error;
-    }
-    let cause = error.cause.clone().unwrap_or_default();
-    error.cause(format!("{cause}\nthe last it said:\n{}", said.join("\n")))
+    // What the server wrote tells more than how it ended.
+    let cause = with_last_lines(&reason.to_string(), &settled.last_stderr);
+    CallError::new(kind, format!("server `{name}` did not start")).cause(cause).hint(hint)
 }
 
 /// Whether it went down; with `wait: false` it may still be on its way.

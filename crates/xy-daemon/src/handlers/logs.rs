@@ -18,6 +18,7 @@ use xy_supervisor::lifecycle::State;
 use xy_supervisor::logs::{Follower, Item, Line, Page};
 
 use crate::daemon::Daemon;
+use crate::view;
 
 /// Notifications are gathered up to this size and sent together.
 const CHUNK: usize = 64 * 1024;
@@ -28,7 +29,8 @@ const BREATH: Duration = Duration::from_millis(5);
 
 pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
     let member = daemon.find(&ask.name)?;
-    let instance = member.instances.into_values().next().ok_or_else(|| nobody_speaks(&ask.name))?;
+    let logged = view::logged_one(&member).cloned();
+    let instance = logged.ok_or_else(|| nobody_speaks(&ask.name))?;
     let count = usize::try_from(ask.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
     let book = instance.logs().clone();
     // Lines from before this daemon are read from disk, which may take its time.
@@ -48,7 +50,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>,
 pub(super) fn nobody_speaks(name: &str) -> CallError {
     CallError::new(ErrorKind::NotRunning, format!("server `{name}` says nothing now"))
         .cause("it has an instance for each client, and no client uses it")
-        .hint("its log comes and goes with its client")
+        .hint(format!("`xy request {name} ping` starts an instance and says whether it works"))
 }
 
 struct LogFeed {

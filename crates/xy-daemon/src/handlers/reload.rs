@@ -12,11 +12,10 @@ use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, ServerMap, diff};
 
-use super::asks::{self, Settled, came_up, did_not_start, with_last_words};
+use super::asks::{self, Settled, came_up, did_not_start};
 use crate::bad_files::{self, BadFile, may_reload};
 use crate::check::{problems_of, refusal, refusal_of};
 use crate::daemon::{ChangedProfiles, Daemon};
-use crate::view;
 
 pub(crate) async fn handle(daemon: &Daemon, ask: &Reload) -> Result<Reloaded, CallError> {
     if let Some(name) = &ask.name {
@@ -117,12 +116,12 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
     if is_restarted {
         for instance in daemon.find(name)?.instances.into_values() {
             let settled = Settled::of(&instance).await;
-            came_up(&Select::one(name), &settled).map_err(|it| with_words_of(daemon, name, it))?;
+            came_up(&Select::one(name), &settled)?;
         }
     } else {
         let select = Select::one(name);
         for settled in asks::ask(daemon, Ask::Restart, &select).await?.settled {
-            came_up(&select, &settled).map_err(|it| with_words_of(daemon, name, it))?;
+            came_up(&select, &settled)?;
         }
     }
     daemon.check_not_handed_over()?;
@@ -154,18 +153,10 @@ async fn corrected(
     drop(turn);
     for instance in applied.coming {
         let settled = Settled::of(&instance).await;
-        came_up(&Select::one(name.as_str()), &settled)
-            .map_err(|it| with_words_of(daemon, name.as_str(), it))?;
+        came_up(&Select::one(name.as_str()), &settled)?;
     }
     daemon.check_not_handed_over()?;
     Ok(Reloaded { added: vec![name.clone()], ..Reloaded::default() })
-}
-
-/// Why a server did not come up, and what it said last.
-fn with_words_of(daemon: &Daemon, name: &str, error: CallError) -> CallError {
-    let member = daemon.find(name).ok();
-    let said = member.as_ref().and_then(view::telling_one).map(view::last_stderr);
-    with_last_words(error, &said.unwrap_or_default())
 }
 
 /// Waits for all of them; who was to come and did not is the answer.

@@ -18,6 +18,8 @@ pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<Server
     if status.entry.reason_kind == Some(ReasonKind::BadFile) {
         return Ok(status);
     }
+    let name = status.entry.shares.clone().unwrap_or_else(|| status.entry.name.clone());
+    daemon.earlier.complete(&daemon.journal, &name, &mut status.transitions).await;
     if let Ok(desk) = daemon.desk()
         && let Ok(users) = desk.users(ask.name.clone()).await
     {
@@ -60,6 +62,10 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     let mut status = view::status(&member, log_file);
     for (entry, instance) in status.instances.iter_mut().zip(view::instances(&member)) {
         let file = instance_log(logs_dir, instance.key());
+        entry.log_file = has_file.then(|| file.display().to_string());
+    }
+    if let (Some(entry), Some(failed)) = (&mut status.last_failed, &member.last_failed) {
+        let file = instance_log(logs_dir, failed.instance.key());
         entry.log_file = has_file.then(|| file.display().to_string());
     }
     daemon.advise(&mut status.entry);

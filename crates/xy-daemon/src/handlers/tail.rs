@@ -11,10 +11,11 @@ use xy_supervisor::logs::Line;
 use super::logs::nobody_speaks;
 use crate::daemon::Daemon;
 use crate::diagnostics::Scrubber;
+use crate::view;
 
 pub(super) async fn handle(daemon: &Daemon, ask: Tail) -> Result<Tailed, CallError> {
     let member = daemon.find(&ask.name)?;
-    let instance = member.instances.into_values().next().ok_or_else(|| nobody_speaks(&ask.name))?;
+    let instance = view::logged_one(&member).ok_or_else(|| nobody_speaks(&ask.name))?;
     let wanted = usize::try_from(ask.lines).unwrap_or(usize::MAX);
     // Of one output only, there may be many of the other between them.
     let looked_at = if ask.stream.is_some() { usize::MAX } else { wanted };

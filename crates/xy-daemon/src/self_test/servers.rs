@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
-use xy_config::settings::Probe;
+use xy_config::settings::{Isolation, Probe};
 use xy_gateway::RoundTrip;
 use xy_protocol::control::{Repair, WorkerHealth, WorkerVerdict};
 use xy_protocol::server::{Health, ServerName, ServerState, Wanted};
+use xy_protocol::time::Timestamp;
 use xy_shim::{cpu, wires};
 use xy_supervisor::fleet::Member;
 use xy_supervisor::health::is_work;
@@ -26,6 +27,7 @@ use super::judge::{
 use crate::bad_files::BadFile;
 use crate::daemon::Daemon;
 use crate::machine;
+use crate::own_instance::OwnInstance;
 use crate::view;
 
 /// How long a server may take to answer one question.
@@ -39,6 +41,9 @@ const TAKEN_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long it may take until a death is known that a question has found out.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the end of an instance that was started for the test is waited for.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Who cannot be asked must live so long to count as living.
 const LIVES_FOR: Duration = Duration::from_secs(1);
@@ -56,7 +61,13 @@ pub(super) async fn test(
     let mut tests = JoinSet::new();
     let mut all: Vec<Tested> = Vec::new();
     for member in daemon.fleet.roster().values() {
-        if member.instances.is_empty() {
+        if has_own_instance(member) {
+            let (daemon, member, turns) = (daemon.clone(), member.clone(), turns.clone());
+            tests.spawn(async move {
+                let _turn = timeout_at(give_up_at, turns.acquire()).await;
+                (test_isolated(&daemon, &member, give_up_at).await, None)
+            });
+        } else if member.instances.is_empty() {
             all.push((unborn(member), None));
         }
         for instance in member.own_instances() {
@@ -95,6 +106,7 @@ fn unborn(member: &Member) -> WorkerHealth {
         uptime: None,
         restart_count: 0,
         round_trip_ms: None,
+        last_health_check: None,
         note: Some(note.to_owned()),
     }
 }
@@ -111,8 +123,56 @@ fn without_file(name: &ServerName, bad: &BadFile) -> WorkerHealth {
         uptime: None,
         restart_count: 0,
         round_trip_ms: None,
+        last_health_check: None,
         note: Some(format!("{}; {}", bad.reason, bad.hint())),
     }
+}
+
+/// Returns true if a server is tested by an instance of our own: clients have one each, and none
+/// is there.
+fn has_own_instance(member: &Member) -> bool {
+    member.settings.isolation == Isolation::Client
+        && member.wanted == Wanted::Up
+        && member.owner.is_none()
+        && member.instances.is_empty()
+}
+
+/// Starts an instance for the test, sees whether it answers, and ends it.
+async fn test_isolated(daemon: &Arc<Daemon>, member: &Member, give_up_at: Instant) -> WorkerHealth {
+    let unused = unborn(member);
+    let own = match OwnInstance::start(daemon, &member.settings.name).await {
+        Ok(own) => own,
+        Err(why) => {
+            let note = Some(format!("no instance could be started for the test: {why}"));
+            return WorkerHealth { note, ..unused };
+        }
+    };
+    let one = One { daemon: daemon.clone(), instance: own.handle().clone() };
+    let proof = timeout_at(give_up_at, one.proof()).await;
+    let health = match proof {
+        Ok(Ok(took)) => {
+            let note = "no client uses it now; an instance that was started for the test works";
+            WorkerHealth { round_trip_ms: took.map(millis), note: Some(note.to_owned()), ..unused }
+        }
+        failed => {
+            let now = own.handle().now();
+            let why = match failed {
+                _ if now.is_failing() => now.life.reason.to_string(),
+                Ok(proof) => proof.err().unwrap_or_default(),
+                Err(_) => one.why_late(),
+            };
+            let last = own.handle().last_stderr().pop();
+            let last = last.map(|line| format!("; last line of stderr: {line}"));
+            let note = format!(
+                "an instance that was started for the test failed: {why}{}",
+                last.unwrap_or_default()
+            );
+            let (status, state) = (WorkerVerdict::Failed, ServerState::Failed);
+            WorkerHealth { status, state, note: Some(note), ..unused }
+        }
+    };
+    let _ = timeout(ENDS_WITHIN, own.end()).await; // It ends by itself.
+    health
 }
 
 /// What there is to tell of a look.
@@ -384,6 +444,7 @@ impl One {
             uptime,
             restart_count: now.life.tally.restart_count,
             round_trip_ms: outcome.took.map(millis),
+            last_health_check: now.last_health_check.map(Timestamp::from),
             note: outcome.note,
         }
     }

@@ -168,6 +168,7 @@ pub(super) mod tests {
             uptime: None,
             restart_count: 0,
             round_trip_ms: None,
+            last_health_check: None,
             note: (status == WorkerVerdict::Failed).then(|| "it ended".to_owned()),
         }
     }

@@ -13,7 +13,7 @@ use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
 use super::pulse::Pulse;
-use super::{Ended, capabilities, give_up_loop, learn_lists, rest};
+use super::{Ended, capabilities, end_of, give_up_loop, learn_lists, rest};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
 use crate::server::Server;
@@ -78,19 +78,21 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     tasks.spawn_local(rest::when_idle(hub.clone(), server.clone(), upstream.clone()));
     let leading = tasks.spawn_local(leader.lead(troubles, note));
     let mut pulse = Pulse::default();
+    let mut by_xy = false;
     let (why, reply) = loop {
         match told.recv().await {
             Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
             Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
             // What is under way may still be answered, where everything is on one stream.
             Some(Told::Close) => {
+                by_xy = true;
                 upstream.take_no_more();
                 if !web.is_older() {
                     leading.abort();
                 }
             }
             Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
-            Some(Told::Over(exit)) => break (format!("`{}` {exit}", server.name), None),
+            Some(Told::Over(exit)) => break (end_of(&server.name, exit, by_xy), None),
             None => break (format!("`{}` has ended", server.name), None),
         }
     };

@@ -56,7 +56,14 @@ fn member(name: &str, owner: Option<&str>, wanted: Wanted) -> Member {
     let share_key = Some("k".to_owned());
     let settings = settings(CallRules::default());
     let settings = Arc::new(ServerSettings { name: named(name), share_key, ..settings });
-    Member { settings, wanted, owner: owner.map(named), instances: BTreeMap::new() }
+    Member {
+        settings,
+        wanted,
+        owner: owner.map(named),
+        instances: BTreeMap::new(),
+        last_failed: None,
+        is_failing: false,
+    }
 }
 
 fn call(client: &Visitor, tool: &str) {

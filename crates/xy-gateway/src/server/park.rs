@@ -306,12 +306,32 @@ impl Server {
     /// one are told.
     pub(crate) fn set_down(&self, down: HashMap<Holder, String>) {
         for (holder, why) in &down {
-            let fault = self.down(why);
-            for waited in self.take_all_waiting(Some(*holder)) {
+            let waiting = self.take_all_waiting(Some(*holder));
+            if waiting.is_empty() {
+                continue; // Explaining costs a look at its log.
+            }
+            let fault = self.down_for(*holder, why);
+            for waited in waiting {
                 self.give_up(&waited, &fault);
             }
         }
         *self.down.borrow_mut() = down;
+    }
+
+    /// Gives up calls whose wait ends before their instance is tried again. `retries` holds when
+    /// that is, for each instance that waits for its back-off.
+    pub(crate) fn give_up_hopeless(&self, retries: &HashMap<Holder, Instant>) {
+        let is_hopeless = |it: &Waiting| {
+            let since = it.past.waits_since;
+            let retry_at = retries.get(&it.holder);
+            since.zip(retry_at).is_some_and(|(since, at)| self.gives_up_at(&it.past, since) < *at)
+        };
+        for waited in self.take_those(is_hopeless) {
+            let since = waited.past.waits_since.unwrap_or_else(Instant::now);
+            let kind = self.kind_of_end(&waited.past, since);
+            let fault = self.too_late(&waited, kind, since.elapsed());
+            self.give_up(&waited, &fault);
+        }
     }
 
     /// Why nobody comes after an instance, if nobody does.
@@ -348,6 +368,12 @@ impl Server {
         if self.upstream(waited.holder).is_none() {
             let message = format!("`{name}` did not come up within {}", say::time(limit));
             let not_sent = (!waited.past.was_written).then_some("the call was not sent");
+            if let Some(trouble) = self.trouble(waited.holder) {
+                let cause = not_sent.map_or(trouble.clone(), |it| format!("{it}; {trouble}"));
+                return CallError::new(kind, format!("`{name}` did not come up"))
+                    .cause(cause)
+                    .hint(format!("correct what it needs; `xy status {name}` shows more"));
+            }
             let fault = |message| CallError {
                 cause: because(not_sent, bound),
                 ..CallError::new(kind, message)

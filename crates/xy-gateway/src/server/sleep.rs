@@ -26,6 +26,8 @@ pub(super) struct Sleep {
     rules: Notify,
     /// How far each is with what it needs before it can begin.
     progress: RefCell<HashMap<Holder, Progressing>>,
+    /// Why each is failing, if it is.
+    troubles: RefCell<HashMap<Holder, Trouble>>,
 }
 
 impl Sleep {
@@ -37,6 +39,9 @@ impl Sleep {
 
 /// Says how far an instance is with what it needs before it can begin, while that goes on.
 pub(crate) type Progressing = Box<dyn Fn() -> Option<Progress>>;
+
+/// Explains why an instance is failing, if it is: how it ended, and the last lines of its stderr.
+pub(crate) type Trouble = Box<dyn Fn() -> Option<String>>;
 
 impl Server {
     /// These of its instances sleep.
@@ -53,6 +58,21 @@ impl Server {
     /// How far an instance is with what it needs before it can begin, while that goes on.
     pub(super) fn progress(&self, holder: Holder) -> Option<Progress> {
         self.sleep.progress.borrow().get(&holder).and_then(|progress| progress())
+    }
+
+    /// Sets what explains why its instances are failing.
+    pub(crate) fn set_troubles(&self, troubles: HashMap<Holder, Trouble>) {
+        *self.sleep.troubles.borrow_mut() = troubles;
+    }
+
+    /// Returns why an instance is failing, if it is: of one client's own instance with the last
+    /// lines of its stderr. Those of a shared one may be about other clients.
+    pub(crate) fn trouble(&self, holder: Holder) -> Option<String> {
+        let trouble = self.sleep.troubles.borrow().get(&holder).and_then(|trouble| trouble())?;
+        match holder {
+            Holder::Shared => trouble.lines().next().map(str::to_owned),
+            Holder::Client(_) => Some(trouble),
+        }
     }
 
     /// How often it was looked at which of its instances sleep.

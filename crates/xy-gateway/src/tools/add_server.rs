@@ -81,7 +81,10 @@ pub(super) fn definition() -> Value {
 
 pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value, CallError> {
     let name = asked.name.clone();
+    // The agent that adds a server decides whether to start it again.
+    let restart_policy = asked.command.is_some().then(|| "never".to_owned());
     let add = Add {
+        restart_policy,
         name: asked.name,
         command: asked.command,
         args: asked.args,

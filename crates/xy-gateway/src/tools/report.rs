@@ -58,7 +58,8 @@ pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, CallError> {
 
 fn brief(status: &ServerStatus, tools: &[String]) -> Value {
     let entry = &status.entry;
-    json!({ "name": entry.name, "status": word(entry), "tools": tools, "pid": entry.pid })
+    let note = &entry.not_restarted;
+    json!({ "name": entry.name, "status": word(entry), "tools": tools, "pid": entry.pid, "note": note })
 }
 
 /// The schema of that.
@@ -68,8 +69,9 @@ pub(super) fn brief_schema() -> Value {
         "status": status_schema(),
         "tools": tools_schema(),
         "pid": or_null("The leader of its processes"),
+        "note": note_schema(),
     });
-    object(properties, &["name", "status", "tools", "pid"])
+    object(properties, &["name", "status", "tools", "pid", "note"])
 }
 
 /// All that is told of a server in a list.
@@ -86,6 +88,7 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
         "tools": tools,
         "pid": status.entry.pid,
         "uptime_seconds": status.entry.uptime_secs,
+        "note": status.entry.not_restarted,
         "warnings": warnings(&status.entry),
     })
 }
@@ -110,14 +113,25 @@ pub(super) fn full_schema() -> Value {
         "tools": tools_schema(),
         "pid": or_null("The leader of its processes"),
         "uptime_seconds": or_null("Since it became ready"),
+        "note": note_schema(),
         "warnings": {
             "type": "array",
             "items": { "type": "string" },
             "description": "What does not work as it should, and what helps",
         },
     });
-    let required =
-        ["name", "command", "args", "url", "status", "tools", "pid", "uptime_seconds", "warnings"];
+    let required = [
+        "name",
+        "command",
+        "args",
+        "url",
+        "status",
+        "tools",
+        "pid",
+        "uptime_seconds",
+        "note",
+        "warnings",
+    ];
     object(properties, &required)
 }
 
@@ -127,6 +141,10 @@ fn status_schema() -> Value {
 
 fn tools_schema() -> Value {
     json!({ "type": "array", "items": { "type": "string" }, "description": "What its tools are called here" })
+}
+
+fn note_schema() -> Value {
+    json!({ "type": ["string", "null"], "description": "Who starts it again when it ends, if xy does not" })
 }
 
 fn or_null(what: &str) -> Value {

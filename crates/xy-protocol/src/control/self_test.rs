@@ -134,6 +134,9 @@ pub struct WorkerHealth {
     /// How long it took to answer a question of its protocol; null if it was not asked, or did
     /// not answer.
     pub round_trip_ms: Option<u64>,
+    /// When a probe last told something about its health; null before the first.
+    #[serde(default)]
+    pub last_health_check: Option<Timestamp>,
     /// Why it is as it is, where that is not plain.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub note: Option<String>,
@@ -306,6 +309,7 @@ mod tests {
             uptime: Some(0),
             restart_count: 0,
             round_trip_ms: Some(1),
+            last_health_check: Some(Timestamp::from_unix_millis(1)),
             note: None,
         };
         let folder = PlaceHealth { status: Verdict::Ok, path: "/s".into(), note: None };

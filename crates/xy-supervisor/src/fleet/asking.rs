@@ -22,6 +22,7 @@ impl Owner {
             .into_iter()
             .partition(|name| roster.contains_key(name.as_str()));
         outcome.unknown = unknown;
+        self.forgive(&known);
         if let Err(problem) = self.remember(ask, &known, &roster).await {
             outcome.warnings.push(problem);
         }

@@ -14,6 +14,7 @@ use super::{
 use crate::added::AddedServers;
 use crate::instance::InstanceHandle;
 use crate::lifecycle::{Event, Retirement, State};
+use crate::logs;
 use crate::reload::{ServerMap, diff};
 
 impl Owner {
@@ -139,6 +140,9 @@ impl Owner {
         };
         let instances: Vec<_> = member.own_instances().cloned().collect();
         self.retire(instances.clone(), why).await;
+        if let Some(failed) = member.last_failed {
+            logs::forget(&self.parts.logs_dir, failed.instance.key());
+        }
         instances
     }
 
@@ -189,6 +193,7 @@ async fn reconfigure(
         return Vec::new();
     };
     member.settings = settings.clone();
+    member.is_failing = false;
     let mut coming = Vec::new();
     for instance in member.own_instances() {
         let is_starting = matches!(instance.now().life.state, State::Starting { .. });

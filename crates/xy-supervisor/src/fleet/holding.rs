@@ -1,12 +1,16 @@
 //! Instances that live for one client.
 
+use std::sync::Arc;
+
 use xy_config::settings::{Isolation, ServerSettings};
-use xy_protocol::server::Wanted;
+use xy_protocol::server::{ServerState, Wanted};
 
 use super::owner::Owner;
-use super::{HoldError, MAX_CLIENT_INSTANCES, Roster, room};
+use super::{FailedInstance, HoldError, MAX_CLIENT_INSTANCES, Member, Roster, room};
 use crate::instance::{Holder, InstanceHandle, InstanceKey};
 use crate::lifecycle::{Event, Retirement};
+use crate::logs;
+use crate::wait::time_of_day;
 
 impl Owner {
     pub(super) async fn hold(&mut self, mut key: InstanceKey) -> Result<InstanceHandle, HoldError> {
@@ -62,10 +66,47 @@ impl Owner {
     pub(super) async fn release(&mut self, key: &InstanceKey) {
         let mut roster = Roster::clone(&self.published.borrow());
         let member = roster.get_mut(&key.server).filter(|member| member.owner.is_none());
-        let Some(instance) = member.and_then(|member| member.instances.remove(&key.holder)) else {
-            return; // Its server was removed, or all clients share it.
+        let Some(member) = member else { return }; // Its server was removed.
+        let Some(instance) = member.instances.remove(&key.holder) else {
+            return; // All clients share it.
         };
+        let forgotten = keep_failed(member, &instance);
         self.publish(roster);
         self.retire([instance], Retirement::ClientLeft).await;
+        if let Some(forgotten) = forgotten.filter(|it| it.instance.key() != key) {
+            logs::forget(&self.parts.logs_dir, forgotten.instance.key());
+        }
     }
+
+    /// Forgets that client instances of these servers were failing: a person started, stopped or
+    /// restarted them.
+    pub(super) fn forgive(&self, names: &[String]) {
+        let is_failing = |name: &String| {
+            self.published.borrow().get(name.as_str()).is_some_and(|it| it.is_failing)
+        };
+        if !names.iter().any(is_failing) {
+            return;
+        }
+        let mut roster = Roster::clone(&self.published.borrow());
+        for name in names {
+            if let Some(member) = roster.get_mut(name.as_str()) {
+                member.is_failing = false;
+            }
+        }
+        self.publish(roster);
+    }
+}
+
+/// Keeps an instance whose client leaves if it is failing. Returns the one that was kept before.
+fn keep_failed(member: &mut Member, instance: &InstanceHandle) -> Option<Arc<FailedInstance>> {
+    let last = instance.now();
+    if last.is_failing() {
+        member.is_failing = true;
+        let failed = FailedInstance { instance: instance.clone(), last, at: time_of_day() };
+        return member.last_failed.replace(Arc::new(failed));
+    }
+    if matches!(last.state(), ServerState::Running | ServerState::Asleep) {
+        member.is_failing = false;
+    }
+    None
 }

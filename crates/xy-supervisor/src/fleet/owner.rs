@@ -94,16 +94,24 @@ impl Owner {
         self.shutdown().await;
     }
 
-    /// Forgets those who have left; with a client goes all that was for it alone.
+    /// Forgets those who have left; with a client goes all that was for it alone, but for the
+    /// log of the last one that was failing.
     fn forget_gone(&mut self) {
         let parts = &self.parts;
+        let roster = self.published.borrow().clone();
+        let is_kept = |key: &InstanceKey| {
+            let failed = roster.get(&key.server).and_then(|it| it.last_failed.as_ref());
+            failed.is_some_and(|it| it.instance.key() == key)
+        };
         self.leaving.retain(|key, instance| {
             let is_gone = instance.now().life.state == State::Retired;
             if is_gone && key.holder != Holder::Shared {
                 // Nobody waits for this lock: a client of the same number would have taken
                 // its predecessor from here.
                 let _ = std::fs::remove_file(lock_file(&parts.locks_dir, key));
-                logs::forget(&parts.logs_dir, key);
+                if !is_kept(key) {
+                    logs::forget(&parts.logs_dir, key);
+                }
             }
             !is_gone
         });
@@ -150,6 +158,8 @@ impl Owner {
             wanted,
             owner: None,
             instances: BTreeMap::new(),
+            last_failed: None,
+            is_failing: false,
         });
         member.settings = settings.clone();
         member

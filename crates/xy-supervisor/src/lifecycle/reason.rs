@@ -3,7 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use xy_protocol::control::quoted_within;
 use xy_protocol::size::Size;
+
+/// Maximum characters of a stray line that are told.
+const STRAY_CHARS: usize = 80;
+
+/// What helps a server that writes other text than MCP to its stdout.
+const LOG_TO_STDERR: &str =
+    "have it print its logs to stderr: the stdout of a stdio server is for MCP messages only";
 
 /// How a life ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +218,8 @@ pub enum Reason {
     NeverReady {
         /// The time it had.
         within: Duration,
+        /// The first line on its stdout that is not MCP, if there was one.
+        stray: Option<String>,
     },
     /// It cannot be spoken with.
     Unfit(
@@ -260,10 +270,16 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Returns true if xy ends the server because the server does not work.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::NeverReady { .. } | Self::Unfit(_) | Self::Unhealthy(_))
+    }
+
     /// What to do about it, where somebody knows.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::LaunchFailed(fault) | Self::Away(fault) => fault.hint.as_deref(),
+            Self::NeverReady { stray: Some(_), .. } => Some(LOG_TO_STDERR),
             Self::TooManyExits { last, .. } | Self::TooManyAttempts { last, .. } => last.hint(),
             _ => None,
         }
@@ -289,7 +305,12 @@ impl fmt::Display for Reason {
             Self::StopDone => write!(f, "stopped as requested"),
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
             Self::LaunchFailed(fault) | Self::Away(fault) => write!(f, "{}", fault.message),
-            Self::NeverReady { within } => write!(f, "not ready within {within:?}"),
+            Self::NeverReady { within, stray: None } => write!(f, "not ready within {within:?}"),
+            Self::NeverReady { within, stray: Some(line) } => write!(
+                f,
+                "not ready within {within:?}, and it wrote text to stdout that is not MCP: `{}`",
+                quoted_within(line, STRAY_CHARS)
+            ),
             Self::Idle(why) => write!(f, "{GOES_TO_SLEEP}: {why}"),
             Self::Repaired(why)
             | Self::Unfit(why)
@@ -317,6 +338,20 @@ impl fmt::Display for Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stray_text_is_named_cut_and_escaped() {
+        let never = |stray: Option<String>| {
+            let reason = Reason::NeverReady { within: Duration::from_secs(10), stray };
+            (reason.to_string(), reason.hint().map(str::to_owned))
+        };
+        assert_eq!(never(None), ("not ready within 10s".to_owned(), None));
+        let (told, hint) = never(Some(format!("\u{1b}[1m{}", "x".repeat(99))));
+        let line = format!("\\u{{1b}}[1m{}…", "x".repeat(STRAY_CHARS - 4));
+        let expected =
+            format!("not ready within 10s, and it wrote text to stdout that is not MCP: `{line}`");
+        assert_eq!((told, hint.as_deref()), (expected, Some(LOG_TO_STDERR)));
+    }
 
     #[test]
     fn a_kill_for_want_of_memory_is_named_as_such() {

@@ -78,6 +78,31 @@ async fn health_is_unknown_until_the_first_probe_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn last_health_check_is_known_after_first_probe() {
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let server = begin(&launcher, settings("a"));
+    reaches(&server, |now| now.state() == ServerState::Running).await;
+    assert_eq!(server.now().last_health_check, None);
+    reaches(&server, |now| now.last_health_check.is_some()).await;
+    launcher.bears(SILENT);
+    let first = server.now().last_health_check;
+    reaches(&server, |now| now.last_health_check > first).await;
+    assert_eq!(server.now().health, Health::Healthy, "a failed probe counts as a check");
+    server.request(Event::RestartRequested).await.unwrap();
+    reaches(&server, |now| now.state() == ServerState::Running).await;
+    assert_eq!(server.now().last_health_check, None, "nobody has checked this life");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probe_that_could_not_be_made_is_no_health_check() {
+    let launcher = FakeLauncher::each_lives_on(); // Nobody speaks with it.
+    let server = begin(&launcher, settings("a"));
+    sleep(AGES).await;
+    assert_eq!(server.now().last_health_check, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_hangs_before_its_first_regular_probe_is_found_too() {
     let launcher = FakeLauncher::each_lives_on();
     launcher.bears(ANSWERS);

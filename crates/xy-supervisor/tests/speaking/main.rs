@@ -81,7 +81,7 @@ fn a_server_that_never_answers_is_ended_and_counted() {
     daemon.apply(ready_by(Probe::Mcp, within, script(LIVES)));
     let first = daemon.line();
     let failed = daemon.wait_for(ServerState::Stopping);
-    assert_eq!(failed.life.reason, Reason::NeverReady { within });
+    assert_eq!(failed.life.reason, Reason::NeverReady { within, stray: None });
     drop(first);
     let second = daemon.line();
     assert_eq!(daemon.instance().now().life.tally.restart_count, 1);

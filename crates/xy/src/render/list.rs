@@ -63,6 +63,7 @@ fn note(server: &ServerEntry) -> String {
         Health::Unknown | Health::Healthy => {}
     }
     notes.extend(server.url.clone());
+    notes.extend(server.not_restarted.clone());
     notes.extend(server.warnings.iter().map(|warning| format!("warning: {warning}")));
     safe_text(&notes.join("; ")).replace('\t', " ")
 }

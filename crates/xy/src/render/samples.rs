@@ -35,6 +35,7 @@ pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
         reason_kind: None,
         progress: None,
         next: None,
+        not_restarted: None,
         warnings: Vec::new(),
     }
 }
@@ -118,6 +119,7 @@ pub(crate) fn failed_status() -> ServerStatus {
                 code: None,
                 signal: Some(11),
                 expected: false,
+                by_xy: false,
                 at: at(65),
                 oom: None,
             }),
@@ -151,5 +153,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         container: None,
         limits: Vec::new(),
         instances: Vec::new(),
+        last_health_check: None,
+        last_failed: None,
     }
 }

@@ -5,9 +5,10 @@ use xy_protocol::control::{
     DoorVerdict, OrphanHealth, PlaceHealth, Repair, SelfTested, Verdict, WebServerHealth,
     WorkerHealth, WorkerVerdict,
 };
+use xy_protocol::time::Timestamp;
 
 use super::list::GAP;
-use super::{BOLD, GREEN, RED, YELLOW, paint, safe_text};
+use super::{BOLD, GREEN, RED, YELLOW, ago, paint, safe_text};
 
 /// What was looked at, how it is, and what there is to say of it.
 struct Row {
@@ -48,7 +49,7 @@ fn rows(tested: &SelfTested) -> Vec<Row> {
         words += &format!(", {}", safe_text(note));
     }
     let mut rows = vec![row("daemon", judged(supervisor.status), &words)];
-    rows.extend(health.worker.iter().map(worker));
+    rows.extend(health.worker.iter().map(|it| worker(it, tested.timestamp)));
     rows.push(door(&health.web_server));
     rows.push(place("state folder", &health.database));
     rows.push(place("log folder", &health.logs));
@@ -83,7 +84,7 @@ fn judged(verdict: Verdict) -> (&'static str, anstyle::Style) {
     }
 }
 
-fn worker(worker: &WorkerHealth) -> Row {
+fn worker(worker: &WorkerHealth, now: Timestamp) -> Row {
     let status = match worker.status {
         WorkerVerdict::Ok => ("ok", GREEN),
         WorkerVerdict::Restarted => ("restarted", YELLOW),
@@ -92,6 +93,7 @@ fn worker(worker: &WorkerHealth) -> Row {
     let mut words: Vec<String> = vec![worker.state.to_string()];
     words.extend(worker.pid.map(|pid| format!("pid {pid}")));
     words.extend(worker.round_trip_ms.map(|took| format!("answered in {took} ms")));
+    words.extend(worker.last_health_check.map(|at| format!("checked {}", ago(at, now))));
     words.extend(worker.note.clone());
     let name = match worker.client {
         Some(client) => format!("server {} (client {client})", worker.name),
@@ -163,7 +165,8 @@ mod tests {
                 "supervisor": { "status": "ok", "pid": 1, "uptime": 65, "memoryUsage": { "rss": 7 } },
                 "worker": [
                     { "name": "a", "status": "ok", "state": "running", "health": "unknown", "pid": 2,
-                      "uptime": 3, "restartCount": 0, "roundTripMs": 4 },
+                      "uptime": 3, "restartCount": 0, "roundTripMs": 4,
+                      "lastHealthCheck": "2025-12-31T23:59:55.000Z" },
                     { "name": "longer", "client": 9, "status": "restarted", "state": "running",
                       "health": "unknown", "pid": 5, "uptime": 0, "restartCount": 0,
                       "roundTripMs": 1, "note": "it did not answer" },

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use xy_protocol::server::{
-    Health, InstanceClients, InstanceEntry, LastExit, Oom, ReasonKind, RestartLimits, ServerEntry,
-    ServerStatus, Wanted,
+    FailedEntry, Health, InstanceClients, InstanceEntry, LastExit, Oom, ReasonKind, RestartLimits,
+    ServerEntry, ServerStatus, Wanted,
 };
 use xy_protocol::size::Size;
 use xy_protocol::time::Timestamp;
@@ -32,9 +32,15 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
         let problems: String = status.problems.iter().map(error::problem).collect();
         text += &format!("\n{}\n", problems.trim_end());
     }
-    if !status.last_stderr.is_empty() {
-        text += &format!("\n{}\n", paint(BOLD, "last lines of stderr"));
-        for line in &status.last_stderr {
+    let failed = status.last_failed.iter().flat_map(|failed| &failed.last_stderr);
+    let (heading, lines): (_, Vec<&String>) = if status.last_stderr.is_empty() {
+        ("last lines of stderr of the instance that failed", failed.collect())
+    } else {
+        ("last lines of stderr", status.last_stderr.iter().collect())
+    };
+    if !lines.is_empty() {
+        text += &format!("\n{}\n", paint(BOLD, heading));
+        for line in lines {
             text += &format!("  {} {}\n", paint(DIM, "|"), safe_text(line));
         }
     }
@@ -49,6 +55,7 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     say("shares", shares.map(|owner| format!("the process of `{owner}`")));
     say("reason", server.reason.as_deref().map(|reason| safe_text(reason).into_owned()));
     say("health", health(server.health).map(str::to_owned));
+    say("checked", status.last_health_check.map(|at| ago(at, now)));
     say("pid", server.pid.map(|pid| pid.to_string()));
     say("uptime", server.uptime_secs.map(|seconds| span(Duration::from_secs(seconds))));
     say("wanted", Some(wanted(server.wanted).to_owned()));
@@ -60,12 +67,29 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     let used = limits_used(&status.limits_used);
     let used = used.map(|used| format!("; {used}")).unwrap_or_default();
     say("restarts", is_known.then(|| restarts(server) + &used));
+    say("policy", server.not_restarted.as_deref().map(|it| safe_text(it).into_owned()));
     say("last exit", server.last_exit.as_ref().map(|exit| last_exit(exit, now)));
     say("next", next_step(server));
+    say("failed", status.last_failed.as_ref().map(|it| last_failed(it, now)));
     for warning in &server.warnings {
         say("warning", Some(paint(YELLOW, safe_text(warning))));
     }
     facts
+}
+
+/// The last instance of a client that failed.
+fn last_failed(failed: &FailedEntry, now: Timestamp) -> String {
+    let log = failed.log_file.as_ref().map(|log| format!(", log {}", safe_text(log)));
+    let whose = match failed.holder {
+        Some(client) => format!("the instance of client {client}, which left"),
+        None => "an instance that xy started for a request or a self-test".to_owned(),
+    };
+    format!(
+        "{whose} {}: {}{}",
+        ago(failed.at, now),
+        safe_text(&failed.reason),
+        log.unwrap_or_default()
+    )
 }
 
 /// Those that live for one client each; one that all share is the server itself.
@@ -198,7 +222,11 @@ fn last_exit(exit: &LastExit, now: Timestamp) -> String {
         Some(Oom::Limit) => ", over its memory limit",
         Some(Oom::Machine) => ", the machine was out of memory",
     };
-    let asked_for = if exit.expected { "as asked" } else { "unasked" };
+    let asked_for = match (exit.expected, exit.by_xy) {
+        (true, _) => "as asked",
+        (false, true) => "ended by xy",
+        (false, false) => "unasked",
+    };
     format!("{how}{memory}, {asked_for}, {}", ago(exit.at, now))
 }
 
@@ -240,6 +268,7 @@ mod tests {
         status.entry = samples::entries().remove(1);
         status.protocol = Some("2025-11-25".to_owned());
         status.parked = 3;
+        status.last_health_check = Some(samples::at(12));
         status.transitions.clear();
         status.last_stderr.clear();
         status.limits_used = RestartLimits::default();
@@ -255,6 +284,29 @@ mod tests {
         status.last_stderr.clear();
         status.limits_used = RestartLimits::default();
         insta::assert_snapshot!(uncoloured(&render(&status, samples::at(0))));
+    }
+
+    #[test]
+    fn last_failed_instance_is_shown_beside_others() {
+        let mut status = samples::failed_status();
+        status.entry = samples::entries().remove(1);
+        status.transitions.clear();
+        status.last_failed = Some(FailedEntry {
+            holder: Some(7),
+            reason: "exited with code 3".to_owned(),
+            at: samples::at(90),
+            last_exit: None,
+            last_stderr: std::mem::take(&mut status.last_stderr),
+            log_file: Some("/logs/own@7.log".to_owned()),
+        });
+        let text = uncoloured(&render(&status, samples::at(0)));
+        let told = "the instance of client 7, which left 1m 30s ago: exited with code 3, log /logs/own@7.log";
+        assert!(text.contains(told), "{text}");
+        let lines = "last lines of stderr of the instance that failed\n  | panic: ";
+        assert!(text.contains(lines), "{text}");
+        let own = FailedEntry { holder: None, ..status.last_failed.clone().unwrap() };
+        let told = "an instance that xy started for a request or a self-test 1m 30s ago: exited";
+        assert!(last_failed(&own, samples::at(0)).starts_with(told));
     }
 
     #[test]
@@ -300,11 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn signal_of_xy_is_told_from_others() {
+        let exit = |expected, by_xy| {
+            let (code, signal, oom) = (None, Some(15), None);
+            let exit = LastExit { code, signal, expected, by_xy, at: samples::at(5), oom };
+            last_exit(&exit, samples::at(0))
+        };
+        assert_eq!(exit(true, true), "signal 15, as asked, 5s ago");
+        assert_eq!(exit(false, true), "signal 15, ended by xy, 5s ago");
+        assert_eq!(exit(false, false), "signal 15, unasked, 5s ago");
+    }
+
+    #[test]
     fn an_exit_for_want_of_memory_says_so() {
         let exit = |oom| LastExit {
             code: None,
             signal: Some(9),
             expected: false,
+            by_xy: false,
             at: samples::at(5),
             oom,
         };

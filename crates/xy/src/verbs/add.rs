@@ -16,8 +16,8 @@ use crate::render::{error, outcome, safe_text};
 ///
 /// Starts it and waits until it runs; if it does not, nothing is added. It is there again
 /// after a restart of the daemon, and `xy reload` leaves it alone. With --persist it gets a
-/// file of its own among the others. Unless told otherwise it is not started again when
-/// it dies. With --url it is a server that runs somewhere else: it is tried until it
+/// file of its own among the others. When it fails it is restarted, as a server with a file
+/// is. With --url it is a server that runs somewhere else: it is tried until it
 /// answers, and if it cannot be reached now, nothing is added.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Write a file for it, so that it is a server like all others
     #[arg(long)]
     persist: bool,
-    /// When to start it again: always, on-failure or never, which is the default
+    /// When to start it again: always, on-failure, which is the default, or never
     #[arg(long, value_name = "POLICY")]
     restart: Option<String>,
     /// How long it may take to end by itself: 5s unless told otherwise

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use xy_testkit::{free_port, is_alive, marked_processes};
 
 use crate::support::{
-    ask, changes_in, home, pid_in, running, running_after, says, signal, status, tail, texts,
+    ask, home, pid_in, running, running_after, says, signal, status, tail, texts,
 };
 use crate::{deaf, parent_of, renewed, shell, sleeper};
 
@@ -23,6 +23,11 @@ fn servers_outlive_a_killed_daemon_and_the_next_one_goes_on_with_them() {
     let names = ["stdio", "http", "deaf"];
     let before = names.map(|name| running(&home, name));
     ask(&home, "stop", json!({ "name": "down" }));
+    home.wait_until("the journal has all of it", || {
+        let kept = std::fs::read_to_string(home.root().join("state/xy/events.jsonl"));
+        let kept = kept.unwrap_or_default();
+        kept.matches(r#""to":"running""#).count() == 4 && kept.contains(r#""to":"stopped""#)
+    });
 
     daemon.kill9();
     assert!(before.into_iter().all(is_alive));
@@ -31,11 +36,13 @@ fn servers_outlive_a_killed_daemon_and_the_next_one_goes_on_with_them() {
     for (name, before) in names.into_iter().zip(before) {
         let now = status(&home, name);
         assert_eq!((&now["state"], pid_in(&now)), (&json!("running"), before), "{now:#}");
-        let last = changes_in(&now).pop().unwrap();
-        assert_eq!(
-            (last.to.as_str(), last.reason.as_str()),
-            ("running", "taken over from an earlier daemon")
-        );
+        let changes = now["transitions"].as_array().unwrap();
+        let told: Vec<_> = changes.iter().map(|it| (&it["from"], &it["to"])).collect();
+        let started = (&json!("stopped"), &json!("starting"));
+        let ready = (&json!("starting"), &json!("running"));
+        let taken_over = (&json!("running"), &json!("running"));
+        assert_eq!(told, [started, ready, taken_over], "it never stopped: {now:#}");
+        assert_eq!(changes[2]["reason"], "taken over from an earlier daemon");
     }
     assert_eq!(status(&home, "down")["state"], "stopped");
     for (name, before) in names.into_iter().zip(before) {

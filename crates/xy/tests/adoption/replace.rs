@@ -19,6 +19,11 @@ fn a_daemon_takes_over_and_the_servers_do_not_notice() {
     assert!(first.wait().success(), "{}", first.stderr());
     assert_ne!(first.pid, second.pid);
     assert_eq!(["stdio", "http"].map(|name| running(&home, name)), before);
+    let changes = status(&home, "stdio")["transitions"].clone();
+    let states: Vec<_> = changes.as_array().unwrap().iter().map(|it| it["to"].clone()).collect();
+    assert_eq!(states, ["starting", "running", "running"], "it never stopped: {changes:#}");
+    let events = home.xy(&["events", "--history", "100", "--no-follow", "stdio"]).stdout;
+    assert!(!events.contains("→ stopped") && !events.contains("stopped → running"), "{events}");
     assert!(second.terminate().success());
     assert!(!before.into_iter().any(is_alive));
 }

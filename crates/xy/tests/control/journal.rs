@@ -60,6 +60,7 @@ fn what_happened_before_a_daemon_was_killed_is_still_told() {
     assert_eq!(&after[..4], &before.iter().map(without_stream(&after[0])).collect::<Vec<_>>());
     let last = after.last().unwrap();
     assert_eq!(last["reason"], "taken over from an earlier daemon", "{last}");
+    assert_eq!((&last["from"], &last["state"]), (&json!("running"), &json!("running")));
     assert_ne!(last["boot"], before[0]["boot"]);
 
     let ran = home.xy(&["events", "--history", "1000", "--no-follow"]);

@@ -303,3 +303,74 @@ fn one_that_listens_on_a_port_is_for_one_client_at_a_time() {
     assert_ne!(pid_of(&next), pid);
     home.finish();
 }
+
+/// A server for each client whose program writes a line to stderr and exits with code 3.
+fn broken_home(restart: &str) -> Home {
+    let home = home();
+    let kdl = format!(
+        "command \"/bin/sh\"\nargs \"-c\" \"echo boom: no key >&2; exit 3\"\n\
+         isolation \"client\"\nrestart {{ {restart} }}\n"
+    );
+    home.write_config("servers/own.kdl", &kdl);
+    home.daemon();
+    home
+}
+
+#[test]
+fn broken_instance_answers_its_calls_and_can_be_diagnosed() {
+    let home = broken_home("max-attempts 1; backoff-initial \"0s\"");
+    let client = stranger_at(&home, &json!({ "server": "own" }));
+    client.initialize();
+    for _ in 0..2 {
+        let refused = client.call("x", json!({}));
+        assert_eq!(code(&refused), -32005, "{refused}");
+        for told in ["exited with code 3", "last lines of stderr:\nboom: no key", "xy restart own"]
+        {
+            assert!(words(&refused).contains(told), "{told}: {refused}");
+        }
+    }
+    drop(client);
+    let status = home.wait_until("its client has left", || {
+        let status = ask(&home, "status", json!({ "name": "own" }));
+        (status["instances"] == json!([])).then_some(status)
+    });
+    assert_eq!((&status["state"], &status["last_exit"]["code"]), (&json!("failed"), &json!(3)));
+    assert_eq!(status["last_stderr"], json!(["boom: no key", "boom: no key"]), "{status:#}");
+    assert_eq!(status["last_failed"]["last_stderr"], status["last_stderr"], "{status:#}");
+    let logs = home.xy(&["logs", "own"]);
+    assert_eq!((logs.code, logs.stdout.matches("boom: no key").count()), (0, 2), "{logs:?}");
+    let list = home.xy(&["list"]).stdout;
+    assert!(list.contains("failed") && list.contains("exited with code 3"), "{list}");
+    home.finish();
+}
+
+#[test]
+fn request_to_broken_instance_tells_why() {
+    let home = broken_home("max-attempts 1");
+    for method in ["ping", "tools/list"] {
+        let asked = home.xy(&["request", "own", method]);
+        assert_eq!((asked.code, asked.stdout.as_str()), (1, ""), "{asked:?}");
+        for told in ["`own` is not running", "exited with code 3", "boom: no key"] {
+            assert!(asked.stderr.contains(told), "{told}: {asked:?}");
+        }
+    }
+    home.finish();
+}
+
+#[test]
+fn request_starts_instance_for_itself() {
+    let home = home_of_own(&[]);
+    let answer = home.xy(&["request", "own", "ping"]);
+    assert_eq!(
+        (answer.code, answer.stdout.trim_end()),
+        (0, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#)
+    );
+    let sent = json!({ "name": "who", "arguments": {} }).to_string();
+    let who = home.xy(&["request", "own", "tools/call", "--params", &sent]).stdout;
+    let who: Value = serde_json::from_str(&who).unwrap();
+    let pid = pid_of(&who["result"]["structuredContent"]);
+    home.wait_until("its instance has ended", || !is_alive(pid));
+    let status = ask(&home, "status", json!({ "name": "own" }));
+    assert_eq!((&status["state"], &status["instances"]), (&json!("stopped"), &json!([])));
+    home.finish();
+}

@@ -238,3 +238,44 @@ fn a_program_that_cannot_be_started_fails_at_once_and_says_what_to_do() {
         assert_eq!(status(&home, name)["state"], "failed");
     }
 }
+
+/// The file of a shell script that is not restarted.
+fn script(text: &str) -> String {
+    let never = "restart { policy \"never\" }\nstop { grace \"2s\" }\n";
+    format!("command \"/bin/sh\"\nargs \"-c\" \"{text}\"\n{never}")
+}
+
+#[test]
+fn failed_start_shows_last_stderr() {
+    let home = home();
+    home.write_config("servers/one.kdl", &script("echo boom: no key >&2; exit 3"));
+    home.daemon();
+    home.wait_for_state("one", "failed");
+    for verb in ["start", "restart", "reload"] {
+        let ran = home.xy(&[verb, "one"]);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        for told in ["server `one` did not start", "exited with code 3", "boom: no key"] {
+            assert!(ran.stderr.contains(told), "{verb}, {told}: {ran:?}");
+        }
+    }
+    home.finish();
+}
+
+#[test]
+fn server_that_logs_to_stdout_is_told_so() {
+    let home = home();
+    let kdl = script("echo Listening on nothing; exec sleep 1000");
+    home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"300ms\" }}\n"));
+    home.daemon();
+    let failed = home.wait_for_state("one", "failed");
+    let told = "not ready within 300ms, and it wrote text to stdout that is not MCP: `Listening on nothing`";
+    assert_eq!(failed["reason"], told);
+    let started = home.xy(&["start", "one"]).stderr;
+    assert!(started.contains(told) && started.contains("print its logs to stderr"), "{started}");
+    // xy sent the signal that ended it.
+    let exit = &status(&home, "one")["last_exit"];
+    assert_eq!((&exit["signal"], &exit["by_xy"]), (&json!(15), &json!(true)), "{exit}");
+    let shown = home.xy(&["status", "one"]).stdout;
+    assert!(shown.contains("signal 15, ended by xy"), "{shown}");
+    home.finish();
+}

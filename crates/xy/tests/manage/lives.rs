@@ -112,6 +112,9 @@ fn one_without_a_file_is_reloaded_as_it_was_added() {
     assert_eq!(client.call_text("dev__env", json!({ "name": "COLOUR" })), "blue");
     let dev = listed(&client, "dev").unwrap();
     assert_eq!(dev["args"], json!(["--only-tools", "--v2"]));
+    let note = added["note"].as_str().unwrap();
+    assert!(note.starts_with("not restarted when it ends"), "{note}");
+    assert_eq!(dev["note"], note);
     #[cfg(target_os = "linux")]
     assert_eq!(fs::read_link(format!("/proc/{}/cwd", dev["pid"])).unwrap(), folder);
     client.close();

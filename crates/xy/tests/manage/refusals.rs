@@ -109,7 +109,7 @@ fn a_reload_whose_server_does_not_start_says_what_that_said_last() {
         // Once its file has changed, and once it is only begun again.
         let told = fails(&client, "reload_server", json!({ "name": "one" }));
         assert!(told.starts_with("server `one` did not start\ncause: "), "{told}");
-        assert!(told.contains("\nthe last it said:\n") && told.contains(said), "{told}");
+        assert!(told.contains("\nlast lines of stderr:\n") && told.contains(said), "{told}");
     }
     client.close();
     home.finish();

@@ -145,12 +145,12 @@ fn daemon_that_a_client_program_started_is_found_by_all_others() {
     let stage = Stage::of(&["time"]);
     add_to_claude(&stage);
     add_to_codex(&stage);
-    let clients: [(fn(&Stage), fn(&Stage)); 2] =
-        [(codex_connects, claude_connects), (claude_connects, codex_connects)];
-    for (first, second) in clients {
-        first(&stage);
+    for codex_is_first in [true, false] {
+        let connects = if codex_is_first { codex_connects } else { claude_connects };
+        connects(&stage);
         let pid = daemon_pid(&stage, true);
-        second(&stage);
+        let connects = if codex_is_first { claude_connects } else { codex_connects };
+        connects(&stage);
         assert_eq!(daemon_pid(&stage, false), pid, "there is a second daemon");
         xy(&stage, true, &["shutdown"]);
     }

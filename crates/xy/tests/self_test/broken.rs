@@ -313,15 +313,11 @@ fn a_server_somewhere_else_that_does_not_answer_is_told_and_nothing_is_restarted
 }
 
 #[test]
-fn an_instance_for_one_client_is_tested_and_repaired_and_none_is_begun_for_it() {
+fn an_instance_for_one_client_is_tested_and_repaired() {
     let home = closed_home();
     let kdl = home.kdl_mcp(&["--only-tools"]) + "isolation \"client\"\n";
     home.write_config("servers/own.kdl", &kdl);
     home.daemon();
-    let unused = tested(&home);
-    assert_eq!(worker(&unused, "own")["note"], "no client uses it now");
-    assert_eq!(status(&home, "own")["instances"], json!([]));
-
     let client = home.mcp_connect(&[]);
     client.initialize();
     assert_eq!(client.call_text("own__echo", json!({ "message": "a" })), "a");
@@ -372,5 +368,28 @@ fn what_no_server_owns_is_ended_and_what_one_owns_is_not() {
     assert!(stranger.try_wait().unwrap().is_none());
     stranger.kill().unwrap();
     stranger.wait().unwrap();
+    home.finish();
+}
+
+#[test]
+fn isolated_server_is_started_for_the_test() {
+    let home = closed_home();
+    let isolated = "isolation \"client\"\n";
+    home.write_config("servers/good.kdl", &(home.kdl_mcp(&["--only-tools"]) + isolated));
+    let broken = "command \"/bin/sh\"\nargs \"-c\" \"echo boom >&2; exit 3\"\n";
+    home.write_config("servers/bad.kdl", &format!("{broken}{isolated}"));
+    home.daemon();
+    let tested = tested(&home);
+    let (good, bad) = (worker(&tested, "good"), worker(&tested, "bad"));
+    assert_eq!((&good["status"], &good["pid"]), (&json!("ok"), &json!(null)), "{tested:#}");
+    assert!(good["roundTripMs"].is_u64(), "{tested:#}");
+    assert_eq!((&bad["status"], &bad["state"]), (&json!("failed"), &json!("failed")));
+    let note = bad["note"].as_str().unwrap();
+    assert!(note.contains("exited with code 3; last line of stderr: boom"), "{note}");
+    assert_eq!(tested["success"], false);
+    for name in ["good", "bad"] {
+        assert_eq!(status(&home, name)["instances"], json!([]), "nothing is left of it");
+    }
+    assert_eq!(status(&home, "bad")["last_failed"]["last_stderr"], json!(["boom"]));
     home.finish();
 }

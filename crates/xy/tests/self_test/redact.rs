@@ -31,6 +31,9 @@ fn redact(key: &str, value: &mut Value) {
             if let Some(health) = fields.get_mut("health").filter(is_well).filter(|_| is_there) {
                 *health = "[unknown or healthy]".into();
             }
+            if let Some(checked) = fields.get_mut("lastHealthCheck") {
+                *checked = "[time or null]".into(); // The same.
+            }
             fields.iter_mut().for_each(|(key, value)| redact(key, value));
         }
         Value::Array(items) => items.iter_mut().for_each(|item| redact(key, item)),

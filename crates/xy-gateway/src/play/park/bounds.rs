@@ -91,6 +91,50 @@ async fn who_has_waited_for_a_fetch_is_told_how_far_that_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failing_server_is_explained_instead_of_larger_queue() {
+    here(async {
+        let play = Play::known().await;
+        let client = play.client(&json!({}));
+        play.die();
+        let trouble = "exited with code 3\nlast lines of stderr:\nboom";
+        let says: crate::server::Trouble = Box::new(move || Some(trouble.to_owned()));
+        play.server.set_troubles(HashMap::from([(Holder::Shared, says)]));
+        client.call_tool("x", "early");
+        later(31 * SECOND).await;
+        let heard = client.heard();
+        assert_eq!(heard[0]["error"]["code"], -32008, "{heard:?}");
+        assert_eq!(
+            heard[0]["error"]["message"],
+            "`s` did not come up: the call was not sent; exited with code 3; correct what it \
+             needs; `xy status s` shows more",
+            "its stderr may be about other clients"
+        );
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_ends_when_next_retry_comes_too_late() {
+    here(async {
+        let play = Play::known().await;
+        let client = play.client(&json!({}));
+        play.die();
+        client.call_tool("x", "early");
+        later(20 * SECOND).await;
+        client.call_tool("x", "late");
+        let retry_at =
+            |seconds| HashMap::from([(Holder::Shared, tokio::time::Instant::now() + seconds)]);
+        play.server.give_up_hopeless(&retry_at(9 * SECOND));
+        assert!(client.heard().is_empty(), "it is tried in time");
+        play.server.give_up_hopeless(&retry_at(11 * SECOND));
+        let heard = client.heard();
+        assert_eq!((heard.len(), &heard[0]["id"]), (1, &json!("early")), "{heard:?}");
+        assert_eq!(play.server.waiting(), 1, "the later call waits on");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_more_wait_than_may() {
     here(async {
         let park = ParkSettings { calls: 2, ..ParkSettings::default() };

@@ -1,5 +1,7 @@
 //! Servers that have an instance for each client.
 
+use xy_config::settings::RestartPolicy;
+
 use super::*;
 
 fn isolated(name: &str) -> ServerSettings {
@@ -226,4 +228,61 @@ async fn whoever_watches_sees_them_come_and_go() {
     harbour.fleet.release(&name("a"), 1).await;
     watched.changed().await.unwrap();
     assert_eq!(watched.borrow_and_update()["a"].instances.len(), 0);
+}
+
+/// Holds an instance for a client until it is in this state, and lets the client leave.
+async fn visit(harbour: &Harbour, client: u64, until: ServerState) {
+    let logs = harbour.folder.path().join("logs");
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join(format!("a@{client}.log")), "[err] boom\n").unwrap();
+    let instance = harbour.hold(client).await.unwrap();
+    instance.wait_until(|now| now.state() == until).await;
+    harbour.fleet.release(&name("a"), client).await;
+    gone(&instance).await;
+    sleep(SECOND).await; // The fleet hears of it.
+}
+
+fn crashing() -> Script {
+    Script::Dies { after: Duration::ZERO, exit: Exit::code(3) }
+}
+
+impl Harbour {
+    /// The client of the last failed instance, and whether none has worked since.
+    fn last_failed(&self) -> (Option<Holder>, bool) {
+        let member = self.fleet.roster()["a"].clone();
+        (member.last_failed.map(|it| it.instance.key().holder), member.is_failing)
+    }
+
+    fn has_log(&self, client: u64) -> bool {
+        self.folder.path().join(format!("logs/a@{client}.log")).exists()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_failed_instance_is_kept() {
+    let harbour = Harbour::with(FakeLauncher::plays([crashing()]), &[isolated("a")]).await;
+    visit(&harbour, 1, ServerState::Restarting).await;
+    visit(&harbour, 2, ServerState::Failed).await;
+    assert_eq!(harbour.last_failed(), (Some(Holder::Client(2)), true));
+    assert!(!harbour.has_log(1) && harbour.has_log(2), "one log is kept");
+    let failed = harbour.fleet.roster()["a"].last_failed.clone().unwrap();
+    assert_eq!(failed.last.last_exit.unwrap().exit, Exit::code(3));
+    assert_eq!(failed.last.state(), ServerState::Failed);
+    harbour.ask(Ask::Restart, &["a"]).await;
+    assert_eq!(harbour.last_failed(), (Some(Holder::Client(2)), false), "it may work by now");
+    harbour.fleet.remove(&name("a")).await.unwrap();
+    assert!(!harbour.has_log(2), "it goes with its server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn working_instance_ends_failing_state() {
+    let lives = Script::Lives { stops_in: Duration::ZERO };
+    let mut settings = isolated("a");
+    settings.rules.restart.policy = RestartPolicy::Never;
+    let harbour = Harbour::with(FakeLauncher::plays([crashing(), lives]), &[settings]).await;
+    visit(&harbour, 1, ServerState::Failed).await;
+    assert_eq!(harbour.last_failed(), (Some(Holder::Client(1)), true));
+    visit(&harbour, 2, ServerState::Running).await;
+    assert_eq!(harbour.last_failed(), (Some(Holder::Client(1)), false));
+    assert!(harbour.has_log(1) && !harbour.has_log(2));
 }

@@ -72,7 +72,7 @@ fn rows(origin: Instant) -> Vec<Row> {
     let within = Duration::from_secs(10);
     vec![
         because(waits, Reason::Away(absence())),
-        because(never, Reason::NeverReady { within }),
+        because(never, Reason::NeverReady { within, stray: None }),
         row("stopped (up)", State::Stopped, Wanted::Up),
         row("stopped (down)", State::Stopped, Wanted::Down),
         row("starting", starting, Wanted::Up),
