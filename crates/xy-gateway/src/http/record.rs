@@ -123,6 +123,7 @@ impl Change {
         match self {
             Self::Begin(record) => record.initialize.len() > INITIALIZE_BYTES_MAX,
             Self::Subscribe(_, uri) | Self::Unsubscribe(_, uri) => uri.len() > RECORD_BYTES_MAX,
+            Self::Call(_, call) => call.request.len() > CALLS_BYTES_MAX,
             _ => false,
         }
     }

@@ -129,10 +129,6 @@ impl Store {
 
     /// Keeps a change, and waits for that, but not for ever.
     pub(super) async fn keep(&self, change: Change) -> Kept {
-        if change.is_too_large() {
-            self.note(Kept::No); // It must not wait for the disk, where many could.
-            return Kept::No;
-        }
         let (tell, told) = oneshot::channel();
         if !self.send(Job { change, tell: Some(tell) }) {
             return Kept::No;
@@ -154,6 +150,10 @@ impl Store {
     fn send(&self, job: Job) -> bool {
         let changes = self.changes.borrow();
         let Some(changes) = &*changes else { return false };
+        if job.change.is_too_large() {
+            self.note(Kept::No); // Many of these must not wait for the disk.
+            return false;
+        }
         let mut outdated = self.outdated.borrow_mut();
         while let Some(session) = outdated.iter().next().copied() {
             let forget = Job { change: Change::End(session), tell: None };
