@@ -47,6 +47,8 @@ pub struct Paths {
     pub tokens_file: PathBuf,
     /// What is signed with that clients carry from one daemon to the next.
     pub state_key_file: PathBuf,
+    /// The sessions of clients over HTTP, for the next daemon.
+    pub http_sessions_file: PathBuf,
     /// What servers last said of themselves.
     pub manifests_dir: PathBuf,
     /// The servers that were added while a daemon ran.
@@ -128,6 +130,7 @@ impl Paths {
             manage_token_file: state_dir.join("manage-token"),
             tokens_file: state_dir.join("tokens.json"),
             state_key_file: state_dir.join("state-key"),
+            http_sessions_file: state_dir.join("http-sessions"),
             manifests_dir: state_dir.join("manifests"),
             added_file: state_dir.join("added.json"),
             last_good_file: state_dir.join("last-good.json"),

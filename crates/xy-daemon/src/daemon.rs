@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
 use xy_gateway::Desk;
-use xy_gateway::http::{ListenState, Token};
+use xy_gateway::http::{ListenState, ListeningSocket, Token};
 use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
@@ -149,6 +149,11 @@ impl Daemon {
         if let Some(problem) = no_token {
             let _ = self.no_token.set(problem); // The same.
         }
+    }
+
+    /// Returns the socket that listens for HTTP, once there is a gateway.
+    pub(crate) fn listening_socket(&self) -> Option<&ListeningSocket> {
+        self.desk.get().map(Desk::listening_socket)
     }
 
     /// Holds a lock for as long as the daemon lives. An older one is of no file any more.

@@ -1,13 +1,14 @@
 //! The daemon, as its gateway sees it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
+use xy_gateway::HttpParts;
 use xy_gateway::control::{Asker, Control, Later};
 use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
 use xy_gateway::instance_failed;
@@ -17,6 +18,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::fleet::{HoldError, NoRoom};
 use xy_supervisor::instance::Holder;
+use xy_supervisor::launch::adopt::home_id;
 
 use crate::askers::By;
 use crate::daemon::Daemon;
@@ -45,7 +47,7 @@ impl Plane {
                 CallError::new(ErrorKind::Internal, "the answer could not be read").cause(cause)
             };
             match answering.await.map_err(|cause| unreadable(&cause))?? {
-                Answer::Result(result) => {
+                Answer::Result(result) | Answer::WithDescriptor(result, _) => {
                     serde_json::from_str(result.get()).map_err(|cause| unreadable(&cause))
                 }
                 Answer::Stream(_) => Err(unreadable(&"it is a stream")),
@@ -122,10 +124,15 @@ pub(crate) fn http(
     settings: &GatewaySettings,
     paths: &Paths,
     tokens: &mut Tokens,
-) -> (Option<(SocketAddr, HttpRules)>, Option<String>) {
+    inherited: Option<TcpListener>,
+) -> (Option<HttpParts>, Option<String>) {
     let Some(listen) = settings.listen else { return (None, None) };
     match rules(listen, settings, tokens) {
-        Ok(rules) => (Some((listen, rules)), None),
+        Ok(rules) => {
+            let home = u64::from_str_radix(&home_id(&paths.shims_dir), 16).unwrap_or_default();
+            let sessions_file = paths.http_sessions_file.clone();
+            (Some(HttpParts { address: listen, rules, inherited, sessions_file, home }), None)
+        }
         Err(cause) => {
             let file = paths.token_file.display();
             let problem =

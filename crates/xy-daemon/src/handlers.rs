@@ -76,7 +76,7 @@ impl Handlers {
             Request::Version => Answer::of(&version::handle()),
             Request::Info => Answer::of(&info::handle(daemon)),
             Request::Shutdown => Answer::of(&shutdown::handle(daemon)?),
-            Request::Handover(ask) => Answer::of(&handover::handle(daemon, ask).await?),
+            Request::Handover(ask) => handover::handle(daemon, ask).await,
             // A connection ends its own streams.
             Request::LogsCancel(_) | Request::EventsCancel(_) => {
                 Err(CallError::invalid_params("there is no such stream on this connection"))

@@ -1,5 +1,6 @@
 //! Builds everything, in order; takes it down in reverse.
 
+use std::net::TcpListener;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ pub(crate) fn not_started() -> CallError {
 
 async fn serve(options: Options) -> Result<Ending, CallError> {
     let Options { paths, replace, strictness, .. } = options;
-    let _lock = take_place(&paths, replace, strictness).await?;
+    let (_lock, inherited) = take_place(&paths, replace, strictness).await?;
     // Everything that can fail comes before the servers that are there: who has been taken
     // over would end with a daemon that does not start.
     let _signs = Signs::put(&paths);
@@ -165,7 +166,7 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     );
     let (http, no_token) = {
         let mut tokens = daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        gateway::http(&settings.gateway, &daemon.paths, &mut tokens)
+        gateway::http(&settings.gateway, &daemon.paths, &mut tokens, inherited)
     };
     daemon.apply(servers, broken.clone()).await?;
     daemon.faults.send_replace(Arc::new(faults));
@@ -235,22 +236,22 @@ async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Endin
     Ok(Ending::HandedOver)
 }
 
-/// Has everything ready that a daemon needs before it is one, and is the only one.
+/// Has everything ready that a daemon needs before it is one, and is the only one. Returns also
+/// the socket for HTTP of the one before.
 async fn take_place(
     paths: &Paths,
     replace: bool,
     strictness: Strictness,
-) -> Result<Lock, CallError> {
+) -> Result<(Lock, Option<TcpListener>), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
     files::make_folders(paths).map_err(|error| no_files(&error))?;
     check_socket_folder(paths)?;
     check_not_inside(paths)?;
     check_switched_on(paths)?;
-    if replace {
-        takeover::ask(paths, strictness).await?;
-    }
+    let inherited = if replace { takeover::ask(paths, strictness).await? } else { None };
     let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
-    Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))
+    let lock = Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))?;
+    Ok((lock, inherited))
 }
 
 /// In a folder that another user can write, that user could listen in the daemon's place.

@@ -1,5 +1,6 @@
 //! `xy daemon --replace`: have the daemon that runs hand over its servers.
 
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,8 +31,12 @@ const COMES_WITHIN: Duration = Duration::from_secs(5);
 /// How long between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Asks the daemon that runs, if there is one, to hand over and go.
-pub(crate) async fn ask(paths: &Paths, strictness: Strictness) -> Result<(), CallError> {
+/// Asks the daemon that runs, if there is one, to hand over and go. Returns the socket that
+/// listened for HTTP there, if it could be handed over.
+pub(crate) async fn ask(
+    paths: &Paths,
+    strictness: Strictness,
+) -> Result<Option<TcpListener>, CallError> {
     let last_good = last_good::read(&paths.last_good_file);
     let earlier = Earlier { last_good, ..Earlier::default() };
     let loaded = xy_config::load_after(paths, &limits::kept(), &earlier);
@@ -43,12 +48,14 @@ pub(crate) async fn ask(paths: &Paths, strictness: Strictness) -> Result<(), Cal
     let places = paths.control_places();
     let asked = spawn_blocking(move || ask_to_go(&places));
     let from = asked.await.map_err(|cause| not_started().cause(cause))??;
-    tracing::info!(pid = from, "taking over");
-    Ok(())
+    let (pid, listener) = from.unzip();
+    tracing::info!(pid, "taking over");
+    Ok(listener.flatten())
 }
 
-/// Asks whether it could go, then to go; answers who it was, if there was somebody.
-fn ask_to_go(places: &[PathBuf]) -> Result<Option<u32>, CallError> {
+/// Asks whether it could go, then to go; answers who it was, if there was somebody, and the
+/// socket that it handed over.
+fn ask_to_go(places: &[PathBuf]) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
     let mut client = match Client::find(places) {
         Ok(client) => client,
         Err(error) if error.is_nobody() => return Ok(None),
@@ -56,11 +63,14 @@ fn ask_to_go(places: &[PathBuf]) -> Result<Option<u32>, CallError> {
     };
     let within = Some(HANDS_OVER_WITHIN);
     client.answer_within(within).map_err(|error| not_replaced().cause(error))?;
-    let ask = |go| Request::Handover(Handover { shim_protocol: PROTOCOL, go });
-    let HandedOver { pid, .. } = client.call_as(&ask(false)).map_err(refusal)?;
-    match client.call_as::<HandedOver>(&ask(true)) {
+    let ask = |go, listener| Request::Handover(Handover { shim_protocol: PROTOCOL, go, listener });
+    // One that does not know of the socket does not know the question for it either.
+    let HandedOver { pid, listener, .. } = client.call_as(&ask(false, false)).map_err(refusal)?;
+    match client.call_as::<HandedOver>(&ask(true, listener)) {
         // It has been told, and cannot be told otherwise: it is waited for.
-        Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => Ok(Some(pid)),
+        Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => {
+            Ok(Some((pid, client.take_descriptor().map(TcpListener::from))))
+        }
         Err(error) => Err(refusal(error)),
     }
 }

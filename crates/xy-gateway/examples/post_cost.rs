@@ -98,7 +98,7 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
         };
         let (_, made) = tokio::sync::watch::channel(std::sync::Arc::default());
         let pending = std::future::pending();
-        serve(door, Rc::new(AtOnce), (rules, made), Rc::new(AtOnce), pending).await;
+        serve(door, Rc::new(AtOnce), (rules, made), None, Rc::new(AtOnce), pending).await;
     };
     LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
 }

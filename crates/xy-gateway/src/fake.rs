@@ -16,6 +16,10 @@ const MIRRORED: &str = r#"{"properties":{"region":{"type":"string","x-mcp-header
 #[derive(Default)]
 pub(crate) struct FakeFront {
     conversations: RefCell<Vec<Rc<FakeConversation>>>,
+    /// What is agreed on from now on, if it is not the latest.
+    pub(crate) version: Cell<Option<&'static str>>,
+    /// Whether the story answers `initialize` from now on.
+    pub(crate) is_slow: Cell<bool>,
 }
 
 impl FakeFront {
@@ -44,8 +48,9 @@ impl Front for FakeFront {
             outlet,
             ids: RefCell::default(),
             heard: RefCell::default(),
-            version: Cell::new("2025-11-25"),
+            version: Cell::new(self.version.get().unwrap_or("2025-11-25")),
             is_busy: Cell::new(false),
+            is_slow: self.is_slow.get(),
             closed: Cell::new(false),
         });
         self.conversations.borrow_mut().push(Rc::clone(&conversation));
@@ -65,6 +70,7 @@ pub(crate) struct FakeConversation {
     pub(crate) version: Cell<&'static str>,
     /// Whether something is still to be answered, as the story says.
     pub(crate) is_busy: Cell<bool>,
+    is_slow: bool,
     closed: Cell<bool>,
 }
 
@@ -111,7 +117,7 @@ impl FakeConversation {
                 self.say(&error, To::Answer(stream));
             }
             "initialize" if params == "[]" => self.ask(id, "fail", params, stream),
-            "initialize" if params == "[1]" => {} // Never answered.
+            "initialize" if params == "[1]" || self.is_slow => {} // The story may answer.
             "cancelled" => self.say("", To::Nobody(stream)),
             // As many words as asked for, and then the answer.
             "tell" => {

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use crate::bridge::hold::Parked;
 use crate::control::Control;
 use crate::desk::{Question, Seen, Tool, Users};
 use crate::front::Conversation;
-use crate::http::{self, HttpRules, ListenState, Made, listen_patiently};
+use crate::http::{ListenState, ListeningSocket, Made};
 use crate::hub::Hub;
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
@@ -39,8 +38,10 @@ use crate::upstream::RoundTrip;
 use crate::{desk, life, local};
 
 mod coming;
+mod web;
 
 use coming::{away, progress, retries, troubles};
+pub use web::HttpParts;
 
 /// Lines that wait to be taken up; there is one per life of a server.
 const LINES: usize = 1024;
@@ -88,7 +89,7 @@ pub struct Parts {
     /// Where they come in from then on, should that have been lost.
     pub local_again: mpsc::Receiver<std::os::unix::net::UnixListener>,
     /// Where clients come in over HTTP, if they may.
-    pub http: Option<(SocketAddr, HttpRules)>,
+    pub http: Option<HttpParts>,
     /// The tokens that let them in beside those of the rules.
     pub tokens: Made,
     /// How much may wait for each server, and for how long.
@@ -124,6 +125,7 @@ pub struct Gateway {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
     seen: watch::Receiver<Seen>,
+    socket: ListeningSocket,
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -139,13 +141,16 @@ impl Gateway {
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()?;
+        let socket = ListeningSocket::default();
+        let shared = socket.clone();
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, asked, (state, show), ended));
+            local.block_on(&runtime, run(parts, (asked, shared), (state, show), ended));
             drop(local);
             runtime.shutdown_timeout(DISK_WITHIN);
         })?;
-        Ok(Self { questions, listening, seen, end: Some(end), thread: Some(thread) })
+        let (end, thread) = (Some(end), Some(thread));
+        Ok(Self { questions, listening, seen, socket, end, thread })
     }
 
     /// What people at the control socket can ask.
@@ -154,6 +159,7 @@ impl Gateway {
             questions: self.questions.clone(),
             listening: self.listening.clone(),
             seen: self.seen.clone(),
+            socket: self.socket.clone(),
         }
     }
 
@@ -165,6 +171,7 @@ impl Gateway {
 
     /// Ends it, and waits for that; clients are hung up on.
     pub fn end(&mut self, how: End) {
+        self.socket.close();
         if let Some(end) = self.end.take() {
             let _ = end.send(how); // If nobody hears it, it has ended.
         }
@@ -182,6 +189,7 @@ pub struct Desk {
     questions: mpsc::Sender<Question>,
     listening: watch::Receiver<Option<ListenState>>,
     seen: watch::Receiver<Seen>,
+    socket: ListeningSocket,
 }
 
 /// Any request to one server.
@@ -207,6 +215,11 @@ impl Desk {
     /// Whether clients can come in over HTTP; `None` if they are not meant to.
     pub fn listening(&self) -> Option<ListenState> {
         self.listening.borrow().clone()
+    }
+
+    /// Returns the socket that listens for HTTP, for a daemon that takes over.
+    pub fn listening_socket(&self) -> &ListeningSocket {
+        &self.socket
     }
 
     /// What could be better about how a server is configured, as its clients meet it.
@@ -304,7 +317,7 @@ impl Desk {
 
 async fn run(
     parts: Parts,
-    asked: mpsc::Receiver<Question>,
+    (asked, socket): (mpsc::Receiver<Question>, ListeningSocket),
     (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
     ended: oneshot::Receiver<End>,
 ) {
@@ -340,8 +353,8 @@ async fn run(
     parts.spawn_local(answer_questions(hub.clone(), asked));
     parts.spawn_local(watch_servers(hub.clone(), roster, changes));
     let (closing, closed) = oneshot::channel::<()>();
-    let http = http.map(|(address, rules)| (address, rules, tokens));
-    let http = tokio::task::spawn_local(serve_http(http, hub.clone(), state, closed));
+    let shared = (tokens, key, socket);
+    let http = tokio::task::spawn_local(web::serve(http, shared, hub.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
     let local = tokio::task::spawn_local(local::serve(local, local_again, hub.clone(), leaving));
     if ended.await == Ok(End::ForGood) {
@@ -380,24 +393,6 @@ async fn answer_questions(hub: Rc<Hub>, mut asked: mpsc::Receiver<Question>) {
             else => return,
         }
     }
-}
-
-async fn serve_http(
-    http: Option<(SocketAddr, HttpRules, Made)>,
-    hub: Rc<Hub>,
-    state: watch::Sender<Option<ListenState>>,
-    closed: oneshot::Receiver<()>,
-) {
-    // Without an address, dropping the state says that there is nothing to know.
-    let Some((address, rules, tokens)) = http else { return };
-    let mut closed = std::pin::pin!(async {
-        let _ = closed.await; // Dropped or sent: either way it is time.
-    });
-    let listener = tokio::select! {
-        listener = listen_patiently(address, &state) => listener,
-        () = &mut closed => return,
-    };
-    http::serve(listener, hub.clone(), (rules, tokens), hub, closed).await;
 }
 
 /// Clients of one daemon and of the next must not be taken for each other: instances are

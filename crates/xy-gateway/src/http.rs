@@ -39,16 +39,21 @@ mod event;
 mod failed_tokens;
 mod guard;
 mod heads;
+mod inherit;
 mod limits;
 mod listen;
 mod mailbox;
+mod persistence;
 mod postbox;
 mod received;
+mod record;
 mod refused;
 mod reply;
 mod room;
 mod route;
 mod session;
+mod session_id;
+mod store;
 mod stream;
 mod tape;
 mod token;
@@ -58,8 +63,12 @@ use connection::Pulse;
 use door::Door;
 pub(crate) use guard::ANYBODY;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
+pub use inherit::ListeningSocket;
+pub(crate) use inherit::listen;
 use limits::{ACCEPT_AGAIN_AFTER, FINISH_WITHIN, LAST_WORD_WITHIN};
 pub use listen::{ListenState, listen_patiently};
+use persistence::Persistence;
+pub use persistence::SessionFile;
 use refused::Refused;
 pub use token::{random_token, read_or_make_token};
 
@@ -103,15 +112,21 @@ async fn follow_tokens(door: Rc<Door>, mut made: Made) {
 pub type Made = watch::Receiver<Arc<Vec<Token>>>;
 
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
-/// and ends all sessions. `made` are tokens beside those of the rules. Must run within a [`tokio::task::LocalSet`].
+/// and ends all sessions. `made` are tokens beside those of the rules, `file` is where sessions
+/// are kept for the next daemon. Must run within a [`tokio::task::LocalSet`].
 pub async fn serve(
     listener: TcpListener,
     front: Rc<dyn Front>,
     (rules, made): (HttpRules, Made),
+    file: Option<SessionFile>,
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let door = Door::new(front, rules, status);
+    let sessions = match file {
+        Some(file) => Persistence::open(file).await,
+        None => (Persistence::none(), Vec::new()),
+    };
+    let door = Door::new(front, rules, status, sessions);
     door.follow(made.clone()); // Before the first client comes.
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
@@ -150,6 +165,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
         }
     }
     drop(listener); // Nobody new may think that somebody is here.
+    door.closes();
     door.sessions().end_listeners();
     door.visits().end_listeners();
     closing.send_replace(true);
@@ -158,6 +174,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
     door.visits().end_all();
     finish(&mut connections, LAST_WORD_WITHIN).await;
     connections.shutdown().await;
+    door.sessions().close().await;
     door.counts().connections.set(0);
 }
 

@@ -26,6 +26,7 @@ use crate::client::Client;
 use crate::control::Control;
 use crate::desk::Seen;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, View};
+use crate::generation::Generation;
 use crate::held::Held;
 use crate::level::Level;
 use crate::manifest::Manifests;
@@ -78,6 +79,7 @@ pub(crate) struct Hub {
     /// How many are in memory.
     clients_alive: Rc<Cell<usize>>,
     next_client: Cell<u64>,
+    pub(crate) generation: Generation,
     subscriptions: RefCell<Subscriptions>,
     /// Whose the ids are that servers give out.
     owners: RefCell<Owners>,
@@ -150,6 +152,7 @@ impl Hub {
             clients: RefCell::default(),
             clients_alive: Rc::default(),
             next_client: Cell::new(first_client),
+            generation: Generation::draw(),
             subscriptions: RefCell::default(),
             owners: RefCell::default(),
             revision: watch::Sender::new(0),

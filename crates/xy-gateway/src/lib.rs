@@ -18,6 +18,7 @@ mod fake;
 mod fit;
 pub mod front;
 mod gateway;
+mod generation;
 mod held;
 pub mod http;
 mod hub;
@@ -52,7 +53,8 @@ mod upstream;
 mod via;
 
 pub use desk::{Tool, Users};
-pub use gateway::{Desk, End, Gateway, Lines, Parts, RawRequest, Speaker, speaker};
+pub use gateway::{Desk, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
+pub use generation::Generation;
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;
 pub use server::instance_failed;

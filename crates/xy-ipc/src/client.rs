@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,11 +19,13 @@ use xy_protocol::jsonrpc::{OutgoingRequest, RequestId};
 mod connect;
 mod incoming;
 mod lines;
+mod receiving;
 
 pub use connect::{ConnectError, Found};
 use incoming::Message;
 pub use incoming::Notification;
 use lines::LineReader;
+use receiving::Receiving;
 
 use crate::socket;
 
@@ -63,7 +65,7 @@ pub enum CallFailure {
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
-    lines: LineReader<UnixStream>,
+    lines: LineReader<Receiving>,
     last_id: i64,
     kept: VecDeque<Vec<u8>>,
     kept_bytes: usize,
@@ -96,7 +98,7 @@ impl Client {
     /// Talks over a socket that is already connected.
     pub fn over(stream: UnixStream) -> Self {
         Self {
-            lines: LineReader::new(stream, MAX_ANSWER_LINE),
+            lines: LineReader::new(Receiving { stream, descriptor: None }, MAX_ANSWER_LINE),
             last_id: 0,
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -107,7 +109,7 @@ impl Client {
 
     /// From now on waits at most this long for the daemon's next word; `None` is for ever.
     pub fn answer_within(&mut self, within: Option<Duration>) -> io::Result<()> {
-        let stream = self.lines.source();
+        let stream = &self.lines.source().stream;
         stream.set_read_timeout(within)?;
         stream.set_write_timeout(within)?;
         self.answer_within = within;
@@ -121,7 +123,7 @@ impl Client {
         let message = OutgoingRequest::new(id, request.method(), request.params());
         let mut line = serde_json::to_vec(&message).expect("requests always serialise");
         line.push(b'\n');
-        let written = self.lines.source().write_all(&line);
+        let written = self.lines.source().stream.write_all(&line);
         match written {
             Ok(()) => {}
             // A daemon that turned us away has left a line that says why.
@@ -134,6 +136,11 @@ impl Client {
     /// Asks, waits, and reads the result.
     pub fn call_as<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, CallFailure> {
         read_result(&self.call(request)?)
+    }
+
+    /// Returns the descriptor that came with an answer, if one did.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.lines.source().descriptor.take()
     }
 
     /// The next notification of a stream; waits for it.
@@ -162,7 +169,7 @@ impl Client {
     pub fn has_more(&self) -> bool {
         !self.kept.is_empty()
             || self.lines.has_line()
-            || socket::is_readable(self.lines.source_ref())
+            || socket::is_readable(&self.lines.source_ref().stream)
     }
 
     /// Waits until the daemon hangs up, ignoring what else it says.
@@ -214,7 +221,7 @@ impl Client {
 impl AsFd for Client {
     /// For polling; readable does not mean that a whole message is there.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lines.source_ref().as_fd()
+        self.lines.source_ref().stream.as_fd()
     }
 }
 

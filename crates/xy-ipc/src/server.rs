@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub trait Service: Send + Sync + 'static {
 pub enum Answer {
     /// All there is.
     Result(Box<RawValue>),
+    /// All there is, and a descriptor that comes with it.
+    WithDescriptor(Box<RawValue>, OwnedFd),
     /// Notifications follow.
     Stream(Box<dyn Feed>),
 }

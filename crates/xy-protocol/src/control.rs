@@ -481,6 +481,9 @@ pub struct Handover {
     /// asks shows by its second question that it is still there.
     #[serde(default)]
     pub go: bool,
+    /// Whether the socket that listens for HTTP shall come with the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listener: bool,
 }
 
 #[cfg(test)]
@@ -578,7 +581,7 @@ mod tests {
             Request::Version,
             Request::Info,
             Request::Shutdown,
-            Request::Handover(Handover { shim_protocol: 2, go: true }),
+            Request::Handover(Handover { shim_protocol: 2, go: true, listener: true }),
         ];
         assert_eq!(requests.each_ref().map(Request::method).as_slice(), METHODS);
         let mut wire = String::new();
@@ -616,7 +619,7 @@ mod tests {
         version 
         info 
         shutdown 
-        handover {"shim_protocol":2,"go":true}
+        handover {"shim_protocol":2,"go":true,"listener":true}
         "#);
     }
 

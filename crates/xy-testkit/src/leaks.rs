@@ -12,7 +12,7 @@ use crate::wait::poll;
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What xy may leave in a home for the next daemon, beside configuration.
-const KEPT: [&str; 17] = [
+const KEPT: [&str; 18] = [
     "state/xy/logs/",
     "state/xy/shims/",
     "state/xy/xy.pid",
@@ -29,6 +29,7 @@ const KEPT: [&str; 17] = [
     "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
     "state/xy/state-key",
+    "state/xy/http-sessions",
     "state/xy/manifests/",
     // Where containers were, so that none is left there.
     "state/xy/containers/_engines.json",

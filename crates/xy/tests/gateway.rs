@@ -53,6 +53,8 @@ mod remote;
 mod resume;
 #[path = "gateway/scopes.rs"]
 mod scopes;
+#[path = "gateway/sessions.rs"]
+mod sessions;
 #[path = "gateway/stage.rs"]
 mod stage;
 mod support;

@@ -1,7 +1,8 @@
 //! What servers ask one client, and the tasks that it has begun for them.
 //!
 //! A question goes to the client under an id of ours, and its token for progress is that id
-//! too: two servers may use the same. Both come back as the server wrote them.
+//! too: two servers may use the same. Both come back as the server wrote them. The id names the
+//! daemon's generation: an answer to a question of an earlier daemon is dropped.
 
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
@@ -97,6 +98,7 @@ impl Client {
         }
         questions.last += 1;
         let number = questions.last;
+        let written = self.hub.generation.request_id(number);
         let token = Params::read(params).own_token();
         let kind = match &*method {
             "tasks/list" => Kind::Tasks,
@@ -108,9 +110,9 @@ impl Client {
         questions.asked.insert(number, asked);
         drop(questions);
         let mut edits = Edits::of(line);
-        edits.replace(part, number.to_string());
+        edits.replace(part, &*written);
         if let Some(token) = token {
-            edits.replace(token, number.to_string());
+            edits.replace(token, &*written);
         }
         self.tell(&edits.to_vec(), to);
         Ok(())
@@ -137,8 +139,9 @@ impl Client {
         let asked = Asked { by: Weak::new(), id: "".into(), token: None, kind };
         questions.asked.insert(number, asked);
         drop(questions);
+        let id = self.hub.generation.request_id(number);
         let line =
-            format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         self.tell(line.as_bytes(), to);
         Ok(())
     }
@@ -161,8 +164,9 @@ impl Client {
         }
         drop(questions);
         for number in numbers {
+            let id = self.hub.generation.request_id(number);
             let message = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number},"reason":"{why}"}}}}"#
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"{why}"}}}}"#
             );
             self.tell(message.as_bytes(), To::Anyone);
         }
@@ -189,7 +193,7 @@ impl Client {
         let Ok(Message::Notification { params, .. }) = envelope::parse(line) else { return };
         let Some(part) = Params::read(params).request_id() else { return };
         let mut edits = Edits::of(line);
-        edits.replace(part, number.to_string());
+        edits.replace(part, self.hub.generation.request_id(number));
         self.tell(&edits.to_vec(), To::Anyone);
     }
 
@@ -201,9 +205,8 @@ impl Client {
 
     /// It answers what a server asked.
     pub(super) fn hear_answer(&self, id: Option<&str>, outcome: Outcome<'_>, text: &[u8]) {
-        let Some((id, number)) = id.and_then(|id| Some((id, id.parse::<u64>().ok()?))) else {
-            return;
-        };
+        let numbered = id.and_then(|id| Some((id, self.hub.generation.number_of(id)?)));
+        let Some((id, number)) = numbered else { return };
         let asked = self.questions.borrow_mut().asked.remove(&number);
         let Some(Asked { by, id: theirs, token, kind }) = asked else { return };
         if let Kind::InRound(round, key) = kind {
@@ -244,7 +247,7 @@ impl Client {
     /// It tells how far it is with what a server asked.
     pub(super) fn progressed(&self, params: Option<&str>, text: &[u8]) {
         let Some(part) = Params::read(params).token() else { return };
-        let Ok(number) = part.parse::<u64>() else { return };
+        let Some(number) = self.hub.generation.number_of(part) else { return };
         let questions = self.questions.borrow();
         let by_task = |task: &Task| {
             let token = task.token.clone().filter(|_| task.number == number)?;

@@ -10,7 +10,7 @@ use super::guard::{self, Guest};
 use super::heads::{self, VERSION};
 use super::refused::Refused;
 use super::route::{self, Place, Route};
-use super::session::SessionId;
+use super::session_id;
 use crate::era;
 
 /// The header that says which session it is.
@@ -29,19 +29,19 @@ pub(super) enum Ask<'h> {
     /// A browser that wants to know whether its page may ask.
     Preflight,
     /// A message.
-    Post { place: Place<'h>, guest: Guest<'h>, session: Option<SessionId>, accepts: Accepts },
+    Post { place: Place<'h>, guest: Guest<'h>, session: Option<&'h str>, accepts: Accepts },
     /// A message of a client without a session, by its head; others show it in their body.
     Visit { place: Place<'h>, guest: Guest<'h>, accepts: Accepts },
     /// To hear what belongs to no call.
-    Listen { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+    Listen { place: Place<'h>, guest: Guest<'h>, session: &'h str },
     /// To go on hearing a stream, after an event of it.
-    Resume { place: Place<'h>, guest: Guest<'h>, session: SessionId, after: EventId },
+    Resume { place: Place<'h>, guest: Guest<'h>, session: &'h str, after: EventId },
     /// The end of a session.
-    End { place: Place<'h>, guest: Guest<'h>, session: SessionId },
+    End { place: Place<'h>, guest: Guest<'h>, session: &'h str },
     /// A session over the older transport.
     Older { place: Place<'h>, guest: Guest<'h> },
     /// A message over the older transport.
-    Message { guest: Guest<'h>, session: SessionId },
+    Message { guest: Guest<'h>, session: &'h str },
 }
 
 impl<'h> Ask<'h> {
@@ -156,7 +156,7 @@ fn read_message<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<Ask<'h>, Re
     let pairs = head.uri.query().unwrap_or_default().split('&');
     let id = pairs.into_iter().find_map(|pair| pair.strip_prefix("session="));
     let id = id.ok_or(Refused::NoOlderSession)?;
-    let session = SessionId::parse(id.as_bytes()).ok_or(Refused::UnknownSession)?;
+    let session = plausible(id.as_bytes())?;
     Ok(Ask::Message { guest, session })
 }
 
@@ -216,9 +216,15 @@ fn media_type(range: &[u8]) -> &[u8] {
 }
 
 /// Which session it is. What cannot be an id of ours is like one that has ended.
-fn session(headers: &HeaderMap) -> Result<Option<SessionId>, Refused> {
+fn session(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let Some(id) = headers.get(SESSION) else { return Ok(None) };
-    SessionId::parse(id.as_bytes()).map(Some).ok_or(Refused::UnknownSession)
+    plausible(id.as_bytes()).map(Some)
+}
+
+/// Text that may be the id of a session. Other text never is one.
+fn plausible(id: &[u8]) -> Result<&str, Refused> {
+    let id = Some(id).filter(|id| session_id::is_plausible(id));
+    id.and_then(|id| std::str::from_utf8(id).ok()).ok_or(Refused::UnknownSession)
 }
 
 #[cfg(test)]
@@ -305,7 +311,7 @@ mod tests {
             ),
             ("POST /mcp", &[("content-length", "100")], "post true true true"),
             ("POST /mcp", &[("content-length", "101")], "413 body-too-large"),
-            ("POST /mcp", &[("mcp-session-id", "x")], "404 unknown-session"),
+            ("POST /mcp", &[("mcp-session-id", "x!")], "404 unknown-session"),
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-18")], "post true true true"),
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-19")], "400 version"),
             ("POST /mcp", &[("mcp-protocol-version", "2026-07-27")], "400 version"),
@@ -336,7 +342,11 @@ mod tests {
             ("GET /mcp", &[], "listen"),
             ("GET /mcp", &[("accept", "application/json")], "406 accept"),
             ("GET /mcp", &[("mcp-session-id", "")], "400 no-session"),
-            ("GET /mcp", &[("last-event-id", "00000001-2-3")], "resume 00000001-2-3"),
+            (
+                "GET /mcp",
+                &[("last-event-id", "0000000000000001-2-3")],
+                "resume 0000000000000001-2-3",
+            ),
             ("GET /mcp", &[("last-event-id", "1-2-3")], "400 unknown-event"),
             ("GET /sse", &[], "older Profile(\"default\")"),
             ("GET /sse/s/a", &[], "older Server(\"a\")"),
@@ -347,7 +357,7 @@ mod tests {
             ("POST /sse", &[], "405 method"),
             ("POST /messages?session=0123456789abcdef0123456789abcdef", &[], "message"),
             ("POST /messages?a=b&session=0123456789abcdef0123456789abcdef", &[], "message"),
-            ("POST /messages?session=0", &[], "404 unknown-session"),
+            ("POST /messages?session=0!", &[], "404 unknown-session"),
             ("POST /messages", &[], "400 no-session"),
             ("POST /messages", &[("authorization", "")], "401 no-token"),
             ("POST /messages", &[("host", "evil.example")], "403 host"),

@@ -103,6 +103,8 @@ pub(super) struct Pulse {
     heeds_hanging_up: Cell<bool>,
     /// Whether the connection shall end with what it is answered now.
     leaves: Cell<bool>,
+    /// Whether it shall end at once, without an answer.
+    breaks: Cell<bool>,
     /// A body that nobody wants, and how much of it may still come.
     unwanted: RefCell<Option<(Incoming, usize)>>,
 }
@@ -119,6 +121,7 @@ impl Pulse {
             silent: RefCell::new(None),
             heeds_hanging_up: Cell::new(false),
             leaves: Cell::new(false),
+            breaks: Cell::new(false),
             unwanted: RefCell::new(None),
         }
     }
@@ -186,6 +189,11 @@ impl Pulse {
     /// The client shall use another connection after this answer.
     pub(super) fn leave(&self) {
         self.leaves.set(true);
+    }
+
+    /// Ends the connection at once: its request has no answer, and will not have one.
+    pub(super) fn break_off(&self) {
+        self.breaks.set(true);
     }
 
     fn break_silence(&self) {
@@ -286,6 +294,9 @@ pub(super) async fn run(
             }
             if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
                 return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+            }
+            if pulse.breaks.get() {
+                return Poll::Ready(Ok(()));
             }
             if leaving || !pulse.leaves.get() {
                 break; // What was said meanwhile does not end it.

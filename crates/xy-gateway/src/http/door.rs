@@ -10,7 +10,7 @@ use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
 use tokio::time::Instant;
-use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::envelope::{self, Message};
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
@@ -22,22 +22,34 @@ use super::guard::{self, Auth, Guest, Token, Who};
 use super::heads;
 use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
+use super::persistence::Persistence;
 use super::postbox::Lease;
 use super::received::{self, Received};
+use super::record::Record;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
-use super::session::{Session, Sessions, Way};
+use super::session::{Earlier, Session, Sessions, Way, is_result};
 use super::stream::EventStream;
 use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::large::{LARGE, LargeReader};
+use crate::metrics::{self, Kind};
+use crate::say;
 
 mod attend;
 
 use attend::Origin;
+
+/// The answer to a call of an earlier daemon.
+const OUTCOME_UNKNOWN_CODE: i64 = -32010;
+const OUTCOME_UNKNOWN: &str = "outcome unknown: xy was restarted before there was an answer; \
+                               check what was done before calling again";
+
+/// What a client hears that listened to an earlier daemon.
+const MAY_HAVE_MISSED: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","logger":"xy","data":"xy was restarted: events of this stream may be missing"}}"#;
 
 /// How much of a path is logged.
 const LOGGED_PATH_MAX: usize = 200;
@@ -56,6 +68,7 @@ pub(super) struct Door {
     counts: Rc<Counts>,
     /// What has come of bodies that are not whole, or not read.
     bodies: Rc<Cell<usize>>,
+    is_closing: Cell<bool>,
     failed_tokens: RefCell<FailedTokens>,
     large: LargeReader,
 }
@@ -65,10 +78,11 @@ impl Door {
         front: Rc<dyn Front>,
         rules: HttpRules,
         status: Rc<dyn HttpStatus>,
+        sessions: (Persistence, Vec<Record>),
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
         let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), VISITS_MAX);
-        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max);
+        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max, sessions);
         let lasting = match &rules.auth {
             Auth::None => Vec::new(),
             Auth::Tokens(tokens) => tokens.clone(),
@@ -86,6 +100,7 @@ impl Door {
             connections,
             counts,
             bodies,
+            is_closing: Cell::new(false),
             failed_tokens,
             large,
         })
@@ -149,8 +164,11 @@ impl Door {
         let Auth::Tokens(tokens) = &mut rules.auth else { return };
         *tokens = self.lasting.iter().chain(made).cloned().collect();
         let there: HashSet<u64> = tokens.iter().map(|token| token.id).collect();
-        self.rules.replace(Rc::new(rules));
-        self.sessions.end_without(|who| there.contains(&who));
+        let now = Rc::new(rules);
+        self.rules.replace(Rc::clone(&now));
+        if let Auth::Tokens(tokens) = &now.auth {
+            self.sessions.end_without(tokens);
+        }
         self.visits.end_without(|who| there.contains(&who));
     }
 
@@ -164,6 +182,13 @@ impl Door {
         pulse.asked(!body.is_end_stream());
         let mut body = Some(body);
         let outcome = self.serve(&head, &mut body, &pulse).await;
+        if let Err(Refused::UnknownSession | Refused::SessionEnded) = outcome
+            && self.is_closing.get()
+        {
+            // The next daemon may go on with it. Who was told of its end would not come back.
+            pulse.break_off();
+            return std::future::pending().await;
+        }
         let mut reply = outcome.unwrap_or_else(|refused| {
             self.note_refused(&refused, &pulse);
             if refused == Refused::WrongToken {
@@ -217,7 +242,7 @@ impl Door {
             Ask::Metrics { .. } => Ok(self.metrics()),
             Ask::Preflight => Ok(reply::preflight(&head.headers)),
             Ask::Post { place, guest, session: Some(id), accepts } => {
-                let session = self.sessions.find(id, &guest, place)?;
+                let session = self.sessions.find(id, &guest, place).await?;
                 let body = self.collect(body, pulse).await?;
                 // While a large message is read, what its client says next waits for it.
                 let order = session.order();
@@ -228,6 +253,7 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
+                self.sessions.keep_changes(&session, &message).await;
                 let outcome = self.hear(&session, &message, accepts)?;
                 drop((turn, session));
                 self.answer_to(outcome, message, accepts, pulse).await
@@ -238,7 +264,7 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.initialize(&message, &guest, place, accepts).await
+                self.initialize(&message, (&guest, place), accepts).await
             }
             Ask::Visit { place, guest, accepts } => {
                 let message = self.receive(self.collect(body, pulse).await?).await?;
@@ -246,10 +272,10 @@ impl Door {
                 Ok(self.attend(origin, message).await)
             }
             Ask::Listen { place, guest, session } => {
-                self.listen(&self.sessions.find(session, &guest, place)?)
+                self.listen(&self.sessions.find(session, &guest, place).await?)
             }
             Ask::Resume { place, guest, session, after } => {
-                self.resume(&self.sessions.find(session, &guest, place)?, after)
+                self.resume(&self.sessions.find(session, &guest, place).await?, after)
             }
             Ask::Older { place, guest } => self.open_older(&guest, place),
             Ask::Message { guest, session } => {
@@ -260,11 +286,11 @@ impl Door {
                 hear_older(&session, &self.receive(body).await?)
             }
             Ask::End { place, guest, session } => {
-                let session = self.sessions.find(session, &guest, place)?;
+                let session = self.sessions.find(session, &guest, place).await?;
                 // Whoever ends its session wants no answers any more. To hear of its end then
                 // makes Python's SDK fail, in the middle of closing.
                 session.postbox().cancel_calls();
-                self.sessions.end(&session);
+                self.sessions.delete(&session).await;
                 Ok(reply::nothing(StatusCode::NO_CONTENT))
             }
         }
@@ -321,6 +347,9 @@ impl Door {
     fn metrics(&self) -> Reply {
         let mut out = String::new();
         self.counts.write(&mut out, self.gauges());
+        let (name, help) =
+            ("xy_http_sessions_dormant", "sessions of an earlier daemon, not used yet");
+        metrics::single(&mut out, name, Kind::Gauge, help, self.sessions.dormant());
         self.status.metrics(&mut out);
         reply::text(StatusCode::OK, out)
     }
@@ -375,10 +404,18 @@ impl Door {
         pulse.waits_no_more(first == First::Events);
         match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
-            First::Events => Ok(reply::events(EventStream::new(lease))),
+            First::Events => {
+                self.sessions.keep_call(lease.session(), lease.mailbox());
+                Ok(reply::events(EventStream::new(lease)))
+            }
             First::Nothing => Ok(reply::whole_events(Bytes::new())),
             First::SessionOver => Err(Refused::SessionEnded),
         }
+    }
+
+    /// From now on sessions end because the daemon does.
+    pub(super) fn closes(&self) {
+        self.is_closing.set(true);
     }
 
     /// Only calls take room: a client must always be able to cancel one, or to answer.
@@ -396,8 +433,7 @@ impl Door {
     async fn initialize(
         &self,
         message: &Received,
-        guest: &Guest<'_>,
-        place: Place<'_>,
+        (guest, place): (&Guest<'_>, Place<'_>),
         accepts: Accepts,
     ) -> Result<Reply, Refused> {
         match message.message() {
@@ -418,22 +454,38 @@ impl Door {
         let agreed = is_result(&answer);
         let mut reply = whole(answer, accepts);
         if agreed {
-            reply::set_session(&mut reply, opening.admit());
+            reply::set_session(&mut reply, &opening.admit(message.text(), (guest, place)).await?);
         }
         Ok(reply)
     }
 
     fn listen(&self, session: &Rc<Session>) -> Result<Reply, Refused> {
+        Ok(reply::events(EventStream::new(self.open_listener(session)?)))
+    }
+
+    fn open_listener(&self, session: &Rc<Session>) -> Result<Lease, Refused> {
         let max = self.rules().streams_per_session_max;
         if session.postbox().open() >= max {
             return Err(Refused::TooManyStreams(max));
         }
-        Ok(reply::events(EventStream::new(Sessions::open_listener(session))))
+        Ok(Sessions::open_listener(session))
     }
 
     /// Goes on with a stream. That there is nothing more to hear is a status by which clients
     /// of event streams know not to come back.
     fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
+        match session.earlier(after.of) {
+            Some(Earlier::Call(request)) => {
+                let lost = say::error(&request, OUTCOME_UNKNOWN_CODE, OUTCOME_UNKNOWN);
+                return Ok(reply::whole_events(event::framed(None, &lost).0));
+            }
+            Some(Earlier::Listener) => {
+                let lease = self.open_listener(session)?;
+                lease.mailbox().say_first(&event::framed(None, MAY_HAVE_MISSED.as_bytes()).0);
+                return Ok(reply::events(EventStream::new(lease)));
+            }
+            None => {}
+        }
         let lease = Sessions::take_up(session, after, self.rules().streams_per_session_max)?;
         Ok(match lease {
             Some(lease) => reply::events(EventStream::new(lease)),
@@ -445,8 +497,9 @@ impl Door {
     fn open_older(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
         let opening = self.sessions.open(guest, place, Way::Older)?;
         let lease = Sessions::open_only(opening.session());
-        let id = opening.admit();
-        lease.mailbox().say_first(&event::endpoint(&format!("/messages?session={id}")));
+        let id = opening.admit_older()?;
+        let uri = format!("/messages?session={}", id.as_str());
+        lease.mailbox().say_first(&event::endpoint(&uri));
         Ok(reply::events(EventStream::new(lease)))
     }
 }
@@ -479,9 +532,4 @@ fn whole(answer: Bytes, accepts: Accepts) -> Reply {
     } else {
         reply::whole_events(event::framed(None, &answer).0)
     }
-}
-
-fn is_result(answer: &[u8]) -> bool {
-    let parsed = envelope::parse(answer);
-    matches!(parsed, Ok(Message::Answer { outcome: Outcome::Result(_), .. }))
 }

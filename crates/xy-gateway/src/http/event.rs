@@ -13,8 +13,8 @@ const AFTER_DATA: &[u8] = b"\n\n";
 /// Which stream it is, so that no other session's is taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamId {
-    /// Tells the sessions of one client apart.
-    pub(super) tag: u32,
+    /// Tells the sessions of one client apart, and one daemon's events from another's.
+    pub(super) tag: u64,
     pub(super) stream: StreamNo,
 }
 
@@ -32,7 +32,7 @@ impl EventId {
         let text = std::str::from_utf8(text).ok()?;
         let mut parts = text.split('-');
         let (tag, stream, place) = (parts.next()?, parts.next()?, parts.next()?);
-        let tag = u32::from_str_radix(tag, 16).ok()?;
+        let tag = u64::from_str_radix(tag, 16).ok()?;
         let of = StreamId { tag, stream: stream.parse().ok()? };
         let id = Self { of, place: place.parse().ok()? };
         (id.to_string() == text).then_some(id)
@@ -41,14 +41,14 @@ impl EventId {
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{}-{}", self.of.tag, self.of.stream, self.place)
+        write!(f, "{:016x}-{}-{}", self.of.tag, self.of.stream, self.place)
     }
 }
 
 /// A message as an event, and where its data begins. A line break between the parts of its
 /// JSON, which a server may have written, would end the event's data.
 pub(super) fn framed(id: Option<EventId>, message: &[u8]) -> (Bytes, usize) {
-    const ID_LEN: usize = 32;
+    const ID_LEN: usize = 40;
     let mut bytes =
         Vec::with_capacity(ID_LEN + BEFORE_DATA.len() + message.len() + AFTER_DATA.len());
     if let Some(id) = id {
@@ -88,18 +88,18 @@ mod tests {
     #[test]
     fn an_id_reads_back_as_itself_only() {
         let id = EventId { of: StreamId { tag: 0xab, stream: 7 }, place: 12 };
-        assert_eq!(id.to_string(), "000000ab-7-12");
-        assert_eq!(EventId::parse(b"000000ab-7-12"), Some(id));
+        assert_eq!(id.to_string(), "00000000000000ab-7-12");
+        assert_eq!(EventId::parse(b"00000000000000ab-7-12"), Some(id));
         for other in [
             "",
             "ab-7-12",
-            "000000AB-7-12",
-            "000000ab-07-12",
-            "000000ab-7-+12",
-            "000000ab-7-12-",
-            "000000ab-7",
-            "000000ab--7-12",
-            "000000ab-7-99999999999999999999999",
+            "00000000000000AB-7-12",
+            "00000000000000ab-07-12",
+            "00000000000000ab-7-+12",
+            "00000000000000ab-7-12-",
+            "00000000000000ab-7",
+            "00000000000000ab--7-12",
+            "00000000000000ab-7-99999999999999999999999",
             "7",
             "\u{e9}",
         ] {

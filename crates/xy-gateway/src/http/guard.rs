@@ -49,6 +49,22 @@ pub enum Secret {
     Digest(Digest),
 }
 
+impl Secret {
+    /// Returns its digest.
+    pub(super) fn digest(&self) -> Digest {
+        match self {
+            Self::Plain(secret) => digest(secret.as_bytes()),
+            Self::Digest(digest) => *digest,
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 /// What a secret is known by where the secret itself is not kept: its SHA-256.
 pub type Digest = [u8; 32];
 
@@ -80,6 +96,7 @@ pub(super) struct Guest<'r> {
     pub(super) may_manage: bool,
     /// The only profile that its token is for.
     pub(super) profile: Option<&'r str>,
+    secret: Option<&'r Secret>,
 }
 
 /// Stands for the token of every client where there are no tokens.
@@ -106,6 +123,12 @@ impl Who {
 }
 
 impl<'r> Guest<'r> {
+    /// Returns the digest of its token's secret, which sessions belong to. `None` where no token
+    /// is needed.
+    pub(super) fn owner(&self) -> Option<Digest> {
+        self.secret.map(Secret::digest)
+    }
+
     /// Where it is led by a path to `place`, if it may go there. What of a single server it may
     /// be shown is not known here.
     pub(super) fn led_to<'p>(&self, place: Place<'p>) -> Result<Place<'p>, Refused>
@@ -197,7 +220,7 @@ pub(super) fn check_origin<'h>(
 pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<'r>, Refused> {
     let tokens = match auth {
         Auth::None => {
-            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None });
+            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None, secret: None });
         }
         Auth::Tokens(tokens) => tokens,
     };
@@ -217,8 +240,9 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
             found = Some(token);
         }
     }
-    let Token { id, may_manage, profile, .. } = found.ok_or(Refused::WrongToken)?;
-    Ok(Guest { who: Who(*id), may_manage: *may_manage, profile: profile.as_deref() })
+    let Token { id, may_manage, profile, secret, .. } = found.ok_or(Refused::WrongToken)?;
+    let (who, profile, secret) = (Who(*id), profile.as_deref(), Some(secret));
+    Ok(Guest { who, may_manage: *may_manage, profile, secret })
 }
 
 /// The only value of a header; more than one, or one that is not ASCII, is an error.

@@ -78,6 +78,10 @@ pub(super) const RETRY_MS: u64 = 1000;
 /// The same while there are too many connections.
 pub(super) const RETRY_CROWDED_MS: u64 = 5000;
 
+/// How long a client shall wait before it takes up a stream that ends with the daemon. Clients
+/// try twice and give up, so the next daemon has to be there by then.
+pub(super) const RETRY_CLOSING_MS: u64 = 5000;
+
 /// With so many connections, silent streams of clients that can come back are let go.
 pub(super) const CROWDED_FROM: usize = CONNECTIONS_MAX / 4 * 3;
 

@@ -167,6 +167,20 @@ impl Mailbox {
         self.mail.borrow_mut().prelude.extend_from_slice(bytes);
     }
 
+    /// Tells a client on a stream of events when to come back, should that end.
+    pub(super) fn say_retry(&self, retry_ms: u64) {
+        let mut mail = self.mail.borrow_mut();
+        if mail.begun && mail.end.is_none() {
+            mail.prelude.extend_from_slice(&event::retry(retry_ms));
+            mail.wake();
+        }
+    }
+
+    /// Returns the id of the request that is answered here, as it was written, if it is known.
+    pub(super) fn request(&self) -> Option<Box<str>> {
+        self.mail.borrow().request.clone()
+    }
+
     /// Says before anything else how much could not be kept for it.
     pub(super) fn say_missed(&self, missed: u64) {
         self.mail.borrow_mut().say_missed(missed);
@@ -508,8 +522,8 @@ mod tests {
         mailbox.put_event(b"1").unwrap();
         mailbox.put_answer(b"2").unwrap();
         assert_eq!(first(&mailbox), Some(First::Events));
-        let both = "id: 00000000-1-1\nevent: message\ndata: 1\n\n\
-                    id: 00000000-1-2\nevent: message\ndata: 2\n\n";
+        let both = "id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n\
+                    id: 0000000000000000-1-2\nevent: message\ndata: 2\n\n";
         assert_eq!(events(&mailbox), text(both));
         assert!(mailbox.is_over(0));
         assert_eq!(events(&mailbox), Poll::Ready(None));
@@ -520,15 +534,15 @@ mod tests {
         let mailbox = mailbox(POLLS);
         mailbox.begin();
         assert_eq!(first(&mailbox), Some(First::Events));
-        assert_eq!(events(&mailbox), text("id: 00000000-1-0\nretry: 1000\ndata: \n\n"));
+        assert_eq!(events(&mailbox), text("id: 0000000000000000-1-0\nretry: 1000\ndata: \n\n"));
         mailbox.put_answer(b"1").unwrap();
-        assert_eq!(events(&mailbox), text("id: 00000000-1-1\nevent: message\ndata: 1\n\n"));
+        assert_eq!(events(&mailbox), text("id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n"));
         assert_eq!(events(&mailbox), Poll::Ready(None));
 
         // The last piece was lost on its way.
         assert_eq!(mailbox.resume(0), Some(Resumed::On(1)));
-        let again = "id: 00000000-1-0\nretry: 1000\ndata: \n\n\
-                     id: 00000000-1-1\nevent: message\ndata: 1\n\n";
+        let again = "id: 0000000000000000-1-0\nretry: 1000\ndata: \n\n\
+                     id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n";
         assert_eq!(events(&mailbox), Poll::Ready(None), "the older connection is left");
         assert_eq!(events_of(&mailbox, 1), text(again));
         assert_eq!(mailbox.resume(1), Some(Resumed::Over));
@@ -569,7 +583,7 @@ mod tests {
         assert!(heard.contains("1 messages of this stream could not be kept"), "{heard}");
         assert!(heard.ends_with("data: 3\n\n"), "{heard}");
         // The first that it reads does not make it believe that it has heard the rest.
-        assert!(heard.starts_with("id: 00000000-1-1\nretry: "), "{heard}");
+        assert!(heard.starts_with("id: 0000000000000000-1-1\nretry: "), "{heard}");
     }
 
     #[test]

@@ -28,13 +28,16 @@ use super::session::Session;
 use super::tape::{Evicted, Spare};
 use crate::front::{Outlet, StreamNo, To};
 
+/// Where messages come in that an earlier daemon has answered: no call of this one has it.
+pub(super) const REPLAYED: StreamNo = 0;
+
 /// All streams of one session.
 #[derive(Debug)]
 pub(super) struct Postbox {
     streams: RefCell<Streams>,
     last_stream: Cell<StreamNo>,
     /// What is in the names of its events, and of no other session's.
-    tag: u32,
+    tag: u64,
     room: Rc<Room>,
     counts: Rc<Counts>,
 }
@@ -94,9 +97,14 @@ pub(super) enum TakenUp {
 }
 
 impl Postbox {
-    pub(super) fn new(tag: u32, room: Rc<Room>, counts: Rc<Counts>) -> Self {
+    pub(super) fn new(tag: u64, room: Rc<Room>, counts: Rc<Counts>) -> Self {
         let streams = RefCell::default();
         Self { streams, last_stream: Cell::new(0), tag, room, counts }
+    }
+
+    /// Returns what is in the names of its events.
+    pub(super) fn tag(&self) -> u64 {
+        self.tag
     }
 
     /// How many streams have a connection.
@@ -178,9 +186,14 @@ impl Postbox {
         }
     }
 
-    /// Ends the streams that listen; calls may still be answered.
-    pub(super) fn end_listeners(&self) {
-        for mailbox in self.streams.borrow_mut().listeners.drain(..) {
+    /// Ends the streams that listen; calls may still be answered. Clients on any stream learn
+    /// when to come back.
+    pub(super) fn end_listeners(&self, retry_ms: u64) {
+        let mut streams = self.streams.borrow_mut();
+        for mailbox in streams.calls.iter().chain(&streams.listeners) {
+            mailbox.say_retry(retry_ms);
+        }
+        for mailbox in streams.listeners.drain(..) {
             mailbox.session_over();
         }
     }
@@ -296,6 +309,7 @@ impl Postbox {
                 let outcome = call.put_answer(message);
                 self.note(outcome, &call);
             }
+            None if stream == REPLAYED => {}
             None => self.counts.lost("no-reader"),
         }
     }
@@ -439,6 +453,10 @@ impl Lease {
 
     pub(super) fn mailbox(&self) -> &Rc<Mailbox> {
         &self.mailbox
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Which of the stream's connections it is; 0 is the first.

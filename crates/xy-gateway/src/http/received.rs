@@ -10,6 +10,7 @@ use super::refused::Refused;
 use crate::front::{Conversation, Heard, StreamNo};
 use crate::held::Held;
 use crate::large::LargeMessage;
+use crate::params::Params;
 use crate::piece;
 
 /// What is set aside for a body before any of it has come, at most.
@@ -36,6 +37,22 @@ impl Received {
         match self {
             Self::Small(_) => params.and_then(Members::read).unwrap_or_default(),
             Self::Large(large) => large.params().map(|it| it.members()).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the params of a request, if they can be read.
+    pub(super) fn params<'t>(&'t self, params: Option<&'t str>) -> Params<'t> {
+        match self {
+            Self::Small(_) => Params::read(params),
+            Self::Large(large) => large.params().unwrap_or_default(),
+        }
+    }
+
+    /// Returns all of it; nothing of a large one that is no text.
+    pub(super) fn text(&self) -> &[u8] {
+        match self {
+            Self::Small(text) => text,
+            Self::Large(large) => large.text(),
         }
     }
 

@@ -158,8 +158,8 @@ fn refused_with(refused: &Refused, body: Vec<u8>) -> Reply {
 }
 
 /// Tells the client its session.
-pub(super) fn set_session(reply: &mut Reply, id: SessionId) {
-    let id = HeaderValue::try_from(id.to_string()).expect("hexadecimal digits may be in a header");
+pub(super) fn set_session(reply: &mut Reply, id: &SessionId) {
+    let id = HeaderValue::try_from(id.as_str()).expect("letters and digits may be in a header");
     reply.headers_mut().insert(SESSION, id);
 }
 

@@ -1,7 +1,7 @@
 //! A client's session over HTTP: a conversation, and the streams that belong to it.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -10,15 +10,27 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
-use super::event::EventId;
-use super::guard::{Guest, Who};
-use super::mailbox::Manner;
+use super::event::{EventId, StreamId};
+use super::guard::{Digest, Guest, Token, Who};
+use super::limits::RETRY_CLOSING_MS;
+use super::mailbox::{Mailbox, Manner};
+use super::persistence::Persistence;
 use super::postbox::{Lease, Postbox, TakenUp};
+use super::received::Received;
+use super::record::{self, Change, Record, StreamedCall};
 use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
+use super::store::KEEP_WITHIN;
 use crate::era;
 use crate::front::{Conversation, Entry, Front, Stay, View};
+
+mod opening;
+mod restore;
+
+pub(super) use opening::Opening;
+use restore::{Dormant, EarlierStreams};
+pub(super) use restore::{Earlier, is_result};
 
 /// A session that is idle for so long makes room for others when there is none.
 const FORSAKEN_AFTER: Duration = Duration::from_secs(60);
@@ -29,31 +41,19 @@ const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
 type ById = RefCell<HashMap<SessionId, Rc<Session>>>;
 
-/// What a client shows to go on with its session: 128 random bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct SessionId(u128);
+/// What a client shows to go on with its session.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct SessionId(Rc<str>);
 
 impl SessionId {
-    fn random() -> Result<Self, Refused> {
-        let mut bits = [0; 16];
-        getrandom::fill(&mut bits).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
-        Ok(Self(u128::from_ne_bytes(bits)))
-    }
-
-    /// As [`fmt::Display`] writes it, and in no other way.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let is_ours = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let text = std::str::from_utf8(text).ok()?;
-        if text.len() != 32 || !text.as_bytes().iter().all(is_ours) {
-            return None;
-        }
-        u128::from_str_radix(text, 16).ok().map(Self)
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+impl std::borrow::Borrow<str> for SessionId {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 
@@ -74,11 +74,17 @@ pub(super) enum Way {
 
 /// One client's session.
 pub(super) struct Session {
-    id: SessionId,
+    /// Known once it is admitted.
+    id: OnceCell<SessionId>,
+    /// What its record has, if it has one.
+    number: Cell<Option<u128>>,
     way: Way,
     among: Weak<ById>,
     view: View,
     who: Who,
+    /// The digest of its token's secret.
+    owner: Option<Digest>,
+    earlier: RefCell<EarlierStreams>,
     conversation: Rc<dyn Conversation>,
     postbox: Rc<Postbox>,
     /// Held while a message is read and heard, so that messages keep their order.
@@ -94,8 +100,14 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub(super) fn id(&self) -> SessionId {
-        self.id
+    /// Returns what its record has, if it has one.
+    pub(super) fn number(&self) -> Option<u128> {
+        self.number.get()
+    }
+
+    /// Returns what a stream was, if an earlier daemon had it.
+    pub(super) fn earlier(&self, stream: StreamId) -> Option<Earlier> {
+        self.earlier.borrow().find(stream)
     }
 
     pub(super) fn conversation(&self) -> &dyn Conversation {
@@ -124,9 +136,7 @@ impl Session {
     pub(super) fn lost_stream(&self) {
         self.touch();
         if self.way == Way::Older {
-            if let Some(among) = self.among.upgrade() {
-                among.borrow_mut().remove(&self.id);
-            }
+            self.remove();
             self.end();
         }
     }
@@ -148,6 +158,13 @@ impl Session {
         self.way == Way::Streamable && self.who == guest.who && place.is(&self.view)
     }
 
+    /// Makes sure that it is not found any more.
+    fn remove(&self) {
+        if let (Some(among), Some(id)) = (self.among.upgrade(), self.id.get()) {
+            among.borrow_mut().remove(id);
+        }
+    }
+
     /// Ends it, once.
     fn end(&self) {
         if !self.over.replace(true) {
@@ -167,10 +184,20 @@ pub(super) struct Sessions {
     front: Rc<dyn Front>,
     counts: Rc<Counts>,
     max: usize,
+    persistence: Persistence,
+    /// Those of an earlier daemon that were not used yet.
+    dormant: RefCell<HashMap<u128, Rc<Dormant>>>,
 }
 
 impl Sessions {
-    pub(super) fn new(front: Rc<dyn Front>, counts: Rc<Counts>, max: usize) -> Self {
+    /// Makes the sessions of a door; `left` are those of an earlier daemon.
+    pub(super) fn new(
+        front: Rc<dyn Front>,
+        counts: Rc<Counts>,
+        max: usize,
+        (persistence, left): (Persistence, Vec<Record>),
+    ) -> Self {
+        let dormant = left.into_iter().map(|it| (it.session, Dormant::new(it))).collect();
         Self {
             by_id: Rc::default(),
             opening: RefCell::default(),
@@ -178,6 +205,8 @@ impl Sessions {
             front,
             counts,
             max,
+            persistence,
+            dormant: RefCell::new(dormant),
         }
     }
 
@@ -209,8 +238,7 @@ impl Sessions {
         if since > Instant::now() {
             return false;
         }
-        forsaken.end();
-        self.by_id.borrow_mut().remove(&forsaken.id);
+        self.end(forsaken);
         true
     }
 
@@ -222,9 +250,8 @@ impl Sessions {
         way: Way,
     ) -> Result<Opening<'_>, Refused> {
         self.check_room(guest.who)?;
-        let id = SessionId::random()?;
         let room = Room::for_session(&self.room);
-        let postbox = Rc::new(Postbox::new(random_tag()?, room, Rc::clone(&self.counts)));
+        let postbox = Rc::new(Postbox::new(self.random_tag()?, room, Rc::clone(&self.counts)));
         let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
         let entry = Entry {
             view,
@@ -235,11 +262,14 @@ impl Sessions {
         };
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
-            id,
+            id: OnceCell::new(),
+            number: Cell::new(None),
             way,
             among: Rc::downgrade(&self.by_id),
             view: place.to_view(),
             who: guest.who,
+            owner: guest.owner(),
+            earlier: RefCell::default(),
             conversation,
             postbox,
             order: Rc::default(),
@@ -250,41 +280,89 @@ impl Sessions {
         Ok(Opening { session, sessions: self, admitted: false })
     }
 
-    /// The session with this id, if it is this guest's and was begun at this place.
-    pub(super) fn find(
+    /// Returns the session with this id, if it is this guest's and was begun at this place. One
+    /// of an earlier daemon is restored.
+    pub(super) async fn find(
         &self,
-        id: SessionId,
+        id: &str,
         guest: &Guest<'_>,
         place: Place<'_>,
     ) -> Result<Rc<Session>, Refused> {
-        let sessions = self.by_id.borrow();
-        let session = sessions.get(&id).filter(|session| session.belongs_to(guest, place));
-        session.inspect(|session| session.touch()).cloned().ok_or(Refused::UnknownSession)
+        let session = self.by_id.borrow().get(id).cloned();
+        match session {
+            Some(session) if session.belongs_to(guest, place) => {
+                session.touch();
+                Ok(session)
+            }
+            Some(_) => Err(Refused::UnknownSession),
+            None => self.restore(id, guest, place).await,
+        }
     }
 
     /// The session with this id that is spoken over the older pair, if it is this guest's.
-    pub(super) fn find_older(
-        &self,
-        id: SessionId,
-        guest: &Guest<'_>,
-    ) -> Result<Rc<Session>, Refused> {
+    pub(super) fn find_older(&self, id: &str, guest: &Guest<'_>) -> Result<Rc<Session>, Refused> {
         let sessions = self.by_id.borrow();
         let is_it = |session: &&Rc<Session>| session.way == Way::Older && session.who == guest.who;
-        sessions.get(&id).filter(is_it).cloned().ok_or(Refused::UnknownSession)
+        sessions.get(id).filter(is_it).cloned().ok_or(Refused::UnknownSession)
     }
 
-    /// Ends a session.
+    /// Ends a session, for the next daemon too.
     pub(super) fn end(&self, session: &Session) {
-        self.by_id.borrow_mut().remove(&session.id);
+        session.remove();
         session.end();
+        if let Some(number) = session.number.take() {
+            self.forget(number);
+        }
     }
 
-    /// Ends those whose tokens are not there any more.
-    pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
+    /// Ends a session as its client wishes. Returns once the next daemon will not know it.
+    pub(super) async fn delete(&self, session: &Session) {
+        session.remove();
+        session.end();
+        if let Some(number) = session.number.take() {
+            self.persistence.store.keep(Change::End(number)).await;
+        }
+    }
+
+    /// Keeps what a message of a client changes for the next daemon, before it is answered.
+    pub(super) async fn keep_changes(&self, session: &Session, message: &Received) {
+        let Some(number) = session.number() else { return };
+        let patient_until = Instant::now() + KEEP_WITHIN; // For all changes of a batch together.
+        for change in record::changes_of(number, message) {
+            let is_urgent = !matches!(change, Change::Initialized(_));
+            if is_urgent && Instant::now() < patient_until {
+                self.persistence.store.keep(change).await;
+            } else {
+                self.persistence.store.keep_soon(change);
+            }
+        }
+    }
+
+    /// Keeps the id of a request whose answer comes on a stream of events.
+    pub(super) fn keep_call(&self, session: &Session, mailbox: &Mailbox) {
+        if let (Some(number), Some(request)) = (session.number(), mailbox.request()) {
+            let (tag, stream) = (session.postbox.tag(), mailbox.stream());
+            let call = StreamedCall { tag, stream, request: request.into() };
+            self.persistence.store.keep_soon(Change::Call(number, call));
+        }
+    }
+
+    /// Ends those whose tokens are not there any more, or have other secrets now.
+    pub(super) fn end_without(&self, tokens: &[Token]) {
+        let there: HashSet<(u64, Digest)> =
+            tokens.iter().map(|token| (token.id, token.secret.digest())).collect();
+        let is_there = |session: &Session| {
+            session.owner.is_some_and(|owner| there.contains(&(session.who.number(), owner)))
+        };
         let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
-        for session in all.iter().filter(|it| !is_there(it.who.number())) {
+        for session in all.iter().filter(|it| !is_there(it)) {
             self.end(session);
         }
+        let owners: HashSet<String> =
+            there.iter().map(|(_, owner)| record::owner_text(owner)).collect();
+        self.forget_dormant(|record, _| {
+            record.owner.as_ref().is_some_and(|owner| owners.contains(owner))
+        });
     }
 
     /// Ends what has been idle for too long, and says when to look again.
@@ -304,20 +382,26 @@ impl Sessions {
             self.counts.cut("idle-session");
             self.end(&session);
         }
+        self.forget_dormant(|_, since| since.checked_add(idle).is_none_or(|at| at > now));
         next
     }
 
     /// Ends all streams that only listen. Those of the older pair do if nothing is under way.
     pub(super) fn end_listeners(&self) {
         for session in self.by_id.borrow().values() {
-            session.postbox.end_listeners();
+            session.postbox.end_listeners(RETRY_CLOSING_MS);
             if !session.conversation.is_busy() {
                 session.postbox.end_only();
             }
         }
     }
 
-    /// Ends all of them.
+    /// Has everything written that the next daemon has to know.
+    pub(super) async fn close(&self) {
+        self.persistence.store.close().await;
+    }
+
+    /// Ends all of them in this daemon. The next one may go on with them.
     pub(super) fn end_all(&self) {
         let all = std::mem::take(&mut *self.by_id.borrow_mut());
         for session in all.values() {
@@ -332,6 +416,11 @@ impl Sessions {
         let kept = sessions.values().map(|session| session.postbox.kept()).sum();
         let stored = self.room.taken();
         Gauges { sessions: sessions.len(), streams, apart, kept, stored, ..Gauges::default() }
+    }
+
+    /// Returns how many sessions of an earlier daemon were not used yet.
+    pub(super) fn dormant(&self) -> usize {
+        self.dormant.borrow().len()
     }
 
     /// How many sessions have begun and are not admitted yet.
@@ -359,6 +448,13 @@ impl Sessions {
         Lease::new(Rc::clone(session), mailbox, 0)
     }
 
+    /// What tells the events of a session from those of others. It is no secret.
+    fn random_tag(&self) -> Result<u64, Refused> {
+        let mut salt = [0; 4];
+        getrandom::fill(&mut salt).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
+        Ok(self.persistence.generation.event_tag(u32::from_ne_bytes(salt)))
+    }
+
     /// Takes up a stream again after an event of it, unless more than `max` are open; `None`
     /// if nothing more is said there.
     pub(super) fn take_up(
@@ -372,72 +468,5 @@ impl Sessions {
                 Some(Lease::new(Rc::clone(session), mailbox, connection))
             }
         })
-    }
-}
-
-/// What tells the events of a session from those of others. It is no secret.
-fn random_tag() -> Result<u32, Refused> {
-    let mut bits = [0; 4];
-    getrandom::fill(&mut bits).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
-    Ok(u32::from_ne_bytes(bits))
-}
-
-/// A session whose `initialize` is not answered yet. Unless it is admitted it ends with this,
-/// also if the client leaves meanwhile.
-pub(super) struct Opening<'s> {
-    session: Rc<Session>,
-    sessions: &'s Sessions,
-    admitted: bool,
-}
-
-impl Opening<'_> {
-    pub(super) fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-
-    /// From now on it can be found.
-    pub(super) fn admit(mut self) -> SessionId {
-        let session = Rc::clone(&self.session);
-        session.touch();
-        let id = session.id();
-        self.sessions.by_id.borrow_mut().insert(id, session);
-        self.admitted = true;
-        id
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        let mut opening = self.sessions.opening.borrow_mut();
-        if let Some(place) = opening.iter().position(|who| *who == self.session.who) {
-            opening.swap_remove(place);
-        }
-        drop(opening);
-        if !self.admitted {
-            self.session.end();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_visible_text_and_reads_back_as_itself_only() {
-        let id = SessionId::random().unwrap();
-        let text = id.to_string();
-        assert_eq!(text.len(), 32);
-        assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
-        assert!(SessionId::parse(text.as_bytes()) == Some(id));
-        for other in ["", "0", "+0000000000000000000000000000000", &text.replace(|_| true, "F")] {
-            assert!(SessionId::parse(other.as_bytes()).is_none(), "{other}");
-        }
-        assert!(!format!("{id:?}").contains(&text));
-    }
-
-    #[test]
-    fn no_two_ids_are_the_same() {
-        assert!(SessionId::random().unwrap() != SessionId::random().unwrap());
     }
 }

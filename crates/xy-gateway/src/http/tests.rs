@@ -12,6 +12,8 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::counts::{Gauges, Stored};
 use super::door::Door;
+use super::persistence::Persistence;
+use super::record::Record;
 use super::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve_door};
 use crate::fake::FakeFront;
 use client::{Client, Request};
@@ -21,6 +23,7 @@ mod large;
 mod lifetimes;
 mod limits;
 mod older;
+mod restore;
 mod resume;
 mod statuses;
 mod streams;
@@ -79,6 +82,15 @@ fn token(secret: &str, may_manage: bool) -> Token {
 
 /// Plays a story at an open door. At its end nothing may be left of it.
 async fn at_the_door(rules: HttpRules, story: impl AsyncFnOnce(&World)) {
+    at_a_door_with((Persistence::none(), Vec::new()), rules, story).await;
+}
+
+/// Plays a story at a door whose sessions are kept, or were left by another.
+async fn at_a_door_with(
+    sessions: (Persistence, Vec<Record>),
+    rules: HttpRules,
+    story: impl AsyncFnOnce(&World),
+) {
     let play = async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -86,7 +98,7 @@ async fn at_the_door(rules: HttpRules, story: impl AsyncFnOnce(&World)) {
         let front = Rc::new(FakeFront::default());
         let limit_hits = LimitHits::default();
         let status = Rc::new(FakeStatus(Rc::clone(&is_ready), Rc::clone(&limit_hits)));
-        let door = Door::new(Rc::clone(&front) as _, rules, status);
+        let door = Door::new(Rc::clone(&front) as _, rules, status, sessions);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::task::spawn_local({
             let door = Rc::clone(&door);

@@ -236,6 +236,11 @@ async fn answer<S: Service>(
     match done {
         Ok(Answer::Stream(feed)) => return Some(Begun { id, feed }),
         Ok(Answer::Result(result)) => send_raw(&outbox, &id, &result).await,
+        Ok(Answer::WithDescriptor(result, descriptor)) => {
+            // If the connection has closed, nobody is left to be told.
+            let _ = outbox.send_descriptor(descriptor).await;
+            send_raw(&outbox, &id, &result).await;
+        }
         Err(error) => send_error(&outbox, &id, &error).await,
     }
     None

@@ -3,10 +3,15 @@
 //! Who puts something in waits for room. A client that does not read makes its own
 //! tasks wait, and nobody else's.
 
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Serialize;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use xy_protocol::jsonrpc::OutgoingNotification;
 
@@ -36,6 +41,8 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Queued {
     bytes: Vec<u8>,
+    /// What goes with the bytes.
+    descriptor: Option<OwnedFd>,
     /// Given back when the bytes are written.
     room: OwnedSemaphorePermit,
 }
@@ -61,7 +68,14 @@ impl Outbox {
         // What is larger than all the room there is goes alone.
         let needed = u32::try_from(bytes.len().min(MAX_BYTES)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(needed).await;
-        let queued = Queued { bytes, room: room.map_err(|_| OutboxClosed)? };
+        let queued = Queued { bytes, descriptor: None, room: room.map_err(|_| OutboxClosed)? };
+        self.messages.send(queued).await.map_err(|_| OutboxClosed)
+    }
+
+    /// Waits for room, then queues a descriptor. It goes with an empty line, which is no message.
+    pub(super) async fn send_descriptor(&self, descriptor: OwnedFd) -> Result<(), OutboxClosed> {
+        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| OutboxClosed)?;
+        let queued = Queued { bytes: vec![b'\n'], descriptor: Some(descriptor), room };
         self.messages.send(queued).await.map_err(|_| OutboxClosed)
     }
 
@@ -82,20 +96,45 @@ impl Outgoing {
     }
 
     /// Writes everything until every [`Outbox`] is gone, or the reader is.
-    pub(super) async fn write_to(mut self, mut wire: impl AsyncWrite + Unpin) {
-        while let Some(Queued { mut bytes, mut room }) = self.messages.recv().await {
-            while bytes.len() < GATHERED
+    pub(super) async fn write_to(mut self, mut wire: OwnedWriteHalf) {
+        while let Some(Queued { mut bytes, descriptor, mut room }) = self.messages.recv().await {
+            let mut passed = descriptor;
+            while passed.is_none()
+                && bytes.len() < GATHERED
                 && let Ok(next) = self.messages.try_recv()
             {
                 bytes.extend_from_slice(&next.bytes);
                 room.merge(next.room);
+                passed = next.descriptor;
             }
+            // The line that goes with it is the last.
+            let line = passed.as_ref().and_then(|_| bytes.pop());
             if wire.write_all(&bytes).await.is_err() {
+                return;
+            }
+            if let (Some(line), Some(descriptor)) = (line, &passed)
+                && pass(&wire, line, descriptor.as_fd()).await.is_err()
+            {
                 return;
             }
             drop(room);
         }
     }
+}
+
+/// Writes one byte, and a descriptor with it.
+async fn pass(wire: &OwnedWriteHalf, byte: u8, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let stream = wire.as_ref();
+    let send = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor];
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let bytes = [byte];
+        let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::empty());
+        Ok(sent.map(drop)?)
+    };
+    stream.async_io(Interest::WRITABLE, send).await
 }
 
 #[cfg(test)]

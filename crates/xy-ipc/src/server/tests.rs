@@ -12,6 +12,7 @@ use xy_protocol::control::{ByName, Logs};
 
 use super::*;
 
+mod descriptors;
 mod limits;
 mod shutdown;
 mod streams;
@@ -38,6 +39,12 @@ impl Service for Scripted {
         let _counted = Counted(Arc::clone(&self.under_way));
         match request {
             Request::List => Answer::of(&json!([])),
+            Request::Version => {
+                let file = tempfile::tempfile().map_err(|_| CallError::invalid_params(""))?;
+                let _ = (&file).write_all(b"passed");
+                let answer = serde_json::value::to_raw_value("with it").unwrap();
+                Ok(Answer::WithDescriptor(answer, file.into()))
+            }
             Request::Status(ByName { name }) => {
                 let seconds = name.parse().map_err(|_| CallError::invalid_params("no number"))?;
                 sleep(Duration::from_secs(seconds)).await;

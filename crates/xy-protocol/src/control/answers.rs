@@ -356,6 +356,9 @@ pub struct HandedOver {
     pub pid: u32,
     /// Whether it goes: nobody minds the servers any more.
     pub gone: bool,
+    /// Whether the socket that listens for HTTP can come, or comes, with this answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listener: bool,
 }
 
 /// The answer to `list`.

@@ -83,7 +83,7 @@ fn who_only_asks_whether_it_could_be_changes_nothing() {
     let first = home.daemon();
     let before = running(&home, "one");
     let could = ask(&home, "handover", json!({ "shim_protocol": PROTOCOL }));
-    assert_eq!(could, json!({ "pid": first.pid, "gone": false }));
+    assert_eq!(could, json!({ "pid": first.pid, "gone": false, "listener": true }));
     assert_eq!(running(&home, "one"), before);
     assert!(first.is_running());
 }

@@ -53,7 +53,9 @@ fn tokens_and_the_way_in_for_clients_are_private_whatever_the_umask_says() {
     let state = home.root().join("state/xy");
     home.wait_until("it is remembered", || state.join("manifests/two.json").exists());
     assert_eq!(mode(&home.mcp_socket()), "600");
-    for file in ["token", "manage-token", "state-key", "tokens.json", "manifests/two.json"] {
+    for file in
+        ["token", "manage-token", "state-key", "http-sessions", "tokens.json", "manifests/two.json"]
+    {
         assert_eq!(mode(&state.join(file)), "600", "{file}");
     }
     // Nothing besides is open either.

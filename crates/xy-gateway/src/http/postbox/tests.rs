@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
 use super::*;
 
-const TAG: u32 = 9;
+const TAG: u64 = 9;
 
 fn postbox() -> Postbox {
     Postbox::new(TAG, Room::for_session(&Room::for_all()), Rc::default())

@@ -1,0 +1,57 @@
+//! What tells one daemon from those before and after it, in names that outlive it.
+
+/// A number that every daemon draws at its start. It is in the ids of requests to clients and
+/// of events over HTTP, so that nothing that names an earlier daemon's is taken for ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// Draws one.
+    pub fn draw() -> Self {
+        let mut bits = [0; 4];
+        match getrandom::fill(&mut bits) {
+            Ok(()) => Self(u32::from_ne_bytes(bits)),
+            Err(_) => Self(std::process::id()),
+        }
+    }
+
+    /// Returns the tag of a session's events, which no other session has with this `salt`.
+    pub(crate) fn event_tag(self, salt: u32) -> u64 {
+        u64::from(self.0) << 32 | u64::from(salt)
+    }
+
+    /// Returns the id of request `number` to a client, as it is written in JSON.
+    pub(crate) fn request_id(self, number: u64) -> String {
+        format!("\"{:08x}-{number}\"", self.0)
+    }
+
+    /// Returns the number of a request to a client; `None` if another daemon made the id.
+    pub(crate) fn number_of(self, id: &str) -> Option<u64> {
+        let (_, number) = id.strip_suffix('"')?.rsplit_once('-')?;
+        let number = number.parse().ok()?;
+        (self.request_id(number) == id).then_some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_ids_of_another_generation_have_no_number() {
+        let (ours, other) = (Generation(1), Generation(2));
+        let id = ours.request_id(7);
+        assert_eq!(id, r#""00000001-7""#);
+        assert_eq!((ours.number_of(&id), other.number_of(&id)), (Some(7), None));
+        for id in ["7", r#""7""#, r#""00000001-07""#, r#""00000001-""#, r#""-7""#, "\"", ""] {
+            assert_eq!(ours.number_of(id), None, "{id}");
+        }
+    }
+
+    #[test]
+    fn event_tags_differ_by_generation_and_session() {
+        let tag = Generation(1).event_tag(5);
+        assert_ne!(tag, Generation(2).event_tag(5));
+        assert_ne!(tag, Generation(1).event_tag(6));
+    }
+}

@@ -1,0 +1,420 @@
+//! What the next daemon has to know of a session, and the journal that holds it. Pure.
+//!
+//! The journal is a text of lines, each with a checksum before its JSON. The first line is the
+//! header; each other is one [`Change`]. Bytes after the last line end are a write that broke
+//! off, and are ignored. Anything else that cannot be read means that the journal is damaged.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use xy_mcp::envelope::{self, Malformed, Message, text_of};
+
+use super::digest;
+use super::guard::Digest;
+use super::received::Received;
+use super::session_id::{KEYS_MAX, KeyBytes};
+use crate::front::StreamNo;
+use crate::level::Level;
+use crate::params::Params;
+
+const FORMAT: u32 = 1;
+
+/// Maximum size of an `initialize` request that is kept. Those of clients have about 300 bytes.
+pub(super) const INITIALIZE_BYTES_MAX: usize = 16 * 1024;
+
+/// Maximum size of one record, so that a session cannot take the room of others.
+pub(super) const RECORD_BYTES_MAX: usize = 64 * 1024;
+
+/// Maximum number of records: those of the most sessions that may be configured by default,
+/// and as many that were not used again since the daemon began.
+const RECORDS_MAX: usize = 2000;
+
+/// Maximum size of all records together.
+const RECORDS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Maximum size of the file. It is compacted long before.
+pub(super) const FILE_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// Subscriptions of one session that are kept.
+const SUBSCRIPTIONS_MAX: usize = 256;
+
+/// Daemons that a session remembers the event ids of.
+const TAGS_MAX: usize = 8;
+
+/// Calls with an event stream whose request ids are kept, and how large these may be together.
+const CALLS_MAX: usize = 256;
+const CALLS_BYTES_MAX: usize = 16 * 1024;
+
+/// What tells the events of a session in one daemon from all others: the daemon's generation,
+/// and a random number.
+pub(super) type EventTag = u64;
+
+/// What the next daemon has to know of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    #[serde(with = "hex")]
+    pub(super) session: u128,
+    /// The key that sealed its id.
+    pub(super) key: u32,
+    /// The digest of its token's secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) owner: Option<String>,
+    /// Its `initialize` request, as the client wrote it.
+    pub(super) initialize: String,
+    #[serde(default)]
+    pub(super) initialized: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) level: Option<String>,
+    /// The resources it watches, by the names that the client uses.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) subscriptions: BTreeSet<String>,
+    /// The tags of its events, the newest last.
+    #[serde(default)]
+    pub(super) tags: VecDeque<EventTag>,
+    /// Calls that became event streams, the newest last.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(super) calls: VecDeque<StreamedCall>,
+}
+
+/// A call that became an event stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StreamedCall {
+    pub(super) tag: EventTag,
+    pub(super) stream: StreamNo,
+    /// The id of its request, as the client wrote it.
+    pub(super) request: String,
+}
+
+/// What happens to a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Change {
+    Begin(Box<Record>),
+    Initialized(#[serde(with = "hex")] u128),
+    Level(#[serde(with = "hex")] u128, String),
+    Subscribe(#[serde(with = "hex")] u128, String),
+    Unsubscribe(#[serde(with = "hex")] u128, String),
+    /// Another daemon goes on with it.
+    Tag(#[serde(with = "hex")] u128, EventTag),
+    Call(#[serde(with = "hex")] u128, StreamedCall),
+    End(#[serde(with = "hex")] u128),
+}
+
+impl Change {
+    /// Returns the session that it is about.
+    pub(super) fn session(&self) -> u128 {
+        match self {
+            Self::Begin(record) => record.session,
+            Self::Initialized(session)
+            | Self::Level(session, _)
+            | Self::Subscribe(session, _)
+            | Self::Unsubscribe(session, _)
+            | Self::Tag(session, _)
+            | Self::Call(session, _)
+            | Self::End(session) => *session,
+        }
+    }
+
+    /// Returns true if no record has room for it.
+    pub(super) fn is_too_large(&self) -> bool {
+        match self {
+            Self::Begin(record) => record.initialize.len() > INITIALIZE_BYTES_MAX,
+            Self::Subscribe(_, uri) | Self::Unsubscribe(_, uri) => uri.len() > RECORD_BYTES_MAX,
+            Self::Call(_, call) => call.request.len() > CALLS_BYTES_MAX,
+            _ => false,
+        }
+    }
+}
+
+impl Record {
+    /// Returns about how many bytes it takes.
+    fn size(&self) -> usize {
+        const FIXED: usize = 256;
+        let watched: usize = self.subscriptions.iter().map(|uri| uri.len() + 8).sum();
+        FIXED + self.initialize.len() + watched + self.calls_size()
+    }
+
+    fn calls_size(&self) -> usize {
+        self.calls.iter().map(|call| call.request.len() + 64).sum()
+    }
+
+    /// Applies a change; returns false if there is no room for it.
+    fn apply(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Begin(_) | Change::End(_) => {}
+            Change::Initialized(_) => self.initialized = true,
+            Change::Level(_, level) => self.level = Some(level.clone()),
+            Change::Subscribe(_, uri) => {
+                let has_room = self.subscriptions.len() < SUBSCRIPTIONS_MAX
+                    && self.size() + uri.len() <= RECORD_BYTES_MAX;
+                if !has_room && !self.subscriptions.contains(uri) {
+                    return false;
+                }
+                self.subscriptions.insert(uri.clone());
+            }
+            Change::Unsubscribe(_, uri) => drop(self.subscriptions.remove(uri)),
+            Change::Tag(_, tag) => {
+                self.tags.push_back(*tag);
+                while self.tags.len() > TAGS_MAX {
+                    self.tags.pop_front();
+                }
+                let tags = &self.tags;
+                self.calls.retain(|call| tags.contains(&call.tag));
+            }
+            Change::Call(_, call) => {
+                self.calls.push_back(call.clone());
+                while self.calls.len() > CALLS_MAX || self.calls_size() > CALLS_BYTES_MAX {
+                    self.calls.pop_front();
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Returns what a message of a client changes in the record of its session. What a server
+/// refuses now it refuses again when it is replayed, so that need not be known here.
+pub(super) fn changes_of(session: u128, message: &Received) -> Vec<Change> {
+    let has = |word: &str| memchr::memmem::find(message.text(), word.as_bytes()).is_some();
+    let has_word = || WORDS.into_iter().any(has);
+    // Nearly all messages are calls: those are not read twice. A large one was read already.
+    if matches!(message, Received::Small(_)) && !has_word() {
+        return Vec::new();
+    }
+    let read = |params| message.params(params);
+    match message.message() {
+        Ok(one) => change_of(session, &one, read).into_iter().collect(),
+        Err(Malformed::Batch) if has_word() => {
+            let parts: Vec<&RawValue> = serde_json::from_slice(message.text()).unwrap_or_default();
+            let parts = parts.iter().map(|part| envelope::parse(part.get().as_bytes()));
+            parts.filter_map(|part| change_of(session, &part.ok()?, Params::read)).collect()
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// One of these is in every message that changes a record.
+const WORDS: [&str; 3] = ["initialized", "setLevel", "ubscribe"];
+
+fn change_of<'t>(
+    session: u128,
+    message: &Message<'t>,
+    read: impl FnOnce(Option<&'t str>) -> Params<'t>,
+) -> Option<Change> {
+    let (method, params) = match message {
+        Message::Request { method, params, .. } => (&**method, *params),
+        Message::Notification { method, .. } if method == "notifications/initialized" => {
+            return Some(Change::Initialized(session));
+        }
+        _ => return None,
+    };
+    let params = read(params);
+    let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
+    match method {
+        "logging/setLevel" => {
+            let level = Level::read(&params.level().and_then(text_of)?)?;
+            Some(Change::Level(session, level.to_string()))
+        }
+        "resources/subscribe" => Some(Change::Subscribe(session, uri()?)),
+        "resources/unsubscribe" => Some(Change::Unsubscribe(session, uri()?)),
+        _ => None,
+    }
+}
+
+/// Writes the digest of a token's secret as records have it.
+pub(super) fn owner_text(owner: &Digest) -> String {
+    owner.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // A string takes everything.
+        text
+    })
+}
+
+/// All records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Journal {
+    /// Tells it from every other journal that there was in this state folder.
+    pub(super) epoch: u64,
+    /// The keys of session ids by number, the newest last.
+    pub(super) keys: Vec<(u32, KeyBytes)>,
+    records: HashMap<u128, Record>,
+    size: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: u32,
+    epoch: u64,
+    keys: Vec<(u32, String)>,
+}
+
+impl Journal {
+    /// Makes an empty journal.
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch, keys: Vec::new(), records: HashMap::new(), size: 0 }
+    }
+
+    /// Reads a journal; the error says how it is damaged.
+    pub(super) fn decode(text: &[u8]) -> Result<Self, String> {
+        let whole = memchr::memrchr(b'\n', text).map_or(0, |end| end + 1);
+        let mut lines = text[..whole].split_terminator_lines();
+        let header = lines.next().ok_or("it has no header")?;
+        let header: Header = read_line(header).ok_or("its header cannot be read")?;
+        if header.format != FORMAT {
+            return Err(format!("its format is {}, and not {FORMAT}", header.format));
+        }
+        let mut journal = Self::new(header.epoch);
+        for (number, key) in header.keys.iter().take(KEYS_MAX) {
+            let key = key_of(key).ok_or("a key in its header cannot be read")?;
+            journal.keys.push((*number, key));
+        }
+        for (number, line) in lines.enumerate() {
+            let change: Change =
+                read_line(line).ok_or_else(|| format!("line {} cannot be read", number + 2))?;
+            journal.apply(&change);
+        }
+        Ok(journal)
+    }
+
+    /// Returns the whole journal as it is now, without its history.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let key = |(number, key): &(u32, KeyBytes)| (*number, owner_text(key));
+        let keys = self.keys.iter().map(key).collect();
+        let mut text = line(&Header { format: FORMAT, epoch: self.epoch, keys });
+        for record in self.records.values() {
+            text.extend_from_slice(&line(&Change::Begin(Box::new(record.clone()))));
+        }
+        text
+    }
+
+    /// Returns a change as it is appended.
+    pub(super) fn encode_change(change: &Change) -> Vec<u8> {
+        line(change)
+    }
+
+    /// Applies a change; returns false if it cannot be kept. Changes of sessions without a
+    /// record do nothing.
+    pub(super) fn apply(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Begin(record) => self.begin(record),
+            Change::End(session) => {
+                let ended = self.records.remove(session);
+                self.size -= ended.map_or(0, |record| record.size());
+                true
+            }
+            change => {
+                let Some(record) = self.records.get_mut(&change.session()) else { return false };
+                let before = record.size();
+                let is_kept = record.apply(change);
+                self.size = self.size - before + record.size();
+                is_kept
+            }
+        }
+    }
+
+    fn begin(&mut self, record: &Record) -> bool {
+        let size = record.size();
+        let has_room = record.initialize.len() <= INITIALIZE_BYTES_MAX
+            && size <= 2 * RECORD_BYTES_MAX
+            && self.records.len() < RECORDS_MAX
+            && self.size + size <= RECORDS_BYTES_MAX;
+        if has_room {
+            let before = self.records.insert(record.session, record.clone());
+            self.size = self.size + size - before.map_or(0, |it| it.size());
+        }
+        has_room
+    }
+
+    /// Makes `key` the one that seals, and forgets keys that no record needs. Returns true if
+    /// that changed the keys.
+    pub(super) fn use_key(&mut self, key: KeyBytes) -> bool {
+        let before = self.keys.clone();
+        let newest = self.keys.last().copied();
+        if newest.is_none_or(|(_, it)| it != key) {
+            let number = newest.map_or(1, |(number, _)| number.wrapping_add(1));
+            self.keys.push((number, key));
+        }
+        let used: BTreeSet<u32> = self.records.values().map(|record| record.key).collect();
+        let newest = self.keys.last().map_or(0, |(number, _)| *number);
+        self.keys.retain(|(number, _)| used.contains(number) || *number == newest);
+        let too_many = self.keys.len().saturating_sub(KEYS_MAX);
+        self.keys.drain(..too_many);
+        let known: BTreeSet<u32> = self.keys.iter().map(|(number, _)| *number).collect();
+        self.records.retain(|_, record| known.contains(&record.key));
+        self.size = self.records.values().map(Record::size).sum();
+        self.keys != before
+    }
+
+    /// Returns all records.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
+    }
+
+    /// Returns about how many bytes the whole journal takes.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+}
+
+fn checksum(json: &[u8]) -> String {
+    owner_text(&digest(json))[..8].to_owned()
+}
+
+fn line(content: &impl Serialize) -> Vec<u8> {
+    let json = serde_json::to_vec(content).unwrap_or_default();
+    let mut line = checksum(&json).into_bytes();
+    line.push(b' ');
+    line.extend_from_slice(&json);
+    line.push(b'\n');
+    line
+}
+
+fn read_line<T: for<'t> Deserialize<'t>>(line: &[u8]) -> Option<T> {
+    let (sum, rest) = line.split_at_checked(8)?;
+    let json = rest.strip_prefix(b" ")?;
+    (checksum(json).as_bytes() == sum).then_some(())?;
+    serde_json::from_slice(json).ok()
+}
+
+fn key_of(text: &str) -> Option<KeyBytes> {
+    let mut key = KeyBytes::default();
+    if text.len() != 2 * key.len() || !text.is_ascii() {
+        return None;
+    }
+    for (place, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+    }
+    Some(key)
+}
+
+/// Lines without their ends.
+trait Lines {
+    fn split_terminator_lines(&self) -> impl Iterator<Item = &[u8]>;
+}
+
+impl Lines for [u8] {
+    fn split_terminator_lines(&self) -> impl Iterator<Item = &[u8]> {
+        let whole = self.strip_suffix(b"\n").unwrap_or(self);
+        let has_lines = !self.is_empty();
+        whole.split(|byte| *byte == b'\n').filter(move |_| has_lines)
+    }
+}
+
+/// JSON has no numbers of 128 bits.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(number: &u128, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{number:032x}"))
+    }
+
+    pub(super) fn deserialize<'t, D: Deserializer<'t>>(from: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(from)?;
+        u128::from_str_radix(&text, 16).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,219 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::large::LargeMessage;
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
+
+/// A record of this session.
+pub(in crate::http) fn record(session: u128) -> Record {
+    Record {
+        session,
+        key: 1,
+        owner: Some(owner_text(&[7; 32])),
+        initialize: INITIALIZE.to_owned(),
+        initialized: false,
+        level: None,
+        subscriptions: BTreeSet::new(),
+        tags: VecDeque::from([1 << 63 | 5]),
+        calls: VecDeque::new(),
+    }
+}
+
+fn begin(session: u128) -> Change {
+    Change::Begin(Box::new(record(session)))
+}
+
+fn call(stream: StreamNo) -> StreamedCall {
+    StreamedCall { tag: 1 << 63 | 5, stream, request: "\"a\"".to_owned() }
+}
+
+/// A journal with a key, and the text that was appended to it.
+fn written(changes: &[Change]) -> (Journal, Vec<u8>) {
+    let mut journal = Journal::new(4);
+    journal.use_key([3; 32]);
+    let mut text = journal.encode();
+    for change in changes {
+        journal.apply(change);
+        text.extend_from_slice(&Journal::encode_change(change));
+    }
+    (journal, text)
+}
+
+fn changes() -> Vec<Change> {
+    vec![
+        begin(1),
+        begin(u128::MAX),
+        Change::Initialized(1),
+        Change::Level(1, "error".to_owned()),
+        Change::Subscribe(1, "file:///a\n\"b\"".to_owned()),
+        Change::Subscribe(1, "file:///c".to_owned()),
+        Change::Unsubscribe(1, "file:///c".to_owned()),
+        Change::Call(1, call(3)),
+        Change::Tag(1, 9),
+        Change::End(u128::MAX),
+        Change::Level(u128::MAX, "debug".to_owned()),
+    ]
+}
+
+#[test]
+fn journal_reads_back_with_and_without_its_history() {
+    let (journal, text) = written(&changes());
+    assert_eq!(Journal::decode(&text).as_ref(), Ok(&journal));
+    assert_eq!(Journal::decode(&journal.encode()).as_ref(), Ok(&journal));
+    let only: Vec<&Record> = journal.records().collect();
+    let expected = Record {
+        initialized: true,
+        level: Some("error".to_owned()),
+        subscriptions: BTreeSet::from(["file:///a\n\"b\"".to_owned()]),
+        tags: VecDeque::from([1 << 63 | 5, 9]),
+        calls: VecDeque::from([call(3)]),
+        ..record(1)
+    };
+    assert_eq!(only, [&expected]);
+}
+
+#[test]
+fn write_that_broke_off_is_ignored() {
+    let (journal, text) = written(&changes());
+    let last = Journal::encode_change(&begin(3));
+    for end in 1..last.len() {
+        let torn = [&text, &last[..end]].concat();
+        assert_eq!(Journal::decode(&torn).as_ref(), Ok(&journal), "at {end}");
+    }
+}
+
+#[test]
+fn damage_is_noticed() {
+    let (_, text) = written(&[begin(1), Change::Level(1, "error".to_owned())]);
+    for at in 0..text.len() {
+        let mut other = text.clone();
+        other[at] ^= 1;
+        let is_last_end = at == text.len() - 1;
+        // Without its end the last line is a write that broke off.
+        assert_eq!(Journal::decode(&other).is_ok(), is_last_end, "at {at}");
+    }
+    for other in ["", "\n", "nonsense\n", "00000000 {}\n"] {
+        assert!(Journal::decode(other.as_bytes()).is_err(), "{other:?}");
+    }
+}
+
+#[test]
+fn records_have_bounds() {
+    let mut journal = Journal::new(1);
+    let large = "x".repeat(INITIALIZE_BYTES_MAX + 1);
+    assert!(!journal.apply(&Change::Begin(Box::new(Record { initialize: large, ..record(1) }))));
+    assert!(journal.apply(&begin(1)));
+    for number in 0..SUBSCRIPTIONS_MAX {
+        assert!(journal.apply(&Change::Subscribe(1, number.to_string())));
+    }
+    assert!(!journal.apply(&Change::Subscribe(1, "one more".to_owned())));
+    assert!(journal.apply(&Change::Subscribe(1, "0".to_owned())), "it is there already");
+    assert!(!journal.apply(&Change::Subscribe(1, "x".repeat(RECORD_BYTES_MAX))));
+    for number in 0..2 * CALLS_MAX as u64 {
+        assert!(journal.apply(&Change::Call(1, call(number))));
+    }
+    for tag in 0..2 * TAGS_MAX as u64 {
+        assert!(journal.apply(&Change::Tag(1, tag)));
+    }
+    let only = journal.records().next().unwrap();
+    assert_eq!((only.tags.len(), only.calls.len()), (TAGS_MAX, 0));
+    for number in 2..=RECORDS_MAX as u128 {
+        assert!(journal.apply(&begin(number)));
+    }
+    assert!(!journal.apply(&begin(0)));
+    assert!(journal.apply(&Change::End(5)) && journal.apply(&begin(0)));
+}
+
+#[test]
+fn newest_calls_are_kept() {
+    let mut journal = Journal::new(1);
+    journal.apply(&begin(1));
+    for stream in 0..=CALLS_MAX as u64 {
+        journal.apply(&Change::Call(1, call(stream)));
+    }
+    let streams: Vec<_> =
+        journal.records().next().unwrap().calls.iter().map(|it| it.stream).collect();
+    assert!(streams.len() <= CALLS_MAX && !streams.contains(&0));
+    assert_eq!(streams.last(), Some(&(CALLS_MAX as u64)));
+}
+
+#[test]
+fn previous_key_stays_as_long_as_its_sessions() {
+    let mut journal = Journal::new(1);
+    assert!(journal.use_key([1; 32]) && !journal.use_key([1; 32]));
+    journal.apply(&begin(1));
+    assert!(journal.use_key([2; 32]));
+    assert_eq!(journal.keys, [(1, [1; 32]), (2, [2; 32])]);
+    let mut journal = Journal::decode(&journal.encode()).unwrap();
+    journal.apply(&Change::End(1));
+    assert!(journal.use_key([2; 32]));
+    assert_eq!(journal.keys, [(2, [2; 32])]);
+}
+
+#[test]
+fn records_without_their_key_are_dropped() {
+    let mut journal = Journal::new(1);
+    for key in 1..=5_u8 {
+        journal.use_key([key; 32]);
+        let key = u32::from(key);
+        journal.apply(&Change::Begin(Box::new(Record { key, ..record(key.into()) })));
+    }
+    assert_eq!((journal.keys.len(), journal.records().count()), (KEYS_MAX, KEYS_MAX));
+}
+
+#[test]
+fn messages_that_change_a_record_are_known() {
+    let request = |method: &str, params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
+    };
+    let level = request("logging/setLevel", r#"{"level":"error"}"#);
+    let watch = request("resources\\/subscribe", r#"{"uri":"a\u0062"}"#);
+    let unwatch = request("resources/unsubscribe", r#"{"uri":"c"}"#);
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let table = [
+        (level.as_str(), vec![Change::Level(1, "error".to_owned())]),
+        (&watch, vec![Change::Subscribe(1, "ab".to_owned())]),
+        (&unwatch, vec![Change::Unsubscribe(1, "c".to_owned())]),
+        (initialized, vec![Change::Initialized(1)]),
+        (
+            &format!("[{level},{unwatch},7]"),
+            vec![Change::Level(1, "error".to_owned()), Change::Unsubscribe(1, "c".to_owned())],
+        ),
+        (&request("logging/setLevel", r#"{"level":"loud"}"#), vec![]),
+        (&request("resources/subscribe", "{}"), vec![]),
+        (&request("tools/call", r#"{"name":"setLevel"}"#), vec![]),
+        ("setLevel", vec![]),
+    ];
+    for (message, changes) in table {
+        let small = Received::Small(message.to_owned().into());
+        assert_eq!(changes_of(1, &small), changes, "{message}");
+        let large = LargeMessage::read(message.as_bytes().to_vec());
+        let large = Received::Large(Box::new(large));
+        assert_eq!(changes_of(1, &large), changes, "read elsewhere: {message}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Journal::decode(&bytes);
+    }
+
+    #[test]
+    fn size_is_the_sum_of_records(steps in prop::collection::vec((0..4_u128, 0..6_u8), 0..60)) {
+        let mut journal = Journal::new(1);
+        for (session, step) in steps {
+            journal.apply(&match step {
+                0 => begin(session),
+                1 => Change::Subscribe(session, format!("{session}{step}")),
+                2 => Change::Unsubscribe(session, format!("{session}1")),
+                3 => Change::Call(session, call(1)),
+                4 => Change::Tag(session, 3),
+                _ => Change::End(session),
+            });
+            let sum: usize = journal.records().map(Record::size).sum();
+            prop_assert_eq!(journal.size(), sum);
+        }
+    }
+}
