@@ -124,7 +124,8 @@ fn server_of_a_bad_file_has_failed_with_a_short_reason() {
 
 #[test]
 fn reason_and_report_are_bounded() {
-    let many = "x1 1\n".repeat(90) + &format!("\"{}\" 1", "y".repeat(5000));
+    let variables: String = (0..90).map(|it| format!("A{it} 1 2; ")).collect();
+    let many = format!("\"{}\" 1\nenv {{ {variables}}}\n", "y".repeat(5000));
     let home = Home::new(&[("servers/b.kdl", &many)]);
     let (_, faults) = home.sorted(&ServerMap::new());
     let bad = faults.servers.values().next().unwrap();
