@@ -124,7 +124,7 @@ fn server_of_a_bad_file_has_failed_with_a_short_reason() {
 
 #[test]
 fn reason_and_report_are_bounded() {
-    let variables: String = (0..90).map(|it| format!("A{it} 1 2; ")).collect();
+    let variables = (0..90).map(|it| format!("A{it} 1 2;")).collect::<Vec<_>>().join(" ");
     let many = format!("\"{}\" 1\nenv {{ {variables}}}\n", "y".repeat(5000));
     let home = Home::new(&[("servers/b.kdl", &many)]);
     let (_, faults) = home.sorted(&ServerMap::new());
