@@ -16,7 +16,7 @@ use crate::check::{
 };
 use crate::environment::{ENVIRONMENT, supervisor_enabled};
 use crate::paths::Paths;
-use crate::profile::ProfileSettings;
+use crate::profile::{DEFAULT_PROFILE, ProfileSettings};
 use crate::report::{Kind, Problem};
 use crate::supervision::Supervision;
 use crate::trust::{self, Untrusted};
@@ -119,6 +119,12 @@ impl Files {
         let texts = Texts { servers: &self.servers, clients: &clients, profiles: &self.profiles };
         let mut loaded = check_all(self.daemon_file.as_ref(), texts, &Machine { limits });
         close_unread(&self.listed_profiles, &mut loaded);
+        let folder = paths.shown(&paths.profiles_dir);
+        if problems.iter().any(|it| it.is_error() && it.file == folder) {
+            // Its `default.kdl`, if there is one, may hide something.
+            let closed = || Arc::new(ProfileSettings::closed(DEFAULT_PROFILE, &folder));
+            loaded.settings.profiles.entry(DEFAULT_PROFILE.to_owned()).or_insert_with(closed);
+        }
         loaded.settings.mcp_json = paths.mcp_json.iter().cloned().chain(named).collect();
         loaded.server_files = self.listed.len() + loaded.settings.mcp_json.len();
         loaded.files = usize::from(exists(&paths.daemon_file))

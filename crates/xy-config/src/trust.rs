@@ -211,12 +211,21 @@ impl User {
     pub fn current() -> Self {
         static CURRENT: OnceLock<User> = OnceLock::new();
         *CURRENT.get_or_init(|| {
-            let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
             let read = |file| fs::read_to_string(file).unwrap_or_default();
-            let is_private = is_private(uid, gid, &read("/etc/passwd"), &read("/etc/group"));
+            let (uid, passwd) = (geteuid().as_raw(), read("/etc/passwd"));
+            // `newgrp` changes the group of a process, and not whose files are whose.
+            let gid = primary_group(uid, &passwd).unwrap_or_else(|| getegid().as_raw());
+            let is_private = is_private(uid, gid, &passwd, &read("/etc/group"));
             Self { uid, private_group: is_private.then_some(gid) }
         })
     }
+}
+
+/// Returns the primary group of a user by the text of `/etc/passwd`.
+fn primary_group(uid: u32, passwd: &str) -> Option<u32> {
+    let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let user = users.find(|user| user.get(2).and_then(|it| it.parse().ok()) == Some(uid))?;
+    user.get(3)?.parse().ok()
 }
 
 /// Whether a user's primary group is the user's alone: it has the user's name, or number where
@@ -298,21 +307,21 @@ mod tests {
 
     #[test]
     fn a_private_group_is_named_as_its_user_and_has_no_other() {
-        let passwd = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:/bin/sh\n\
-                      bob:x:1001:1002::/:/bin/sh\nnonsense\n";
+        let passwd = "root:x:0:0::/:/bin/sh\none:x:1000:1000::/:/bin/sh\n\
+                      two:x:1001:1002::/:/bin/sh\nnonsense\n";
         let cases = [
-            (1000, 1000, "ann:x:1000:\n", true),
-            (1000, 1000, "ann:x:1000:ann\n", true),
-            (1000, 1000, "ann:x:1000:bob\n", false),
-            (1000, 1000, "ann:x:1000:ann,bob\n", false),
+            (1000, 1000, "one:x:1000:\n", true),
+            (1000, 1000, "one:x:1000:one\n", true),
+            (1000, 1000, "one:x:1000:two\n", false),
+            (1000, 1000, "one:x:1000:one,two\n", false),
             (1000, 1000, "staff:x:1000:\n", false),
             (1000, 1000, "", true),
             (1000, 100, "users:x:100:\n", false),
-            (1000, 1002, "ann:x:1002:\n", false), // Also bob's.
-            (1001, 1002, "bob:x:1002:\n", true),
+            (1000, 1002, "one:x:1002:\n", false), // Also two's.
+            (1001, 1002, "two:x:1002:\n", true),
             (1001, 1002, "", false),
             (5000, 5000, "", true), // Kept elsewhere.
-            (5000, 5000, "some:x:5000:ann\n", false),
+            (5000, 5000, "some:x:5000:one\n", false),
             (5000, 20, "staff:x:20:root\n", false),
         ];
         for (uid, gid, group, expected) in cases {

@@ -1,5 +1,6 @@
 //! Builds everything, in order; takes it down in reverse.
 
+use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -51,6 +52,9 @@ const ENGINE_SHUTDOWN: Duration = Duration::from_secs(30);
 
 /// How long shims may take to hear that another daemon will come.
 const LET_GO_WITHIN: Duration = Duration::from_secs(8);
+
+/// How often to look whether the folder of the sockets is still there.
+const SOCKETS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long front ends get to read their last lines.
 const DOOR_WITHIN: Duration = Duration::from_secs(2);
@@ -118,13 +122,13 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
     let Bound { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
-    let (control, again) = Socket::of_control(file);
+    let (control, again) = Socket::of_control(file, &paths.control_places()[0]);
     let wishes = read_wishes(&paths)?;
     let added = read_added(&paths)?;
     limits::prepare().await;
     let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
-    let (mcp, mcp_again) = Socket::of_gateway(mcp.file);
+    let (mcp, mcp_again) = Socket::of_gateway(mcp.file, &paths.mcp_places()[0]);
     let (speaker, lines) = xy_gateway::speaker();
     let processes = Arc::new(launcher(&paths, speaker.clone())?);
     let containers = ContainerLauncher::new(
@@ -199,7 +203,10 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
-    let ended = until_over(&daemon, &mut signals).await;
+    let ended = tokio::select! {
+        ended = until_over(&daemon, &mut signals) => ended,
+        never = move_sockets(&daemon) => match never {},
+    };
     reconciling.abort();
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
     if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
@@ -212,6 +219,23 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     end_gateway(gateway, &ended).await;
     tracing::info!("ended");
     ended
+}
+
+/// Moves sockets to the state folder when their folder is gone, as a runtime folder is after its
+/// user's last logout. Never resolves.
+async fn move_sockets(daemon: &Daemon) -> Infallible {
+    let mut look = tokio::time::interval(SOCKETS_EVERY);
+    loop {
+        look.tick().await;
+        for socket in [&daemon.sockets.control, &daemon.sockets.mcp] {
+            if socket.has_lost_folder() {
+                match socket.renew() {
+                    Ok(()) => tracing::warn!(socket = %socket.path().display(), "moved a socket"),
+                    Err(error) => tracing::debug!(%error, "could not move a socket"),
+                }
+            }
+        }
+    }
 }
 
 /// Ends the gateway; the next daemon goes on with what this one hands over.

@@ -59,7 +59,7 @@ fn put_one(sign: &Path, socket: &Path) -> io::Result<()> {
 }
 
 /// Removes a sign, and nothing else.
-fn take_down(sign: &Path) -> io::Result<()> {
+pub(crate) fn take_down(sign: &Path) -> io::Result<()> {
     match fs::symlink_metadata(sign) {
         Ok(found) if found.is_symlink() => fs::remove_file(sign),
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),

@@ -1,5 +1,6 @@
 //! The sockets that the daemon listens at, for as long as it lives: if the file of one is
-//! lost, it is made again, and who is connected does not notice.
+//! lost, it is made again, and who is connected does not notice. If its folder is lost, as a
+//! runtime folder is at the last logout, the socket moves to the state folder.
 
 use std::io;
 use std::os::unix::net::UnixListener as StdListener;
@@ -10,13 +11,16 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use xy_ipc::listen::{BindError, Bound, SocketFile, bind};
 
+use crate::signs::take_down;
+
 /// Listeners that wait to be taken; the last of them is the one that stays.
 const AGAIN: usize = 4;
 
 /// One socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    path: PathBuf,
+    /// Where it is made. The second place serves if the folder of the first is gone.
+    places: [PathBuf; 2],
     /// `None` while there is none.
     file: Mutex<Option<SocketFile>>,
     to: To,
@@ -41,24 +45,38 @@ pub(crate) struct Sockets {
 impl Socket {
     /// The control socket, of which only the file is held here; and where the next listener
     /// comes from, should it be lost.
-    pub(crate) fn of_control(file: SocketFile) -> (Self, mpsc::Receiver<UnixListener>) {
+    pub(crate) fn of_control(
+        file: SocketFile,
+        fallback: &Path,
+    ) -> (Self, mpsc::Receiver<UnixListener>) {
         let (to, again) = mpsc::channel(AGAIN);
-        (Self::new(file, To::Control(to)), again)
+        (Self::new(file, fallback, To::Control(to)), again)
     }
 
     /// The gateway's socket, and the same.
-    pub(crate) fn of_gateway(file: SocketFile) -> (Self, mpsc::Receiver<StdListener>) {
+    pub(crate) fn of_gateway(
+        file: SocketFile,
+        fallback: &Path,
+    ) -> (Self, mpsc::Receiver<StdListener>) {
         let (to, again) = mpsc::channel(AGAIN);
-        (Self::new(file, To::Gateway(to)), again)
+        (Self::new(file, fallback, To::Gateway(to)), again)
     }
 
-    fn new(file: SocketFile, to: To) -> Self {
-        Self { path: file.path().to_owned(), file: Mutex::new(Some(file)), to }
+    fn new(file: SocketFile, fallback: &Path, to: To) -> Self {
+        let places = [file.path().to_owned(), fallback.to_owned()];
+        Self { places, file: Mutex::new(Some(file)), to }
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn path(&self) -> PathBuf {
+        let file = self.file();
+        file.as_ref().map_or(&*self.places[0], SocketFile::path).to_owned()
+    }
+
+    /// Returns true if it is lost with its folder, and can be made elsewhere.
+    pub(crate) fn has_lost_folder(&self) -> bool {
+        let [place, fallback] = &self.places;
+        place != fallback && is_gone(place) && !self.is_in_place()
     }
 
     /// Whether whoever looks there finds it.
@@ -66,13 +84,18 @@ impl Socket {
         self.file().as_ref().is_some_and(SocketFile::is_in_place)
     }
 
-    /// Makes it again where it was.
+    /// Makes it again where it was, or at the fallback if that folder is gone.
     pub(crate) fn renew(&self) -> Result<(), BindError> {
         let mut file = self.file();
         // Before the new one is there: it may get the old one's number, and go with it.
         *file = None;
-        let Bound { listener, file: made } = bind(&self.path)?;
-        let failed = |cause| BindError::Io { path: self.path.clone(), cause };
+        let [place, fallback] = &self.places;
+        let path = if is_gone(place) { fallback } else { place };
+        let failed = |cause| BindError::Io { path: path.clone(), cause };
+        if path != place {
+            take_down(path).map_err(failed)?; // The link to the place that is gone.
+        }
+        let Bound { listener, file: made } = bind(path)?;
         let is_taken = match &self.to {
             To::Control(to) => to.try_send(listener).is_ok(),
             To::Gateway(to) => to.try_send(listener.into_std().map_err(failed)?).is_ok(),
@@ -94,6 +117,13 @@ impl Socket {
     }
 }
 
+/// Returns true if the folder of a socket is not there.
+fn is_gone(socket: &Path) -> bool {
+    socket.parent().is_some_and(|folder| {
+        std::fs::metadata(folder).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
@@ -104,7 +134,7 @@ mod tests {
     async fn a_socket_that_was_lost_is_made_again_and_goes_with_the_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let (socket, mut again) = Socket::of_control(bind(&path).unwrap().file);
+        let (socket, mut again) = Socket::of_control(bind(&path).unwrap().file, &path);
         assert!(socket.is_in_place());
         std::fs::remove_file(&path).unwrap();
         assert!(!socket.is_in_place());
@@ -120,7 +150,7 @@ mod tests {
     async fn what_somebody_else_has_put_there_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let (socket, mut again) = Socket::of_gateway(bind(&path).unwrap().file);
+        let (socket, mut again) = Socket::of_gateway(bind(&path).unwrap().file, &path);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(socket.renew(), Err(BindError::NotASocket { .. })));
@@ -129,5 +159,23 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         socket.renew().unwrap();
         assert!(again.try_recv().is_ok() && socket.is_in_place());
+    }
+    #[tokio::test]
+    async fn socket_moves_when_its_folder_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (runtime, fallback) = (folder.path().join("run"), folder.path().join("s"));
+        std::fs::create_dir(&runtime).unwrap();
+        let path = runtime.join("s");
+        let (socket, mut again) = Socket::of_control(bind(&path).unwrap().file, &fallback);
+        std::os::unix::fs::symlink(&path, &fallback).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(!socket.has_lost_folder(), "only its file is lost");
+        std::fs::remove_dir(&runtime).unwrap();
+        assert!(socket.has_lost_folder());
+        socket.renew().unwrap();
+        let _listener = again.try_recv().unwrap();
+        assert!(socket.is_in_place() && !socket.has_lost_folder());
+        assert_eq!(socket.path(), fallback);
+        UnixStream::connect(&fallback).unwrap();
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Tokens {
     all: Vec<Stored>,
     own: [OwnToken; 2],
     news: watch::Sender<Arc<Vec<Token>>>,
+    /// Why the file could not be read; it is not written then.
+    unreadable: Option<String>,
 }
 
 /// A token that every daemon has. Its secret is in a file, for its user to read.
@@ -92,6 +94,7 @@ impl Tokens {
     /// Those of the file. A damaged one is put aside: its tokens let nobody in.
     pub(crate) fn read(paths: &Paths) -> Self {
         let file = paths.tokens_file.clone();
+        let mut unreadable = None;
         let all = match read_bounded(&file, MAX_FILE) {
             Ok(text) => parse(&text).unwrap_or_else(|problem| {
                 let told = put_aside(&file, &problem); // Also if nobody logs.
@@ -101,6 +104,7 @@ impl Tokens {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(cause) => {
                 tracing::warn!("the tokens in `{}` cannot be read: {cause}", file.display());
+                unreadable = Some(cause.to_string());
                 Vec::new()
             }
         };
@@ -108,7 +112,8 @@ impl Tokens {
             OwnToken::new("token", &paths.token_file, false),
             OwnToken::new("manage-token", &paths.manage_token_file, true),
         ];
-        let tokens = Self { file, all, own, news: watch::Sender::new(Arc::default()) };
+        let news = watch::Sender::new(Arc::default());
+        let tokens = Self { file, all, own, news, unreadable };
         tokens.tell();
         tokens
     }
@@ -247,6 +252,14 @@ impl Tokens {
     }
 
     fn keep(&mut self, all: Vec<Stored>) -> io::Result<()> {
+        if let Some(problem) = &self.unreadable {
+            // Its tokens would be lost.
+            let file = self.file.display();
+            return Err(io::Error::other(format!(
+                "`{file}` could not be read, so it is not written: {problem}; then restart the \
+                 daemon"
+            )));
+        }
         let whole = Whole { format: FORMAT, tokens: all };
         let mut text = serde_json::to_vec_pretty(&whole)?;
         text.push(b'\n');

@@ -52,10 +52,18 @@ pub fn is_secret_name(name: &str) -> bool {
         return false;
     }
     let plain = plain(name);
-    let is_person = plain.ends_with("author") || plain.ends_with("authors");
-    let is_whole =
-        matches!(plain.as_str(), "pat" | "pwd" | "jwt" | "pass") || plain.ends_with("key");
-    is_whole || (!is_person && PARTS.iter().any(|part| plain.contains(part)))
+    let words = || name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|it| !it.is_empty());
+    let first = words().next().unwrap_or_default().to_ascii_lowercase();
+    let last = words().next_back().unwrap_or_default().to_ascii_lowercase();
+    // `--no-auth` and `--max-tokens` have no secret.
+    let is_count = matches!(first.as_str(), "max" | "min" | "num") && last == "tokens";
+    if first == "no" || is_count {
+        return false;
+    }
+    let is_whole = matches!(last.as_str(), "pat" | "pwd" | "jwt" | "pass");
+    // The author of something is no secret; an authorization is.
+    let plain = if plain.contains("authori") { plain } else { plain.replace("author", "") };
+    is_whole || plain.ends_with("key") || PARTS.iter().any(|part| plain.contains(part))
 }
 
 /// Whether all that follows a name and a `=` in an argument is secret.
@@ -209,8 +217,10 @@ impl Masker {
             self.is_next = true;
             return word.to_owned();
         }
-        // An option that follows one without a value is no value.
-        if std::mem::take(&mut self.is_next) && !word.starts_with("--") {
+        // An option that follows one without a value is no value. Nor is a single sign a secret:
+        // "Unexpected token < in JSON".
+        let is_value = !word.starts_with("--") && word.chars().nth(1).is_some();
+        if std::mem::take(&mut self.is_next) && is_value {
             return self.take_out(word);
         }
         if word.starts_with('-') && !word.contains(['=', ':']) && is_secret_name(word) {
@@ -284,7 +294,7 @@ fn mask_urls(text: &str, found: &mut Vec<String>) -> String {
 fn mask_url(url: &str, found: &mut Vec<String>) -> String {
     let cut = url.find(['?', '#']).unwrap_or(url.len());
     let (place, query) = url.split_at(cut);
-    let (host, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let (host, path) = place.split_at(end_of_host(place));
     let mut masked = String::new();
     match host.rsplit_once('@') {
         Some((user, host)) => {
@@ -315,11 +325,51 @@ fn mask_url(url: &str, found: &mut Vec<String>) -> String {
     masked
 }
 
+/// Returns where the host of a URL ends. A password may hold a `/`; a port is a number.
+fn end_of_host(place: &str) -> usize {
+    let slash = place.find('/').unwrap_or(place.len());
+    let Some((_, after_colon)) = place[..slash].split_once(':') else { return slash };
+    let is_port = after_colon.bytes().all(|byte| byte.is_ascii_digit());
+    match place.rfind('@') {
+        Some(at) if at > slash && !is_port => {
+            place[at..].find('/').map_or(place.len(), |slash| at + slash)
+        }
+        _ => slash,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
 
     use super::*;
+
+    #[test]
+    fn names_of_secrets_are_known_by_their_words() {
+        for name in ["SMTP_PASS", "MYSQL_PWD", "GITHUB_PAT", "--db-pass", "AUTHORIZATION"] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in ["GIT_AUTHOR_NAME", "--no-auth", "--max-tokens", "compass", "PWD", "--path"] {
+            assert!(!is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn harmless_text_stays() {
+        for text in [
+            "Unexpected token < in JSON at position 0",
+            "--max-tokens 4096 --no-auth /srv",
+            "http://localhost:8080/@scope/package",
+        ] {
+            assert_eq!(super::text(text), text);
+        }
+    }
+
+    #[test]
+    fn password_of_a_url_may_hold_a_slash() {
+        let masked = text("postgres://user:p/w@db.example:5432/name");
+        assert_eq!(masked, format!("postgres://{MASK}@db.example:5432/name"));
+    }
 
     #[test]
     fn what_looks_like_a_secret_is_taken_out() {

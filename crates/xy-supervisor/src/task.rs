@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
+use xy_protocol::mask;
 use xy_protocol::server::{Health, Transport, Wanted};
 
 use crate::health::{Habit, Observation, Outcome, Verdict};
@@ -449,7 +450,7 @@ impl Task {
             && is_stdio
         {
             let line = self.logs.first_stdout(self.first_line);
-            *stray = line.map(|line| String::from_utf8_lossy(&line.bytes).into_owned());
+            *stray = line.map(|line| mask::text(&String::from_utf8_lossy(&line.bytes)));
         }
     }
 

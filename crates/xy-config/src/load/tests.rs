@@ -477,3 +477,15 @@ fn a_file_in_a_private_folder_is_private() {
         assert_eq!(super::others_can_read(&file), expected, "{folder:o} {own:o}");
     }
 }
+
+#[test]
+fn unreadable_profiles_folder_hides_everything() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    assert!(load(&home.paths, &KeptLimits::any()).settings.profiles.is_empty());
+    fs::write(&home.paths.profiles_dir, "not a folder").unwrap();
+    let loaded = load(&home.paths, &KeptLimits::any());
+    assert!(!loaded.is_valid());
+    let closed = ProfileSettings::closed("default", "profiles");
+    assert_eq!(*loaded.settings.profiles["default"], closed);
+}

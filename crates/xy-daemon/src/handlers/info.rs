@@ -15,8 +15,8 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        control_socket: daemon.paths.control_socket.display().to_string(),
-        mcp_socket: Some(daemon.paths.mcp_socket.display().to_string()),
+        control_socket: daemon.sockets.control.path().display().to_string(),
+        mcp_socket: Some(daemon.sockets.mcp.path().display().to_string()),
         gateway_url,
         gateway_problem,
         config_dir: daemon.paths.config_dir.display().to_string(),

@@ -48,10 +48,14 @@ pub(super) async fn handle(daemon: &Daemon, ask: &Remove) -> Result<Removed, Cal
                 instance.wait_until(|it| it.life.state == State::Retired).await;
             }
         };
-        if timeout(ENDS_WITHIN, ended).await.is_ok() {
-            purge(all_logs(logs_dir, &answer.name), &mut answer);
-        } else {
+        let has_ended = timeout(ENDS_WITHIN, ended).await.is_ok();
+        let _turn = daemon.turn().await?;
+        if !has_ended {
             answer.warnings.push("its logs stay: it has not ended yet".to_owned());
+        } else if daemon.find(answer.name.as_str()).is_ok() {
+            answer.warnings.push("its logs stay: a new server has its name".to_owned());
+        } else {
+            purge(all_logs(logs_dir, &answer.name), &mut answer);
         }
     }
     Ok(with_log_file(daemon, answer))

@@ -53,7 +53,7 @@ async fn look(
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
         return bad(format!("it is gone, and {error}{}", cause.unwrap_or_default()));
     }
-    if let Err(cause) = ask(socket.path(), hello).await {
+    if let Err(cause) = ask(&socket.path(), hello).await {
         return bad(format!("nobody answers there: {cause}"));
     }
     if is_lost {

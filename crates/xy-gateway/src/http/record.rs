@@ -133,12 +133,12 @@ impl Record {
     /// Returns about how many bytes it takes.
     fn size(&self) -> usize {
         const FIXED: usize = 256;
-        let watched: usize = self.subscriptions.iter().map(|uri| uri.len() + 8).sum();
-        FIXED + self.initialize.len() + watched + self.calls_size()
+        let watched: usize = self.subscriptions.iter().map(|uri| written_len(uri) + 1).sum();
+        FIXED + written_len(&self.initialize) + watched + self.calls_size()
     }
 
     fn calls_size(&self) -> usize {
-        self.calls.iter().map(|call| call.request.len() + 64).sum()
+        self.calls.iter().map(|call| written_len(&call.request) + 64).sum()
     }
 
     /// Applies a change; returns false if there is no room for it.
@@ -149,7 +149,7 @@ impl Record {
             Change::Level(_, level) => self.level = Some(level.clone()),
             Change::Subscribe(_, uri) => {
                 let has_room = self.subscriptions.len() < SUBSCRIPTIONS_MAX
-                    && self.size() + uri.len() <= RECORD_BYTES_MAX;
+                    && self.size() + written_len(uri) <= RECORD_BYTES_MAX;
                 if !has_room && !self.subscriptions.contains(uri) {
                     return false;
                 }
@@ -305,8 +305,12 @@ impl Journal {
                 true
             }
             change => {
+                let is_full = self.size >= RECORDS_BYTES_MAX;
                 let Some(record) = self.records.get_mut(&change.session()) else { return false };
                 let before = record.size();
+                if is_full && matches!(change, Change::Subscribe(..)) {
+                    return false;
+                }
                 let is_kept = record.apply(change);
                 self.size = self.size - before + record.size();
                 is_kept
@@ -356,6 +360,16 @@ impl Journal {
     pub(super) fn size(&self) -> usize {
         self.size
     }
+}
+
+/// Returns the length of a text as JSON writes it, with its quotes.
+fn written_len(text: &str) -> usize {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(escaped).sum::<usize>() + 2
 }
 
 fn checksum(json: &[u8]) -> String {

@@ -187,6 +187,8 @@ pub(super) struct Sessions {
     persistence: Persistence,
     /// Those of an earlier daemon that were not used yet.
     dormant: RefCell<HashMap<u128, Rc<Dormant>>>,
+    /// The tokens that let clients in, by id and digest; `None` until they are told.
+    valid_owners: RefCell<Option<HashSet<(u64, Digest)>>>,
 }
 
 impl Sessions {
@@ -201,6 +203,7 @@ impl Sessions {
         Self {
             by_id: Rc::default(),
             opening: RefCell::default(),
+            valid_owners: RefCell::default(),
             room: Room::for_all(),
             front,
             counts,
@@ -351,11 +354,9 @@ impl Sessions {
     pub(super) fn end_without(&self, tokens: &[Token]) {
         let there: HashSet<(u64, Digest)> =
             tokens.iter().map(|token| (token.id, token.secret.digest())).collect();
-        let is_there = |session: &Session| {
-            session.owner.is_some_and(|owner| there.contains(&(session.who.number(), owner)))
-        };
+        *self.valid_owners.borrow_mut() = Some(there.clone());
         let all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
-        for session in all.iter().filter(|it| !is_there(it)) {
+        for session in all.iter().filter(|it| !self.is_owner_valid(it)) {
             self.end(session);
         }
         let owners: HashSet<String> =
@@ -363,6 +364,14 @@ impl Sessions {
         self.forget_dormant(|record, _| {
             record.owner.as_ref().is_some_and(|owner| owners.contains(owner))
         });
+    }
+
+    /// Returns true unless the token of a session was rotated or removed.
+    fn is_owner_valid(&self, session: &Session) -> bool {
+        let valid = self.valid_owners.borrow();
+        valid.as_ref().is_none_or(|valid| {
+            session.owner.is_some_and(|owner| valid.contains(&(session.who.number(), owner)))
+        })
     }
 
     /// Ends what has been idle for too long, and says when to look again.

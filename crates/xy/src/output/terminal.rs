@@ -54,11 +54,17 @@ fn colour_length(text: &str) -> usize {
 /// Returns JSON that says the same without a character that a terminal would obey or hide.
 pub(crate) fn json(json: &str, is_terminal: bool) -> Cow<'_, str> {
     // Between its texts JSON has the ends of lines, which mean nothing, and no other control.
-    if !is_terminal || !json.contains(|it| is_deceptive(it) && !is_blank(it)) {
+    // A return to the start of the line could hide what stands there.
+    let is_odd = |it: char| it == '\r' || (is_deceptive(it) && !is_blank(it));
+    if !is_terminal || !json.contains(is_odd) {
         return Cow::Borrowed(json);
     }
     let mut safe = String::with_capacity(json.len() + 16);
     for character in json.chars() {
+        if character == '\r' {
+            safe.push(' ');
+            continue;
+        }
         if !is_deceptive(character) || is_blank(character) {
             safe.push(character);
             continue;
@@ -79,6 +85,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn json_cannot_return_to_the_start_of_a_line() {
+        assert_eq!(json("{\"a\":1}\r\n", true), "{\"a\":1} \n");
+        assert_eq!(json("{\"a\":1}\r\n", false), "{\"a\":1}\r\n");
+    }
 
     #[test]
     fn a_terminal_gets_colours_and_nothing_else_to_obey() {

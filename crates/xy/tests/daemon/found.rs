@@ -211,3 +211,21 @@ fn stale_sockets_mislead_nobody() {
         home.finish();
     }
 }
+
+#[test]
+fn daemon_is_found_after_its_runtime_folder_is_gone() {
+    let home = home();
+    let daemon = home.daemon();
+    // As at the last logout of its user.
+    std::fs::remove_dir_all(home.root().join("run")).unwrap();
+    home.wait_until("the daemon is found again", || home.xy(&["list"]).code == 0);
+    let info = home.xy_json(&["info"]);
+    assert_eq!(info["pid"], daemon.pid);
+    assert!(info["control_socket"].as_str().unwrap().contains("state/xy/xy.sock"), "{info}");
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    client.close();
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    std::fs::create_dir(home.root().join("run")).unwrap();
+    home.finish();
+}

@@ -126,6 +126,29 @@ fn records_have_bounds() {
 }
 
 #[test]
+fn sizes_are_those_of_the_written_text() {
+    for text in ["plain", "\u{1}\u{1f}\"\\\n\r\t\u{8}\u{c}", "é日本", ""] {
+        assert_eq!(written_len(text), serde_json::to_string(text).unwrap().len(), "{text:?}");
+    }
+    let mut journal = Journal::new(1);
+    assert!(journal.apply(&begin(1)));
+    let escaped = "\u{1}".repeat(RECORD_BYTES_MAX / 6);
+    assert!(!journal.apply(&Change::Subscribe(1, escaped)));
+}
+
+#[test]
+fn full_journal_takes_no_more_subscriptions() {
+    let mut journal = Journal::new(1);
+    let watched = "x".repeat(RECORD_BYTES_MAX - 1024);
+    let kept = (1..=RECORDS_MAX as u128).filter(|&session| {
+        journal.apply(&begin(session))
+            && journal.apply(&Change::Subscribe(session, watched.clone()))
+    });
+    assert!(kept.count() < RECORDS_MAX);
+    assert!(journal.size() <= RECORDS_BYTES_MAX + RECORD_BYTES_MAX, "{}", journal.size());
+}
+
+#[test]
 fn newest_calls_are_kept() {
     let mut journal = Journal::new(1);
     journal.apply(&begin(1));

@@ -48,24 +48,28 @@ impl Opening<'_> {
         self.session.number.set(Some(number));
         let kept = persistence.store.keep(Change::Begin(Box::new(record))).await;
         let number = (kept != Kept::No).then_some(number);
-        Ok(self.admit_as(&id, number))
+        self.admit_as(&id, number)
     }
 
     /// From now on it can be found. It ends with its only stream, and so with this daemon.
     pub(in crate::http) fn admit_older(self) -> Result<SessionId, Refused> {
         let id = format!("{:032x}", random_number()?);
-        Ok(self.admit_as(&id, None))
+        self.admit_as(&id, None)
     }
 
-    pub(super) fn admit_as(mut self, id: &str, number: Option<u128>) -> SessionId {
+    /// Makes it findable, unless its token was rotated or removed while it opened.
+    pub(super) fn admit_as(mut self, id: &str, number: Option<u128>) -> Result<SessionId, Refused> {
         let id = SessionId(id.into());
         let session = Rc::clone(&self.session);
-        session.touch();
         session.number.set(number);
+        if !self.sessions.is_owner_valid(&session) {
+            return Err(Refused::UnknownSession);
+        }
+        session.touch();
         let _ = session.id.set(id.clone()); // It has none yet.
         self.sessions.by_id.borrow_mut().insert(id.clone(), session);
         self.admitted = true;
-        id
+        Ok(id)
     }
 }
 

@@ -123,7 +123,7 @@ impl Sessions {
         let tag = session.postbox().tag();
         self.persistence.store.keep_soon(Change::Tag(claims.session, tag));
         self.dormant.borrow_mut().remove(&claims.session);
-        opening.admit_as(id, Some(claims.session));
+        opening.admit_as(id, Some(claims.session))?;
         Ok(session)
     }
 

@@ -238,6 +238,36 @@ async fn several_requests_at_once_restore_one_session() {
 }
 
 #[tokio::test]
+async fn session_whose_token_is_rotated_while_it_is_restored_is_not_found() {
+    let folder = folder();
+    let mine = token("secret", false);
+    let rotated = Token { secret: Secret::Plain("another".to_owned()), ..mine.clone() };
+    let mut id = String::new();
+    in_a_daemon(folder.path(), only(&[]), async |world| {
+        world.door.let_in(std::slice::from_ref(&mine));
+        let begin = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer secret");
+        let begun = world.client().await.ask(&begin).await;
+        id = begun.header("mcp-session-id").unwrap().to_owned();
+    })
+    .await;
+    in_a_daemon(folder.path(), only(&[]), async |world| {
+        world.door.let_in(std::slice::from_ref(&mine));
+        world.front.is_slow.set(true);
+        let mut client = world.client().await;
+        let call = Request::call(&id, 1, "any", "[]").with("authorization", "Bearer secret");
+        client.send(call.text().as_bytes()).await;
+        world.wait_until(|| !world.front.conversations().is_empty()).await;
+        world.door.let_in(&[rotated]);
+        let restored = world.front.newest();
+        let stream = restored.streams_of("initialize")[0];
+        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, To::Answer(stream));
+        assert_eq!(client.answer().await.status, 404);
+        assert_eq!((world.gauges().0, world.door.sessions().dormant()), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn stream_of_an_earlier_daemon_is_never_gone() {
     let folder = folder();
     let (mut id, mut call, mut listener) = Default::default();
