@@ -1,7 +1,7 @@
 //! Who asks to change servers, and which commands run then: for the journal and the log.
 
 use xy_gateway::control::Asker;
-use xy_protocol::control::{Add, Request};
+use xy_protocol::control::{Add, Reload, Request};
 use xy_protocol::mask;
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::fleet::Member;
@@ -26,17 +26,25 @@ pub(crate) async fn note(daemon: &Daemon, by: &By, request: &Request) {
         Request::Add(add) => (&add.name, "add", added(add)),
         _ if is_person => return,
         Request::Remove(ask) => (&ask.name, "remove", None),
-        Request::Reload(ask) => match &ask.name {
-            Some(name) => (name, "reload", configured(daemon, name)),
-            None => return,
-        },
         Request::Restart(ask) => match &ask.name {
             Some(name) => (name, "restart", configured(daemon, name)),
             None => return,
         },
         _ => return,
     };
-    let Ok(server) = ServerName::new(name) else { return }; // It is about to be refused.
+    tell(daemon, by, (name, what), runs).await;
+}
+
+/// Notes which client had a server reloaded, and what runs now by its file. Called when the file
+/// has been read.
+pub(crate) async fn note_reload(daemon: &Daemon, by: &By, ask: &Reload) {
+    if let (By::Client(_), Some(name)) = (by, &ask.name) {
+        tell(daemon, by, (name, "reload"), configured(daemon, name)).await;
+    }
+}
+
+async fn tell(daemon: &Daemon, by: &By, (name, what): (&str, &str), runs: Option<String>) {
+    let Ok(server) = ServerName::new(name) else { return }; // It is refused.
     let who = words(daemon, by);
     let runs = runs.map(|it| format!(": `{it}`")).unwrap_or_default();
     let reason = format!("{who} asked to {what} it{runs}");

@@ -55,7 +55,11 @@ impl Handlers {
             Request::Start(ask) => Answer::of(&start::handle(daemon, ask).await?),
             Request::Stop(ask) => Answer::of(&stop::handle(daemon, ask).await?),
             Request::Restart(ask) => Answer::of(&restart::handle(daemon, ask).await?),
-            Request::Reload(ask) => Answer::of(&reload::handle(daemon, &ask).await?),
+            Request::Reload(ask) => {
+                let reloaded = reload::handle(daemon, &ask).await;
+                askers::note_reload(daemon, by, &ask).await;
+                Answer::of(&reloaded?)
+            }
             Request::Add(ask) => Answer::of(&add::handle(daemon, ask).await?),
             Request::Remove(ask) => Answer::of(&remove::handle(daemon, &ask).await?),
             Request::Logs(ask) => Ok(Answer::Stream(logs::handle(daemon, &ask).await?)),

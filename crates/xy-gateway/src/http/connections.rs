@@ -2,7 +2,7 @@
 //! room for another.
 //!
 //! A connection is unauthenticated until a request on it has shown a valid token. Such
-//! connections have a small share; when it is full, the one that has been idle for longest goes.
+//! connections have a small share; when it is full, the one that has waited longest goes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ struct Open {
     task: Option<AbortHandle>,
 }
 
-/// What a connection waits for, and since when. Those that come first go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What a connection waits for, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
     /// For its next request.
     Idle(Instant),
@@ -39,6 +39,14 @@ pub(super) enum Waits {
     Head(Instant),
     /// For the rest of a request's body.
     Body(Instant),
+}
+
+impl Waits {
+    fn since(self) -> Instant {
+        match self {
+            Self::Idle(since) | Self::Head(since) | Self::Body(since) => since,
+        }
+    }
 }
 
 /// The place of a connection among all, as long as this lives.
@@ -109,7 +117,7 @@ impl Connections {
         let open = self.by_number.borrow();
         let waiting =
             open.iter().filter(|(_, it)| it.pulse.owner() == owner).filter_map(|(number, it)| {
-                Some((it.pulse.waits_for().filter(|it| may_go(*it))?, *number))
+                Some((it.pulse.waits_for().filter(|it| may_go(*it))?.since(), *number))
             });
         let Some((_, number)) = waiting.min() else { return false };
         drop(open);

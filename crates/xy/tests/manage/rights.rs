@@ -99,6 +99,8 @@ fn the_journal_and_the_log_say_who_asked_and_what_ran() {
     let local = connect(&home);
     local.call("add_server", asks("two"));
     local.call_value("restart_server", json!({ "name": "one" }));
+    home.mcp_server("one", &["--only-tools", "--odd-lists"]);
+    local.call_value("reload_server", json!({ "name": "one" }));
     let made = home.xy_json(&["token", "add", "laptop", "--manage"]);
     let http = McpHttp::new(&home.gateway_address(), "/mcp", made["token"].as_str().unwrap());
     http.initialize();
@@ -114,13 +116,15 @@ fn the_journal_and_the_log_say_who_asked_and_what_ran() {
     let reasons: Vec<String> =
         asked.iter().map(|it| format!("{} {}", it["name"], it["reason"])).collect();
     let all = reasons.join("\n");
-    assert_eq!(reasons.len(), 4, "{all}");
+    assert_eq!(reasons.len(), 5, "{all}");
     let at_local = "client `xy-testkit` at the local socket";
     assert!(reasons[0].contains(at_local) && reasons[0].contains("asked to add it"), "{all}");
     assert!(reasons[0].contains("xy-test-mcp --only-tools"), "{all}");
     assert!(reasons[1].contains(at_local) && reasons[1].contains("asked to restart it"), "{all}");
-    assert!(reasons[2].contains("over HTTP with the token `laptop` asked to remove it"), "{all}");
-    assert!(reasons[3].contains("a person asked to add it"), "{all}");
+    assert!(reasons[2].contains("asked to reload it"), "{all}");
+    assert!(reasons[2].contains("--odd-lists"), "{all}");
+    assert!(reasons[3].contains("over HTTP with the token `laptop` asked to remove it"), "{all}");
+    assert!(reasons[4].contains("a person asked to add it"), "{all}");
     assert!(!all.contains("--token=s3cr3t"), "{all}");
     let lines = home.xy(&["events", "--history", "100", "--no-follow"]).stdout;
     assert!(lines.contains("asked") && lines.contains(at_local), "{lines}");
