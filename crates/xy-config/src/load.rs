@@ -25,9 +25,9 @@ use crate::trust::{self, Untrusted};
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// A longer file of an MCP client is not one. Some keep much else beside their servers.
 pub const MAX_MCP_FILE_BYTES: u64 = 16 * 1024 * 1024;
-/// More servers than this are not wanted on one machine.
+/// Maximum number of server files.
 pub const MAX_SERVER_FILES: usize = 1000;
-/// Nor more profiles.
+/// Maximum number of profiles.
 pub const MAX_PROFILE_FILES: usize = 200;
 
 /// Reads and judges all files, on a machine that keeps these limits.
@@ -255,7 +255,7 @@ fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> V
     read
 }
 
-/// Whose files are there and of no use.
+/// Returns the servers whose files are there and cannot be used.
 fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
     let for_all = folders.map(|path| paths.shown(path));

@@ -165,7 +165,7 @@ impl Paths {
         is_kdl && file.parent() == Some(&self.servers_dir)
     }
 
-    /// The same with these files of MCP clients.
+    /// Returns these paths with `mcp_json` replaced.
     #[must_use]
     pub fn with_mcp_json(self, mcp_json: Vec<PathBuf>) -> Self {
         Self { mcp_json, ..self }

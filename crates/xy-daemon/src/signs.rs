@@ -28,7 +28,7 @@ impl Signs {
                 Ok(()) if sign != *socket => signs.push((sign, socket.clone())),
                 Ok(()) => {}
                 Err(problem) => {
-                    tracing::warn!(sign = %sign.display(), %problem, "no way leads to the socket from here");
+                    tracing::warn!(sign = %sign.display(), %problem, "could not create the socket link");
                 }
             }
         }

@@ -58,7 +58,7 @@ pub(crate) async fn ask(
 fn ask_to_go(places: &[PathBuf]) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
     let mut client = match Client::find(places) {
         Ok(client) => client,
-        Err(error) if error.is_nobody() => return Ok(None),
+        Err(error) if error.is_not_listening() => return Ok(None),
         Err(error) => return Err(not_replaced().cause(error)),
     };
     let within = Some(HANDS_OVER_WITHIN);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// A limit is told of for so long after it was last hit.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// So many are told apart: a person reads a few.
+/// Maximum number of distinct entries.
 const MOST: usize = 16;
 
 /// A limit that kept somebody out.

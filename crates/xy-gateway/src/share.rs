@@ -1,6 +1,6 @@
 //! How much of something limited one token may hold, so that no token locks out others. Pure.
 
-/// A token may hold so many times what is still free. Alone it comes to three quarters of the
+/// Maximum ratio of what a token holds to what is still free. Alone it comes to three quarters of the
 /// limit, the next token to three quarters of the rest, and so on: somebody new always gets a
 /// place.
 const SHARE: usize = 3;

@@ -24,7 +24,7 @@ pub struct SessionFile {
     pub generation: Generation,
 }
 
-/// What of sessions outlives the daemon.
+/// The state of sessions that outlives the daemon.
 pub(super) struct Persistence {
     pub(super) store: Store,
     pub(super) generation: Generation,

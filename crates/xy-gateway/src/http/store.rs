@@ -222,7 +222,7 @@ impl<F: Journaled> Keeper<F> {
         while let Some(Job { change, tell }) = jobs.blocking_recv() {
             let kept = self.keep(&change);
             if let Some(tell) = tell {
-                let _ = tell.send(kept); // Who has waited long enough is not there any more.
+                let _ = tell.send(kept); // The caller may have timed out.
             }
         }
     }

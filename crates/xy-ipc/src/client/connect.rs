@@ -95,7 +95,10 @@ pub(super) fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
     let mut errors = tried.into_iter().map(|(_, error)| error);
     let last = errors.next_back().unwrap_or(ConnectError::NoSocket { path: PathBuf::new() });
     // A socket that could not be used says more than one that is not there.
-    Err(errors.find(|error| !error.is_nobody()).filter(|_| last.is_nobody()).unwrap_or(last))
+    Err(errors
+        .find(|error| !error.is_not_listening())
+        .filter(|_| last.is_not_listening())
+        .unwrap_or(last))
 }
 
 /// Returns where a link leads, or the place itself. A link is not left to the system: its own
@@ -107,7 +110,7 @@ fn behind_link(place: &Path) -> PathBuf {
 
 impl ConnectError {
     /// Returns true if no daemon listens there: no socket, or a stale one.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_not_listening(&self) -> bool {
         matches!(self, Self::NoSocket { .. } | Self::Refused { .. })
     }
 }
@@ -227,10 +230,10 @@ mod tests {
         }
         for places in [["none", "none"], ["to-none", "none"], ["stale", "none"], ["none", "stale"]]
         {
-            assert!(found(&places).unwrap_err().is_nobody(), "{places:?}");
+            assert!(found(&places).unwrap_err().is_not_listening(), "{places:?}");
         }
         let nothing_there = "y".repeat(250);
-        assert!(found(&[&nothing_there, "none"]).unwrap_err().is_nobody());
+        assert!(found(&[&nothing_there, "none"]).unwrap_err().is_not_listening());
     }
 
     #[test]

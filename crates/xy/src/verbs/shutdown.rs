@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 fn until_gone(socket: &Path, process: &Process) -> bool {
     let deadline = Deadline::after(GONE_WITHIN);
     while !deadline.has_passed() {
-        if Client::connect(socket).is_err_and(|error| error.is_nobody()) {
+        if Client::connect(socket).is_err_and(|error| error.is_not_listening()) {
             return process.ends_within(deadline.left_at_most(GONE_WITHIN));
         }
         readable(&[], LOOK_AGAIN_AFTER);

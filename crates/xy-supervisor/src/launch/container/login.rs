@@ -288,8 +288,8 @@ async fn ask(
     }
     let ended = helper.child.wait().await.map_err(|_| Unsaid::Failed)?;
     if !ended.success() {
-        let is_nobody = said.windows(NOBODY.len()).any(|it| it == NOBODY);
-        return if is_nobody { Ok(None) } else { Err(Unsaid::Failed) };
+        let is_not_listening = said.windows(NOBODY.len()).any(|it| it == NOBODY);
+        return if is_not_listening { Ok(None) } else { Err(Unsaid::Failed) };
     }
     credentials(&said, server).map(Some)
 }

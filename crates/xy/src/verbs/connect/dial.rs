@@ -103,7 +103,7 @@ impl Dial {
                 Err(error) => error,
             };
             self.give_up_if_late(Some(&error))?;
-            if error.is_nobody() {
+            if error.is_not_listening() {
                 self.nobody_is_there(&error)?;
             }
             self.wait();
