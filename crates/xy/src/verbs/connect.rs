@@ -134,29 +134,32 @@ fn until_the_end(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> 
                 return result;
             }
             // Nobody waits for what has not come by now.
-            None => return give_up(hub),
+            None => return give_up(heard, hub),
         }
     }
 }
 
 /// The last answers are overdue. Whoever still listens is told so for each that is missing.
-fn give_up(hub: &Arc<Hub>) -> Result<(), Failure> {
+fn give_up(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> {
     let (why, result) = if hub.is_up() {
         (not_answered(), Ok(()))
     } else {
         (nobody_answers(), Err(Failure::Unreachable(nobody_answers())))
     };
     // By a thread of its own: one that does not read any more would be waited for.
-    let hub = Arc::clone(hub);
+    let farewell_hub = Arc::clone(hub);
     let (done, is_done) = sync_channel(1);
     let farewell = spawn("farewell", move || {
-        let (told, _) = hub.over(why); // It has said all it has to say, and asks nothing new.
-        let _ = hub.tell_client(&told); // It may have left altogether.
+        let (told, _) = farewell_hub.over(why);
+        let _ = farewell_hub.tell_client(&told); // It may have left altogether.
         let _ = done.send(()); // If nobody waits for it, it took too long.
     });
     if farewell.is_ok() {
         let _ = is_done.recv_timeout(FIRST_WORDS_WITHIN); // Who does not read by then does not.
     }
+    // Messages that no daemon took are still with the client's thread, which refuses them now.
+    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
+    while !hub.has_left() && next(heard, deadline).is_some() {}
     result
 }
 
