@@ -51,6 +51,7 @@ pub(crate) const FIXTURE: &[Differs] = &[
         "xy says that a list has changed when it has seen so, and in its own words",
     ),
     must(ONE, &["client"], "answer/result/clientInfo/*", XY_IS_THE_CLIENT),
+    must(ONE, &["client"], "answer/result/_meta", "xy names its daemon, so that loops are found"),
     must(ONE, &["client"], "answer/result#order", XY_IS_THE_CLIENT),
     must(AMONG, &["initialize"], "answer/result/x-first", XY_IS_THE_SERVER),
     must(AMONG, &["initialize"], "answer/result/_meta", XY_IS_THE_SERVER),
