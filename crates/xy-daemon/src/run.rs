@@ -203,10 +203,7 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         let _ = closed.await; // Dropped or sent: either way it is time.
     });
     let door = tokio::spawn(door);
-    let ended = tokio::select! {
-        ended = until_over(&daemon, &mut signals) => ended,
-        never = move_sockets(&daemon) => match never {},
-    };
+    let ended = until_over(&daemon, &mut signals).await;
     reconciling.abort();
     stragglers.abort(); // Who has not answered by now waits for the next daemon.
     if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
@@ -249,7 +246,11 @@ async fn end_gateway(mut gateway: xy_gateway::Gateway, ended: &Result<Ending, Ca
 
 /// Waits until the daemon is to end, and leaves its servers to another or ends them.
 async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Ending, CallError> {
-    if signals.until_end(daemon).await != Ending::Handover {
+    let end = tokio::select! {
+        end = signals.until_end(daemon) => end,
+        never = move_sockets(daemon) => match never {},
+    };
+    if end != Ending::Handover {
         daemon.ending.send_replace(Ending::Shutdown);
         return end_servers(daemon, signals).await.map(|()| Ending::Shutdown);
     }

@@ -246,8 +246,8 @@ async fn session_whose_token_is_rotated_while_it_is_restored_is_not_found() {
     in_a_daemon(folder.path(), only(&[]), async |world| {
         world.door.let_in(std::slice::from_ref(&mine));
         let begin = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer secret");
-        let begun = world.client().await.ask(&begin).await;
-        id = begun.header("mcp-session-id").unwrap().to_owned();
+        let answer = world.client().await.ask(&begin).await;
+        id = answer.header("mcp-session-id").unwrap().to_owned();
     })
     .await;
     in_a_daemon(folder.path(), only(&[]), async |world| {
