@@ -42,6 +42,11 @@ pub(super) async fn handle(daemon: &Daemon, ask: RawRequest) -> Result<Box<RawVa
     if let Some(instance) = &started {
         comes_up(&member, instance, within, give_up_at).await?;
     }
+    // Errors name the time that is given here.
+    let left = match &started {
+        Some(_) => give_up_at.saturating_duration_since(Instant::now()),
+        None => within,
+    };
     let ask = xy_gateway::RawRequest {
         server: ask.server,
         holder: own.as_ref().map_or(Holder::Shared, |own| own.handle().key().holder),
@@ -49,7 +54,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: RawRequest) -> Result<Box<RawVa
         method: ask.method,
         params: ask.params.map(|it| it.get().to_owned()),
         id: ask.id.map_or_else(|| "1".to_owned(), |it| it.get().to_owned()),
-        within: give_up_at.saturating_duration_since(Instant::now()),
+        within: left,
     };
     daemon.desk()?.request(ask).await
 }

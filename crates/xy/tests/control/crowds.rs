@@ -138,7 +138,8 @@ fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
     // Others are answered in the middle of it.
     home.call("stop", json!({ "name": "one" })).unwrap();
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().count();
-    assert!(threads <= 9, "{threads} threads"); // One of them may write the journal.
+    // One of them may write the journal, and one the records of HTTP sessions.
+    assert!(threads <= 10, "{threads} threads");
     for wire in &mut storm {
         assert_eq!(wire.next(SOON)["result"]["valid"], true);
     }
