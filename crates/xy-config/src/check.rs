@@ -141,7 +141,7 @@ pub trait Surroundings {
     fn look(&self, _path: &Path) -> Found {
         Found::Unknown
     }
-    /// Whether the program at a path is this very one.
+    /// Returns true if the program at a path is the running one.
     fn is_this_program(&self, _path: &Path) -> bool {
         false
     }
@@ -149,7 +149,7 @@ pub trait Surroundings {
     fn limits(&self) -> KeptLimits {
         KeptLimits::any()
     }
-    /// Whether other users can read the file at a path; `None` if that is not known.
+    /// Returns true if other users can read the file; `None` if that is unknown.
     fn others_can_read(&self, _path: &Path) -> Option<bool> {
         None
     }
@@ -314,7 +314,7 @@ struct Checker<'a> {
     shared: HashMap<String, (At, Arc<ServerSettings>)>,
     /// Which file configures whom, whether or not it has mistakes.
     files: HashMap<ServerName, String>,
-    /// Who has mistakes in the file of a client, and which file that is.
+    /// The servers with mistakes in a client's file, and that file.
     broken: BTreeMap<ServerName, PathBuf>,
     /// Whether a client's file cannot be read: whose servers it has is not known.
     every_is_broken: bool,

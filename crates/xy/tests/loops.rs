@@ -149,7 +149,7 @@ fn the_daemons_own_address_ends_at_the_first_hop() {
 
 /// Has a daemon serve another in this way, and looks at what its clients can do then.
 #[track_caller]
-fn is_chained(near: &Home, far: &Home) {
+fn assert_chained(near: &Home, far: &Home) {
     near.wait_for_state("far", "running");
     let plain = near.mcp_http("/mcp");
     plain.initialize();
@@ -179,7 +179,7 @@ fn another_daemon_is_served_over_http_and_cannot_be_managed_through_it() {
     let (near, far) = (home_of_one(), home_of_one());
     let added = add_url(&near, "far", &far, "/mcp", &[]);
     assert_eq!(added.code, 0, "{added:?}");
-    is_chained(&near, &far);
+    assert_chained(&near, &far);
 
     // The way back would close a ring.
     for path in ["/mcp", "/mcp/s/far", "/mcp/s/one"] {
@@ -205,7 +205,7 @@ fn another_daemon_is_served_over_stdio_and_cannot_be_managed_through_it() {
     );
     let added = near.xy(&["add", "far", "--", &wrapper(&near, &env)]);
     assert_eq!(added.code, 0, "{added:?}");
-    is_chained(&near, &far);
+    assert_chained(&near, &far);
     near.finish();
     far.finish();
 }

@@ -50,7 +50,7 @@ const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"
 const OWN_FIELDS: [&str; 7] =
     ["command", "args", "port", "container", "url", "headers", "share-key"];
 
-/// Whether a text as it is written is the name of a field.
+/// Returns true if a text is the name of a field.
 pub(super) fn begins_field(written: &str) -> bool {
     SERVER_WORDS.iter().any(|word| word.name == written)
 }
@@ -91,7 +91,7 @@ pub(super) struct Fields {
     pub(super) own: Vec<(&'static str, At)>,
     /// Fields that are given but wrong: no rule should complain that they are missing.
     broken: HashSet<&'static str>,
-    /// Whether some text could not be read, so that any field may be given.
+    /// True if some text could not be read: a field that seems missing may be in it.
     pub(super) is_incomplete: bool,
 }
 

@@ -175,7 +175,7 @@ impl CommandRules<'_> {
         Some(Problem::warning(&command.at, message).suggest(suggestion))
     }
 
-    /// Whether there is such a program; `None` if PATH is not known.
+    /// Returns true if the program is on `PATH`; `None` if `PATH` is unknown.
     fn is_on_path(&self, program: &str) -> Option<bool> {
         let own = self.env.get("PATH").map(|path| OsString::from(&path.value));
         let search_path = own.or_else(|| self.surroundings.search_path())?;
@@ -249,14 +249,14 @@ fn split_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether a command line has something in it that only a shell understands.
+/// Returns true if a command line needs a shell.
 fn needs_shell(line: &str) -> bool {
     line.split_whitespace().any(|word| {
         matches!(word, "|" | "&&" | "||" | ";" | ">" | ">>" | "<" | "&") || word.contains("$(")
     })
 }
 
-/// Whether a text can be the name of a variable.
+/// Returns true if a text can be the name of a variable.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_')
