@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use tokio::task::AbortHandle;
 use xy_protocol::control::quoted as shortened;
@@ -404,14 +405,14 @@ impl Conversation for Client {
         if self.is_closed.get() {
             return Heard::Taken;
         }
-        self.hear_one(message, stream)
+        self.hear_text(message.into(), stream)
     }
 
-    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+    fn hear_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Heard {
         if self.is_closed.get() {
             return Heard::Taken;
         }
-        self.hear_parsed(message.message(), |_| message.params(), message.text(), stream)
+        self.hear_text(message.into(), stream)
     }
 
     fn version(&self) -> Option<&'static str> {

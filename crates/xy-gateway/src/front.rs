@@ -6,6 +6,7 @@
 //! its [`Outlet`].
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use xy_protocol::error::CallError;
 
@@ -97,8 +98,8 @@ pub trait Conversation {
     /// What is to be said at once may be put to the outlet before this returns.
     fn hear(&self, message: &[u8], stream: StreamNo) -> Heard;
 
-    /// Hears a large message, which was read on another thread.
-    fn hear_large(&self, message: &LargeMessage, stream: StreamNo) -> Heard {
+    /// Handles a large message, which was parsed on another thread.
+    fn hear_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Heard {
         self.hear(message.text(), stream)
     }
 

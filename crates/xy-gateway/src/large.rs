@@ -1,31 +1,40 @@
-//! Messages so large that reading them would keep other clients waiting. They are read on a
-//! thread of their own, and the thread that carries calls only gets the places of what it needs.
+//! Messages so large that parsing them would keep other clients waiting. They are parsed on
+//! threads of their own; the gateway's thread only gets the places of what it needs.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread;
 
-use tokio::sync::Semaphore;
+use bytes::Bytes;
+use tokio::sync::{Semaphore, oneshot};
+use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::params::{ParamPlaces, Params};
+use crate::piece::Collected;
 
-/// A message that is longer is read elsewhere. A shorter one is read in less time than it takes
-/// to wake another thread and to come back.
+/// A longer message is parsed on a thread of its own. A shorter one takes less time than waking
+/// another thread and coming back.
 pub(crate) const LARGE: usize = 1024 * 1024;
 
-/// Large messages that are read at the same time; others wait. Their bytes count as those of
+/// Large messages that are parsed at the same time; others wait. Their bytes count as those of
 /// bodies that are not whole.
 const READ_AT_ONCE: usize = 2;
 
-/// A large message, and where in its text everything stands.
+/// Maximum size of `_meta` in a large message: the gateway's thread parses it several times.
+const META_MAX: usize = 256 * 1024;
+
+/// A large message, and where in its text everything stands. Its text has no line breaks.
 #[derive(Debug)]
 pub struct LargeMessage {
-    text: String,
-    read: Result<Outside, Malformed>,
+    whole: Arc<LargeText>,
+    /// Where in `whole` this message is: all of it, unless it is part of a batch.
+    range: Place,
+    parsed: Result<Parsed, Malformed>,
 }
 
 #[derive(Debug)]
-enum Outside {
+enum Parsed {
     Request {
         id: Place,
         method: String,
@@ -35,12 +44,14 @@ enum Outside {
     Notification {
         method: String,
         params: Option<Place>,
+        places: Box<ParamPlaces>,
     },
     Answer {
         id: Option<Place>,
         result: Option<Place>,
         error: Option<Place>,
     },
+    Batch(Vec<Arc<LargeMessage>>),
 }
 
 type Place = Range<usize>;
@@ -51,82 +62,177 @@ pub(crate) fn place_of(text: &str, part: &str) -> Place {
     begins..begins.wrapping_add(part.len())
 }
 
+/// The text of a large message. It is freed on a blocking thread: to unmap 30 MB takes
+/// milliseconds.
+#[derive(Debug, Default)]
+struct LargeText(String);
+
+impl Drop for LargeText {
+    fn drop(&mut self) {
+        let text = std::mem::take(&mut self.0);
+        if text.len() > LARGE
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn_blocking(move || drop(text));
+        }
+    }
+}
+
+/// Lets [`Bytes`] share a message's text.
+struct SharedText(Arc<LargeText>);
+
+impl AsRef<[u8]> for SharedText {
+    fn as_ref(&self) -> &[u8] {
+        self.0.0.as_bytes()
+    }
+}
+
 impl LargeMessage {
-    /// Reads all of a message. This takes long.
-    pub(crate) fn read(bytes: Vec<u8>) -> Self {
+    /// Parses all of a message. This takes long.
+    pub(crate) fn read(mut bytes: Vec<u8>) -> Self {
+        // No string of JSON has a bare line break.
+        bytes.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|it| *it = b' ');
         match String::from_utf8(bytes) {
-            Ok(text) => Self { read: read(&text), text },
+            Ok(text) => {
+                let range = 0..text.len();
+                Self::part(&Arc::new(LargeText(text)), range, true)
+            }
             Err(cause) => {
                 let cause = Malformed::NotJson(cause.utf8_error().to_string());
-                Self { text: String::new(), read: Err(cause) }
+                Self { whole: Arc::default(), range: 0..0, parsed: Err(cause) }
             }
         }
     }
 
-    /// Its text; empty if that was no text at all.
-    pub(crate) fn text(&self) -> &[u8] {
-        self.text.as_bytes()
+    /// Parses one message of a text. `may_be_batch` is false for the parts of a batch.
+    fn part(whole: &Arc<LargeText>, range: Place, may_be_batch: bool) -> Self {
+        let text = whole.0.get(range.clone()).unwrap_or_default();
+        let parsed = match parse(text) {
+            Err(Malformed::Batch) if may_be_batch => parse_batch(whole, text),
+            parsed => parsed,
+        };
+        Self { whole: whole.clone(), range, parsed }
     }
 
-    /// Returns its outside, as [`envelope::parse`] does.
+    fn as_str(&self) -> &str {
+        self.whole.0.get(self.range.clone()).unwrap_or_default()
+    }
+
+    /// Returns the text, which is empty if the message is not UTF-8.
+    pub(crate) fn text(&self) -> &[u8] {
+        self.as_str().as_bytes()
+    }
+
+    /// Returns the text without copying it.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes::from_owner(SharedText(self.whole.clone())).slice(self.range.clone())
+    }
+
+    /// Returns its envelope, as [`envelope::parse`] does.
     pub(crate) fn message(&self) -> Result<Message<'_>, Malformed> {
-        let at = |place: &Place| self.text.get(place.clone()).unwrap_or_default();
-        Ok(match self.read.as_ref().map_err(Clone::clone)? {
-            Outside::Request { id, method, params, .. } => Message::Request {
+        let at = |place: &Place| self.as_str().get(place.clone()).unwrap_or_default();
+        Ok(match self.parsed.as_ref().map_err(Clone::clone)? {
+            Parsed::Request { id, method, params, .. } => Message::Request {
                 id: at(id),
                 method: method.as_str().into(),
                 params: params.as_ref().map(at),
             },
-            Outside::Notification { method, params } => {
+            Parsed::Notification { method, params, .. } => {
                 let params = params.as_ref().map(at);
                 Message::Notification { method: method.as_str().into(), params }
             }
-            Outside::Answer { id, result, error } => {
+            Parsed::Answer { id, result, error } => {
                 let outcome = match (result, error) {
                     (Some(result), _) => Outcome::Result(at(result)),
                     (None, error) => Outcome::Error(error.as_ref().map(at).unwrap_or_default()),
                 };
                 Message::Answer { id: id.as_ref().map(at), outcome }
             }
+            Parsed::Batch(_) => return Err(Malformed::Batch),
         })
     }
 
-    /// Returns the params of a request, as [`Params::checked`] does.
+    /// Returns the params of a request, as [`Params::checked`] does, or of a notification.
     pub(crate) fn params(&self) -> Result<Params<'_>, String> {
-        match &self.read {
-            Ok(Outside::Request { params: Some(params), places, .. }) => {
-                let text = self.text.get(params.clone()).unwrap_or_default();
-                places.as_ref().map(|places| Params::at(text, places)).map_err(Clone::clone)
+        let at = |params: &Place, places: &ParamPlaces| {
+            Params::at(self.as_str().get(params.clone()).unwrap_or_default(), places)
+        };
+        match &self.parsed {
+            Ok(Parsed::Request { params: Some(params), places, .. }) => {
+                places.as_ref().map(|places| at(params, places)).map_err(Clone::clone)
             }
+            Ok(Parsed::Notification { params: Some(params), places, .. }) => Ok(at(params, places)),
             _ => Ok(Params::default()),
+        }
+    }
+
+    /// Returns the messages of a batch.
+    pub(crate) fn parts(&self) -> Option<&[Arc<Self>]> {
+        match &self.parsed {
+            Ok(Parsed::Batch(parts)) => Some(parts),
+            _ => None,
         }
     }
 }
 
-fn read(text: &str) -> Result<Outside, Malformed> {
+fn parse(text: &str) -> Result<Parsed, Malformed> {
     let place = |part: &str| place_of(text, part);
     Ok(match envelope::parse(text.as_bytes())? {
-        Message::Request { id, method, params } => Outside::Request {
+        Message::Request { id, method, params } => Parsed::Request {
             id: place(id),
             method: method.into_owned(),
             params: params.map(place),
-            places: Params::checked(params)
-                .map(|it| Box::new(it.places(params.unwrap_or_default()))),
+            places: check_params(params).map(|it| Box::new(it.places(params.unwrap_or_default()))),
         },
-        Message::Notification { method, params } => {
-            Outside::Notification { method: method.into_owned(), params: params.map(place) }
-        }
+        Message::Notification { method, params } => Parsed::Notification {
+            method: method.into_owned(),
+            params: params.map(place),
+            places: Box::new(Params::read(params).places(params.unwrap_or_default())),
+        },
         Message::Answer { id, outcome } => {
             let (result, error) = match outcome {
                 Outcome::Result(result) => (Some(place(result)), None),
                 Outcome::Error(error) => (None, Some(place(error))),
             };
-            Outside::Answer { id: id.map(place), result, error }
+            Parsed::Answer { id: id.map(place), result, error }
         }
     })
 }
 
-/// Reads large messages, a few at a time.
+fn check_params(params: Option<&str>) -> Result<Params<'_>, String> {
+    let params = Params::checked(params)?;
+    match params.meta() {
+        Some(meta) if meta.len() > META_MAX => {
+            Err(format!("its `_meta` is larger than {} KiB", META_MAX >> 10))
+        }
+        _ => Ok(params),
+    }
+}
+
+/// Parses a batch, unless it has too many parts.
+fn parse_batch(whole: &Arc<LargeText>, text: &str) -> Result<Parsed, Malformed> {
+    let parts = batch::parts(text.as_bytes()).ok_or(Malformed::Batch)?;
+    let part = |part: &str| Arc::new(LargeMessage::part(whole, place_of(&whole.0, part), false));
+    Ok(Parsed::Batch(parts.into_iter().map(|it| part(it.get())).collect()))
+}
+
+/// Lowers the priority of this thread, so that all threads that carry calls run before it. It
+/// cannot be raised again, so no pool of threads may be used.
+#[cfg(target_os = "linux")]
+fn yield_to_others() {
+    // It is only slower for others if the system refuses.
+    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+}
+
+/// Does nothing: elsewhere a priority is the whole process's.
+#[cfg(not(target_os = "linux"))]
+fn yield_to_others() {}
+
+/// The nice value of threads that parse.
+#[cfg(target_os = "linux")]
+const LOWEST_PRIORITY: i32 = 19;
+
+/// Parses large messages, a few at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct LargeReader(Arc<Semaphore>);
 
@@ -137,16 +243,22 @@ impl Default for LargeReader {
 }
 
 impl LargeReader {
-    /// Reads a message on another thread. If nobody waits for it any more it is still read to
-    /// its end, and counts until then.
-    pub(crate) async fn read(&self, bytes: Vec<u8>) -> Option<LargeMessage> {
+    /// Parses a message on a thread of its own. A caller that leaves does not end that: the
+    /// message counts until it is parsed. `None` if there is no thread for it.
+    pub(crate) async fn read(&self, text: impl Into<Collected>) -> Option<Arc<LargeMessage>> {
+        let text = text.into();
         let turn = self.0.clone().acquire_owned().await.ok()?;
-        let reading = tokio::task::spawn_blocking(move || {
-            let message = LargeMessage::read(bytes);
+        let (parsed, is_parsed) = oneshot::channel();
+        let parse = move || {
+            yield_to_others();
+            let _ = parsed.send(Arc::new(LargeMessage::read(text.join()))); // It may have left.
             drop(turn);
-            message
-        });
-        reading.await.ok()
+        };
+        if let Err(problem) = thread::Builder::new().name("large".to_owned()).spawn(parse) {
+            tracing::warn!(%problem, "a large message cannot be parsed: no thread for it");
+            return None;
+        }
+        is_parsed.await.ok()
     }
 
     #[cfg(test)]
@@ -187,6 +299,7 @@ mod tests {
             let here = envelope::parse(text.as_bytes());
             let params = match &here {
                 Ok(Message::Request { params, .. }) => Params::checked(*params),
+                Ok(Message::Notification { params, .. }) => Ok(Params::read(*params)),
                 _ => Ok(Params::default()),
             };
             assert_eq!(told(&large.message(), &large.params()), told(&here, &params), "{text}");
@@ -194,6 +307,40 @@ mod tests {
         }
         let no_text = LargeMessage::read(b"{\"\xff\"}".to_vec());
         assert!(matches!(no_text.message(), Err(Malformed::NotJson(_))));
+    }
+
+    #[test]
+    fn line_breaks_become_spaces() {
+        let large = LargeMessage::read(b"{\n\"jsonrpc\":\"2.0\",\r\n\"method\":\"m\"}".to_vec());
+        assert_eq!(large.text(), br#"{ "jsonrpc":"2.0",  "method":"m"}"#);
+        assert!(matches!(large.message(), Ok(Message::Notification { .. })));
+    }
+
+    #[test]
+    fn batch_is_parsed_part_by_part() {
+        let parts = [r#"{"jsonrpc":"2.0","id":7,"method":"ü","params":{"name":"a"}}"#, "[{}]", "8"];
+        let large = LargeMessage::read(format!("[{}]", parts.join(" , ")).into());
+        assert_eq!(large.message().unwrap_err(), Malformed::Batch);
+        for (part, text) in large.parts().unwrap().iter().zip(parts) {
+            let here = envelope::parse(text.as_bytes());
+            assert_eq!(format!("{:?}", part.message()), format!("{here:?}"));
+            assert_eq!((part.text(), &part.bytes()[..]), (text.as_bytes(), text.as_bytes()));
+        }
+        assert_eq!(large.parts().unwrap()[0].params().unwrap().name(), Some(r#""a""#));
+        let endless = format!("[{}]", vec!["{}"; 2000].join(","));
+        assert!(LargeMessage::read(endless.into()).parts().is_none());
+    }
+
+    #[test]
+    fn meta_of_a_large_message_has_a_maximum_size() {
+        let with = |length: usize| {
+            let filler = "x".repeat(length);
+            let params = format!(r#"{{"_meta":{{"x":"{filler}"}}}}"#);
+            let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{params}}}"#);
+            LargeMessage::read(text.into()).params().map(|_| ())
+        };
+        assert_eq!(with(META_MAX - 10), Ok(()));
+        assert_eq!(with(META_MAX).unwrap_err(), "its `_meta` is larger than 256 KiB");
     }
 
     #[test]
@@ -215,7 +362,7 @@ mod tests {
         let all: Vec<_> = (0..5)
             .map(|_| {
                 let reader = reader.clone();
-                tokio::spawn(async move { reader.read(b"{}".to_vec()).await.is_some() })
+                tokio::spawn(async move { reader.read(Bytes::from_static(b"{}")).await.is_some() })
             })
             .collect();
         all[0].abort();

@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_mcp::edit::append_on_one_line;
@@ -207,9 +208,11 @@ impl Lines {
     /// Writes what there is. May be dropped at any time: who calls it next goes on.
     async fn write(&self, socket: &Socket) -> io::Result<()> {
         while self.out.borrow().unread() > 0 {
-            consume_budget().await; // Others have their turn, however fast this client reads.
             if !self.write_once(socket)? {
                 socket.room().await?;
+            } else if self.out.borrow().unread() > 0 {
+                // Others have their turn, however fast this client reads.
+                yield_now().await;
             }
         }
         Ok(())
@@ -402,12 +405,12 @@ fn take(
     splitter: &mut LineSplitter,
     mut bytes: &[u8],
     lines: &Lines,
-    later: &mut Vec<Vec<u8>>,
+    later: &mut Vec<Bytes>,
 ) {
     while let Some(line) = splitter.next_line(&mut bytes) {
         match line {
             Line::Whole(line) if line.len() > LARGE || !later.is_empty() => {
-                later.push(line.to_vec());
+                later.push(Bytes::copy_from_slice(line));
             }
             Line::Whole(line) => {
                 if let Heard::Refused(error) = conversation.hear(line, 0) {

@@ -5,6 +5,63 @@ use std::pin::Pin;
 
 use hyper::body::{Body as _, Bytes, Incoming};
 
+/// The size of the chunks in which a body is collected.
+pub(crate) const CHUNK: usize = 64 * 1024;
+
+/// A body that is being collected, in chunks. One buffer of 30 MB that grows would keep the
+/// gateway's thread busy with moving memory.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// Each but the last is full.
+    chunks: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Collected {
+    /// Appends a piece. After each chunk other tasks get their turn: a fast peer's next piece is
+    /// always there, and a long body would be read without a pause.
+    pub(crate) async fn append(&mut self, mut piece: &[u8]) {
+        let before = self.chunks.len();
+        while !piece.is_empty() {
+            let last = match self.chunks.last_mut() {
+                Some(last) if last.len() < CHUNK => last,
+                _ => {
+                    self.chunks.push_mut(Vec::with_capacity(CHUNK.min(piece.len().max(MIN_CHUNK))))
+                }
+            };
+            let (fits, rest) = piece.split_at(piece.len().min(CHUNK - last.len()));
+            last.extend_from_slice(fits);
+            self.len += fits.len();
+            piece = rest;
+        }
+        if self.chunks.len() != before {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns how many bytes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns all of it in one piece, which takes long if it is long.
+    pub(crate) fn join(self) -> Vec<u8> {
+        match <[Vec<u8>; 1]>::try_from(self.chunks) {
+            Ok([only]) => only,
+            Err(chunks) => chunks.concat(),
+        }
+    }
+}
+
+impl From<Bytes> for Collected {
+    fn from(bytes: Bytes) -> Self {
+        Self { len: bytes.len(), chunks: vec![bytes.into()] }
+    }
+}
+
+/// The capacity of a chunk before it is known how much comes.
+const MIN_CHUNK: usize = 4 * 1024;
+
 /// The next piece of a body; `None` at its end. Trailers are none.
 pub(crate) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     loop {

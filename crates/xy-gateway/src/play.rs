@@ -25,6 +25,7 @@ use xy_supervisor::speak::Said;
 
 use crate::bridge::Key;
 use crate::bridge::hold::Parked;
+use crate::chunks::Chunks;
 use crate::control::{Control, Later};
 use crate::desk::Seen;
 use crate::era::Introduction;
@@ -44,6 +45,7 @@ mod finding;
 mod garbled;
 mod idle;
 mod isolated;
+mod large;
 mod loops;
 mod members;
 mod park;
@@ -94,11 +96,11 @@ struct Sent {
 }
 
 impl Wire for Sent {
-    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
-        let mut message = Vec::new();
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {
+        let mut message = Chunks::default();
         write(&mut message);
         let mut messages = self.messages.borrow_mut();
-        messages.push(message);
+        messages.push(message.into_bytes().into());
         (self.written.get() + messages.len() - 1) as u64
     }
 
@@ -208,8 +210,13 @@ impl Play {
         all
     }
 
-    /// A client that can do this.
+    /// Connects a client that has these capabilities.
     fn client(&self, capabilities: &Value) -> Visitor {
+        self.client_of("2025-11-25", capabilities)
+    }
+
+    /// Connects a client of this revision.
+    fn client_of(&self, version: &str, capabilities: &Value) -> Visitor {
         let entry = Entry {
             view: View::Profile("default".to_owned()),
             may_manage: false,
@@ -220,7 +227,7 @@ impl Play {
         let heard = Rc::new(Heard::default());
         let conversation = self.hub.open(entry, heard.clone()).unwrap();
         let visitor = Visitor { conversation, heard };
-        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities });
+        let params = json!({ "protocolVersion": version, "capabilities": capabilities });
         visitor.ask(&json!("hello"), "initialize", &params);
         visitor.heard();
         visitor

@@ -472,7 +472,7 @@ impl Server {
             asked: request.asked.clone(),
             holder,
             id: request.id.into(),
-            text: request.text.into(),
+            text: request.text.store(),
             stream,
             is_modern: request.manner.is_some(),
             past: request.past.clone(),

@@ -26,6 +26,8 @@ use crate::client::Client;
 use crate::era::{Era, Introduction};
 use crate::front::StreamNo;
 use crate::hub::OpenCall;
+use crate::large::LargeReader;
+use crate::message_text::MessageText;
 use crate::modern::Manner;
 use crate::server::{Past, Server};
 use crate::via::Daemons;
@@ -37,7 +39,6 @@ mod caller;
 pub(crate) mod ears;
 mod ending;
 pub(crate) mod fate;
-mod few;
 mod flight;
 pub(crate) mod greet;
 mod heard;
@@ -151,6 +152,8 @@ pub(crate) struct Upstream {
     known: RefCell<Option<Rc<Known>>>,
     /// Until then it may speak to clients of another daemon.
     strange_until: Option<Instant>,
+    /// Parses what it says at length.
+    large: LargeReader,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
     /// Somebody is to hear when a call is over.
@@ -224,7 +227,7 @@ impl Call {
 /// A request that is to be forwarded: a text, and pieces of it.
 pub(crate) struct Request<'t> {
     /// The whole message.
-    pub(crate) text: &'t [u8],
+    pub(crate) text: MessageText<'t>,
     /// Its id.
     pub(crate) id: &'t str,
     /// The client's token for its progress.
@@ -281,6 +284,7 @@ impl Upstream {
             is_tuned: Cell::new(false),
             known: RefCell::default(),
             strange_until: is_adopted.then(|| Instant::now() + ECHO),
+            large: LargeReader::default(),
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),

@@ -4,6 +4,7 @@
 //! copied as it is.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Some parts of a text, and what stands there instead.
 #[derive(Debug)]
@@ -11,6 +12,15 @@ pub struct Edits<'t> {
     text: &'t [u8],
     /// Where each begins and ends.
     parts: Vec<(usize, usize, Cow<'t, str>)>,
+}
+
+/// A piece of an edited text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// This range of the original text.
+    Unchanged(Range<usize>),
+    /// This text, which replaces something or is inserted.
+    New(&'a str),
 }
 
 impl<'t> Edits<'t> {
@@ -34,14 +44,23 @@ impl<'t> Edits<'t> {
     /// Appends the edited text to `out`, on one line: a line break between the parts of a
     /// JSON text is only space.
     pub fn append_to(&mut self, out: &mut Vec<u8>) {
+        let text = self.text;
+        self.for_each_piece(|piece| match piece {
+            Piece::Unchanged(range) => append_on_one_line(out, &text[range]),
+            Piece::New(new) => append_on_one_line(out, new.as_bytes()),
+        });
+    }
+
+    /// Visits the edited text piece by piece, in order.
+    pub fn for_each_piece(&mut self, mut visit: impl FnMut(Piece<'_>)) {
         self.parts.sort_by_key(|(begins, ends, _)| (*begins, *ends));
         let mut done = 0;
         for (begins, ends, new) in &self.parts {
-            append_on_one_line(out, &self.text[done..*begins]);
-            append_on_one_line(out, new.as_bytes());
+            visit(Piece::Unchanged(done..*begins));
+            visit(Piece::New(new));
             done = *ends;
         }
-        append_on_one_line(out, &self.text[done..]);
+        visit(Piece::Unchanged(done..self.text.len()));
     }
 
     /// The edited text.

@@ -4,6 +4,7 @@
 //! Nothing here does I/O. The inside of a message is never taken apart and put together
 //! again: it stays the text it was, so that numbers keep their spelling and keys their order.
 
+pub mod batch;
 pub mod edit;
 pub mod envelope;
 pub mod head;

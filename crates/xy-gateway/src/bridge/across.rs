@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::era::Era;
 use crate::front::{Entry, View};
 use crate::held::Held;
+use crate::message_text::StoredText;
 use crate::modern::{self, Manner, Wrong};
 use crate::say;
 use crate::upstream::Request;
@@ -39,7 +40,7 @@ pub(crate) enum Across {
 /// What a client asked that a server may want to know more about.
 pub(crate) struct Asked {
     /// As the client wrote it.
-    pub(crate) text: Box<[u8]>,
+    pub(crate) text: StoredText,
     /// What it has behind it, and how long it may take.
     pub(crate) rounds: Rounds,
     /// An earlier life of its server can have seen it.
@@ -103,7 +104,7 @@ fn keep(client: &Client, request: &Request<'_>) -> Result<Asked, CallError> {
     }
     let rounds = Rounds { count: request.past.rounds.count, watch: request.watch.clone() };
     let was_written = request.past.was_written;
-    Ok(Asked { text: request.text.into(), rounds, was_written, _held: held })
+    Ok(Asked { text: request.text.store(), rounds, was_written, _held: held })
 }
 
 impl Across {
@@ -175,7 +176,7 @@ fn add_meta<'t>(request: &Request<'t>, meta: &str, edits: &mut Edits<'t>) {
         return edits.replace(&params[..1], format!(r#"{{"_meta":{meta}{comma}"#));
     }
     // What has an id, a method and no params is short.
-    let text = std::str::from_utf8(request.text).unwrap_or_default();
+    let text = std::str::from_utf8(request.text.bytes()).unwrap_or_default();
     let params = format!(r#"{{"_meta":{meta}}}"#);
     match Members::read(text).and_then(|it| it.get("params")) {
         Some(null) => edits.replace(null, params),

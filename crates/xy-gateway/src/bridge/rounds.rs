@@ -205,7 +205,7 @@ impl Round {
         let was_written = self.asked.was_written;
         let past = Past { rounds, was_written, ..Past::default() };
         match self.request() {
-            Some(text) => client.again_after(&self.id, &text, self.stream, past),
+            Some(text) => client.again_after(&self.id, text.as_slice().into(), self.stream, past),
             None => client.failed(&self.id, self.stream, &strange("it cannot be asked again")),
         }
     }

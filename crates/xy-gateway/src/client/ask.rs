@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
-use xy_mcp::envelope::{self, Message, text_of};
+use xy_mcp::envelope::{Message, text_of};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
@@ -19,6 +19,7 @@ use crate::era::Era;
 use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
+use crate::message_text::MessageText;
 use crate::modern::{self, DISCOVER, LISTEN, Manner};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
@@ -42,7 +43,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 
 /// One request, and the pieces of it.
 pub(super) struct Request<'t> {
-    pub(super) text: &'t [u8],
+    pub(super) text: MessageText<'t>,
     pub(super) id: &'t str,
     pub(super) method: &'t str,
     pub(super) params: Params<'t>,
@@ -146,20 +147,26 @@ impl Client {
         }
     }
 
-    /// A request is looked at again.
+    /// Dispatches a request again.
     pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
-        self.again_after(id, text, stream, Past::default());
+        self.again_after(id, text.into(), stream, Past::default());
     }
 
-    /// The same, of one to which this has happened before.
-    pub(crate) fn again_after(&self, id: &str, text: &[u8], stream: StreamNo, past: Past) {
+    /// Dispatches a request again to which `past` has happened.
+    pub(crate) fn again_after(
+        &self,
+        id: &str,
+        text: MessageText<'_>,
+        stream: StreamNo,
+        past: Past,
+    ) {
         if self.is_closed.get() {
             return;
         }
         self.open.borrow_mut().remove(id);
-        if let Ok(Message::Request { id, method, params }) = envelope::parse(text) {
+        if let Ok(Message::Request { id, method, params }) = text.message() {
             // It was a request before.
-            let params = (params, Params::checked(params));
+            let params = (params, text.checked_params(params));
             let _ = self.hear_request(text, id, &method, params, stream, past);
         }
     }

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use xy_mcp::envelope::{self, Malformed, Message};
+use xy_mcp::envelope::{Malformed, Message};
 
 use super::{Client, LONGEST_ID, MOST_IN_BATCH, MOST_OPEN, Open, ask};
 use crate::era;
 use crate::front::{Heard, StreamNo, To};
+use crate::message_text::MessageText;
 use crate::modern;
 use crate::params::Params;
 use crate::say;
@@ -14,21 +15,11 @@ use crate::server::Past;
 use crate::via;
 
 impl Client {
-    pub(super) fn hear_one(&self, text: &[u8], stream: StreamNo) -> Heard {
-        self.hear_parsed(envelope::parse(text), Params::checked, text, stream)
-    }
-
-    /// Hears a message whose outside is known. `read` reads the params of a request.
-    pub(super) fn hear_parsed<'t>(
-        &self,
-        message: Result<Message<'t>, Malformed>,
-        read: impl FnOnce(Option<&'t str>) -> Result<Params<'t>, String>,
-        text: &'t [u8],
-        stream: StreamNo,
-    ) -> Heard {
-        match message {
+    /// Handles one message or a batch.
+    pub(super) fn hear_text(&self, text: MessageText<'_>, stream: StreamNo) -> Heard {
+        match text.message() {
             Ok(Message::Request { id, method, params }) => {
-                let params = (params, read(params));
+                let params = (params, text.checked_params(params));
                 self.hear_request(text, id, &method, params, stream, Past::default())
             }
             Ok(Message::Notification { method, params }) => {
@@ -36,7 +27,7 @@ impl Client {
                 Heard::Taken
             }
             Ok(Message::Answer { id, outcome }) => {
-                self.hear_answer(id, outcome, text);
+                self.hear_answer(id, outcome, text.bytes());
                 Heard::Taken
             }
             Err(Malformed::Batch) if self.has_batches() => self.hear_batch(text, stream),
@@ -54,30 +45,24 @@ impl Client {
         self.greeted.borrow().as_ref().is_some_and(|it| era::has_batches(it.version))
     }
 
-    /// Several messages at once, which one revision has. Each is answered on its own.
-    fn hear_batch(&self, text: &[u8], stream: StreamNo) -> Heard {
-        let parts: Vec<&serde_json::value::RawValue> = match serde_json::from_slice(text) {
-            Ok(parts) => parts,
-            Err(problem) => {
-                return Heard::Refused(say::error("null", -32700, &problem.to_string()));
-            }
-        };
+    /// Handles several messages at once, which one revision has. Each is answered on its own.
+    fn hear_batch(&self, text: MessageText<'_>, stream: StreamNo) -> Heard {
+        let parts = text.batch().unwrap_or_default();
         if parts.is_empty() || parts.len() > MOST_IN_BATCH {
             let problem = format!("a batch holds 1 to {MOST_IN_BATCH} messages");
             return Heard::Refused(say::error("null", -32600, &problem));
         }
-        let answers = parts.iter().filter(|part| wants_answer(part.get())).count();
+        let answers = parts.iter().filter(|part| wants_answer(**part)).count();
         // Where everything comes in on one stream, that has no last answer.
         if answers > 1 && stream != 0 {
             self.batches.borrow_mut().insert(stream, answers);
         }
         for part in parts {
-            let text = part.get().as_bytes();
-            let heard = match envelope::parse(text) {
+            let heard = match part.message() {
                 Err(Malformed::Batch) => {
                     Heard::Refused(say::error("null", -32600, "a batch holds no batches"))
                 }
-                _ => self.hear_one(text, stream),
+                _ => self.hear_text(part, stream),
             };
             if let Heard::Refused(error) = heard {
                 self.put_answer(&error, stream);
@@ -88,7 +73,7 @@ impl Client {
 
     pub(super) fn hear_request(
         &self,
-        text: &[u8],
+        text: MessageText<'_>,
         id: &str,
         method: &str,
         (params_text, params): (Option<&str>, Result<Params<'_>, String>),
@@ -144,18 +129,20 @@ impl Client {
         Heard::Asked
     }
 
-    fn hear_notification(&self, method: &str, params: Option<&str>, text: &[u8]) {
+    fn hear_notification(&self, method: &str, params: Option<&str>, text: MessageText<'_>) {
         match method {
             "notifications/cancelled" => {
-                if let Some(id) = Params::read(params).request_id() {
-                    self.cancel(id, text);
+                if let Some(id) = text.params(params).request_id() {
+                    self.cancel(id, text.bytes());
                 }
             }
             "notifications/initialized" => {}
             // Of what a server has asked the client.
-            "notifications/progress" => self.progressed(params, text),
-            "notifications/tasks/status" => self.task_changed(params, text),
-            _ => self.pass_notification(method, text),
+            "notifications/progress" => self.progressed(&text.params(params), text.bytes()),
+            "notifications/tasks/status" => {
+                self.task_changed(&text.params(params), text.bytes());
+            }
+            _ => self.pass_notification(method, text.bytes()),
         }
     }
 
@@ -186,10 +173,7 @@ impl Client {
     }
 }
 
-/// Whether a message is answered, with an error at least.
-fn wants_answer(text: &str) -> bool {
-    !matches!(
-        envelope::parse(text.as_bytes()),
-        Ok(Message::Notification { .. } | Message::Answer { .. })
-    )
+/// Returns true if a message is answered, with an error at least.
+fn wants_answer(text: MessageText<'_>) -> bool {
+    !matches!(text.message(), Ok(Message::Notification { .. } | Message::Answer { .. }))
 }

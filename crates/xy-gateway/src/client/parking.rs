@@ -28,7 +28,7 @@ impl Client {
         match self.hub.parked.take(number)? {
             Kept::Call(hold) => self.take_up_call(request, &hold).map(Some),
             Kept::Again(_) => {
-                let text = rounds::as_at_first(request.text)
+                let text = rounds::as_at_first(request.text.bytes())
                     .ok_or_else(|| say::invalid("the call cannot be made again"))?;
                 self.again(request.id, &text, request.stream);
                 Ok(Some(Verdict::Done))

@@ -245,8 +245,8 @@ impl Client {
     }
 
     /// It tells how far it is with what a server asked.
-    pub(super) fn progressed(&self, params: Option<&str>, text: &[u8]) {
-        let Some(part) = Params::read(params).token() else { return };
+    pub(super) fn progressed(&self, params: &Params<'_>, text: &[u8]) {
+        let Some(part) = params.token() else { return };
         let Some(number) = self.hub.generation.number_of(part) else { return };
         let questions = self.questions.borrow();
         let by_task = |task: &Task| {
@@ -266,8 +266,8 @@ impl Client {
     }
 
     /// It tells how a task is doing that it does for a server.
-    pub(super) fn task_changed(&self, params: Option<&str>, text: &[u8]) {
-        let Some(id) = Params::read(params).task_id() else { return };
+    pub(super) fn task_changed(&self, params: &Params<'_>, text: &[u8]) {
+        let Some(id) = params.task_id() else { return };
         let by = self.questions.borrow().tasks.get(&id).and_then(|task| task.by.upgrade());
         if let Some(upstream) = by {
             upstream.pass(text);

@@ -31,6 +31,7 @@ use super::limits::{
     WRITE_WITHIN,
 };
 use super::mailbox::Mailbox;
+use crate::piece::CHUNK;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +96,8 @@ pub(super) struct Pulse {
     doing: Cell<Doing>,
     /// Whose token was shown on it; `None` while it is unauthenticated.
     owner: Cell<Option<Who>>,
+    /// Bytes that were read since other tasks had their turn.
+    read_since_pause: Cell<usize>,
     /// Since when nothing of what we write is taken.
     stuck: Cell<Option<Instant>>,
     /// A call whose client waits for the first word, and when it shall hear one.
@@ -117,6 +120,7 @@ impl Pulse {
             peer,
             doing,
             owner: Cell::new(None),
+            read_since_pause: Cell::new(0),
             stuck: Cell::new(None),
             silent: RefCell::new(None),
             heeds_hanging_up: Cell::new(false),
@@ -242,6 +246,7 @@ impl Pulse {
         if bytes == 0 {
             return;
         }
+        self.read_since_pause.set(self.read_since_pause.get() + bytes);
         match self.doing.get() {
             Doing::Idle { .. } => self.doing.set(Doing::Head { since: Instant::now() }),
             Doing::Answering { .. } => self.doing.set(Doing::Answering { next_has_begun: true }),
@@ -286,7 +291,15 @@ pub(super) async fn run(
     let mut closing = pin!(closes.wait_for(|closes| *closes));
     let mut leaving = false;
     let mut timer = Timer::default();
+    let mut pause = None;
     let outcome = std::future::poll_fn(|context| {
+        // A client that sends fast lets others have their turn; hyper would read on.
+        if pulse.read_since_pause.get() >= CHUNK {
+            let yields = pause.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
+            ready!(yields.as_mut().poll(context));
+            pause = None;
+            pulse.read_since_pause.set(0);
+        }
         loop {
             if !leaving && (pulse.leaves.get() || closing.as_mut().poll(context).is_ready()) {
                 leaving = true;

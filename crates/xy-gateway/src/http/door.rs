@@ -24,7 +24,7 @@ use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
 use super::mailbox::First;
 use super::persistence::Persistence;
 use super::postbox::Lease;
-use super::received::{self, Received};
+use super::received::{self, Body, Received};
 use super::record::Record;
 use super::refused::Refused;
 use super::reply::{self, Reply};
@@ -307,7 +307,7 @@ impl Door {
         &self,
         body: &mut Option<Incoming>,
         pulse: &Pulse,
-    ) -> Result<(Bytes, Held), Refused> {
+    ) -> Result<(Body, Held), Refused> {
         let mut held = Held::of(&self.bodies, BODIES_MAX);
         let most = self.rules().body_max_bytes;
         let body = received::collect(body, most, pulse, &mut held).await?;
@@ -315,13 +315,13 @@ impl Door {
     }
 
     /// Has a large body read on another thread. It counts as one that is not whole until then.
-    async fn receive(&self, (body, held): (Bytes, Held)) -> Result<Received, Refused> {
+    async fn receive(&self, (body, held): (Body, Held)) -> Result<Received, Refused> {
         if body.len() <= LARGE {
-            return Ok(Received::Small(body));
+            return Ok(Received::Small(body.into_bytes()));
         }
-        let read = self.large.read(body.into()).await;
+        let read = self.large.read(body.into_collected()).await;
         drop(held);
-        read.map(|large| Received::Large(Box::new(large))).ok_or(Refused::Closing)
+        read.map(Received::Large).ok_or(Refused::Closing)
     }
 
     /// Whether a large body is being read.

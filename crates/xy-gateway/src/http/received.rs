@@ -1,5 +1,7 @@
-//! The body of a POST, once it is there: a small one as it is, a large one as it was read on
+//! The body of a POST, once it is there: a small one as it is, a large one as it was parsed on
 //! another thread.
+
+use std::sync::Arc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
 use xy_mcp::envelope::{self, Malformed, Message};
@@ -11,16 +13,13 @@ use crate::front::{Conversation, Heard, StreamNo};
 use crate::held::Held;
 use crate::large::LargeMessage;
 use crate::params::Params;
-use crate::piece;
-
-/// What is set aside for a body before any of it has come, at most.
-const BODY_RESERVE_MAX: usize = 256 * 1024;
+use crate::piece::{self, Collected};
 
 /// The body of a POST.
 #[derive(Debug)]
 pub(super) enum Received {
     Small(Bytes),
-    Large(Box<LargeMessage>),
+    Large(Arc<LargeMessage>),
 }
 
 impl Received {
@@ -72,40 +71,73 @@ pub(super) async fn collect(
     max: usize,
     pulse: &Pulse,
     held: &mut Held,
-) -> Result<Bytes, Refused> {
+) -> Result<Body, Refused> {
     let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
     let first = next_piece(incoming).await?.unwrap_or_default();
     if first.len() > max {
         return Err(Refused::BodyTooLarge { max });
     }
-    let mut whole = first;
-    if !incoming.is_end_stream() {
-        whole = collect_rest(incoming, whole, max, held).await?;
-    }
+    let whole = if incoming.is_end_stream() {
+        Body::Whole(first)
+    } else {
+        Body::Chunks(collect_rest(incoming, &first, max, held).await?)
+    };
     *body = None;
     pulse.read_whole();
     Ok(whole)
 }
 
+/// All of a body.
+pub(super) enum Body {
+    /// It came in one piece, as most do.
+    Whole(Bytes),
+    Chunks(Collected),
+}
+
+impl Body {
+    /// Returns how many bytes there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Chunks(collected) => collected.len(),
+        }
+    }
+
+    /// Returns a body that is not large.
+    pub(super) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Chunks(collected) => collected.join().into(),
+        }
+    }
+
+    /// Returns a large body, to be joined elsewhere.
+    pub(super) fn into_collected(self) -> Collected {
+        match self {
+            Self::Whole(bytes) => bytes.into(),
+            Self::Chunks(collected) => collected,
+        }
+    }
+}
+
 async fn collect_rest(
     body: &mut Incoming,
-    first: Bytes,
+    first: &[u8],
     max: usize,
     held: &mut Held,
-) -> Result<Bytes, Refused> {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(max);
-    let mut whole = Vec::with_capacity(first.len() + expected.min(BODY_RESERVE_MAX));
-    whole.extend_from_slice(&first);
+) -> Result<Collected, Refused> {
+    let mut whole = Collected::default();
+    whole.append(first).await;
     while let Some(piece) = next_piece(body).await? {
         if whole.len() + piece.len() > max {
             return Err(Refused::BodyTooLarge { max });
         }
-        whole.extend_from_slice(&piece);
+        whole.append(&piece).await;
         if !held.holds(whole.len()) {
             return Err(Refused::TooManyBodies);
         }
     }
-    Ok(whole.into())
+    Ok(whole)
 }
 
 /// The next piece of a body.

@@ -170,5 +170,5 @@ impl Loss<'_> {
 fn look_again(mut lost: Lost) {
     lost.past.was_written |= lost.stage == Stage::Written;
     let text = lost.written.take().unwrap_or_default();
-    lost.client.clone().again_after(&lost.id, &text, lost.stream, lost.past);
+    lost.client.clone().again_after(&lost.id, text.borrow(), lost.stream, lost.past);
 }

@@ -51,10 +51,10 @@ impl Queue {
 }
 
 impl Wire for Queue {
-    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
-        let mut message = Vec::new();
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {
+        let mut message = Chunks::default();
         write(&mut message);
-        Queue::put(self, &message);
+        Queue::put(self, &message.into_bytes());
         0
     }
 

@@ -21,6 +21,7 @@ use super::{ADVICE, STOPPED, Server, Standing};
 use crate::bridge::rounds::Rounds;
 use crate::client::{Client, Open};
 use crate::front::StreamNo;
+use crate::message_text::StoredText;
 use crate::say;
 
 /// What has happened to a call before.
@@ -54,7 +55,7 @@ pub(crate) struct Waiting {
     pub(crate) asked: Rc<Server>,
     pub(super) holder: Holder,
     pub(crate) id: Box<str>,
-    pub(crate) text: Box<[u8]>,
+    pub(crate) text: StoredText,
     pub(crate) stream: StreamNo,
     /// It says everything of its client by itself.
     pub(super) is_modern: bool,
@@ -96,7 +97,7 @@ pub(crate) struct ToWait {
     pub(crate) asked: Rc<Server>,
     pub(crate) holder: Holder,
     pub(crate) id: Box<str>,
-    pub(crate) text: Box<[u8]>,
+    pub(crate) text: StoredText,
     pub(crate) stream: StreamNo,
     pub(crate) is_modern: bool,
     pub(crate) past: Past,
@@ -274,7 +275,8 @@ impl Server {
     }
 
     pub(super) fn send_again(waited: &Waiting) {
-        waited.client.again_after(&waited.id, &waited.text, waited.stream, waited.past.clone());
+        let (text, past) = (waited.text.borrow(), waited.past.clone());
+        waited.client.again_after(&waited.id, text, waited.stream, past);
     }
 
     /// Its settings have changed: who waits for an instance that is not its own any more waits

@@ -10,6 +10,8 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::kept::Kept;
 use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+use crate::chunks::Chunks;
+use crate::message_text::MessageText;
 
 /// Calls that one server may have open; more than any client means to have.
 const MOST_CALLS: usize = 10_000;
@@ -32,7 +34,7 @@ impl Upstream {
         let log = CallLog::begin(&request, &caller);
         let ours = self.new_id();
         let number = ours.to_string();
-        let mut edits = Edits::of(request.text);
+        let mut edits = Edits::of(request.text.bytes());
         edits.replace(request.id, number.as_str());
         if let Some(across) = caller.across() {
             across.edit(&request, &number, &mut edits);
@@ -47,7 +49,8 @@ impl Upstream {
         if let Some((part, new)) = request.renamed {
             edits.replace(part, new);
         }
-        let place = self.wire.put(Some(ours), &mut |out| edits.append_to(out));
+        let write = &mut |out: &mut Chunks| request.text.append_edited(&mut edits, out);
+        let place = self.wire.put(Some(ours), write);
         let kept = self.keep(request.text, request.what, &caller);
         let (watch, past) = (request.watch, request.past);
         if let Caller::Client { client, .. } = &caller {
@@ -66,7 +69,12 @@ impl Upstream {
     }
 
     /// Keeps what a client wrote, as it may have to be sent again, if there is room.
-    fn keep(&self, text: &[u8], what: (&str, Option<&str>), caller: &Caller) -> Option<Kept> {
+    fn keep(
+        &self,
+        text: MessageText<'_>,
+        what: (&str, Option<&str>),
+        caller: &Caller,
+    ) -> Option<Kept> {
         let is_client = matches!(caller, Caller::Client { .. });
         is_client.then(|| Kept::of(text, what, &self.kept, self.most_kept.get())).flatten()
     }
@@ -119,7 +127,7 @@ impl Upstream {
             }
             None => format!(r#"{{"jsonrpc":"2.0","id":{ours},"method":"{method}"}}"#),
         };
-        let write = &mut |out: &mut Vec<u8>| append_on_one_line(out, text.as_bytes());
+        let write = &mut |out: &mut Chunks| append_on_one_line(out.tail(), text.as_bytes());
         let place = self.wire.put(Some(ours), write);
         let (answer, answered) = oneshot::channel();
         let call = Call::of(caller(answer), place);
@@ -144,7 +152,7 @@ impl Upstream {
         if matches!(*self.stage.borrow(), Stage::Closed) || self.wire.waiting() > MOST_BYTES {
             return;
         }
-        self.wire.put(None, &mut |out| append_on_one_line(out, message));
+        self.wire.put(None, &mut |out| append_on_one_line(out.tail(), message));
         self.wire.flush(false);
     }
 

@@ -14,6 +14,7 @@ use super::wire::MAX_MESSAGE;
 use super::{Call, Caller, Follow, Stage, Upstream, ids};
 use crate::client::Client;
 use crate::front::StreamNo;
+use crate::message_text::StoredText;
 use crate::server::{Past, Server};
 
 /// A server whose connections break because it dies is known to be dead by then.
@@ -57,7 +58,7 @@ pub(crate) struct Lost {
     pub(crate) past: Past,
     pub(crate) text: Text,
     /// What the client wrote, if that was kept.
-    pub(crate) written: Option<Box<[u8]>>,
+    pub(crate) written: Option<StoredText>,
 }
 
 impl Lost {

@@ -3,19 +3,22 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
+use xy_mcp::batch;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_mcp::head::Head;
 use xy_supervisor::speak::Said;
 
 use super::said::SaidError;
-use super::{Answer, Caller, Follow, Told, Upstream, caller, few, ids, pipes};
+use super::{Answer, Caller, Follow, Told, Upstream, caller, ids, pipes};
 use crate::bridge::Across;
 use crate::bridge::hold::Came;
 use crate::bridge::rounds::{self, Round};
 use crate::client::Client;
 use crate::front::{StreamNo, To};
+use crate::large::{LARGE, LargeMessage};
 use crate::modern::Manner;
 use crate::params::Params;
 
@@ -32,7 +35,7 @@ impl Upstream {
 
     /// Takes a message over several lines, or such output that only looks like one.
     pub(super) fn hear_lines(self: &Rc<Self>, mut text: Vec<u8>) {
-        if envelope::parse(&text).is_ok() || few::parts(&text).is_some() {
+        if envelope::parse(&text).is_ok() || batch::parts(&text).is_some() {
             // No string of JSON has a bare line break.
             text.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
             self.breaks_framing();
@@ -55,10 +58,9 @@ impl Upstream {
         during: Option<u64>,
         is_held: impl FnOnce(&[u8]) -> bool,
     ) {
-        let during = during.filter(|ours| !self.is_ear(*ours));
         let message = envelope::parse(line);
         // One revision has them, and they mean the same in any other.
-        if let (Err(Malformed::Batch), Some(parts)) = (&message, few::parts(line)) {
+        if let (Err(Malformed::Batch), Some(parts)) = (&message, batch::parts(line)) {
             for part in parts.into_iter().map(|part| part.get().as_bytes()) {
                 if part.starts_with(b"{") { self.hear(part, during) } else { self.stray(part) }
             }
@@ -67,6 +69,53 @@ impl Upstream {
         if message.is_err() && is_held(line) {
             return;
         }
+        self.hear_parsed(message, line, during);
+    }
+
+    /// Handles a large message, which was parsed on another thread.
+    fn hear_large(self: &Rc<Self>, message: &LargeMessage, during: Option<u64>) {
+        match message.parts() {
+            Some(parts) => parts.iter().for_each(|part| self.hear_large(part, during)),
+            None => self.hear_parsed(message.message(), message.text(), during),
+        }
+    }
+
+    /// Handles a message of any length. A large one is parsed on another thread meanwhile.
+    pub(super) async fn hear_whole(self: &Rc<Self>, text: Bytes, during: Option<u64>) {
+        if text.len() <= LARGE {
+            return self.hear(&text, during);
+        }
+        self.hear_large_unless(text, during, |_| false).await;
+    }
+
+    /// Has a large text parsed on another thread and handles it, unless it is no message and
+    /// `is_held`, as more may come. Cancel-safe: nothing is handled before it is parsed.
+    pub(super) async fn hear_large_unless(
+        self: &Rc<Self>,
+        text: Bytes,
+        during: Option<u64>,
+        is_held: impl FnOnce(&[u8]) -> bool,
+    ) {
+        let Some(message) = self.large.read(text.clone()).await else { return };
+        let is_message = message.parts().is_some() || message.message().is_ok();
+        if !is_message && is_held(&text) {
+            return;
+        }
+        if message.text().is_empty() {
+            // It is not UTF-8, so only the original can be logged.
+            let malformed = message.message();
+            return self.hear_parsed(malformed, &text, during);
+        }
+        self.hear_large(&message, during);
+    }
+
+    fn hear_parsed(
+        self: &Rc<Self>,
+        message: Result<Message<'_>, Malformed>,
+        line: &[u8],
+        during: Option<u64>,
+    ) {
+        let during = during.filter(|ours| !self.is_ear(*ours));
         self.heard.message(message.is_ok());
         match message {
             Ok(Message::Answer { id: Some(id), outcome: Outcome::Error(error) })

@@ -1,14 +1,15 @@
-//! Copies of what clients wrote, for calls that may have to be sent again. They are counted
-//! among all of one server.
+//! Copies of what clients wrote, for calls that may have to be sent again. Their bytes are
+//! counted per server, also those of a large message, which is shared and not copied.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::large::LARGE;
+use crate::message_text::{MessageText, StoredText};
 
 /// The text of one call.
 pub(crate) struct Kept {
-    text: Box<[u8]>,
+    text: StoredText,
     /// The method and the name of a large one, so that it need not be read for them again.
     about: Option<(Box<str>, Option<Box<str>>)>,
     all: Rc<Cell<usize>>,
@@ -17,7 +18,7 @@ pub(crate) struct Kept {
 impl Kept {
     /// `None` if there is no room: `all` of them may hold `most` bytes.
     pub(crate) fn of(
-        text: &[u8],
+        text: MessageText<'_>,
         (method, name): (&str, Option<&str>),
         all: &Rc<Cell<usize>>,
         most: usize,
@@ -26,7 +27,7 @@ impl Kept {
         (total <= most).then(|| {
             all.set(total);
             let about = (text.len() > LARGE).then(|| (method.into(), name.map(Into::into)));
-            Self { text: text.into(), about, all: all.clone() }
+            Self { text: text.store(), about, all: all.clone() }
         })
     }
 
@@ -42,11 +43,11 @@ impl Kept {
     /// From now on it is the copy of a call that is never sent again, whatever comes: nothing.
     pub(crate) fn forgo(&mut self) {
         self.give_back();
-        self.text = Box::default();
+        self.text = StoredText::default();
     }
 
     /// What was kept, which is not counted any more.
-    pub(crate) fn into_text(mut self) -> Box<[u8]> {
+    pub(crate) fn into_text(mut self) -> StoredText {
         self.give_back();
         std::mem::take(&mut self.text)
     }
@@ -69,13 +70,14 @@ mod tests {
     #[test]
     fn what_is_kept_has_a_bound_and_gives_its_room_back() {
         let all = Rc::default();
-        let one = Kept::of(b"12345", ("m", None), &all, 8).unwrap();
-        assert!(Kept::of(b"1234", ("m", None), &all, 8).is_none());
-        let other = Kept::of(b"123", ("m", None), &all, 8).unwrap();
+        let text = |text: &'static [u8]| MessageText::from(text);
+        let one = Kept::of(text(b"12345"), ("m", None), &all, 8).unwrap();
+        assert!(Kept::of(text(b"1234"), ("m", None), &all, 8).is_none());
+        let other = Kept::of(text(b"123"), ("m", None), &all, 8).unwrap();
         assert_eq!(all.get(), 8);
         assert_eq!(&*other.into_text(), b"123");
         assert_eq!(all.get(), 5);
-        let mut third = Kept::of(b"123", ("m", None), &all, 8).unwrap();
+        let mut third = Kept::of(text(b"123"), ("m", None), &all, 8).unwrap();
         third.forgo();
         assert_eq!((third.text(), all.get()), (&b""[..], 5));
         drop((one, third));

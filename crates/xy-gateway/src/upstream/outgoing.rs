@@ -5,20 +5,17 @@
 
 use std::collections::VecDeque;
 
+use crate::chunks::Chunks;
+
 /// What a pipe takes whole or not at all.
 pub(super) const ATOMIC: usize = rustix::pipe::PIPE_BUF;
-
-/// A buffer that has grown beyond this is given back once it is empty.
-const KEPT: usize = 64 * 1024;
 
 /// Messages that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    bytes: Vec<u8>,
-    /// How many of them are written.
-    head: usize,
-    /// The place of the first byte of `bytes`.
-    base: u64,
+    chunks: Chunks,
+    /// The place of the first byte that is not written.
+    written: u64,
     /// Where each message ends, the first unfinished one first.
     ends: VecDeque<u64>,
     /// Where the last finished one ended.
@@ -35,12 +32,12 @@ pub(super) enum Block {
 }
 
 impl Outgoing {
-    /// Appends a message, whose end is added; answers the place where it begins.
-    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
-        let begins = self.base + self.bytes.len() as u64;
-        write(&mut self.bytes);
-        self.bytes.push(b'\n');
-        self.ends.push_back(self.base + self.bytes.len() as u64);
+    /// Appends a message and its line end; returns the place where it begins.
+    pub(super) fn append(&mut self, write: impl FnOnce(&mut Chunks)) -> u64 {
+        let begins = self.end();
+        write(&mut self.chunks);
+        self.chunks.tail().push(b'\n');
+        self.ends.push_back(self.end());
         begins
     }
 
@@ -51,70 +48,67 @@ impl Outgoing {
 
     /// How many bytes wait.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.head
+        self.chunks.len()
     }
 
     /// The place of the first byte that is not written.
     pub(super) fn written(&self) -> u64 {
-        self.base + self.head as u64
+        self.written
     }
 
-    /// The bytes that wait.
+    /// The bytes that wait; only the first of them, if some are shared.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.head..]
+        self.chunks.front()
     }
 
     /// Whether a message is written in part.
     pub(super) fn is_amid(&self) -> bool {
-        self.written() > self.finished
+        self.written > self.finished
     }
 
     /// What to write next, if anything; `room` is what an empty pipe surely takes at once, 0
     /// unless it is known to be empty.
     pub(super) fn next(&self, room: usize) -> Option<Block> {
-        let first = self.ends.front()? - self.written();
+        let first = self.ends.front()? - self.written;
         let first = usize::try_from(first).unwrap_or(usize::MAX);
-        let room = room.max(ATOMIC);
+        let room = room.max(ATOMIC).min(self.bytes().len());
         if self.is_amid() || first > room {
             return Some(Block::InParts(first));
         }
         // Binary search: the ends are in order.
-        let limit = self.written() + room as u64;
+        let limit = self.written + room as u64;
         let fitting = self.ends.partition_point(|end| *end <= limit);
-        let all = self.ends.get(fitting.checked_sub(1)?)? - self.written();
+        let all = self.ends.get(fitting.checked_sub(1)?)? - self.written;
         Some(Block::AtOnce(usize::try_from(all).unwrap_or(first)))
     }
 
-    /// So many bytes have been written.
+    /// Removes so many bytes of [`Self::bytes`], which have been written.
     pub(super) fn wrote(&mut self, bytes: usize) {
-        self.head += bytes;
-        let written = self.written();
-        while let Some(end) = self.ends.front().copied().filter(|end| *end <= written) {
+        self.chunks.consume(bytes);
+        self.written += bytes as u64;
+        while let Some(end) = self.ends.front().copied().filter(|end| *end <= self.written) {
             self.ends.pop_front();
             self.finished = end;
         }
-        if self.head == self.bytes.len() {
-            self.base = written;
-            self.head = 0;
-            self.bytes.clear();
-            if self.bytes.capacity() > KEPT {
-                self.bytes = Vec::new();
-            }
-        } else if self.head >= KEPT && 2 * self.head >= self.bytes.len() {
-            // Only then, so that each byte is moved once at most, however many wait.
-            self.bytes.drain(..self.head);
-            self.base = written;
-            self.head = 0;
-        }
+    }
+
+    /// The place after the last byte.
+    fn end(&self) -> u64 {
+        self.written + self.chunks.len() as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
+    /// Longer than any piece that is copied.
+    const LONG: usize = 1 << 20;
+
     fn put(out: &mut Outgoing, length: usize) -> u64 {
-        out.append(|bytes| bytes.resize(bytes.len() + length - 1, b'x'))
+        out.append(|chunks| chunks.tail().extend(std::iter::repeat_n(b'x', length - 1)))
     }
 
     #[test]
@@ -153,11 +147,28 @@ mod tests {
     #[test]
     fn places_go_on_when_the_buffer_begins_anew() {
         let mut out = Outgoing::default();
-        put(&mut out, 2 * KEPT);
-        out.wrote(2 * KEPT - 1);
-        assert_eq!((out.len(), out.written()), (1, 2 * KEPT as u64 - 1));
+        put(&mut out, 2 * LONG);
+        out.wrote(2 * LONG - 1);
+        assert_eq!((out.len(), out.written()), (1, 2 * LONG as u64 - 1));
         out.wrote(1);
-        assert_eq!(put(&mut out, 5), 2 * KEPT as u64);
+        assert_eq!(put(&mut out, 5), 2 * LONG as u64);
         assert_eq!(out.bytes(), b"xxxx\n");
+    }
+
+    #[test]
+    fn shared_message_goes_in_parts_and_others_around_it_at_once() {
+        let mut out = Outgoing::default();
+        put(&mut out, 10);
+        out.append(|chunks| chunks.share(Bytes::from(vec![b'y'; LONG])));
+        put(&mut out, 10);
+        // However much room there is: it is not in one piece.
+        assert_eq!(out.next(4 * LONG), Some(Block::AtOnce(10)));
+        out.wrote(10);
+        assert_eq!(out.next(4 * LONG), Some(Block::InParts(LONG + 1)));
+        out.wrote(out.bytes().len());
+        assert!(out.is_amid());
+        assert_eq!(out.next(4 * LONG), Some(Block::InParts(1)));
+        out.wrote(1);
+        assert_eq!((out.next(0), out.is_amid()), (Some(Block::AtOnce(10)), false));
     }
 }

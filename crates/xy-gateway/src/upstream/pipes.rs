@@ -7,6 +7,7 @@
 //! a message half written by a daemon that is killed.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 #[cfg(target_os = "linux")]
@@ -14,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -25,6 +27,8 @@ use super::Upstream;
 use super::assembler::{Assembler, Step};
 use super::outgoing::{ATOMIC, Block, Outgoing};
 use super::wire::{MAX_MESSAGE, Wire};
+use crate::chunks::Chunks;
+use crate::large::LARGE;
 
 /// What one read takes.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
@@ -47,6 +51,8 @@ pub(crate) struct Pipes {
     stdin: RefCell<Option<Rc<pipe::Sender>>>,
     /// What the server says, cut into lines.
     lines: RefCell<LineSplitter>,
+    /// A large line and those after it, which wait until it is parsed on another thread.
+    later: RefCell<VecDeque<Bytes>>,
     /// Lines that may be one message.
     assembler: RefCell<Assembler>,
     /// Whether something is being written that can be torn, or may be written only in its turn.
@@ -61,7 +67,7 @@ pub(crate) struct Pipes {
 }
 
 impl Wire for Pipes {
-    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
+    fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {
         self.out.borrow_mut().append(write)
     }
 
@@ -105,6 +111,7 @@ impl Pipes {
             flush: Notify::new(),
             stdin: RefCell::new(Some(stdin.clone())),
             lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
+            later: RefCell::default(),
             assembler: RefCell::default(),
             is_writing: Cell::new(false),
             is_closed: Cell::new(false),
@@ -160,6 +167,7 @@ impl Pipes {
         mut stdout: pipe::Receiver,
     ) -> io::Result<()> {
         loop {
+            self.hear_later(upstream).await;
             let read = poll_fn(|context| {
                 with_scratch(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
@@ -195,15 +203,46 @@ impl Pipes {
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {
-                Line::Whole(line) if self.assembler.borrow().is_empty() => {
-                    self.take_line(upstream, line);
+                Line::Whole(line) if self.must_wait(line) => {
+                    let line = Bytes::copy_from_slice(line);
+                    self.later.borrow_mut().push_back(line);
                 }
-                Line::Whole(line) => self.take_next(upstream, line),
+                Line::Whole(line) => self.take_whole(upstream, line),
                 Line::TooLong(head) => {
                     self.release_held(upstream);
                     upstream.too_long(head);
                 }
             }
+        }
+    }
+
+    /// Returns true if a line is large, or stands behind one that is.
+    fn must_wait(&self, line: &[u8]) -> bool {
+        let is_large = line.len() > LARGE && self.assembler.borrow().is_empty();
+        is_large || !self.later.borrow().is_empty()
+    }
+
+    /// Handles the lines that wait. Cancel-safe: a line leaves the queue when it is handled.
+    async fn hear_later(&self, upstream: &Rc<Upstream>) {
+        loop {
+            let Some(line) = self.later.borrow().front().cloned() else { return };
+            if line.len() <= LARGE || !self.assembler.borrow().is_empty() {
+                self.take_whole(upstream, &line);
+            } else {
+                let may_begin =
+                    |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
+                upstream.hear_large_unless(line, None, may_begin).await;
+            }
+            self.later.borrow_mut().pop_front();
+            upstream.tell_strays().await;
+        }
+    }
+
+    fn take_whole(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+        if self.assembler.borrow().is_empty() {
+            self.take_line(upstream, line);
+        } else {
+            self.take_next(upstream, line);
         }
     }
 
@@ -278,11 +317,11 @@ impl Pipes {
             while let Some(block) = self.next_block(stdin, capacity) {
                 self.is_writing.set(true);
                 match block {
-                    Block::AtOnce(bytes) => self.write_block(stdin, bytes).await?,
+                    Block::AtOnce(bytes) => self.write_block(stdin, bytes, capacity).await?,
                     Block::InParts(bytes) => {
                         let place = self.out.borrow().written();
                         self.announce().await;
-                        self.write_block(stdin, bytes).await?;
+                        self.write_block(stdin, bytes, capacity).await?;
                         if bytes > capacity && self.is_written(place) && is_begun(stdin, bytes) {
                             begun(place);
                         }
@@ -304,23 +343,36 @@ impl Pipes {
         out.next(room)
     }
 
-    async fn write_block(&self, stdin: &pipe::Sender, mut left: usize) -> io::Result<()> {
-        while left > 0 {
+    /// Writes the next `left` bytes, which are at least one. One write gives what an empty pipe
+    /// holds: the system would go on with more for as long as the server reads.
+    async fn write_block(
+        &self,
+        stdin: &pipe::Sender,
+        mut left: usize,
+        capacity: usize,
+    ) -> io::Result<()> {
+        loop {
             stdin.writable().await?;
             let mut out = self.out.borrow_mut();
             if self.is_closed.get() && !out.is_amid() {
                 return Ok(()); // Whoever waited for it has been told that it is not written.
             }
-            match stdin.try_write(&out.bytes()[..left]) {
+            let bytes = out.bytes();
+            match stdin.try_write(&bytes[..left.min(bytes.len()).min(capacity)]) {
                 Ok(written) => {
                     out.wrote(written);
                     left -= written;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error),
             }
+            drop(out);
+            if left == 0 {
+                return Ok(());
+            }
+            // A server that reads fast always leaves room: others have their turn meanwhile.
+            tokio::task::yield_now().await;
         }
-        Ok(())
     }
 
     /// Lets the shim know that a message may be torn; resolves when it knows.
@@ -343,6 +395,10 @@ impl Pipes {
     pub(crate) fn take_partial(&self) -> Vec<u8> {
         let mut partial = self.assembler.borrow_mut().give_up();
         if !partial.is_empty() {
+            partial.push(b'\n');
+        }
+        for line in self.later.borrow_mut().drain(..) {
+            partial.extend_from_slice(&line);
             partial.push(b'\n');
         }
         partial.append(&mut self.lines.borrow_mut().take_begun());

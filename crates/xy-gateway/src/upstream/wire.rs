@@ -1,13 +1,15 @@
 //! What carries messages to a server, whatever it is.
 
-/// A message that is longer is none.
+use crate::chunks::Chunks;
+
+/// Maximum message size.
 pub(crate) const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
 /// The way to a server.
 pub(crate) trait Wire {
     /// Takes a message: what `write` appends, on one line, without its end. `call` is the id
     /// of a request. Answers its place, by which one can tell later whether it was written.
-    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64;
+    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64;
 
     /// Has what was taken sent, if that is not done yet. `is_alone`: nothing else is open with
     /// this server, so that there is nothing to wait for.

@@ -152,7 +152,7 @@ impl Client {
         else {
             return Ok(result(Err(say::invalid("`arguments` says what to call"))));
         };
-        let mut edits = Edits::of(request.text);
+        let mut edits = Edits::of(request.text.bytes());
         edits.replace(written, meant.name.get());
         edits.replace(whole, given);
         let text = edits.to_vec();
@@ -161,7 +161,7 @@ impl Client {
         };
         let read = Params::checked(params).map_err(say::invalid)?;
         self.look_at(&Request {
-            text: &text,
+            text: text.as_slice().into(),
             id,
             method: &method,
             params: read,

@@ -111,11 +111,11 @@ impl Client {
             && server.upstream(server.holder(self)).is_some()
             && !server.is_modern_to(self)
         {
-            let text = rounds::as_at_first(request.text);
+            let text = rounds::as_at_first(request.text.bytes());
             let text = text.ok_or_else(|| say::invalid("the call cannot be made again"))?;
             let mut past = request.past.clone();
             past.rounds.count = 0;
-            self.again_after(request.id, &text, request.stream, past);
+            self.again_after(request.id, text.as_slice().into(), request.stream, past);
             return Ok(Verdict::Done);
         }
         // Only a modern server gives out states of its own.

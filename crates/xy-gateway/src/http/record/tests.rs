@@ -212,7 +212,7 @@ fn messages_that_change_a_record_are_known() {
         let small = Received::Small(message.to_owned().into());
         assert_eq!(changes_of(1, &small), changes, "{message}");
         let large = LargeMessage::read(message.as_bytes().to_vec());
-        let large = Received::Large(Box::new(large));
+        let large = Received::Large(std::sync::Arc::new(large));
         assert_eq!(changes_of(1, &large), changes, "read elsewhere: {message}");
     }
 }

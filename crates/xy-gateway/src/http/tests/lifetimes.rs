@@ -105,7 +105,9 @@ async fn the_end_of_a_session_ends_all_that_is_open() {
         assert_eq!(told.event().await.as_deref(), Some("1"));
         assert_eq!(told.event().await, None);
         let answer = waiting.answer().await;
-        assert_eq!((answer.status, answer.body.as_str()), (200, ""));
+        assert_eq!(answer.status, 200);
+        // On a slow machine it has become an event stream meanwhile, with an empty first event.
+        assert!(!answer.body.contains("jsonrpc"), "{}", answer.body);
         assert_eq!(world.gauges(), (0, 0));
         // Their connections go on.
         world.is_ready.set(true);

@@ -22,7 +22,7 @@ async fn pipes_at(writer: OwnedFd) -> Rc<Pipes> {
 
 /// Says something; its place.
 fn put(pipes: &Pipes, text: &str) -> u64 {
-    let place = pipes.put(None, &mut |out| out.extend_from_slice(text.as_bytes()));
+    let place = pipes.put(None, &mut |out| out.tail().extend_from_slice(text.as_bytes()));
     pipes.flush(true);
     assert_eq!(pipes.waiting(), 0, "it is written at once");
     place
@@ -97,9 +97,9 @@ async fn what_is_not_begun_when_it_is_closed_is_never_written() {
     let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
     let (said, _) = mpsc::channel(1);
     let pipes = Pipes::new(&stdin, said);
-    let place = pipes.put(None, &mut |out| out.extend_from_slice(b"late"));
+    let place = pipes.put(None, &mut |out| out.tail().extend_from_slice(b"late"));
     pipes.close();
-    pipes.write_block(&stdin, 5).await.unwrap();
+    pipes.write_block(&stdin, 5, ATOMIC).await.unwrap();
     assert!(!pipes.is_written(place));
     assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
 }
@@ -113,7 +113,8 @@ async fn a_message_that_no_pipe_holds_is_begun_once_it_is_written() {
     let capacity = capacity(&stdin);
     let (said, _) = mpsc::channel(1);
     let pipes = Pipes::new(&stdin, said);
-    let put = |length: usize| pipes.put(None, &mut |out| out.resize(out.len() + length, b'x'));
+    let text = |length: usize| std::iter::repeat_n(b'x', length);
+    let put = |length: usize| pipes.put(None, &mut |out| out.tail().extend(text(length)));
     let [_, long, fitting] = [10, capacity, capacity - 1].map(put);
     pipes.flush(false);
     let begun = RefCell::new(Vec::new());

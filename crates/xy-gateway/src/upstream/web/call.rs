@@ -266,7 +266,7 @@ impl Call {
     async fn hear_message(&self, mut body: Incoming) {
         match whole(&mut body, MAX_MESSAGE, &mut self.web.reading()).await {
             Ok(text) => {
-                self.upstream.hear(&text, Some(self.ours));
+                self.upstream.hear_whole(text, Some(self.ours)).await;
                 if self.upstream.is_open(self.ours) {
                     self.upstream.fail_badly(self.ours, "it answered something else");
                 }

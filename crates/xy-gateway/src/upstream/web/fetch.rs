@@ -21,7 +21,7 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::place::{is_same_origin, resolve, shown};
 use crate::held::Held;
-use crate::piece;
+use crate::piece::{self, Collected};
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -220,14 +220,15 @@ pub(super) async fn whole(
     if body.is_end_stream() && first.len() <= most {
         return Ok(first); // As most are: nothing is copied.
     }
-    let mut all = first.to_vec();
+    let mut all = Collected::default();
+    all.append(&first).await;
     while all.len() <= most {
         if !reading.holds(all.len()) {
             return Err(Half::TooMany);
         }
         match next_piece(body).await.map_err(Half::Failed)? {
-            None => return Ok(all.into()),
-            Some(piece) => all.extend_from_slice(&piece),
+            None => return Ok(all.join().into()),
+            Some(piece) => all.append(&piece).await,
         }
     }
     Err(Half::TooLong)

@@ -14,6 +14,7 @@ use super::meaning::{Meaning, Refusal, meaning};
 use super::place::{is_same_origin, resolve};
 use super::{GOOD_AFTER, LAST_EVENT, Trouble, Web};
 use crate::held::Held;
+use crate::large::LARGE;
 use crate::upstream::Upstream;
 use crate::upstream::wire::MAX_MESSAGE;
 
@@ -70,7 +71,7 @@ impl Streamed {
             let Some(piece) = piece else { return Ok(()) };
             let mut rest = &*piece;
             while let Some(piece) = events.next(&mut rest) {
-                self.take(upstream, piece, during);
+                self.take(upstream, piece, during).await;
             }
             upstream.tell_strays().await;
             if !reading.holds(events.held()) {
@@ -80,7 +81,7 @@ impl Streamed {
         }
     }
 
-    fn take(&mut self, upstream: &Rc<Upstream>, piece: Piece, during: Option<u64>) {
+    async fn take(&mut self, upstream: &Rc<Upstream>, piece: Piece, during: Option<u64>) {
         match piece {
             Piece::Event(event) => {
                 self.has_heard = true;
@@ -89,7 +90,7 @@ impl Streamed {
                 }
                 self.last = event.id.or(self.last.take());
                 if !event.data.is_empty() && matches!(event.kind.as_str(), "" | "message") {
-                    hear(upstream, &event.data, during);
+                    hear(upstream, event.data, during).await;
                 }
             }
             Piece::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
@@ -112,13 +113,13 @@ impl Streamed {
     }
 }
 
-/// A message may be written on several lines.
-fn hear(upstream: &Rc<Upstream>, data: &[u8], during: Option<u64>) {
-    if memchr::memchr2(b'\n', b'\r', data).is_none() {
-        return upstream.hear(data, during);
+/// Handles a message, which may be written on several lines.
+async fn hear(upstream: &Rc<Upstream>, data: Vec<u8>, during: Option<u64>) {
+    if data.len() > LARGE || memchr::memchr2(b'\n', b'\r', &data).is_none() {
+        return upstream.hear_whole(data.into(), during).await;
     }
     let mut line = Vec::with_capacity(data.len());
-    xy_mcp::edit::append_on_one_line(&mut line, data);
+    xy_mcp::edit::append_on_one_line(&mut line, &data);
     upstream.hear(&line, during);
 }
 
@@ -221,7 +222,7 @@ impl Web {
         loop {
             let mut bytes = &*rest;
             while let Some(piece) = stream.events.next(&mut bytes) {
-                streamed.take(&upstream, piece, None);
+                streamed.take(&upstream, piece, None).await;
             }
             upstream.tell_strays().await;
             match next_piece(&mut stream.body).await {

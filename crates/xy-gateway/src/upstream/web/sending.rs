@@ -6,13 +6,14 @@ use hyper::body::Bytes;
 use xy_mcp::envelope::{self, Message};
 
 use super::{GIVEN_UP_FOR, Greeting, Web, call};
+use crate::chunks::Chunks;
 use crate::upstream::wire::Wire;
 
 impl Wire for Web {
-    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Vec<u8>)) -> u64 {
-        let mut message = Vec::new();
+    fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {
+        let mut message = Chunks::default();
         write(&mut message);
-        let message = Bytes::from(message);
+        let message = message.into_bytes();
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
             if self.greeting.get() == Greeting::Due {
                 match envelope::parse(&message) {

@@ -14,6 +14,7 @@
 //! - `--tasks` does the tool `job` as a task of the era it is called in, `--talks` adds `ask`, `refuse` and `chatter`
 //! - `--megabytes N`: it takes so much memory at its start, and keeps it
 //! - `--pass-unknown` answers unknown methods with their params
+//! - `--skim` answers a request of over 1 MiB by its id, which must be a number, and reads nothing else of it
 //! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
 //!
 //! Of the revision without `initialize` (2026-07-28):

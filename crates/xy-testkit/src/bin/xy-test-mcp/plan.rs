@@ -9,7 +9,7 @@ use xy_testkit::standin::Flags;
 use crate::eras::Era;
 
 /// Flags without a value.
-const SWITCHES: [&str; 24] = [
+const SWITCHES: [&str; 25] = [
     "--bad-list",
     "--bad-tools",
     "--odd-lists",
@@ -25,6 +25,7 @@ const SWITCHES: [&str; 24] = [
     "--odd-names",
     "--only-tools",
     "--pass-unknown",
+    "--skim",
     "--pretty",
     "--refuse-init",
     "--sessions",

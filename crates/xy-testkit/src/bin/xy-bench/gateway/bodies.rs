@@ -1,5 +1,5 @@
-//! Whether clients that send large bodies keep others waiting: a local client makes small calls,
-//! alone and then while two clients send bodies with many keys, one after another.
+//! Measures whether clients that send large bodies keep others waiting: a local client makes
+//! small calls, alone and then while two clients send bodies with many keys, one after another.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,7 +21,8 @@ const EVERY: Duration = Duration::from_millis(5);
 
 pub(crate) fn measure(xy: &Path) {
     let home = home(xy, Work::ZERO);
-    home.mcp_server("heavy", &[]);
+    // A server that parses them too would need all cores, and that would be measured.
+    home.mcp_server("heavy", &["--skim"]);
     home.call("reload", serde_json::json!({})).expect("the new server is read");
     home.wait_for_state("heavy", "running");
     let mut way = Way::connect(&home, "xy: connect -> stdio");

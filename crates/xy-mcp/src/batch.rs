@@ -1,23 +1,23 @@
-//! A few messages in an array, which one revision has. Many are none: whoever reads them keeps
-//! everybody waiting.
+//! A batch: several messages in an array, which one revision of MCP has. Its size is bounded,
+//! since reading a long one keeps every client waiting.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// So many are a few.
+/// Maximum batch size.
 const MOST: usize = 1000;
 
-/// What is in an array, if there is a message in it.
-pub(super) fn parts(text: &[u8]) -> Option<Vec<&RawValue>> {
-    let Few(parts) = serde_json::from_slice(text).ok()?;
+/// Returns the elements of an array, if one of them is an object and it is not too long.
+pub fn parts(text: &[u8]) -> Option<Vec<&RawValue>> {
+    let Batch(parts) = serde_json::from_slice(text).ok()?;
     parts.iter().any(|part| part.get().starts_with('{')).then_some(parts)
 }
 
-struct Few<'t>(Vec<&'t RawValue>);
+struct Batch<'t>(Vec<&'t RawValue>);
 
-impl<'t> Deserialize<'t> for Few<'t> {
+impl<'t> Deserialize<'t> for Batch<'t> {
     fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_seq(Reader)
     }
@@ -26,13 +26,13 @@ impl<'t> Deserialize<'t> for Few<'t> {
 struct Reader;
 
 impl<'t> Visitor<'t> for Reader {
-    type Value = Few<'t>;
+    type Value = Batch<'t>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at most {MOST} messages")
     }
 
-    fn visit_seq<A: SeqAccess<'t>>(self, mut parts: A) -> Result<Few<'t>, A::Error> {
+    fn visit_seq<A: SeqAccess<'t>>(self, mut parts: A) -> Result<Batch<'t>, A::Error> {
         let mut all = Vec::new();
         while let Some(part) = parts.next_element()? {
             if all.len() == MOST {
@@ -40,7 +40,7 @@ impl<'t> Visitor<'t> for Reader {
             }
             all.push(part);
         }
-        Ok(Few(all))
+        Ok(Batch(all))
     }
 }
 
@@ -50,11 +50,11 @@ mod tests {
 
     fn count(parts: usize) -> Option<usize> {
         let text = format!("[{}]", vec!["{}"; parts].join(","));
-        serde_json::from_str(&text).ok().map(|Few(parts)| parts.len())
+        serde_json::from_str(&text).ok().map(|Batch(parts)| parts.len())
     }
 
     #[test]
-    fn an_array_without_a_message_is_none() {
+    fn array_without_an_object_is_no_batch() {
         let count = |text: &str| parts(text.as_bytes()).map(|all| all.len());
         assert_eq!((count(" [{}, {\"a\":1}]"), count("[7,{}]")), (Some(2), Some(2)));
         for text in ["[]", "[7,[{}]]", "{}", "[{}"] {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_are_read_and_many_are_not() {
+    fn batch_has_a_maximum_size() {
         assert_eq!((count(0), count(MOST), count(MOST + 1)), (Some(0), Some(MOST), None));
     }
 }
