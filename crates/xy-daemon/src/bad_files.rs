@@ -184,7 +184,7 @@ fn yield_port(
     for other in others {
         servers.remove(&other.name);
         let file = other.source.file.clone();
-        let message = format!("port {port} is already used by `{}`", holder.name);
+        let message = port_taken(port, holder);
         let problem = Problem {
             severity: Severity::Error,
             rendered: format!("error: {message}\n"),
@@ -196,6 +196,24 @@ fn yield_port(
         };
         failed.insert(other.name.clone(), BadFile::new(file, paths, vec![problem]));
     }
+}
+
+/// Returns the refusal of a reload whose settings claim the port of another living server. Only
+/// a reload of all files may move the port of that server.
+pub(crate) fn port_conflict(claiming: &ServerSettings, living: &ServerMap) -> Option<CallError> {
+    let port = claiming.port()?;
+    let is_holder = |it: &&Arc<ServerSettings>| it.port() == Some(port) && it.name != claiming.name;
+    let holder = living.values().find(is_holder)?;
+    let message = format!("server `{}` was not reloaded", claiming.name);
+    Some(
+        CallError::new(ErrorKind::PortConflict, message)
+            .cause(port_taken(port, holder))
+            .hint("give one of them another port, then run `xy reload`"),
+    )
+}
+
+fn port_taken(port: u16, holder: &ServerSettings) -> String {
+    format!("port {port} is already used by `{}`", holder.name)
 }
 
 #[cfg(test)]

@@ -150,6 +150,24 @@ fn living_server_keeps_its_settings_and_its_port() {
 }
 
 #[test]
+fn other_living_server_keeps_the_port_that_a_file_claims() {
+    let file = "command \"sh\"; port 8421";
+    let living = Home::new(&[("servers/a.kdl", file)]).load(&[]).settings.servers;
+    let claiming = |name: &str| {
+        let loaded = Home::new(&[(&format!("servers/{name}.kdl"), file)]).load(&[]);
+        loaded.settings.servers[name].clone()
+    };
+    let refused = port_conflict(&claiming("b"), &living).unwrap();
+    assert_eq!(refused.kind, ErrorKind::PortConflict);
+    insta::assert_snapshot!(refused.message, @"server `b` was not reloaded");
+    insta::assert_snapshot!(refused.cause.unwrap(), @"port 8421 is already used by `a`");
+    insta::assert_snapshot!(refused.hint.unwrap(), @"give one of them another port, then run `xy reload`");
+    assert!(port_conflict(&claiming("a"), &living).is_none(), "it is its own");
+    let without = Home::new(&[("servers/b.kdl", GOOD)]).load(&[]).settings.servers;
+    assert!(port_conflict(&without["b"], &without).is_none());
+}
+
+#[test]
 fn without_settings_for_all_no_server_starts() {
     let home = Home::new(&[("xy.kdl", "nonsense 1"), ("servers/a.kdl", GOOD)]);
     let (servers, faults) = home.sorted(&ServerMap::new());
