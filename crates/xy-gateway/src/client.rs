@@ -58,7 +58,7 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
-    /// The token that it came in with over HTTP, and what is used with it.
+    /// The token that it came in with over HTTP.
     token: TokenUse,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
@@ -184,8 +184,8 @@ impl Client {
     }
 
     /// The token that it came in with.
-    pub(crate) fn token(&self) -> &TokenUse {
-        &self.token
+    pub(crate) fn token(&self) -> TokenUse {
+        self.token
     }
 
     /// Notes that a limit kept it out.
