@@ -34,6 +34,7 @@ use crate::upstream::Upstream;
 use crate::via::Daemons;
 
 pub(crate) mod ask;
+mod error_log;
 mod hearing;
 mod lens;
 mod listen;
@@ -70,7 +71,7 @@ pub(crate) struct Client {
     daemons: RefCell<Option<Daemons>>,
     /// What its latest request said of it, if that was modern.
     manner: RefCell<Option<Rc<Manner>>>,
-    open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
+    open: RefCell<HashMap<Box<str>, OpenRequest>>,
     /// How many answers are still to come on a stream that holds several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
     /// What servers ask it, by the id it is asked under.
@@ -120,6 +121,14 @@ pub(crate) struct Greeted {
     pub(crate) capabilities: Box<str>,
     /// Who it is, as it was written.
     pub(crate) info: Option<Box<str>>,
+}
+
+/// A request that is not answered yet.
+struct OpenRequest {
+    at: Open,
+    stream: StreamNo,
+    /// For the log; empty if it is unusual.
+    method: &'static str,
 }
 
 /// Where a request of a client is.
@@ -191,11 +200,6 @@ impl Client {
     /// Notes that a limit kept it out.
     pub(crate) fn limit_hit(&self, limit: &'static str) {
         self.hub.limit_hit(limit, Some(self.token.id));
-    }
-
-    /// Tells of an error in the debug log, without its words, which may quote arguments.
-    fn log_error(&self, fault: &CallError) {
-        tracing::debug!(client = self.number, kind = ?fault.kind, "a request failed");
     }
 
     /// Who it is, for the daemon's journal.
@@ -363,7 +367,9 @@ impl Client {
 
     /// Its request `id` is there now.
     pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
-        self.open.borrow_mut().insert(id.into(), (open, stream));
+        let mut all = self.open.borrow_mut();
+        let method = all.get(id).map_or("", |it| it.method);
+        all.insert(id.into(), OpenRequest { at: open, stream, method });
     }
 
     /// Whether its request `id` is to be answered.
@@ -378,7 +384,7 @@ impl Client {
 
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
-        self.log_error(fault);
+        self.log_error(id, fault);
         if !self.is_closed.get() {
             self.outlet.fails(fault, stream);
         }
@@ -427,7 +433,7 @@ impl Conversation for Client {
             return;
         }
         let open = std::mem::take(&mut *self.open.borrow_mut());
-        let mut open: Vec<Open> = open.into_values().map(|(open, _)| open).collect();
+        let mut open: Vec<Open> = open.into_values().map(|it| it.at).collect();
         // First what waits: its turn may come when the rest is given up.
         open.sort_by_key(|open| !matches!(open, Open::Waiting { .. }));
         for open in open {

@@ -26,10 +26,14 @@ impl Client {
         text: &'t [u8],
         stream: StreamNo,
     ) -> Heard {
-        match message {
+        let heard = match message {
             Ok(Message::Request { id, method, params }) => {
                 let params = (params, read(params));
-                self.hear_request(text, id, &method, params, stream, Past::default())
+                let heard = self.hear_request(text, id, &method, params, stream, Past::default());
+                if let Heard::Refused(line) = &heard {
+                    self.log_refused(&method, line);
+                }
+                return heard;
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -47,7 +51,11 @@ impl Client {
                 };
                 Heard::Refused(say::error(id, problem.code(), &problem.to_string()))
             }
+        };
+        if let Heard::Refused(line) = &heard {
+            self.log_refused("", line);
         }
+        heard
     }
 
     fn has_batches(&self) -> bool {
@@ -75,7 +83,9 @@ impl Client {
             let text = part.get().as_bytes();
             let heard = match envelope::parse(text) {
                 Err(Malformed::Batch) => {
-                    Heard::Refused(say::error("null", -32600, "a batch holds no batches"))
+                    let line = say::error("null", -32600, "a batch holds no batches");
+                    self.log_refused("", &line);
+                    Heard::Refused(line)
                 }
                 _ => self.hear_one(text, stream),
             };
@@ -124,7 +134,9 @@ impl Client {
             self.daemons.replace(Some(daemons));
         }
         if self.is_in_loop() {
-            self.put_answer(&via::refusal().line(id), stream);
+            let line = via::refusal().line(id);
+            self.log_refused(method, &line);
+            self.put_answer(&line, stream);
             return Heard::Asked;
         }
         if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
@@ -161,14 +173,18 @@ impl Client {
 
     /// It does not want to know any more, and says so like this.
     fn cancel(&self, id: &str, text: &[u8]) {
-        let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
-        match open {
+        if !self.open.borrow().contains_key(id) {
+            return;
+        }
+        self.log_ended(id, "cancelled", 0);
+        let Some(request) = self.open.borrow_mut().remove(id) else { return };
+        match request.at {
             Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
             Open::Listening => self.listens_no_more(id),
             open => Self::give_up(open, ""),
         }
-        if self.is_last_of(stream) {
-            self.tell(&[], To::Nobody(stream));
+        if self.is_last_of(request.stream) {
+            self.tell(&[], To::Nobody(request.stream));
         }
     }
 
