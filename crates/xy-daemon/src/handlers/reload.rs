@@ -61,7 +61,10 @@ fn with_bad_files(daemon: &Daemon, loaded: &Loaded) -> ServerMap {
     let has_mistakes = |settings: &ServerSettings| {
         let shown = daemon.paths.shown(&settings.source.file);
         loaded.broken.contains(&settings.name)
-            && loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
+            && loaded
+                .problems
+                .iter()
+                .any(|it| it.is_error() && loaded.bad.is_about(it, &settings.source.file, &shown))
     };
     let all = daemon.fleet.settings().into_iter();
     all.filter(|(_, it)| !it.source.added && has_mistakes(it)).collect()
