@@ -1,7 +1,7 @@
 //! Files that cannot be used as they are, and what a load may use instead.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use xy_protocol::server::ServerName;
 
@@ -24,8 +24,10 @@ pub struct Earlier {
 pub struct BadFiles {
     /// Servers that are left out, and the files that configure them.
     pub servers: BTreeMap<ServerName, PathBuf>,
-    /// Files whose mistakes concern their own servers only, as reports show them.
+    /// Files and folders whose mistakes concern their own servers only, as reports show them.
     pub contained: BTreeSet<String>,
+    /// Folders that others may write, by the names that reports show. No file in them is used.
+    pub folders: BTreeMap<String, PathBuf>,
     /// Files whose last good version is in use, as reports show them.
     pub replaced: BTreeSet<String>,
     /// The texts in use of `xy.kdl` and of profiles: the last good ones from now on.
@@ -36,5 +38,11 @@ impl BadFiles {
     /// Returns true if the other files can be used in spite of `problem`.
     pub fn is_contained(&self, problem: &Problem) -> bool {
         self.contained.contains(&problem.file) || self.replaced.contains(&problem.file)
+    }
+
+    /// Returns true if `problem` keeps `file`, which reports show as `shown`, from being used.
+    pub fn is_about(&self, problem: &Problem, file: &Path, shown: &str) -> bool {
+        let folder = self.folders.get(&problem.file);
+        problem.file == shown || folder.is_some_and(|folder| file.starts_with(folder))
     }
 }

@@ -50,6 +50,11 @@ pub fn load_after(paths: &Paths, limits: &KeptLimits, earlier: &Earlier) -> Load
         let first = std::mem::replace(&mut loaded, files.judge(paths, limits));
         tell_replaced(&mut loaded, &first.problems, replaced);
     }
+    let contained = files.untrusted.iter().filter(|folder| files.is_contained(folder, &loaded));
+    let contained: Vec<_> = contained.map(|folder| paths.shown(folder)).collect();
+    loaded.bad.contained.extend(contained);
+    loaded.bad.folders =
+        files.untrusted.iter().map(|folder| (paths.shown(folder), folder.clone())).collect();
     loaded.broken = broken(paths, &files.listed, &loaded);
     let left_out = |path: &PathBuf| {
         let name = ServerName::new(path.file_stem()?.to_str()?).ok()?;
@@ -80,6 +85,10 @@ struct Files {
     /// The profiles, read or not, and the names that reports show.
     listed_profiles: Vec<(PathBuf, String)>,
     profiles: Vec<FileText>,
+    /// Folders of the configuration that others may write.
+    untrusted: BTreeSet<PathBuf>,
+    /// Whether an earlier daemon has kept its texts.
+    has_last_good: bool,
     /// What could not be read.
     problems: Vec<Problem>,
 }
@@ -108,6 +117,8 @@ impl Files {
             servers,
             listed_profiles: profiles.into_iter().map(shown).collect(),
             profiles: read_profiles,
+            untrusted: untrusted_folders(paths),
+            has_last_good: false,
             problems,
         }
     }
@@ -120,7 +131,8 @@ impl Files {
         let mut loaded = check_all(self.daemon_file.as_ref(), texts, &Machine { limits });
         close_unread(&self.listed_profiles, &mut loaded);
         let folder = paths.shown(&paths.profiles_dir);
-        if problems.iter().any(|it| it.is_error() && it.file == folder) {
+        let is_known = self.has_last_good && self.untrusted.contains(&paths.profiles_dir);
+        if !is_known && problems.iter().any(|it| it.is_error() && it.file == folder) {
             // Its `default.kdl`, if there is one, may hide something.
             let closed = || Arc::new(ProfileSettings::closed(DEFAULT_PROFILE, &folder));
             loaded.settings.profiles.entry(DEFAULT_PROFILE.to_owned()).or_insert_with(closed);
@@ -137,12 +149,19 @@ impl Files {
         loaded
     }
 
-    /// Takes the last good text of each file that has an error and may not be left out. Returns
-    /// the files by the names that reports show.
+    /// Takes the last good text of each file that has an error and may not be left out. In a
+    /// folder that others may write, each file counts as one, also if it is gone. Returns the
+    /// files by the names that reports show.
     fn replace_bad(&mut self, problems: &[Problem], last_good: &LastGood) -> BTreeSet<String> {
-        let is_bad = |shown: &String| problems.iter().any(|it| it.is_error() && it.file == *shown);
+        self.has_last_good = !last_good.is_empty();
+        self.list_removed_profiles(last_good);
+        let untrusted = &self.untrusted;
+        let is_bad = |path: &Path, shown: &str| {
+            problems.iter().any(|it| it.is_error() && it.file == shown)
+                || untrusted.iter().any(|folder| path.starts_with(folder))
+        };
         let good = |path: &PathBuf, shown: &String| {
-            let text = last_good.get(shown).filter(|_| is_bad(shown))?.clone();
+            let text = last_good.get(shown).filter(|_| is_bad(path, shown))?.clone();
             Some(FileText { path: path.clone(), shown: shown.clone(), text })
         };
         let mut replaced = BTreeSet::new();
@@ -158,6 +177,28 @@ impl Files {
         }
         self.problems.retain(|it| !replaced.contains(&it.file));
         replaced
+    }
+
+    /// Lists the profiles that an earlier daemon had, and that another user may have removed.
+    fn list_removed_profiles(&mut self, last_good: &LastGood) {
+        let Some(config_dir) = self.daemon_path.parent() else { return };
+        for shown in last_good.keys().filter(|it| **it != self.daemon_shown) {
+            let path = config_dir.join(shown);
+            let is_untrusted = self.untrusted.iter().any(|folder| path.starts_with(folder));
+            if is_untrusted && !self.listed_profiles.iter().any(|(_, listed)| listed == shown) {
+                self.listed_profiles.push((path, shown.clone()));
+            }
+        }
+    }
+
+    /// Returns true if all files in an untrusted folder that hold for all servers have been
+    /// replaced by their last good texts.
+    fn is_contained(&self, folder: &Path, loaded: &Loaded) -> bool {
+        let is_replaced = |path: &Path, shown: &String| {
+            !path.starts_with(folder) || loaded.bad.replaced.contains(shown)
+        };
+        (!exists(&self.daemon_path) || is_replaced(&self.daemon_path, &self.daemon_shown))
+            && self.listed_profiles.iter().all(|(path, shown)| is_replaced(path, shown))
     }
 
     /// Has these servers claim their ports before all others.
@@ -260,14 +301,18 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
     let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
     let for_all = folders.map(|path| paths.shown(path));
     let is_for_all = |file: &String| {
-        (for_all.contains(file) || file == ENVIRONMENT) && !loaded.bad.replaced.contains(file)
+        let is_contained =
+            loaded.bad.replaced.contains(file) || loaded.bad.contained.contains(file);
+        (for_all.contains(file) || file == ENVIRONMENT) && !is_contained
     };
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
         return Broken::Every;
     }
     let all_but_the_read = || Broken::AllBut(loaded.settings.servers.keys().cloned().collect());
-    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing.
-    if !exists(&paths.servers_dir) {
+    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing. From
+    // one that others may write, files may have been removed.
+    let is_untrusted = |folder: &PathBuf| paths.servers_dir.starts_with(folder);
+    if !exists(&paths.servers_dir) || loaded.bad.folders.values().any(is_untrusted) {
         return all_but_the_read();
     }
     // Nor is it known who stands in a client's file that is not there, or cannot be read.
@@ -411,6 +456,13 @@ fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), U
         None => trust::check_folder_of(path)?,
     }
     fs::canonicalize(path).map_or(Ok(()), |real| trust::check_folder_of(&real))
+}
+
+/// Returns the folders of the configuration that others may write.
+fn untrusted_folders(paths: &Paths) -> BTreeSet<PathBuf> {
+    let folders = [&paths.servers_dir, &paths.profiles_dir, &paths.config_dir];
+    let check = |folder: &PathBuf| trust::check_folders(folder, config_home(paths));
+    folders.into_iter().filter_map(|folder| check(folder).err()).map(|it| it.path).collect()
 }
 
 /// The XDG folder that the configuration is in.

@@ -66,8 +66,8 @@ fn words(daemon: &Daemon, by: &By) -> String {
         Some(id) => {
             let tokens = daemon.tokens.lock();
             let tokens = tokens.unwrap_or_else(std::sync::PoisonError::into_inner);
-            let token = tokens.name_of(*id).map(|name| format!("the token `{name}`"));
-            let token = token.unwrap_or_else(|| "the daemon's own token".to_owned());
+            let token = tokens.describe(*id);
+            let token = token.unwrap_or_else(|| "a token that is not valid any more".to_owned());
             format!("client `{client}` over HTTP with {token}")
         }
     }

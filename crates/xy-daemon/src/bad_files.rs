@@ -75,13 +75,15 @@ pub(crate) struct BadFile {
     pub(crate) problems: Vec<Problem>,
     /// That in one line.
     pub(crate) reason: String,
+    /// What to do about its folder, if that is why the file is not used.
+    pub(crate) remedy: Option<String>,
 }
 
 impl BadFile {
     fn new(file: PathBuf, paths: &Paths, problems: Vec<Problem>) -> Self {
         let shown = paths.shown(&file);
         let reason = format!("its file cannot be used: {}", summary(&problems, &shown));
-        Self { file, shown, problems, reason }
+        Self { file, shown, problems, reason, remedy: None }
     }
 
     /// Returns the answer to whoever asks something of the server.
@@ -94,7 +96,12 @@ impl BadFile {
 
     /// Returns the way out.
     pub(crate) fn hint(&self) -> String {
-        format!("correct `{}`, test it with `xy check`, then run `xy reload`", self.shown)
+        match &self.remedy {
+            Some(remedy) => format!("{remedy}, then run `xy reload`"),
+            None => {
+                format!("correct `{}`, test it with `xy check`, then run `xy reload`", self.shown)
+            }
+        }
     }
 }
 
@@ -119,9 +126,9 @@ fn summary(problems: &[Problem], shown: &str) -> String {
 /// Sorts the servers into those that run by these files and those that have failed for them.
 /// `kept` are the servers whose last good settings are known.
 pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerMap, Faults) {
-    let of_file = |is_meant: &dyn Fn(&str) -> bool| {
+    let of_file = |is_meant: &dyn Fn(&xy_config::Problem) -> bool| {
         let mut problems: Vec<_> =
-            loaded.problems.iter().filter(|it| is_meant(&it.file)).map(Problem::from).collect();
+            loaded.problems.iter().filter(|it| is_meant(it)).map(Problem::from).collect();
         problems.sort_by_key(|it| it.severity != Severity::Error); // Stable: by place otherwise.
         problems.truncate(MAX_PROBLEMS);
         problems
@@ -129,14 +136,17 @@ pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerM
     let mut failed = BTreeMap::new();
     for (name, file) in &loaded.bad.servers {
         let shown = paths.shown(file);
-        let bad = BadFile::new(file.clone(), paths, of_file(&|file| file == shown));
+        let problems = of_file(&|it| loaded.bad.is_about(it, file, &shown));
+        let of_folder = problems.iter().find(|it| loaded.bad.folders.contains_key(&it.file));
+        let remedy = of_folder.and_then(|it| it.suggestion.clone());
+        let bad = BadFile { remedy, ..BadFile::new(file.clone(), paths, problems) };
         failed.insert(name.clone(), bad);
     }
     let mut servers = loaded.settings.servers.clone();
     if loaded.broken == Broken::Every {
         // The settings that hold for all of them are not known.
         for (name, settings) in std::mem::take(&mut servers) {
-            let problems = of_file(&|file| !loaded.bad.contained.contains(file));
+            let problems = of_file(&|it| !loaded.bad.contained.contains(&it.file));
             failed.insert(name, BadFile::new(settings.source.file.clone(), paths, problems));
         }
     }
@@ -161,7 +171,10 @@ pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerM
     let nameless = errors()
         .filter(|it| loaded.bad.contained.contains(&it.file) && !is_of_server(&it.file))
         .filter(|it| told.insert(&it.file))
-        .map(|it| format!("`{}` is not used: {}: see `xy check`", it.file, it.message));
+        .map(|it| {
+            let message = it.message.trim_start_matches("not used: ");
+            format!("`{}` is not used: {message}: see `xy check`", it.file)
+        });
     let faults = Faults {
         files: errors().map(|it| it.file.clone()).collect(),
         warnings: replaced.chain(nameless).take(MAX_PROBLEMS).collect(),
@@ -184,7 +197,7 @@ fn yield_port(
     for other in others {
         servers.remove(&other.name);
         let file = other.source.file.clone();
-        let message = format!("port {port} is already used by `{}`", holder.name);
+        let message = port_taken(port, holder);
         let problem = Problem {
             severity: Severity::Error,
             rendered: format!("error: {message}\n"),
@@ -196,6 +209,24 @@ fn yield_port(
         };
         failed.insert(other.name.clone(), BadFile::new(file, paths, vec![problem]));
     }
+}
+
+/// Returns the refusal of a reload whose settings claim the port of another living server. Only
+/// a reload of all files may move the port of that server.
+pub(crate) fn port_conflict(claiming: &ServerSettings, living: &ServerMap) -> Option<CallError> {
+    let port = claiming.port()?;
+    let is_holder = |it: &&Arc<ServerSettings>| it.port() == Some(port) && it.name != claiming.name;
+    let holder = living.values().find(is_holder)?;
+    let message = format!("server `{}` was not reloaded", claiming.name);
+    Some(
+        CallError::new(ErrorKind::PortConflict, message)
+            .cause(port_taken(port, holder))
+            .hint("give one of them another port, then run `xy reload`"),
+    )
+}
+
+fn port_taken(port: u16, holder: &ServerSettings) -> String {
+    format!("port {port} is already used by `{}`", holder.name)
 }
 
 #[cfg(test)]

@@ -32,7 +32,10 @@ pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
 
 /// Why one file cannot be used; `None` if that is not for an error in it, or in the daemon's.
 pub(crate) fn refusal_of(loaded: &Loaded, asked: &str, file: &str) -> Option<CallError> {
-    let is_for_all = |shown: &str| ["xy.kdl", "servers", ENVIRONMENT].contains(&shown);
+    let is_for_all = |shown: &str| {
+        ["xy.kdl", "servers", ENVIRONMENT].contains(&shown)
+            || loaded.bad.folders.contains_key(shown)
+    };
     let about = |problem: &&xy_config::Problem| problem.file == file || is_for_all(&problem.file);
     let problems: Vec<_> = loaded.problems.iter().filter(about).cloned().collect();
     let part = Loaded { problems, ..Loaded::default() };

@@ -196,7 +196,7 @@ impl Daemon {
             None => "unauthenticated".to_owned(),
             Some(0) => "local clients".to_owned(),
             Some(id) => match tokens.iter().find(|it| it.id == id) {
-                Some(token) => format!("token `{}`", token.name),
+                Some(token) => token.name.clone(),
                 // A token that was removed meanwhile, or there are none at all.
                 None => "any client".to_owned(),
             },

@@ -65,7 +65,8 @@ impl OwnToken {
         let secret = self.secret.clone()?;
         let digest = http::digest(secret.as_bytes());
         let id = digest[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
-        let (id, name) = (id.max(FIRST_ID), self.name.to_owned());
+        let words = if self.manage { "the daemon's manage token" } else { "the daemon's token" };
+        let (id, name) = (id.max(FIRST_ID), words.to_owned());
         let secret = Secret::Plain(secret);
         Some(Token { id, name, secret, may_manage: self.manage, profile: None })
     }
@@ -132,9 +133,9 @@ impl Tokens {
         self.news.subscribe()
     }
 
-    /// The name of a token that was made for a client.
-    pub(crate) fn name_of(&self, id: u64) -> Option<&str> {
-        self.all.iter().find(|it| it.id == id).map(|it| it.name.as_str())
+    /// Returns the words that name a valid token to people.
+    pub(crate) fn describe(&self, id: u64) -> Option<String> {
+        self.news.borrow().iter().find(|it| it.id == id).map(|it| it.name.clone())
     }
 
     /// All, by name.
@@ -283,7 +284,7 @@ impl Tokens {
 impl Stored {
     fn token(&self) -> Option<Token> {
         let secret = Secret::Digest(bytes_of(&self.sha256)?);
-        let (name, profile) = (self.name.clone(), self.profile.clone());
+        let (name, profile) = (format!("token `{}`", self.name), self.profile.clone());
         Some(Token { id: self.id, name, secret, may_manage: self.manage, profile })
     }
 }
@@ -477,6 +478,19 @@ mod tests {
         next.read_own().unwrap();
         assert_eq!(secrets(&next), after);
         assert!(!format!("{tokens:?}").contains(&rotated[0].token));
+    }
+
+    #[test]
+    fn each_token_has_words_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokens = Tokens::read(&paths_in(folder.path()));
+        tokens.read_own().unwrap();
+        tokens.add(&ask("token")).unwrap(); // As the daemon calls its own in its folder.
+        let ids: Vec<u64> = secrets(&tokens).into_iter().map(|(id, _)| id).collect();
+        let told: Vec<_> = ids.iter().map(|id| tokens.describe(*id).unwrap()).collect();
+        assert_eq!(told, ["the daemon's token", "the daemon's manage token", "token `token`"]);
+        tokens.rotate(None).unwrap();
+        assert_eq!(tokens.describe(ids[0]), None, "the old secret is not valid");
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::upstream::Upstream;
 use crate::via::Daemons;
 
 pub(crate) mod ask;
+mod error_log;
 mod hearing;
 mod lens;
 mod listen;
@@ -59,7 +60,7 @@ pub(crate) struct Client {
     number: u64,
     house: Cell<u64>,
     entry: Entry,
-    /// The token that it came in with over HTTP, and what is used with it.
+    /// The token that it came in with over HTTP.
     token: TokenUse,
     /// What of all servers it is shown.
     lens: RefCell<Lens>,
@@ -71,7 +72,7 @@ pub(crate) struct Client {
     daemons: RefCell<Option<Daemons>>,
     /// What its latest request said of it, if that was modern.
     manner: RefCell<Option<Rc<Manner>>>,
-    open: RefCell<HashMap<Box<str>, (Open, StreamNo)>>,
+    open: RefCell<HashMap<Box<str>, OpenRequest>>,
     /// How many answers are still to come on a stream that holds several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
     /// What servers ask it, by the id it is asked under.
@@ -121,6 +122,14 @@ pub(crate) struct Greeted {
     pub(crate) capabilities: Box<str>,
     /// Who it is, as it was written.
     pub(crate) info: Option<Box<str>>,
+}
+
+/// A request that is not answered yet.
+struct OpenRequest {
+    at: Open,
+    stream: StreamNo,
+    /// For the log; empty if it is unusual.
+    method: &'static str,
 }
 
 /// Where a request of a client is.
@@ -185,18 +194,13 @@ impl Client {
     }
 
     /// The token that it came in with.
-    pub(crate) fn token(&self) -> &TokenUse {
-        &self.token
+    pub(crate) fn token(&self) -> TokenUse {
+        self.token
     }
 
     /// Notes that a limit kept it out.
     pub(crate) fn limit_hit(&self, limit: &'static str) {
         self.hub.limit_hit(limit, Some(self.token.id));
-    }
-
-    /// Tells of an error in the debug log, without its words, which may quote arguments.
-    fn log_error(&self, fault: &CallError) {
-        tracing::debug!(client = self.number, kind = ?fault.kind, "a request failed");
     }
 
     /// Who it is, for the daemon's journal.
@@ -364,7 +368,9 @@ impl Client {
 
     /// Its request `id` is there now.
     pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
-        self.open.borrow_mut().insert(id.into(), (open, stream));
+        let mut all = self.open.borrow_mut();
+        let method = all.get(id).map_or("", |it| it.method);
+        all.insert(id.into(), OpenRequest { at: open, stream, method });
     }
 
     /// Whether its request `id` is to be answered.
@@ -379,7 +385,7 @@ impl Client {
 
     /// Its request `id` cannot be done.
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
-        self.log_error(fault);
+        self.log_error(id, fault);
         if !self.is_closed.get() {
             self.outlet.fails(fault, stream);
         }
@@ -428,7 +434,7 @@ impl Conversation for Client {
             return;
         }
         let open = std::mem::take(&mut *self.open.borrow_mut());
-        let mut open: Vec<Open> = open.into_values().map(|(open, _)| open).collect();
+        let mut open: Vec<Open> = open.into_values().map(|it| it.at).collect();
         // First what waits: its turn may come when the rest is given up.
         open.sort_by_key(|open| !matches!(open, Open::Waiting { .. }));
         for open in open {

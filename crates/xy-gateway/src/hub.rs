@@ -58,7 +58,7 @@ mod status;
 mod tasks;
 mod watching;
 
-pub(crate) use shares::{LOCAL, OpenCall, TokenUse};
+pub(crate) use shares::{LOCAL, TokenUse};
 
 pub(crate) use lists::no_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
@@ -99,8 +99,6 @@ pub(crate) struct Hub {
     kept: Rc<Cell<usize>>,
     /// Who shares instances since the door cannot tell them apart, by what it knows of them.
     houses: RefCell<HashMap<HouseKey, House>>,
-    /// How many calls of each token are open.
-    open_calls: RefCell<HashMap<u64, Rc<Cell<usize>>>>,
     /// How many instances there may be at one time.
     instances_max: Cell<usize>,
     /// What is to be shown of servers.
@@ -163,7 +161,6 @@ impl Hub {
             is_sweeping: Cell::new(false),
             kept: Rc::default(),
             houses: RefCell::default(),
-            open_calls: RefCell::default(),
             instances_max: Cell::new(usize::MAX),
             seen,
             lot: Lot::new(park),
@@ -494,7 +491,7 @@ impl Front for Hub {
             View::Profile(_) | View::All => {}
         }
         let lens = self.lens_of(&entry.view)?;
-        let token = self.token_use(entry.who);
+        let token = TokenUse { id: entry.who };
         let who = profiles::who_at(entry.who, &entry.view);
         let entry = Entry { who, ..entry };
         let count = self.clients.borrow().len();

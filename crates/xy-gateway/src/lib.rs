@@ -14,6 +14,7 @@ pub mod control;
 mod crowd;
 mod desk;
 pub mod era;
+mod error_log;
 #[cfg(test)]
 mod fake;
 mod fit;

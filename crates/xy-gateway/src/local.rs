@@ -18,6 +18,7 @@ use xy_mcp::edit::append_on_one_line;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
+use crate::error_log::FailedRequest;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, Stay, To, View};
 use crate::large::{LARGE, LargeReader};
 use crate::names;
@@ -419,7 +420,9 @@ fn take(
             }
             Line::TooLong(_) => {
                 let problem = format!("the message is longer than {} MiB", MAX_MESSAGE >> 20);
-                lines.push(&say::error("null", -32600, &problem));
+                let (outcome, code) = ("too-long", -32600);
+                FailedRequest { client: "local", outcome, code, ..FailedRequest::default() }.log();
+                lines.push(&say::error("null", code, &problem));
             }
         }
     }

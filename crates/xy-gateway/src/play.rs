@@ -41,6 +41,7 @@ mod census;
 mod changes;
 mod ears;
 mod eras;
+mod error_log;
 mod finding;
 mod garbled;
 mod idle;

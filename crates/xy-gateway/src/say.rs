@@ -30,9 +30,9 @@ pub(crate) fn fault(id: &str, fault: &CallError) -> Vec<u8> {
     error(id, i64::from(code(fault.kind)), &message)
 }
 
-/// The code of an error for MCP clients. What they have to know of a call that was sent and not
+/// Returns the code of an error for MCP clients. What they have to know of a call that was sent and not
 /// answered is that nobody knows whether it was done; the words say how that came.
-fn code(kind: ErrorKind) -> i32 {
+pub(crate) fn code(kind: ErrorKind) -> i32 {
     if kind.is_outcome_unknown() { ErrorKind::OutcomeUnknown.code() } else { kind.code() }
 }
 

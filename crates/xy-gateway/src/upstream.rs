@@ -25,7 +25,6 @@ use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
 use crate::front::StreamNo;
-use crate::hub::OpenCall;
 use crate::large::LargeReader;
 use crate::message_text::MessageText;
 use crate::modern::Manner;
@@ -210,8 +209,6 @@ struct Call {
     past: Past,
     /// What its client wrote, if it may be sent again.
     kept: Option<Kept>,
-    /// Counts it for the token of its client.
-    _open: Option<OpenCall>,
     /// What is told of it in the debug log, if anybody wants to know.
     log: Option<Box<CallLog>>,
 }
@@ -220,7 +217,7 @@ impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
         let (kept, log, watch) = (None, None, None);
-        Self { caller, place, watch, has_asked: false, past, kept, _open: None, log }
+        Self { caller, place, watch, has_asked: false, past, kept, log }
     }
 }
 

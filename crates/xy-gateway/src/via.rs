@@ -62,11 +62,15 @@ impl Daemons {
         }
     }
 
+    /// Returns true if there are more than there may be.
+    fn is_long(&self) -> bool {
+        self.0.len() > MOST_DAEMONS
+    }
+
     /// Returns true if a daemon is in both, or if one of them is too long to be anything but a
     /// loop.
     pub(crate) fn is_loop_with(&self, others: &Self) -> bool {
-        let is_long = |it: &Self| it.0.len() > MOST_DAEMONS;
-        is_long(self) || is_long(others) || !self.0.is_disjoint(&others.0)
+        self.is_long() || others.is_long() || !self.0.is_disjoint(&others.0)
     }
 
     /// Returns true if there are none.
@@ -78,6 +82,38 @@ impl Daemons {
         let ids: Vec<String> = self.0.iter().map(|id| quoted(id)).collect();
         format!("[{}]", ids.join(","))
     }
+}
+
+/// The servers of a daemon, as another daemon is shown them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Horizon<S> {
+    /// The daemons behind the shown servers, and this one.
+    pub(crate) behind: Daemons,
+    /// The servers that are hidden.
+    pub(crate) hidden: BTreeSet<S>,
+}
+
+/// Decides which servers are shown to the daemons that ask, by the daemons that each server says
+/// are behind it. A server that leads back to those who ask is hidden; so is one that would make
+/// the chain too long, the longest claim first. A server can say anything, so it hides only
+/// itself.
+pub(crate) fn horizon<S: Ord>(
+    this: &Daemons,
+    asking: &Daemons,
+    mut claims: Vec<(S, Daemons)>,
+) -> Horizon<S> {
+    claims.sort_by_key(|(_, claim)| claim.0.len()); // Stable: by name otherwise.
+    let (mut behind, mut hidden) = (this.clone(), BTreeSet::new());
+    for (server, claim) in claims {
+        let mut with_claim = behind.clone();
+        with_claim.add(&claim);
+        if claim.is_loop_with(asking) || with_claim.is_long() {
+            hidden.insert(server);
+        } else {
+            behind = with_claim;
+        }
+    }
+    Horizon { behind, hidden }
 }
 
 /// The member of `_meta` by which a request says which daemons ask.
@@ -176,6 +212,21 @@ mod tests {
         }
         assert_eq!(marked("7", &daemons(&["a"]), true), "7");
         assert_eq!(of_result("{}"), (Daemons::default(), false));
+    }
+
+    #[test]
+    fn server_hides_itself_and_no_other_by_what_it_says() {
+        let (this, asking) = (daemons(&["b"]), daemons(&["a"]));
+        let ids: Vec<String> = (0..MOST_DAEMONS).map(|it| format!("d{it}")).collect();
+        let many = daemons(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+        let claims = || {
+            let (back, good) = (daemons(&["a", "x"]), daemons(&["c"]));
+            vec![("back", back), ("good", good), ("many", many.clone()), ("none", daemons(&[]))]
+        };
+        let horizon = horizon(&this, &asking, claims());
+        assert_eq!(horizon.behind, daemons(&["b", "c"]));
+        assert_eq!(horizon.hidden, ["back", "many"].into());
+        assert!(!horizon.behind.is_loop_with(&asking));
     }
 
     #[test]

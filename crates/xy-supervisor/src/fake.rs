@@ -237,6 +237,11 @@ impl FakeLauncher {
         self.with(|shared| shared.bearing = Some(bearing));
     }
 
+    /// Stops all talk with them: no probe can be made from now on.
+    pub(crate) fn stop_speaking(&self) {
+        self.with(|shared| shared.bearing = None);
+    }
+
     /// How often they were asked something.
     pub(crate) fn probes(&self) -> u64 {
         self.with(|shared| shared.probes)

@@ -330,7 +330,8 @@ fn a_folder_that_others_may_write_is_told_once() {
         let remedy =
             format!("chmod go-w {real}").replace(home.root.path().to_str().unwrap(), "HOME");
         assert!(told.contains(&remedy), "{told}");
-        assert_eq!((loaded.broken, home.names().len()), (Broken::Every, 0), "{told}");
+        assert!(loaded.broken.contains(&ServerName::new("a").unwrap()), "{told}");
+        assert_eq!(home.names().len(), 0, "{told}");
         set_mode(folder, 0o755);
     }
     assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
@@ -424,6 +425,27 @@ fn bad_profile_is_replaced_by_its_last_good_text_or_closed() {
     let loaded = after(&home, &[], &[]);
     let closed = ProfileSettings::closed("p", "profiles/p.kdl");
     assert_eq!(*loaded.settings.profiles["p"], closed);
+    assert!(loaded.problems.iter().any(|it| it.is_error() && !loaded.bad.is_contained(it)));
+}
+
+#[test]
+fn files_that_another_user_may_have_removed_keep_their_last_good_texts() {
+    let home = Home::new();
+    home.server("a.kdl", GOOD);
+    fs::create_dir(&home.paths.profiles_dir).unwrap();
+    let good = [("xy.kdl", "strict #true"), ("profiles/default.kdl", "servers \"a\"")];
+    let loaded = after(&home, &good, &[]);
+    assert_eq!((loaded.settings.strict, loaded.settings.profiles.len()), (None, 0), "removed");
+    set_mode(&home.paths.config_dir, 0o777);
+    let loaded = after(&home, &good, &[]);
+    assert_eq!(loaded.settings.strict, Some(true));
+    assert_eq!(loaded.settings.profiles["default"].servers.len(), 1);
+    assert!(loaded.problems.iter().all(|it| loaded.bad.is_contained(it)), "{:?}", loaded.problems);
+    // A profile that another user may have written shows nothing.
+    fs::write(home.paths.profiles_dir.join("new.kdl"), "servers \"a\"").unwrap();
+    let loaded = after(&home, &good, &[]);
+    let closed = ProfileSettings::closed("new", "profiles/new.kdl");
+    assert_eq!(*loaded.settings.profiles["new"], closed);
     assert!(loaded.problems.iter().any(|it| it.is_error() && !loaded.bad.is_contained(it)));
 }
 

@@ -1,5 +1,9 @@
 //! Real files in a temporary home, and the decisions about them.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use tempfile::TempDir;
 use xy_config::{Earlier, KeptLimits, LastGood};
 
@@ -79,6 +83,52 @@ fn files_for_all_servers_are_fatal_without_a_last_good_version() {
 }
 
 #[test]
+fn folder_that_others_may_write_costs_its_servers_and_not_the_daemon() {
+    let lenient = Strictness { flag: None, is_watched: false };
+    let strict = Strictness { flag: Some(true), is_watched: false };
+    let good = [("xy.kdl", "strict #false"), ("profiles/p.kdl", "servers \"a\"")];
+    let home = Home::new(&[good[0], good[1], ("servers/a.kdl", GOOD)]);
+    let config_home = home.paths.config_dir.parent().unwrap().to_owned();
+    for (folder, needs_last_good) in [
+        (home.paths.servers_dir.clone(), false),
+        (home.paths.profiles_dir.clone(), true),
+        (home.paths.config_dir.clone(), true),
+        (config_home, true),
+    ] {
+        let shown = folder.display();
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let loaded = home.load(&good);
+        assert!(may_start(lenient, &loaded, false), "{shown}: {:?}", loaded.problems);
+        assert!(!may_start(strict, &loaded, false), "{shown}");
+        assert_eq!(may_start(lenient, &home.load(&[]), false), !needs_last_good, "{shown}");
+        assert_eq!(loaded.settings.strict, Some(false), "{shown}");
+        assert!(loaded.settings.profiles["p"].deny_servers.is_empty(), "{shown}");
+        let (servers, faults) = sort(&loaded, &ServerMap::new(), &home.paths);
+        if folder == home.paths.profiles_dir {
+            assert_eq!(names(&servers), ["a"]);
+        } else {
+            assert_eq!((names(&servers), names(&faults.servers)), (vec![], vec!["a"]), "{shown}");
+            let bad = &faults.servers["a"];
+            assert!(bad.reason.contains(&format!("everyone may write `{shown}`")), "{bad:?}");
+            let hint = format!("run `chmod go-w {shown}`, then run `xy reload`");
+            assert_eq!(bad.hint(), hint);
+            assert_eq!(bad.problems.len(), 1, "{bad:?}");
+            let living = home_settings(&home, &folder);
+            let (servers, faults) = sort(&loaded, &living, &home.paths);
+            assert_eq!((names(&servers), faults.servers.len()), (vec!["a"], 0), "{shown}");
+        }
+        assert!(may_reload(&loaded, &faults), "{shown}: it was so before");
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Returns the settings of the servers as long as nobody else may write `folder`.
+fn home_settings(home: &Home, folder: &Path) -> ServerMap {
+    std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    home.load(&[]).settings.servers
+}
+
+#[test]
 fn only_files_that_were_bad_before_may_be_bad_at_a_reload() {
     let home = Home::new(&[("servers/a.kdl", GOOD), ("servers/b.kdl", BAD)]);
     let loaded = home.load(&[]);
@@ -147,6 +197,24 @@ fn living_server_keeps_its_settings_and_its_port() {
     assert!(servers["b"].source.is_outdated && !servers["c"].source.is_outdated);
     let reason = &faults.servers.values().next().unwrap().reason;
     assert!(reason.contains("port 8421 is already used by `b`"), "{reason}");
+}
+
+#[test]
+fn other_living_server_keeps_the_port_that_a_file_claims() {
+    let file = "command \"sh\"; port 8421";
+    let living = Home::new(&[("servers/a.kdl", file)]).load(&[]).settings.servers;
+    let claiming = |name: &str| {
+        let loaded = Home::new(&[(&format!("servers/{name}.kdl"), file)]).load(&[]);
+        loaded.settings.servers[name].clone()
+    };
+    let refused = port_conflict(&claiming("b"), &living).unwrap();
+    assert_eq!(refused.kind, ErrorKind::PortConflict);
+    insta::assert_snapshot!(refused.message, @"server `b` was not reloaded");
+    insta::assert_snapshot!(refused.cause.unwrap(), @"port 8421 is already used by `a`");
+    insta::assert_snapshot!(refused.hint.unwrap(), @"give one of them another port, then run `xy reload`");
+    assert!(port_conflict(&claiming("a"), &living).is_none(), "it is its own");
+    let without = Home::new(&[("servers/b.kdl", GOOD)]).load(&[]).settings.servers;
+    assert!(port_conflict(&without["b"], &without).is_none());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use xy_supervisor::lifecycle::State;
 use xy_supervisor::reload::{Plan, ServerMap, diff};
 
 use super::asks::{self, Settled, came_up, did_not_start};
-use crate::bad_files::{self, BadFile, may_reload};
+use crate::bad_files::{self, BadFile, may_reload, port_conflict};
 use crate::check::{problems_of, refusal, refusal_of};
 use crate::daemon::{ChangedProfiles, Daemon};
 
@@ -61,7 +61,10 @@ fn with_bad_files(daemon: &Daemon, loaded: &Loaded) -> ServerMap {
     let has_mistakes = |settings: &ServerSettings| {
         let shown = daemon.paths.shown(&settings.source.file);
         loaded.broken.contains(&settings.name)
-            && loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
+            && loaded
+                .problems
+                .iter()
+                .any(|it| it.is_error() && loaded.bad.is_about(it, &settings.source.file, &shown))
     };
     let all = daemon.fleet.settings().into_iter();
     all.filter(|(_, it)| !it.source.added && has_mistakes(it)).collect()
@@ -102,6 +105,9 @@ pub(crate) async fn one(daemon: &Daemon, name: &str) -> Result<Reloaded, CallErr
                     .hint("`xy reload` removes servers that no file configures")
             }));
         };
+        if let Some(refused) = port_conflict(&settings, &daemon.fleet.settings()) {
+            return Err(refused);
+        }
         problems.extend(loaded.problems.iter().filter(|it| it.file == shown).map(Into::into));
         let applied = daemon.update(settings).await?;
         if !loaded.problems.iter().any(|it| it.is_error() && it.file == shown) {
@@ -147,6 +153,9 @@ async fn corrected(
                 .hint("`xy reload` forgets servers that no file configures")
         }));
     };
+    if let Some(refused) = port_conflict(&settings, &servers) {
+        return Err(refused);
+    }
     servers.insert(name.clone(), settings);
     let applied = daemon.apply(servers, Broken::Every).await?;
     daemon.forget_bad_file(name, &bad.shown);

@@ -12,7 +12,8 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
-use super::{Client, Open};
+use super::error_log::method_word;
+use super::{Client, Open, OpenRequest};
 use crate::bridge::rounds::Round;
 use crate::catalog::Kind;
 use crate::era::Era;
@@ -20,7 +21,7 @@ use crate::front::{StreamNo, View};
 use crate::hub::no_resource;
 use crate::level::Level;
 use crate::message_text::MessageText;
-use crate::modern::{self, DISCOVER, LISTEN, Manner};
+use crate::modern::{self, DISCOVER, LISTEN, Manner, Wrong};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::say;
@@ -62,6 +63,8 @@ pub(super) enum Verdict {
     Result(String),
     /// This is the whole line of an answer.
     Line(Vec<u8>),
+    /// This is the error.
+    Error(Wrong),
     /// It is on its way.
     Under(Open),
     /// It has been dealt with.
@@ -114,15 +117,20 @@ impl Client {
                 self.put_answer(&self.reply_to(request).line(self, &result), stream);
             }
             Ok(Verdict::Line(line)) => self.put_answer(&line, stream),
-            Ok(Verdict::Done) => {}
-            Ok(Verdict::Under(open)) => {
-                self.open.borrow_mut().insert(id.into(), (open, stream));
+            Ok(Verdict::Error(wrong)) => {
+                self.log_failed(request, "refused", wrong.code);
+                self.put_answer(&wrong.line(id), stream);
             }
-            Err(fault) if request.past.was_written => {
-                self.put_answer(&say::fault(id, &outcome_unknown(&fault, None)), stream);
+            Ok(Verdict::Done) => {}
+            Ok(Verdict::Under(at)) => {
+                let method = method_word(request.method);
+                self.open.borrow_mut().insert(id.into(), OpenRequest { at, stream, method });
             }
             Err(fault) => {
-                self.log_error(&fault);
+                let is_unknown = request.past.was_written;
+                let fault = if is_unknown { outcome_unknown(&fault, None) } else { fault };
+                let code = say::code(fault.kind).into();
+                self.log_failed(request, &format!("{:?}", fault.kind), code);
                 self.put_answer(&say::fault(id, &fault), stream);
             }
         }
@@ -173,7 +181,7 @@ impl Client {
 
     /// Its request waits for what its server wants to know.
     pub(crate) fn waits_for_answers(&self, id: &str, round: Rc<Round>, stream: StreamNo) {
-        self.open.borrow_mut().insert(id.into(), (Open::Asked(round), stream));
+        self.is_at(id, Open::Asked(round), stream);
     }
 
     /// What is different about requests that say everything by themselves.
@@ -310,7 +318,7 @@ impl Client {
         let is_declared = request.manner.as_ref().is_some_and(|it| it.has_tasks());
         match server {
             Err(fault) if fault.kind == ErrorKind::MethodNotFound => Err(fault),
-            _ if !is_declared => Ok(Verdict::Line(modern::knows_no_tasks().line(request.id))),
+            _ if !is_declared => Ok(Verdict::Error(modern::knows_no_tasks())),
             server => self.send_on(request, &server?, None),
         }
     }

@@ -17,10 +17,14 @@ use crate::via;
 impl Client {
     /// Handles one message or a batch.
     pub(super) fn hear_text(&self, text: MessageText<'_>, stream: StreamNo) -> Heard {
-        match text.message() {
+        let heard = match text.message() {
             Ok(Message::Request { id, method, params }) => {
                 let params = (params, text.checked_params(params));
-                self.hear_request(text, id, &method, params, stream, Past::default())
+                let heard = self.hear_request(text, id, &method, params, stream, Past::default());
+                if let Heard::Refused(line) = &heard {
+                    self.log_refused(&method, line);
+                }
+                return heard;
             }
             Ok(Message::Notification { method, params }) => {
                 self.hear_notification(&method, params, text);
@@ -38,7 +42,11 @@ impl Client {
                 };
                 Heard::Refused(say::error(id, problem.code(), &problem.to_string()))
             }
+        };
+        if let Heard::Refused(line) = &heard {
+            self.log_refused("", line);
         }
+        heard
     }
 
     fn has_batches(&self) -> bool {
@@ -60,7 +68,9 @@ impl Client {
         for part in parts {
             let heard = match part.message() {
                 Err(Malformed::Batch) => {
-                    Heard::Refused(say::error("null", -32600, "a batch holds no batches"))
+                    let line = say::error("null", -32600, "a batch holds no batches");
+                    self.log_refused("", &line);
+                    Heard::Refused(line)
                 }
                 _ => self.hear_text(part, stream),
             };
@@ -109,7 +119,9 @@ impl Client {
             self.daemons.replace(Some(daemons));
         }
         if self.is_in_loop() {
-            self.put_answer(&via::refusal().line(id), stream);
+            let line = via::refusal().line(id);
+            self.log_refused(method, &line);
+            self.put_answer(&line, stream);
             return Heard::Asked;
         }
         if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
@@ -148,14 +160,18 @@ impl Client {
 
     /// It does not want to know any more, and says so like this.
     fn cancel(&self, id: &str, text: &[u8]) {
-        let Some((open, stream)) = self.open.borrow_mut().remove(id) else { return };
-        match open {
+        if !self.open.borrow().contains_key(id) {
+            return;
+        }
+        self.log_ended(id, "cancelled", 0);
+        let Some(request) = self.open.borrow_mut().remove(id) else { return };
+        match request.at {
             Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
             Open::Listening => self.listens_no_more(id),
             open => Self::give_up(open, ""),
         }
-        if self.is_last_of(stream) {
-            self.tell(&[], To::Nobody(stream));
+        if self.is_last_of(request.stream) {
+            self.tell(&[], To::Nobody(request.stream));
         }
     }
 

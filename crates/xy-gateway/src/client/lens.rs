@@ -104,19 +104,27 @@ impl Client {
 
     /// What it is shown of what is known of a server.
     pub(crate) fn sees(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
+        if self.is_hidden_by_loop(server.as_str()) {
+            return None;
+        }
         self.lens.borrow().sees(server, known)
     }
 
     /// Whether it is shown anything of a server.
     pub(crate) fn sees_server(&self, server: &str) -> bool {
-        self.lens.borrow().sees_server(server)
+        self.lens.borrow().sees_server(server) && !self.is_hidden_by_loop(server)
     }
 
-    /// Returns true if its requests can reach a server.
+    /// Returns true if a server is left out of its view of all servers, to end a loop.
+    fn is_hidden_by_loop(&self, server: &str) -> bool {
+        !matches!(self.entry.view, View::Server(_)) && self.hub.is_beyond_horizon(self, server)
+    }
+
+    /// Returns true if its requests can reach a server, but for what ends a loop.
     pub(crate) fn reaches(&self, server: &str) -> bool {
         match &self.entry.view {
             View::Server(only) => only == server,
-            View::Profile(_) | View::All => self.sees_server(server),
+            View::Profile(_) | View::All => self.lens.borrow().sees_server(server),
         }
     }
 
@@ -125,7 +133,7 @@ impl Client {
         if let View::Server(only) = &self.entry.view {
             return only == server.as_str() && self.check_bound(only).is_ok();
         }
-        self.lens.borrow().sees_item(kind, server, name)
+        self.lens.borrow().sees_item(kind, server, name) && !self.is_hidden_by_loop(server.as_str())
     }
 
     /// The server that has the tool or prompt of this name outside, and what that calls it;

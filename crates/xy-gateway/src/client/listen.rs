@@ -148,7 +148,7 @@ impl Client {
         }
         let knows_tasks = request.manner.as_ref().is_some_and(|manner| manner.has_tasks());
         if !filter.task_ids.is_empty() && !knows_tasks {
-            return Ok(Verdict::Line(modern::knows_no_tasks().line(request.id)));
+            return Ok(Verdict::Error(modern::knows_no_tasks()));
         }
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| filter.wants(*kind)).collect();
         for kind in &kinds {

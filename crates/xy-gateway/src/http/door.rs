@@ -33,6 +33,7 @@ use super::session::{Earlier, Session, Sessions, Way, is_result};
 use super::stream::EventStream;
 use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
+use crate::error_log::{self, FailedRequest};
 use crate::front::{Front, Heard, Outlet as _, To};
 use crate::held::Held;
 use crate::large::{LARGE, LargeReader};
@@ -190,7 +191,7 @@ impl Door {
             return std::future::pending().await;
         }
         let mut reply = outcome.unwrap_or_else(|refused| {
-            self.note_refused(&refused, &pulse);
+            self.note_refused(&refused, &head, &pulse);
             if refused == Refused::WrongToken {
                 self.log_wrong_token(head.uri.path(), &pulse);
             }
@@ -296,10 +297,28 @@ impl Door {
         }
     }
 
-    fn note_refused(&self, refused: &Refused, pulse: &Pulse) {
-        self.counts.refused(refused.reason());
+    fn note_refused(&self, refused: &Refused, head: &Parts, pulse: &Pulse) {
+        self.count_refused(refused.reason(), refused.status(), head, pulse);
         if let Some(limit) = refused.limit() {
             self.limit_hit(limit, pulse.owner().map(Who::number));
+        }
+    }
+
+    /// Counts and logs a request that is refused. Its query may be secret, so the log has only
+    /// its path.
+    fn count_refused(&self, reason: &'static str, status: StatusCode, head: &Parts, pulse: &Pulse) {
+        self.counts.refused(reason);
+        if error_log::is_on() {
+            let path: String = head.uri.path().chars().take(LOGGED_PATH_MAX).collect();
+            let peer = pulse.peer();
+            FailedRequest {
+                client: &peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
+                method: &format!("{} {path}", head.method),
+                outcome: reason,
+                code: status.as_u16().into(),
+                ..FailedRequest::default()
+            }
+            .log();
         }
     }
 
@@ -476,7 +495,9 @@ impl Door {
     fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
         match session.earlier(after.of) {
             Some(Earlier::Call(request)) => {
-                let lost = say::error(&request, OUTCOME_UNKNOWN_CODE, OUTCOME_UNKNOWN);
+                let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
+                FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+                let lost = say::error(&request, code, OUTCOME_UNKNOWN);
                 return Ok(reply::whole_events(event::framed(None, &lost).0));
             }
             Some(Earlier::Listener) => {

@@ -30,7 +30,7 @@ pub enum Auth {
 pub struct Token {
     /// Tells it from all others that there are and were, also in the next daemon.
     pub id: u64,
-    /// What people call it.
+    /// The words that name it to people.
     pub name: String,
     /// What the client has to show.
     pub secret: Secret,

@@ -16,6 +16,7 @@ use super::event::{self, StreamId};
 use super::limits::{RETRY_MS, STREAM_BYTES_MAX};
 use super::room::Room;
 use super::tape::{Evicted, Spare, Tape};
+use crate::error_log::FailedRequest;
 use crate::front::StreamNo;
 use crate::say;
 
@@ -238,7 +239,9 @@ impl Mailbox {
                 && mail.begun
                 && mail.end.is_none()
             {
-                mail.push(&say::error(&request, NO_ANSWER_CODE, words), true);
+                let (outcome, code) = ("session-ended", NO_ANSWER_CODE);
+                FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+                mail.push(&say::error(&request, code, words), true);
             }
             mail.finish(End::SessionOver);
         });

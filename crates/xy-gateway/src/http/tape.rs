@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message};
 
 use super::event::{self, EventId, StreamId};
+use crate::error_log::FailedRequest;
 use crate::say;
 
 /// The answer to a call was there, and is not any more. Of the codes for what xy says of a
@@ -233,7 +234,9 @@ impl Tape {
             Ok(Message::Answer { id: Some(id), .. }) => id.to_owned(),
             _ => "null".to_owned(),
         };
-        let error = say::error(&id, ANSWER_LOST_CODE, ANSWER_LOST);
+        let (outcome, code) = ("answer-lost", ANSWER_LOST_CODE);
+        FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+        let error = say::error(&id, code, ANSWER_LOST);
         let (bytes, data_at) = event::framed(name, &error);
         self.bytes = self.bytes + bytes.len() - event.bytes.len();
         if !is_sent {

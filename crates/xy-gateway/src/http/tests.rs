@@ -19,6 +19,7 @@ use crate::fake::FakeFront;
 use client::{Client, Request};
 
 mod client;
+mod error_log;
 mod large;
 mod lifetimes;
 mod limits;

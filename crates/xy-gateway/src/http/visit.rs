@@ -25,6 +25,7 @@ use super::received::Received;
 use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
+use crate::error_log::FailedRequest;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Stay, StreamNo, To};
 use crate::mirror::Mirror;
 use crate::modern;
@@ -185,6 +186,8 @@ impl Visits {
         for visitor in self.all().iter().filter(|it| !is_there(it.who)) {
             let gone =
                 CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
+            let (outcome, code) = ("token-gone", say::code(gone.kind).into());
+            FailedRequest { outcome, code, ..FailedRequest::default() }.log();
             // It may have been answered already.
             let _ = visitor.mailbox.put_answer(&say::fault(&visitor.id, &gone));
             visitor.end();

@@ -2,12 +2,14 @@
 
 use std::rc::Rc;
 
+use xy_protocol::server::ServerName;
+
 use super::Hub;
 use crate::client::Client;
 use crate::front::View;
 use crate::server::Server;
 use crate::upstream::Upstream;
-use crate::via::Daemons;
+use crate::via::{self, Daemons, Horizon};
 
 impl Hub {
     /// This daemon.
@@ -30,18 +32,33 @@ impl Hub {
 
     /// The daemons that a client reaches: this one, and those behind the servers it is shown.
     pub(crate) fn daemons_behind(&self, client: &Client) -> Daemons {
-        let servers = match &client.entry().view {
-            View::Server(name) => self.server(name).into_iter().collect(),
-            View::Profile(_) | View::All => self.servers_of(client),
-        };
-        let mut all = self.this_daemon.clone();
-        for server in servers.iter().filter(|server| server.is_shown()) {
-            server.known.borrow().iter().for_each(|it| all.add(&it.introduction.behind));
-            for living in server.all_upstreams() {
-                living.introduction().iter().for_each(|it| all.add(&it.behind));
+        match &client.entry().view {
+            View::Server(name) => {
+                let mut all = self.this_daemon.clone();
+                let server = self.server(name).filter(|server| server.is_shown());
+                if let Some(server) = server {
+                    all.add(&claim(&server));
+                }
+                all
             }
+            View::Profile(_) | View::All => self.horizon(client).behind,
         }
-        all
+    }
+
+    /// Returns true if a server is hidden from a client, which is another daemon, as the server
+    /// says that it leads back there.
+    pub(crate) fn is_beyond_horizon(&self, client: &Client, server: &str) -> bool {
+        client.is_daemon()
+            && self.server(server).is_some_and(|it| !claim(&it).is_empty())
+            && self.horizon(client).hidden.contains(server)
+    }
+
+    fn horizon(&self, client: &Client) -> Horizon<ServerName> {
+        let servers = self.servers.borrow();
+        let is_shown = |it: &&Rc<Server>| it.is_shown() && client.reaches(it.name.as_str());
+        let claims = servers.values().filter(is_shown).map(|it| (it.name.clone(), claim(it)));
+        let claims = claims.filter(|(_, claim)| !claim.is_empty()).collect();
+        via::horizon(&self.this_daemon, &client.daemons().unwrap_or_default(), claims)
     }
 
     /// Forgets what a server offers that leads back here.
@@ -50,6 +67,16 @@ impl Hub {
         self.lists_changed();
         self.tell_news();
     }
+}
+
+/// Returns the daemons that a server says are behind it.
+fn claim(server: &Server) -> Daemons {
+    let mut all = Daemons::default();
+    server.known.borrow().iter().for_each(|it| all.add(&it.introduction.behind));
+    for living in server.all_upstreams() {
+        living.introduction().iter().for_each(|it| all.add(&it.behind));
+    }
+    all
 }
 
 /// An id that no other daemon has.

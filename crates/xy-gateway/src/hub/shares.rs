@@ -3,7 +3,6 @@
 //! Local clients are the user's own and have no token; where there are no tokens, nobody can be
 //! told from others. Neither has a share.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use xy_protocol::error::{CallError, ErrorKind};
@@ -19,52 +18,21 @@ use crate::share;
 /// The id that stands for clients of the local socket.
 pub(crate) const LOCAL: u64 = 0;
 
-/// A token, and how much of everything is used with it.
-#[derive(Debug, Clone)]
+/// The token of a client, as far as shares are concerned.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenUse {
     pub(crate) id: u64,
-    calls: Rc<Cell<usize>>,
-}
-
-/// A call that is open, and counts for its token as long as this lives.
-#[derive(Debug)]
-pub(crate) struct OpenCall(Rc<Cell<usize>>);
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
 }
 
 impl TokenUse {
     /// Returns true if it may take one more of something limited, of which it holds `own`, and
     /// all together hold `all`.
-    pub(crate) fn may_take(&self, own: usize, all: usize, most: usize) -> bool {
+    pub(crate) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
         matches!(self.id, LOCAL | ANYBODY) || share::may_take(own, all, most)
-    }
-
-    /// How many calls are open.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.get()
-    }
-
-    /// Counts one more call.
-    pub(crate) fn open_call(&self) -> OpenCall {
-        self.calls.set(self.calls.get() + 1);
-        OpenCall(self.calls.clone())
     }
 }
 
 impl Hub {
-    /// Returns what is used with a token.
-    pub(super) fn token_use(&self, id: u64) -> TokenUse {
-        let mut all = self.open_calls.borrow_mut();
-        if !all.contains_key(&id) {
-            all.retain(|_, calls| Rc::strong_count(calls) > 1); // Nobody has those any more.
-        }
-        TokenUse { id, calls: all.entry(id).or_default().clone() }
-    }
-
     #[cfg(test)]
     pub(crate) fn limit_hits(&self, now: tokio::time::Instant) -> Vec<crate::LimitHit> {
         self.seen.borrow().limit_hits.recent(now)
@@ -115,11 +83,10 @@ impl Hub {
     /// The token of a client, or of clients that a door cannot tell apart.
     fn token_of(&self, number: u64) -> Option<TokenUse> {
         if let Some(client) = self.client(number) {
-            return Some(client.token().clone());
+            return Some(client.token());
         }
         let houses = self.houses.borrow();
-        let token = houses.values().find(|it| it.number == number)?.token;
-        drop(houses);
-        Some(self.token_use(token))
+        let id = houses.values().find(|it| it.number == number)?.token;
+        Some(TokenUse { id })
     }
 }

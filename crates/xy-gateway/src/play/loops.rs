@@ -1,6 +1,6 @@
 //! Daemons that serve each other, in a row or in a ring.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -210,11 +210,16 @@ async fn a_ring_of_daemons_ends_whatever_the_order() {
                     sleep(SETTLED).await;
                 }
                 let loops = links.iter().filter(|link| link.is_loop.get()).count();
-                assert_eq!(loops, 1, "{order:?}");
+                // A daemon that asks itself gives the server up; one that is asked by a daemon
+                // behind its servers hides these.
+                assert!(loops <= 1, "{order:?}");
                 for of in 0..count {
                     let tools = daemons.tools(of).await;
                     let own = tools.iter().filter(|it| it.contains(&format!("tool{of}"))).count();
                     assert_eq!(own, 1, "{order:?}: {tools:?}");
+                    let names = tools.iter().filter_map(|it| it.rsplit("__").next());
+                    let once: BTreeSet<&str> = names.collect();
+                    assert_eq!(once.len(), tools.len(), "{order:?}: {tools:?}");
                     assert!(tools.len() <= count, "{order:?}: {tools:?}");
                 }
             }
@@ -235,6 +240,55 @@ async fn a_ring_that_closes_at_one_moment_ends_too() {
             for of in 0..count {
                 assert!(daemons.tools(of).await.len() <= count);
             }
+        }
+    })
+    .await;
+}
+
+/// Adds a server `h` to a daemon. It says that these daemons are behind it, as a JSON list.
+async fn add_hostile(hub: &Rc<Hub>, behind: &str) -> Rc<Upstream> {
+    let name = ServerName::new("h").unwrap();
+    let settings = ServerSettings { name, ..settings(CallRules::default()) };
+    let server = hub.server_of(&Arc::new(settings));
+    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
+    let meta = format!(r#"{{"_meta":{{"xy.daemon/behind":{behind}}},"#);
+    let introduction = Introduction::read(&said.replacen('{', &meta, 1)).unwrap();
+    let (said, _) = mpsc::channel(64);
+    let upstream = life(hub, &server, said, Rc::default(), false, &introduction).await;
+    let tool = r#"{"name":"bad","inputSchema":{"type":"object"}}"#;
+    let mut lists = Lists::default();
+    lists.set(Kind::Tools, vec![Item::read(Kind::Tools, tool).unwrap()]);
+    hub.learn(&server, &upstream, Known::new("h", introduction, lists));
+    upstream
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_names_another_daemon_hides_only_itself() {
+    here(async {
+        for (comes_first, names_many) in
+            [(true, false), (true, true), (false, false), (false, true)]
+        {
+            let told = format!("first: {comes_first}, many: {names_many}");
+            let daemons = Daemons::new(2).await;
+            let behind = if names_many {
+                json!((0..32).map(|it| format!("d{it}")).collect::<Vec<_>>()).to_string()
+            } else {
+                crate::via::member(daemons.0[0].this_daemon()).split_once(':').unwrap().1.to_owned()
+            };
+            let mut hostile = None;
+            if comes_first {
+                hostile = Some(add_hostile(&daemons.0[1], &behind).await);
+            }
+            let link = daemons.link(0, 1, View::All);
+            sleep(SETTLED).await;
+            if !comes_first {
+                hostile = Some(add_hostile(&daemons.0[1], &behind).await);
+                sleep(SETTLED).await;
+            }
+            assert!(!link.is_loop.get(), "{told}");
+            assert_eq!(daemons.tools(0).await, ["s__tool0", "to1__s__tool1"], "{told}");
+            assert_eq!(daemons.tools(1).await, ["h__bad", "s__tool1"], "{told}");
+            drop(hostile);
         }
     })
     .await;

@@ -48,6 +48,36 @@ async fn one_token_leaves_calls_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_at_one_server_take_no_share_of_another() {
+    here(async {
+        let play = Play::begin().await;
+        let name = ServerName::new("t").unwrap();
+        let settings = ServerSettings { name, ..settings(CallRules::default()) };
+        let (other, sent) = (play.hub.server_of(&Arc::new(settings)), Rc::new(Sent::default()));
+        let (said, _heard) = mpsc::channel(64);
+        let _upstream = life(&play.hub, &other, said, sent.clone(), false, &legacy()).await;
+        sent.messages.take();
+        let clients: Vec<Visitor> = (0..9).map(|_| client(&play.hub, 70)).collect();
+        for call in 0..7_500 {
+            let params = json!({ "name": "s__x", "arguments": {} });
+            clients[call / 900].ask(&json!(call), "tools/call", &params);
+        }
+        // The token holds all of its share at `s`, and calls of others fill a part of `t`.
+        let others: Vec<Visitor> = (0..9).map(|_| client(&play.hub, 0)).collect();
+        for call in 0..8_000 {
+            let params = json!({ "name": "t__x", "arguments": {} });
+            others[call / 900].ask(&json!(call), "tools/call", &params);
+        }
+        assert_eq!(sent.messages.take().len(), 8_000);
+        clients[0].ask(&json!("more"), "tools/call", &json!({ "name": "t__x" }));
+        assert_eq!(clients[0].heard(), Vec::<Value>::new());
+        assert_eq!(sent.messages.take().len(), 1);
+        assert_eq!(limits_hit(&play.hub), []);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_token_leaves_room_to_wait_for_others() {
     here(async {
         let park = ParkSettings { calls: 8, ..ParkSettings::default() };

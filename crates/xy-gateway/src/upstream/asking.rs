@@ -57,12 +57,7 @@ impl Upstream {
             self.wire.put_behind(ours, client.number(), past.has_waited());
         }
         let has_asked = past.rounds.count > 0;
-        let open = match &caller {
-            Caller::Client { client, .. } => Some(client.token().open_call()),
-            _ => None,
-        };
-        let call =
-            Call { watch, has_asked, past, kept, _open: open, log, ..Call::of(caller, place) };
+        let call = Call { watch, has_asked, past, kept, log, ..Call::of(caller, place) };
         self.calls.borrow_mut().insert(ours, call);
         self.wire.flush(self.calls.borrow().len() == 1 + self.ears.count());
         Ok(ours)
@@ -156,26 +151,25 @@ impl Upstream {
         self.wire.flush(false);
     }
 
-    /// Checks that the token of a client leaves room for calls of others.
+    /// Checks that the token of a client leaves room for calls of others at this server.
     fn check_share(&self, caller: &Caller) -> Result<(), CallError> {
         let Caller::Client { client, .. } = caller else { return Ok(()) };
         let token = client.token();
-        let may_call = || {
-            let all = self.calls.borrow().len();
-            token.may_take(token.calls(), all, MOST_CALLS)
-        };
-        if may_call() {
-            return Ok(());
+        let all = self.calls.borrow().len();
+        if token.may_take(all, all, MOST_CALLS) {
+            return Ok(()); // Even if all of them are its own, so there is no need to count.
         }
         self.calls.borrow_mut().retain(|_, call| call.caller.is_there());
-        if may_call() {
+        let calls = self.calls.borrow();
+        let own = calls.values().filter(|call| call.caller.token() == Some(token.id)).count();
+        if token.may_take(own, calls.len(), MOST_CALLS) {
             return Ok(());
         }
-        let (server, own) = (&self.key.server, token.calls());
+        let server = &self.key.server;
         let message = format!("`{server}` takes no more calls of this token");
         Err(CallError::new(ErrorKind::QueueFull, message)
             .cause(format!(
-                "{own} of its calls are open, and the rest of {MOST_CALLS} is for others"
+                "{own} of its calls are open there, and the rest of {MOST_CALLS} is for others"
             ))
             .hint("wait for some of them, or try again later"))
     }

@@ -259,6 +259,14 @@ impl Caller {
         }
     }
 
+    /// Returns the id of the client's token.
+    pub(super) fn token(&self) -> Option<u64> {
+        match self {
+            Self::Client { client, .. } => Some(client.token().id),
+            _ => None,
+        }
+    }
+
     /// Whether anybody waits.
     pub(super) fn is_there(&self) -> bool {
         !matches!(self, Self::Nobody { .. } | Self::Unheard)

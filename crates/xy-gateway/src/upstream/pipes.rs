@@ -353,26 +353,29 @@ impl Pipes {
     ) -> io::Result<()> {
         loop {
             stdin.writable().await?;
-            let mut out = self.out.borrow_mut();
-            if self.is_closed.get() && !out.is_amid() {
-                return Ok(()); // Whoever waited for it has been told that it is not written.
-            }
-            let bytes = out.bytes();
-            match stdin.try_write(&bytes[..left.min(bytes.len()).min(capacity)]) {
-                Ok(written) => {
-                    out.wrote(written);
-                    left -= written;
-                }
+            match self.write_some(stdin, left.min(capacity)) {
+                Ok(written) if written == left => return Ok(()),
+                Ok(written) => left -= written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(error) => return Err(error),
-            }
-            drop(out);
-            if left == 0 {
-                return Ok(());
             }
             // A server that reads fast always leaves room: others have their turn meanwhile.
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Writes at most `most` bytes; fails with `NotConnected` if nothing more is to be begun.
+    fn write_some(&self, stdin: &pipe::Sender, most: usize) -> io::Result<usize> {
+        let mut out = self.out.borrow_mut();
+        if self.is_closed.get() && !out.is_amid() {
+            // The caller of what waits has been told that it is not written.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let bytes = out.bytes();
+        let written = stdin.try_write(&bytes[..most.min(bytes.len())])?;
+        out.wrote(written);
+        Ok(written)
     }
 
     /// Lets the shim know that a message may be torn; resolves when it knows.

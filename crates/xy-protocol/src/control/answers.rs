@@ -336,7 +336,7 @@ pub struct Info {
 pub struct LimitHit {
     /// What there may be no more of.
     pub limit: String,
-    /// Who was refused: a token by its name, or `unauthenticated`.
+    /// Who was refused: the words for a token, `local clients`, or `unauthenticated`.
     pub by: String,
     /// How often it was refused.
     pub times: u64,

@@ -96,9 +96,13 @@ async fn last_health_check_is_known_after_first_probe() {
 
 #[tokio::test(start_paused = true)]
 async fn probe_that_could_not_be_made_is_no_health_check() {
-    let launcher = FakeLauncher::each_lives_on(); // Nobody speaks with it.
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
     let server = begin(&launcher, settings("a"));
+    reaches(&server, |now| now.state() == ServerState::Running).await;
+    launcher.stop_speaking();
     sleep(AGES).await;
+    server.request(Event::StartRequested).await.unwrap(); // Publishes what the task knows.
     assert_eq!(server.now().last_health_check, None);
 }
 

@@ -158,6 +158,26 @@ fn living_server_keeps_its_port_from_a_new_file() {
 }
 
 #[test]
+fn living_server_with_a_bad_file_keeps_its_port_from_the_reload_of_another() {
+    let home = home();
+    let on_port = format!("{}\nport 8421\nready {{ probe \"process\" }}", sleeper(&home));
+    home.server("a", &on_port);
+    home.server("b", &sleeper(&home));
+    home.server("c", BAD);
+    home.daemon_with(&["--lenient"]);
+    let before = ["a", "b"].map(|name| pid(&home, name));
+    home.server("a", BAD);
+    for name in ["b", "c"] {
+        home.server(name, &on_port);
+        let refused = home.call("reload", json!({ "name": name })).unwrap_err();
+        assert_eq!(refused["data"]["kind"], "PortConflict", "{name}: {refused:#}");
+    }
+    assert_eq!(["a", "b"].map(|name| pid(&home, name)), before);
+    assert_eq!(state(&home, "c"), "failed");
+    home.finish();
+}
+
+#[test]
 fn last_good_version_of_the_daemons_file_is_used() {
     let home = home_with_one();
     let good = "gateway { listen \"127.0.0.1:0\" }\ndefaults { stop { grace \"3s\" } }\n";

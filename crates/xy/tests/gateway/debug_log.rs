@@ -31,7 +31,7 @@ fn the_debug_log_tells_of_lists_calls_and_errors_but_never_of_arguments() {
     }
     let lists = log.lines().find(|line| line.contains("lists learned")).unwrap();
     assert!(lists.contains("tools=") && lists.contains("server=a"), "{lists}");
-    assert!(log.contains("kind=InvalidParams"), "{log}");
+    assert!(log.contains("outcome=\"InvalidParams\""), "{log}");
     assert!(!log.contains("s3cr3t"), "{log}");
     home.finish();
 }

@@ -178,12 +178,12 @@ fn list_says_which_limit_keeps_whom_out() {
     let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {} });
     let refused = home.mcp_http("/mcp").post(&initialize.to_string());
     assert_eq!(refused.status, 429, "{refused:?}");
-    let told = "a limit was hit 1 time in the last minute: HTTP sessions, by token `token`";
+    let told = "a limit was hit 1 time in the last minute: HTTP sessions, by the daemon's token";
     for shown in [home.xy(&["list"]).stderr, home.xy(&["info"]).stdout] {
         assert!(shown.contains(told), "{shown}");
     }
     let hits = &ask(&home, "info", Value::Null)["limit_hits"];
-    let hit = json!([{ "limit": "HTTP sessions", "by": "token `token`", "times": 1 }]);
+    let hit = json!([{ "limit": "HTTP sessions", "by": "the daemon's token", "times": 1 }]);
     assert_eq!(*hits, hit);
     home.finish();
 }

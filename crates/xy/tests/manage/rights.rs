@@ -123,7 +123,7 @@ fn the_journal_and_the_log_say_who_asked_and_what_ran() {
     assert!(reasons[1].contains(at_local) && reasons[1].contains("asked to restart it"), "{all}");
     assert!(reasons[2].contains("asked to reload it"), "{all}");
     assert!(reasons[2].contains("--odd-lists"), "{all}");
-    assert!(reasons[3].contains("over HTTP with the token `laptop` asked to remove it"), "{all}");
+    assert!(reasons[3].contains("over HTTP with token `laptop` asked to remove it"), "{all}");
     assert!(reasons[4].contains("a person asked to add it"), "{all}");
     assert!(!all.contains("--token=s3cr3t"), "{all}");
     let lines = home.xy(&["events", "--history", "100", "--no-follow"]).stdout;

@@ -16,6 +16,10 @@ fn status(home: &Home, token: &str) -> u16 {
     client(home, token).post(INITIALIZE).status
 }
 
+fn metrics(home: &Home, token: &str) -> String {
+    McpHttp::new(&home.gateway_address(), "/metrics", token).exchange("GET", &[], "").body
+}
+
 #[test]
 fn rotating_ends_sessions_of_the_old_secret_and_of_no_other() {
     let home = home_with_mcp(&["--only-tools"]);
@@ -39,6 +43,12 @@ fn rotating_ends_sessions_of_the_old_secret_and_of_no_other() {
     assert_eq!(lines[0][1], home.gateway_token());
     assert_eq!(home.xy(&["info", "--manage"]).stdout.trim_end(), lines[1][1]);
     assert_eq!(status(&home, &token), 401);
+    let sessions = || {
+        let answer = metrics(&home, &other);
+        let line = answer.lines().find(|it| it.starts_with("xy_http_sessions ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{answer}"))
+    };
+    assert_eq!(sessions(), "xy_http_sessions 2", "the session of the old secret has ended");
     let after = client(&home, lines[0][1]);
     after.set_session(Some(&session));
     assert_eq!(after.post(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).status, 404);

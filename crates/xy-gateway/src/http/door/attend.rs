@@ -52,7 +52,7 @@ impl Door {
             First::Answer(answer) => answered(answer, accepts),
             First::Events => reply::events(EventStream::of_visit(visit)),
             First::Nothing => reply::whole_events(Bytes::new()),
-            First::SessionOver => self.refuse(&Refused::Closing, visit.id(), pulse),
+            First::SessionOver => self.refuse(&Refused::Closing, visit.id(), &origin),
         }
     }
 
@@ -63,13 +63,13 @@ impl Door {
         let call = match heads::read(headers, message) {
             Ok(Posted::Request(call)) => call,
             Ok(Posted::Notification) => return Err(reply::nothing(StatusCode::ACCEPTED)),
-            Err(unfit) => return Err(self.unfit(unfit)),
+            Err(unfit) => return Err(self.unfit(unfit, origin)),
         };
         let opened = self.open_visit(origin, &call);
-        let visit = opened.map_err(|refused| self.refuse(&refused, call.id, origin.pulse))?;
+        let visit = opened.map_err(|refused| self.refuse(&refused, call.id, origin))?;
         if let Some(tool) = call.tool() {
             let checked = call.check_mirrors(headers, &visit.mirrors(tool));
-            checked.map_err(|unfit| self.unfit(unfit))?;
+            checked.map_err(|unfit| self.unfit(unfit, origin))?;
         }
         match visit.hear(message) {
             Heard::Asked => Ok(visit),
@@ -90,13 +90,14 @@ impl Door {
     }
 
     /// The head of a message does not fit its body.
-    fn unfit(&self, unfit: Unfit) -> Reply {
-        self.counts.refused(unfit.reason);
-        reply::json(StatusCode::BAD_REQUEST, unfit.answer)
+    fn unfit(&self, unfit: Unfit, origin: &Origin<'_>) -> Reply {
+        let status = StatusCode::BAD_REQUEST;
+        self.count_refused(unfit.reason, status, origin.head, origin.pulse);
+        reply::json(status, unfit.answer)
     }
 
-    fn refuse(&self, refused: &Refused, id: &str, pulse: &Pulse) -> Reply {
-        self.note_refused(refused, pulse);
+    fn refuse(&self, refused: &Refused, id: &str, origin: &Origin<'_>) -> Reply {
+        self.note_refused(refused, origin.head, origin.pulse);
         reply::refused_to(refused, id)
     }
 }

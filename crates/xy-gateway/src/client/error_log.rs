@@ -1,0 +1,111 @@
+//! The debug log of a client's requests that xy itself answers with an error.
+
+use xy_mcp::envelope::text_of;
+use xy_protocol::control::quoted;
+use xy_protocol::error::CallError;
+
+use super::ask::Request;
+use super::{Client, Open};
+use crate::catalog::Kind;
+use crate::error_log::{self, FailedRequest};
+use crate::front::View;
+use crate::{names, say};
+
+/// The methods that stand in the log of a request that is open.
+const METHODS: [&str; 10] = [
+    "tools/call",
+    "tools/list",
+    "prompts/get",
+    "prompts/list",
+    "resources/read",
+    "resources/list",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "resources/templates/list",
+    "completion/complete",
+];
+
+/// Returns the method as text that costs an open request nothing; empty if it is unusual.
+pub(super) fn method_word(method: &str) -> &'static str {
+    METHODS.into_iter().find(|known| *known == method).unwrap_or_default()
+}
+
+impl Client {
+    /// Returns the name and number of the client.
+    fn logged_name(&self) -> String {
+        let name = self.called().map(|name| quoted(&name)).unwrap_or_default();
+        format!("{name}#{}", self.number)
+    }
+
+    /// Logs a message that is answered with this error line before it is a request. `method` is
+    /// empty if it is unknown.
+    pub(super) fn log_refused(&self, method: &str, line: &[u8]) {
+        if !error_log::is_on() {
+            return;
+        }
+        let code = error_log::code_of(line).unwrap_or_default();
+        let client = &self.logged_name();
+        FailedRequest { client, method, outcome: "refused", code, ..FailedRequest::default() }
+            .log();
+    }
+
+    /// Logs a request that is not sent on, for this reason.
+    pub(super) fn log_failed(&self, request: &Request<'_>, outcome: &str, code: i64) {
+        if !error_log::is_on() {
+            return;
+        }
+        let tool = request.params.name().filter(|_| request.method == "tools/call");
+        let tool = tool.and_then(text_of).unwrap_or_default();
+        FailedRequest {
+            client: &self.logged_name(),
+            method: request.method,
+            server: &self.server_meant(request).unwrap_or_default(),
+            tool: &tool,
+            outcome,
+            code,
+        }
+        .log();
+    }
+
+    /// Logs a request that is open and is answered with an error, or is cancelled.
+    pub(super) fn log_ended(&self, id: &str, outcome: &str, code: i64) {
+        if !error_log::is_on() {
+            return;
+        }
+        let open = self.open.borrow();
+        let request = open.get(id);
+        let method = request.map_or("", |it| it.method);
+        let server = match request.map(|it| &it.at) {
+            Some(Open::Sent { upstream, .. }) => upstream.key().server.as_str(),
+            Some(Open::Waiting { server, .. }) => server.name.as_str(),
+            _ => "",
+        };
+        let client = &self.logged_name();
+        FailedRequest { client, method, server, outcome, code, ..FailedRequest::default() }.log();
+    }
+
+    /// Logs the error that an open request is answered with.
+    pub(super) fn log_error(&self, id: &str, fault: &CallError) {
+        self.log_ended(id, &format!("{:?}", fault.kind), say::code(fault.kind).into());
+    }
+
+    /// Returns the name of the server that a request is about, if there is such a server.
+    fn server_meant(&self, request: &Request<'_>) -> Option<String> {
+        if let View::Server(name) = &self.entry.view {
+            return Some(name.clone());
+        }
+        let by_name = |kind: Kind| {
+            let outside = request.params.name().and_then(text_of)?;
+            Some(self.resolve(kind, &outside)?.0.name.to_string())
+        };
+        match request.method {
+            "tools/call" => by_name(Kind::Tools),
+            "prompts/get" => by_name(Kind::Prompts),
+            _ => {
+                let uri = request.params.uri().and_then(text_of)?;
+                let (server, _) = names::uri_inside(&uri)?;
+                Some(self.hub.server_for(self, server)?.name.to_string())
+            }
+        }
+    }
+}
