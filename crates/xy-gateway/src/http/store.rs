@@ -225,6 +225,9 @@ impl<F: Journaled> Keeper<F> {
                 let _ = tell.send(kept); // The caller may have timed out.
             }
         }
+        if self.is_behind {
+            self.rewrite(); // The disk may have room again.
+        }
     }
 
     fn keep(&mut self, change: &Change) -> Kept {
@@ -506,6 +509,17 @@ mod tests {
         kept.sort_unstable();
         assert_eq!(kept, [2, 3]);
         store.close().await;
+    }
+
+    #[tokio::test]
+    async fn full_disk_that_has_room_at_the_end_is_made_up_for() {
+        let disk = Fake::default();
+        let store = store(&disk).await;
+        disk.set(|state| state.is_full = true);
+        assert_eq!(store.keep(begin(1)).await, Kept::Later);
+        disk.set(|state| state.is_full = false);
+        store.close().await;
+        assert_eq!(disk.journal().records().count(), 1);
     }
 
     #[tokio::test]
