@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use xy_mcp::envelope::{self, Message};
+use serde_json::value::RawValue;
+use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::members::Members;
 
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
@@ -127,6 +128,10 @@ impl FakeConversation {
                 self.answer(id, params, stream);
             }
             "wait" => {} // Whoever tells the story answers.
+            "resources/subscribe" if params.contains("refused") => {
+                self.ask(id, "fail", params, stream);
+            }
+            "resources/subscribe" if params.contains("slow") => {} // The story answers.
             "error" => {
                 let code = -number(params, "minus").cast_signed();
                 let error = crate::say::error(id, code, "no");
@@ -178,6 +183,13 @@ impl FakeConversation {
                 Heard::Taken
             }
             Ok(Message::Answer { .. }) => Heard::Taken,
+            Err(Malformed::Batch) if message != b"[]" => {
+                let parts: Vec<&RawValue> = serde_json::from_slice(message).unwrap();
+                for part in parts {
+                    self.hear_one(part.get().as_bytes(), stream);
+                }
+                Heard::Asked
+            }
             Err(malformed) => Heard::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
         }
     }

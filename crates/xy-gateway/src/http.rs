@@ -31,6 +31,7 @@ use tokio::time::sleep_until;
 use crate::front::Front;
 
 mod ask;
+mod change_requests;
 mod connection;
 mod connections;
 mod counts;
@@ -47,6 +48,7 @@ mod persistence;
 mod postbox;
 mod received;
 mod record;
+mod recorder;
 mod refused;
 mod reply;
 mod room;

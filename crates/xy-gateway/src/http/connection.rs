@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
-use xy_mcp::envelope::{self, Message};
 
 use super::connections::{Place, Waits};
 use super::door::Door;
@@ -76,16 +75,6 @@ enum Due {
 struct Silent {
     speaks_at: Instant,
     mailbox: Rc<Mailbox>,
-    /// The message. It is looked into only once the call is a slow one, and not held longer.
-    call: Bytes,
-}
-
-impl Silent {
-    fn name_request(&self) {
-        if let Ok(Message::Request { id, .. }) = envelope::parse(&self.call) {
-            self.mailbox.answers(id);
-        }
-    }
 }
 
 /// What is known of a connection, to whoever works for it.
@@ -171,18 +160,14 @@ impl Pulse {
 
     /// The client waits for the first word about a call: unless there is one within this time,
     /// it becomes events.
-    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, call: Bytes, within: Duration) {
+    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, within: Duration) {
         let speaks_at = Instant::now() + within;
-        *self.silent.borrow_mut() = Some(Silent { speaks_at, mailbox, call });
+        *self.silent.borrow_mut() = Some(Silent { speaks_at, mailbox });
     }
 
-    /// There is a first word; if it is not the answer, the call goes on as events.
-    pub(super) fn waits_no_more(&self, goes_on: bool) {
-        if let Some(silent) = self.silent.borrow_mut().take()
-            && goes_on
-        {
-            silent.name_request();
-        }
+    /// Ends the wait for a first word.
+    pub(super) fn waits_no_more(&self) {
+        self.silent.take();
     }
 
     /// Should the client hang up before it is answered, that is to be known at once.
@@ -201,8 +186,7 @@ impl Pulse {
     }
 
     fn break_silence(&self) {
-        if let Some(silent) = self.silent.borrow_mut().take() {
-            silent.name_request();
+        if let Some(silent) = self.silent.take() {
             silent.mailbox.begin();
         }
     }

@@ -26,6 +26,7 @@ use super::persistence::Persistence;
 use super::postbox::Lease;
 use super::received::{self, Body, Received};
 use super::record::Record;
+use super::recorder::UnsentChanges;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
@@ -254,10 +255,10 @@ impl Door {
                     let origin = Origin { head, guest, place, accepts, pulse };
                     return Ok(self.attend(origin, message).await);
                 }
-                self.sessions.keep_changes(&session, &message).await;
-                let outcome = self.hear(&session, &message, accepts)?;
-                drop((turn, session));
-                self.answer_to(outcome, message, accepts, pulse).await
+                let changes = self.sessions.keep_changes(&session, &message).await;
+                let outcome = self.hear(&session, &message, accepts, changes)?;
+                drop((turn, session, message));
+                self.answer_to(outcome, accepts, pulse).await
             }
             Ask::Post { place, guest, session: None, accepts } => {
                 let message = self.receive(self.collect(body, pulse).await?).await?;
@@ -379,15 +380,28 @@ impl Door {
         session: &Rc<Session>,
         message: &Received,
         accepts: Accepts,
+        changes: UnsentChanges,
     ) -> Result<Result<Lease, Reply>, Refused> {
         if session.is_over() {
             return Err(Refused::UnknownSession); // It ended while the body came.
         }
         self.check_room(session, message)?;
         let lease = Sessions::open_call(session, accepts.events);
+        match message {
+            // A call that stays silent becomes events soon, so the text is not held for long.
+            Received::Small(text) if accepts.names_events => {
+                lease.mailbox().set_message(text.clone());
+            }
+            _ if accepts.events => lease.mailbox().set_requests(message.request_ids()),
+            _ => {}
+        }
+        let changes = changes.send(lease.stream());
         Ok(match message.tell(session.conversation(), lease.stream()) {
             Heard::Taken => Err(reply::nothing(StatusCode::ACCEPTED)),
-            Heard::Refused(error) => Err(reply::json(StatusCode::BAD_REQUEST, error)),
+            Heard::Refused(error) => {
+                changes.refuse();
+                Err(reply::json(StatusCode::BAD_REQUEST, error))
+            }
             Heard::Asked => Ok(lease),
         })
     }
@@ -396,7 +410,6 @@ impl Door {
     async fn answer_to(
         &self,
         outcome: Result<Lease, Reply>,
-        message: Received,
         accepts: Accepts,
         pulse: &Pulse,
     ) -> Result<Reply, Refused> {
@@ -405,28 +418,13 @@ impl Door {
             Err(reply) => return Ok(reply),
         };
         if accepts.names_events {
-            let call = match message {
-                Received::Small(text) => text,
-                // It is not read again for its id.
-                Received::Large(large) => {
-                    if let Ok(Message::Request { id, .. }) = large.message() {
-                        lease.mailbox().answers(id);
-                    }
-                    Bytes::new()
-                }
-            };
-            pulse.waits(Rc::clone(lease.mailbox()), call, OPEN_AFTER);
-        } else {
-            drop(message);
+            pulse.waits(Rc::clone(lease.mailbox()), OPEN_AFTER);
         }
         let first = lease.mailbox().first().await;
-        pulse.waits_no_more(first == First::Events);
+        pulse.waits_no_more();
         match first {
             First::Answer(answer) => Ok(whole(answer, accepts)),
-            First::Events => {
-                self.sessions.keep_call(lease.session(), lease.mailbox());
-                Ok(reply::events(EventStream::new(lease)))
-            }
+            First::Events => Ok(reply::events(EventStream::new(lease))),
             First::Nothing => Ok(reply::whole_events(Bytes::new())),
             First::SessionOver => Err(Refused::SessionEnded),
         }
@@ -493,13 +491,20 @@ impl Door {
     /// Goes on with a stream. That there is nothing more to hear is a status by which clients
     /// of event streams know not to come back.
     fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
-        match session.earlier(after.of) {
-            Some(Earlier::Call(request)) => {
-                let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
-                FailedRequest { outcome, code, ..FailedRequest::default() }.log();
-                let lost = say::error(&request, code, OUTCOME_UNKNOWN);
-                return Ok(reply::whole_events(event::framed(None, &lost).0));
+        match session.earlier(after) {
+            Some(Earlier::Call(requests)) if requests.is_empty() => {
+                return Ok(reply::nothing(StatusCode::NO_CONTENT));
             }
+            Some(Earlier::Call(requests)) => {
+                let lost = requests.iter().flat_map(|request| {
+                    let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
+                    FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+                    let lost = say::error(request, code, OUTCOME_UNKNOWN);
+                    event::framed(None, &lost).0
+                });
+                return Ok(reply::whole_events(lost.collect::<Bytes>()));
+            }
+            Some(Earlier::UnknownCall) => return Err(Refused::UnknownEarlierCall),
             Some(Earlier::Listener) => {
                 let lease = self.open_listener(session)?;
                 lease.mailbox().say_first(&event::framed(None, MAY_HAVE_MISSED.as_bytes()).0);

@@ -10,11 +10,32 @@ use crate::front::StreamNo;
 const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
 const AFTER_DATA: &[u8] = b"\n\n";
 
+/// What a stream carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// The answer to a call, and what belongs to it.
+    Call,
+    /// Messages that belong to no call.
+    Listener,
+}
+
+impl StreamKind {
+    /// Returns its letter in event ids.
+    fn letter(self) -> char {
+        match self {
+            Self::Call => 'c',
+            Self::Listener => 'l',
+        }
+    }
+}
+
 /// Which stream it is, so that no other session's is taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamId {
     /// Tells the sessions of one client apart, and one daemon's events from another's.
     pub(super) tag: u64,
+    /// `None` in an id of an earlier version, which did not say it.
+    pub(super) kind: Option<StreamKind>,
     pub(super) stream: StreamNo,
 }
 
@@ -33,7 +54,10 @@ impl EventId {
         let mut parts = text.split('-');
         let (tag, stream, place) = (parts.next()?, parts.next()?, parts.next()?);
         let tag = u64::from_str_radix(tag, 16).ok()?;
-        let of = StreamId { tag, stream: stream.parse().ok()? };
+        let kinds = [StreamKind::Call, StreamKind::Listener];
+        let kind = kinds.into_iter().find(|kind| stream.starts_with(kind.letter()));
+        let stream = kind.and_then(|it| stream.strip_prefix(it.letter())).unwrap_or(stream);
+        let of = StreamId { tag, kind, stream: stream.parse().ok()? };
         let id = Self { of, place: place.parse().ok()? };
         (id.to_string() == text).then_some(id)
     }
@@ -41,7 +65,11 @@ impl EventId {
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}-{}-{}", self.of.tag, self.of.stream, self.place)
+        write!(f, "{:016x}-", self.of.tag)?;
+        if let Some(kind) = self.of.kind {
+            write!(f, "{}", kind.letter())?;
+        }
+        write!(f, "{}-{}", self.of.stream, self.place)
     }
 }
 
@@ -87,9 +115,15 @@ mod tests {
 
     #[test]
     fn an_id_reads_back_as_itself_only() {
-        let id = EventId { of: StreamId { tag: 0xab, stream: 7 }, place: 12 };
-        assert_eq!(id.to_string(), "00000000000000ab-7-12");
-        assert_eq!(EventId::parse(b"00000000000000ab-7-12"), Some(id));
+        for (text, kind) in [
+            ("00000000000000ab-c7-12", Some(StreamKind::Call)),
+            ("00000000000000ab-l7-12", Some(StreamKind::Listener)),
+            ("00000000000000ab-7-12", None), // As earlier versions gave them out.
+        ] {
+            let id = EventId { of: StreamId { tag: 0xab, kind, stream: 7 }, place: 12 };
+            assert_eq!(id.to_string(), text);
+            assert_eq!(EventId::parse(text.as_bytes()), Some(id));
+        }
         for other in [
             "",
             "ab-7-12",
@@ -99,6 +133,9 @@ mod tests {
             "00000000000000ab-7-12-",
             "00000000000000ab-7",
             "00000000000000ab--7-12",
+            "00000000000000ab-x7-12",
+            "00000000000000ab-cl7-12",
+            "00000000000000ab-c-12",
             "00000000000000ab-7-99999999999999999999999",
             "7",
             "\u{e9}",

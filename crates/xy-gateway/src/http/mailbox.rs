@@ -10,10 +10,13 @@ use std::task::{Context, Poll, Waker};
 
 use hyper::body::Bytes;
 use tokio::time::Instant;
+use xy_mcp::envelope::{self, Message};
 
 use super::counts::Stored;
 use super::event::{self, StreamId};
 use super::limits::{RETRY_MS, STREAM_BYTES_MAX};
+use super::received;
+use super::recorder::Recorder;
 use super::room::Room;
 use super::tape::{Evicted, Spare, Tape};
 use crate::error_log::FailedRequest;
@@ -44,6 +47,8 @@ pub(super) struct Mailbox {
     manner: Manner,
     mail: RefCell<Mail>,
     room: Rc<Room>,
+    /// Writes to the session's record which requests are answered here as events.
+    recorder: Option<Rc<Recorder>>,
 }
 
 #[derive(Debug)]
@@ -63,8 +68,11 @@ struct Mail {
     last_connection: u32,
     /// Since when there is none.
     apart_since: Option<Instant>,
-    /// What the request is called that is answered here, as it was written.
-    request: Option<Box<str>>,
+    /// The message whose requests are answered here, until their ids are needed.
+    message: Bytes,
+    /// The ids of the requests that are still to be answered here, as the client wrote them.
+    unanswered: Vec<Box<str>>,
+    is_recorded: bool,
     reader: Option<Waker>,
 }
 
@@ -134,10 +142,18 @@ impl Mailbox {
             connection: Some(0),
             last_connection: 0,
             apart_since: None,
-            request: None,
+            message: Bytes::new(),
+            unanswered: Vec::new(),
+            is_recorded: false,
             reader: None,
         };
-        Self { stream, manner, mail: RefCell::new(mail), room }
+        Self { stream, manner, mail: RefCell::new(mail), room, recorder: None }
+    }
+
+    /// Records the requests that are answered here as events.
+    pub(super) fn with_recorder(mut self, recorder: Rc<Recorder>) -> Self {
+        self.recorder = Some(recorder);
+        self
     }
 
     pub(super) fn stream(&self) -> StreamNo {
@@ -153,14 +169,57 @@ impl Mailbox {
     pub(super) fn begin(&self) {
         let mut mail = self.mail.borrow_mut();
         if self.manner.events && mail.end.is_none() {
-            mail.begin(self.manner);
+            self.begin_events(&mut mail);
             mail.wake();
         }
     }
 
-    /// What is answered here: were there to be no answer, that could be said.
-    pub(super) fn answers(&self, request: &str) {
-        self.mail.borrow_mut().request = Some(request.into());
+    fn begin_events(&self, mail: &mut Mail) {
+        if mail.begun {
+            return;
+        }
+        mail.begin(self.manner);
+        let message = std::mem::take(&mut mail.message);
+        if !message.is_empty() {
+            mail.unanswered = received::request_ids(&message);
+        }
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| !mail.unanswered.is_empty()) {
+            recorder.open_stream(self.stream, &mail.unanswered);
+            mail.is_recorded = true;
+        }
+    }
+
+    /// Sets the ids of the requests that are answered here, before any of them is. Should there
+    /// be no answer, the client is told so.
+    pub(super) fn set_requests(&self, ids: Vec<Box<str>>) {
+        self.mail.borrow_mut().unanswered = ids;
+    }
+
+    /// Sets the message whose requests are answered here, before any of them is. It is parsed
+    /// only if its answer becomes events, and is not held longer.
+    pub(super) fn set_message(&self, message: Bytes) {
+        self.mail.borrow_mut().message = message;
+    }
+
+    /// Removes the stream from the session's record: it can no longer be resumed.
+    pub(super) fn end_record(&self) {
+        let is_recorded = std::mem::take(&mut self.mail.borrow_mut().is_recorded);
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| is_recorded) {
+            recorder.end_stream(self.stream);
+        }
+    }
+
+    /// Records that the last event answers the requests that `is_answered` selects.
+    fn record_answers(&self, mail: &mut Mail, is_answered: impl Fn(&str) -> bool) {
+        let place = mail.tape.last();
+        let recorder = self.recorder.as_ref().filter(|_| mail.is_recorded);
+        mail.unanswered.retain(|id| {
+            let is_answered = is_answered(id);
+            if let Some(recorder) = recorder.filter(|_| is_answered) {
+                recorder.answer_call(self.stream, id, place);
+            }
+            !is_answered
+        });
     }
 
     /// Sends this before anything else.
@@ -177,11 +236,6 @@ impl Mailbox {
         }
     }
 
-    /// Returns the id of the request that is answered here, as it was written, if it is known.
-    pub(super) fn request(&self) -> Option<Box<str>> {
-        self.mail.borrow().request.clone()
-    }
-
     /// Says before anything else how much could not be kept for it.
     pub(super) fn say_missed(&self, missed: u64) {
         self.mail.borrow_mut().say_missed(missed);
@@ -196,8 +250,13 @@ impl Mailbox {
             if !self.manner.events {
                 return Err(NotTaken::NoEvents);
             }
-            mail.begin(self.manner);
-            Ok(mail.push(message, false))
+            self.begin_events(mail);
+            let taken = mail.push(message, false);
+            let is_batch = mail.unanswered.len() > 1;
+            if is_batch && let Ok(Message::Answer { id: Some(id), .. }) = envelope::parse(message) {
+                self.record_answers(mail, |it| it == id);
+            }
+            Ok(taken)
         })
     }
 
@@ -208,7 +267,9 @@ impl Mailbox {
                 return Err(NotTaken::Ended);
             }
             let taken = if mail.begun {
-                mail.push(message, true)
+                let taken = mail.push(message, true);
+                self.record_answers(mail, |_| true);
+                taken
             } else {
                 mail.answer = Some(Bytes::copy_from_slice(message));
                 Taken::Fits
@@ -220,7 +281,9 @@ impl Mailbox {
 
     /// There will be no answer.
     pub(super) fn cancel(&self) {
-        self.mail.borrow_mut().finish(End::Cancelled);
+        let mut mail = self.mail.borrow_mut();
+        self.record_answers(&mut mail, |_| true);
+        mail.finish(End::Cancelled);
     }
 
     /// The session has ended. Who was told that an answer comes is told that none does.
@@ -235,13 +298,13 @@ impl Mailbox {
 
     fn give_up(&self, words: &str) {
         self.change(|mail| {
-            if let Some(request) = mail.request.take()
-                && mail.begun
-                && mail.end.is_none()
-            {
-                let (outcome, code) = ("session-ended", NO_ANSWER_CODE);
-                FailedRequest { outcome, code, ..FailedRequest::default() }.log();
-                mail.push(&say::error(&request, code, words), true);
+            if mail.begun && mail.end.is_none() {
+                for request in mail.unanswered.clone() {
+                    let (outcome, code) = ("session-ended", NO_ANSWER_CODE);
+                    FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+                    mail.push(&say::error(&request, code, words), true);
+                    self.record_answers(mail, |it| *it == *request);
+                }
             }
             mail.finish(End::SessionOver);
         });
@@ -363,6 +426,12 @@ impl Mailbox {
             || mail.end.is_some() && mail.prelude.is_empty() && mail.tape.is_all_sent()
     }
 
+    /// Returns the id of an event, if events have ids here.
+    #[cfg(test)]
+    pub(super) fn event_id(&self, place: u64) -> Option<event::EventId> {
+        self.mail.borrow().tape.name(place)
+    }
+
     /// Everything that is sent to a connection until it would wait, or the end.
     #[cfg(test)]
     pub(super) fn take_all(&self, connection: u32) -> String {
@@ -404,10 +473,8 @@ impl Mail {
     }
 
     fn begin(&mut self, manner: Manner) {
-        if !self.begun {
-            self.begun = true;
-            self.prime(manner, 0);
-        }
+        self.begun = true;
+        self.prime(manner, 0);
     }
 
     fn say_missed(&mut self, missed: u64) {
@@ -458,6 +525,7 @@ impl Mail {
     }
 
     fn finish(&mut self, end: End) {
+        self.message = Bytes::new();
         self.end.get_or_insert_with(|| (end, Instant::now()));
         self.wake();
     }
@@ -479,6 +547,7 @@ impl Mail {
 
 #[cfg(test)]
 mod tests {
+    use super::super::event::StreamKind;
     use super::*;
 
     const PLAIN: Manner = Manner { events: true, polls: false };
@@ -486,7 +555,7 @@ mod tests {
     const JSON: Manner = Manner { events: false, polls: false };
 
     fn mailbox(manner: Manner) -> Mailbox {
-        let id = StreamId { tag: 0, stream: 1 };
+        let id = StreamId { tag: 0, kind: Some(StreamKind::Call), stream: 1 };
         Mailbox::new(1, Some(id), manner, Room::for_session(&Room::for_all()))
     }
 
@@ -525,8 +594,8 @@ mod tests {
         mailbox.put_event(b"1").unwrap();
         mailbox.put_answer(b"2").unwrap();
         assert_eq!(first(&mailbox), Some(First::Events));
-        let both = "id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n\
-                    id: 0000000000000000-1-2\nevent: message\ndata: 2\n\n";
+        let both = "id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n\
+                    id: 0000000000000000-c1-2\nevent: message\ndata: 2\n\n";
         assert_eq!(events(&mailbox), text(both));
         assert!(mailbox.is_over(0));
         assert_eq!(events(&mailbox), Poll::Ready(None));
@@ -537,15 +606,18 @@ mod tests {
         let mailbox = mailbox(POLLS);
         mailbox.begin();
         assert_eq!(first(&mailbox), Some(First::Events));
-        assert_eq!(events(&mailbox), text("id: 0000000000000000-1-0\nretry: 1000\ndata: \n\n"));
+        assert_eq!(events(&mailbox), text("id: 0000000000000000-c1-0\nretry: 1000\ndata: \n\n"));
         mailbox.put_answer(b"1").unwrap();
-        assert_eq!(events(&mailbox), text("id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n"));
+        assert_eq!(
+            events(&mailbox),
+            text("id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n")
+        );
         assert_eq!(events(&mailbox), Poll::Ready(None));
 
         // The last piece was lost on its way.
         assert_eq!(mailbox.resume(0), Some(Resumed::On(1)));
-        let again = "id: 0000000000000000-1-0\nretry: 1000\ndata: \n\n\
-                     id: 0000000000000000-1-1\nevent: message\ndata: 1\n\n";
+        let again = "id: 0000000000000000-c1-0\nretry: 1000\ndata: \n\n\
+                     id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n";
         assert_eq!(events(&mailbox), Poll::Ready(None), "the older connection is left");
         assert_eq!(events_of(&mailbox, 1), text(again));
         assert_eq!(mailbox.resume(1), Some(Resumed::Over));
@@ -586,7 +658,7 @@ mod tests {
         assert!(heard.contains("1 messages of this stream could not be kept"), "{heard}");
         assert!(heard.ends_with("data: 3\n\n"), "{heard}");
         // The first that it reads does not make it believe that it has heard the rest.
-        assert!(heard.starts_with("id: 0000000000000000-1-1\nretry: "), "{heard}");
+        assert!(heard.starts_with("id: 0000000000000000-c1-1\nretry: "), "{heard}");
     }
 
     #[test]
@@ -606,7 +678,7 @@ mod tests {
     #[test]
     fn who_was_told_that_an_answer_comes_is_told_that_none_does() {
         let begun = mailbox(PLAIN);
-        begun.answers("\"x\"");
+        begun.set_requests(vec!["\"x\"".into()]);
         begun.begin();
         begun.session_over();
         let Poll::Ready(Some(heard)) = events(&begun) else { panic!("it hears more") };
@@ -614,7 +686,7 @@ mod tests {
         assert_eq!(events(&begun), Poll::Ready(None));
 
         let silent = mailbox(PLAIN);
-        silent.answers("1");
+        silent.set_requests(vec!["1".into()]);
         silent.session_over();
         assert_eq!(first(&silent), Some(First::SessionOver));
     }

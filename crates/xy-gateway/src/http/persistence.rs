@@ -1,6 +1,7 @@
 //! What of sessions outlives the daemon: their sealed ids, and their records on disk.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::guard::Guest;
@@ -26,7 +27,7 @@ pub struct SessionFile {
 
 /// The state of sessions that outlives the daemon.
 pub(super) struct Persistence {
-    pub(super) store: Store,
+    pub(super) store: Rc<Store>,
     pub(super) generation: Generation,
     keys: Keyring,
     epoch: u64,
@@ -38,13 +39,14 @@ impl Persistence {
     pub(super) async fn open(file: SessionFile) -> (Self, Vec<Record>) {
         let (store, left) = Store::open(file.path, file.state_key.as_bytes()).await;
         let Left { epoch, keys, records } = left;
-        (Self { store, generation: file.generation, keys, epoch, home: file.home }, records)
+        let (store, generation) = (Rc::new(store), file.generation);
+        (Self { store, generation, keys, epoch, home: file.home }, records)
     }
 
     /// Keeps nothing: sessions end with the daemon.
     pub(super) fn none() -> Self {
         let (store, Left { epoch, keys, .. }) = Store::none();
-        Self { store, generation: Generation::draw(), keys, epoch, home: 0 }
+        Self { store: Rc::new(store), generation: Generation::draw(), keys, epoch, home: 0 }
     }
 
     /// Returns the id of a session that begins now, and the number of the key that sealed it.

@@ -19,9 +19,10 @@ use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message};
 
 use super::counts::{Counts, Stored};
-use super::event::{EventId, StreamId};
+use super::event::{EventId, StreamId, StreamKind};
 use super::limits::{APART_MAX, FETCH_WITHIN, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, SENT_KNOWN_FOR};
 use super::mailbox::{Mailbox, Manner, NotTaken, Resumed, Taken};
+use super::recorder::Recorder;
 use super::refused::Refused;
 use super::room::Room;
 use super::session::Session;
@@ -36,8 +37,7 @@ pub(super) const REPLAYED: StreamNo = 0;
 pub(super) struct Postbox {
     streams: RefCell<Streams>,
     last_stream: Cell<StreamNo>,
-    /// What is in the names of its events, and of no other session's.
-    tag: u64,
+    recorder: Rc<Recorder>,
     room: Rc<Room>,
     counts: Rc<Counts>,
 }
@@ -63,19 +63,13 @@ struct Streams {
 #[derive(Debug)]
 struct Apart {
     mailbox: Rc<Mailbox>,
-    was: Was,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Was {
-    Call,
-    Listener,
+    kind: StreamKind,
 }
 
 impl Apart {
     /// Whether it is still to be answered.
     fn waits(&self) -> bool {
-        self.was == Was::Call && self.mailbox.is_open()
+        self.kind == StreamKind::Call && self.mailbox.is_open()
     }
 
     /// Whether nobody will come back to it any more.
@@ -97,14 +91,9 @@ pub(super) enum TakenUp {
 }
 
 impl Postbox {
-    pub(super) fn new(tag: u64, room: Rc<Room>, counts: Rc<Counts>) -> Self {
+    pub(super) fn new(recorder: Rc<Recorder>, room: Rc<Room>, counts: Rc<Counts>) -> Self {
         let streams = RefCell::default();
-        Self { streams, last_stream: Cell::new(0), tag, room, counts }
-    }
-
-    /// Returns what is in the names of its events.
-    pub(super) fn tag(&self) -> u64 {
-        self.tag
+        Self { streams, last_stream: Cell::new(0), recorder, room, counts }
     }
 
     /// How many streams have a connection.
@@ -129,14 +118,14 @@ impl Postbox {
 
     /// Opens the stream of a call.
     pub(super) fn open_call(&self, manner: Manner) -> Rc<Mailbox> {
-        let mailbox = self.mailbox(manner);
+        let mailbox = self.mailbox(StreamKind::Call, manner);
         self.streams.borrow_mut().calls.push(Rc::clone(&mailbox));
         mailbox
     }
 
     /// Opens a stream for what belongs to no call, beginning with what was kept.
     pub(super) fn open_listener(&self, polls: bool) -> Rc<Mailbox> {
-        let mailbox = self.mailbox(Manner { events: true, polls });
+        let mailbox = self.mailbox(StreamKind::Listener, Manner { events: true, polls });
         mailbox.begin();
         self.listen(&mailbox);
         mailbox
@@ -155,12 +144,16 @@ impl Postbox {
     /// left: if one of the two is dead without our knowing, it is the older. No more than `max`
     /// are open then.
     pub(super) fn take_up(&self, id: EventId, max: usize) -> Result<TakenUp, Refused> {
-        if id.of.tag != self.tag || !(1..=self.last_stream.get()).contains(&id.of.stream) {
+        let is_ours = id.of.tag == self.recorder.tag();
+        if !is_ours || !(1..=self.last_stream.get()).contains(&id.of.stream) {
             return Err(Refused::UnknownEvent);
         }
-        let Some((mailbox, was)) = self.streams.borrow().find(id.of.stream) else {
+        let Some((mailbox, kind)) = self.streams.borrow().find(id.of.stream) else {
             return Err(Refused::EventGone);
         };
+        if id.of.kind != Some(kind) {
+            return Err(Refused::UnknownEvent);
+        }
         let is_apart = self.streams.borrow().is_apart(id.of.stream);
         if is_apart && self.open() >= max {
             return Err(Refused::TooManyStreams(max));
@@ -170,13 +163,13 @@ impl Postbox {
         streams.remove(id.of.stream);
         match resumed {
             Resumed::Over => {
-                self.set_apart(&mut streams, mailbox, was);
+                self.set_apart(&mut streams, mailbox, kind);
                 Ok(TakenUp::Over)
             }
             Resumed::On(connection) => {
-                match was {
-                    Was::Call => streams.calls.push(Rc::clone(&mailbox)),
-                    Was::Listener => {
+                match kind {
+                    StreamKind::Call => streams.calls.push(Rc::clone(&mailbox)),
+                    StreamKind::Listener => {
                         drop(streams);
                         self.listen(&mailbox);
                     }
@@ -232,6 +225,9 @@ impl Postbox {
         }
         streams.apart.retain(|apart| {
             let forgotten = apart.is_too_old(now);
+            if forgotten {
+                apart.mailbox.end_record();
+            }
             if forgotten && !apart.mailbox.is_all_sent() {
                 self.counts.lost("not-fetched");
             }
@@ -242,26 +238,29 @@ impl Postbox {
     /// A stream has no connection any more.
     pub(super) fn close(&self, mailbox: &Rc<Mailbox>) {
         let removed = self.streams.borrow_mut().remove(mailbox.stream());
-        let Some((mailbox, was)) = removed else { return };
+        let Some((mailbox, kind)) = removed else { return };
         // A listener's words are for whoever listens next, and so are those that nobody can
         // ask for, since the client was told no name of theirs: a question may be among them.
-        if was == Was::Listener || !mailbox.is_resumable() {
+        if kind == StreamKind::Listener || !mailbox.is_resumable() {
             for message in mailbox.take_unsent() {
                 self.put_elsewhere(&message);
             }
         }
         if mailbox.is_resumable() {
             let mut streams = self.streams.borrow_mut();
-            self.set_apart(&mut streams, mailbox, was);
+            self.set_apart(&mut streams, mailbox, kind);
             self.make_room(&streams);
+        } else {
+            mailbox.end_record();
         }
     }
 
-    fn mailbox(&self, manner: Manner) -> Rc<Mailbox> {
+    fn mailbox(&self, kind: StreamKind, manner: Manner) -> Rc<Mailbox> {
         let stream = self.last_stream.get() + 1; // 0 is where everything comes in.
         self.last_stream.set(stream);
-        let id = StreamId { tag: self.tag, stream };
-        Rc::new(Mailbox::new(stream, Some(id), manner, Rc::clone(&self.room)))
+        let id = StreamId { tag: self.recorder.tag(), kind: Some(kind), stream };
+        let mailbox = Mailbox::new(stream, Some(id), manner, Rc::clone(&self.room));
+        Rc::new(mailbox.with_recorder(Rc::clone(&self.recorder)))
     }
 
     /// From now on this stream hears what belongs to no call.
@@ -279,15 +278,18 @@ impl Postbox {
     }
 
     /// Holds a stream without a connection, if need be instead of another.
-    fn set_apart(&self, streams: &mut Streams, mailbox: Rc<Mailbox>, was: Was) {
+    fn set_apart(&self, streams: &mut Streams, mailbox: Rc<Mailbox>, kind: StreamKind) {
         if streams.apart.len() >= APART_MAX {
             let at = streams.apart.iter().position(|it| !it.waits()).unwrap_or(0);
             let forgotten = streams.apart.remove(at);
+            if let Some(it) = &forgotten {
+                it.mailbox.end_record();
+            }
             if forgotten.is_some_and(|it| it.waits() || !it.mailbox.is_all_sent()) {
                 self.counts.lost("not-fetched");
             }
         }
-        streams.apart.push_back(Apart { mailbox, was });
+        streams.apart.push_back(Apart { mailbox, kind });
     }
 
     /// Forgets events until the rest has room: first what was sent once.
@@ -390,33 +392,34 @@ impl Streams {
         apart.chain(&self.calls).chain(&self.listeners)
     }
 
-    fn find(&self, stream: StreamNo) -> Option<(Rc<Mailbox>, Was)> {
-        let calls = self.calls.iter().map(|it| (it, Was::Call));
-        let apart = self.apart.iter().map(|it| (&it.mailbox, it.was));
-        let listeners = self.listeners.iter().map(|it| (it, Was::Listener));
+    fn find(&self, stream: StreamNo) -> Option<(Rc<Mailbox>, StreamKind)> {
+        let calls = self.calls.iter().map(|it| (it, StreamKind::Call));
+        let apart = self.apart.iter().map(|it| (&it.mailbox, it.kind));
+        let listeners = self.listeners.iter().map(|it| (it, StreamKind::Listener));
         let mut all = calls.chain(apart).chain(listeners);
-        all.find(|(it, _)| it.stream() == stream).map(|(it, was)| (Rc::clone(it), was))
+        all.find(|(it, _)| it.stream() == stream).map(|(it, kind)| (Rc::clone(it), kind))
     }
 
     fn is_apart(&self, stream: StreamNo) -> bool {
         self.apart.iter().any(|it| it.mailbox.stream() == stream)
     }
 
-    fn remove(&mut self, stream: StreamNo) -> Option<(Rc<Mailbox>, Was)> {
+    fn remove(&mut self, stream: StreamNo) -> Option<(Rc<Mailbox>, StreamKind)> {
         let is_it = |it: &Rc<Mailbox>| it.stream() == stream;
         if let Some(at) = self.calls.iter().position(is_it) {
-            return Some((self.calls.swap_remove(at), Was::Call));
+            return Some((self.calls.swap_remove(at), StreamKind::Call));
         }
         if let Some(at) = self.listeners.iter().position(is_it) {
-            return Some((self.listeners.remove(at), Was::Listener));
+            return Some((self.listeners.remove(at), StreamKind::Listener));
         }
         let at = self.apart.iter().position(|it| is_it(&it.mailbox))?;
-        self.apart.remove(at).map(|it| (it.mailbox, it.was))
+        self.apart.remove(at).map(|it| (it.mailbox, it.kind))
     }
 }
 
 impl Outlet for Postbox {
     fn put(&self, message: &[u8], to: To) {
+        self.recorder.observe(message, to);
         let only = self.streams.borrow().only.clone();
         match (to, only) {
             (To::Nobody(_), Some(_)) => {}
@@ -453,10 +456,6 @@ impl Lease {
 
     pub(super) fn mailbox(&self) -> &Rc<Mailbox> {
         &self.mailbox
-    }
-
-    pub(super) fn session(&self) -> &Session {
-        &self.session
     }
 
     /// Which of the stream's connections it is; 0 is the first.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
+use serde_json::value::RawValue;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::members::Members;
 
@@ -47,6 +48,19 @@ impl Received {
         }
     }
 
+    /// Returns the ids of its requests, as the client wrote them.
+    pub(super) fn request_ids(&self) -> Vec<Box<str>> {
+        match self {
+            Self::Small(text) => request_ids(text),
+            // Only a batch is parsed again.
+            Self::Large(large) => match large.message() {
+                Ok(Message::Request { id, .. }) => vec![id.into()],
+                Err(Malformed::Batch) => request_ids(large.text()),
+                _ => Vec::new(),
+            },
+        }
+    }
+
     /// Returns all of it; nothing of a large one that is no text.
     pub(super) fn text(&self) -> &[u8] {
         match self {
@@ -61,6 +75,22 @@ impl Received {
             Self::Small(text) => conversation.hear(text, stream),
             Self::Large(large) => conversation.hear_large(large, stream),
         }
+    }
+}
+
+/// Returns the ids of the requests in a message or batch, as the client wrote them.
+pub(super) fn request_ids(text: &[u8]) -> Vec<Box<str>> {
+    match envelope::parse(text) {
+        Ok(Message::Request { id, .. }) => vec![id.into()],
+        Err(Malformed::Batch) => {
+            let parts: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
+            let id = |part: &&RawValue| match envelope::parse(part.get().as_bytes()) {
+                Ok(Message::Request { id, .. }) => Some(id.into()),
+                _ => None,
+            };
+            parts.iter().filter_map(id).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -39,14 +39,17 @@ const RECORDS_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) const FILE_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 /// Subscriptions of one session that are kept.
-const SUBSCRIPTIONS_MAX: usize = 256;
+pub(super) const SUBSCRIPTIONS_MAX: usize = 256;
 
 /// Daemons that a session remembers the event ids of.
 const TAGS_MAX: usize = 8;
 
-/// Calls with an event stream whose request ids are kept, and how large these may be together.
-const CALLS_MAX: usize = 256;
-const CALLS_BYTES_MAX: usize = 16 * 1024;
+/// Requests with an event stream whose ids are kept. A client may have fewer open at one time,
+/// so by their number all open ones have room.
+const CALLS_MAX: usize = 1024;
+
+/// How large these may be together: enough for as many with short ids.
+const CALLS_BYTES_MAX: usize = 128 * 1024;
 
 /// What tells the events of a session in one daemon from all others: the daemon's generation,
 /// and a random number.
@@ -74,18 +77,33 @@ pub(super) struct Record {
     /// The tags of its events, the newest last.
     #[serde(default)]
     pub(super) tags: VecDeque<EventTag>,
-    /// Calls that became event streams, the newest last.
+    /// Requests that are answered on event streams which can be resumed, the newest last.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(super) calls: VecDeque<StreamedCall>,
 }
 
-/// A call that became an event stream.
+/// A request that is answered on an event stream. Those of a batch have one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StreamedCall {
     pub(super) tag: EventTag,
     pub(super) stream: StreamNo,
     /// The id of its request, as the client wrote it.
     pub(super) request: String,
+    /// The place of its answer on the stream: a client that has read that far has the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) answered_at: Option<u64>,
+}
+
+impl StreamedCall {
+    /// Returns about how many bytes it takes.
+    fn size(&self) -> usize {
+        const FIXED: usize = 80;
+        FIXED + written_len(&self.request)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (self.tag, self.stream, &self.request) == (other.tag, other.stream, &other.request)
+    }
 }
 
 /// What happens to a record.
@@ -94,12 +112,16 @@ pub(super) struct StreamedCall {
 pub(super) enum Change {
     Begin(Box<Record>),
     Initialized(#[serde(with = "hex")] u128),
-    Level(#[serde(with = "hex")] u128, String),
+    /// `None` is the level that a session begins with.
+    Level(#[serde(with = "hex")] u128, Option<String>),
     Subscribe(#[serde(with = "hex")] u128, String),
     Unsubscribe(#[serde(with = "hex")] u128, String),
     /// Another daemon goes on with it.
     Tag(#[serde(with = "hex")] u128, EventTag),
+    /// A request is answered on an event stream, or the same was answered there.
     Call(#[serde(with = "hex")] u128, StreamedCall),
+    /// A stream can no longer be resumed.
+    StreamEnd(#[serde(with = "hex")] u128, EventTag, StreamNo),
     End(#[serde(with = "hex")] u128),
 }
 
@@ -114,7 +136,23 @@ impl Change {
             | Self::Unsubscribe(session, _)
             | Self::Tag(session, _)
             | Self::Call(session, _)
+            | Self::StreamEnd(session, ..)
             | Self::End(session) => *session,
+        }
+    }
+
+    /// Returns true if a record without this change may still be used: an event id says by
+    /// itself that it is of a call.
+    pub(super) fn is_dispensable(&self) -> bool {
+        matches!(self, Self::Call(..) | Self::StreamEnd(..))
+    }
+
+    /// Returns about how many bytes it adds to a record at most.
+    fn size(&self) -> usize {
+        match self {
+            Self::Subscribe(_, uri) => written_len(uri) + 1,
+            Self::Call(_, call) if call.answered_at.is_none() => call.size(),
+            _ => 0,
         }
     }
 
@@ -138,7 +176,28 @@ impl Record {
     }
 
     fn calls_size(&self) -> usize {
-        self.calls.iter().map(|call| written_len(&call.request) + 64).sum()
+        self.calls.iter().map(StreamedCall::size).sum()
+    }
+
+    /// Adds a request, or where it was answered. Makes room by removing requests that were
+    /// answered, and those of earlier daemons; returns false if that is not enough.
+    fn apply_call(&mut self, call: &StreamedCall) -> bool {
+        if let Some(known) = self.calls.iter_mut().find(|it| it.is_same(call)) {
+            known.answered_at = call.answered_at;
+            return true;
+        }
+        if call.answered_at.is_some() {
+            return false;
+        }
+        let newest = self.tags.back().copied();
+        let mut size = self.calls_size() + call.size();
+        while self.calls.len() >= CALLS_MAX || size > CALLS_BYTES_MAX {
+            let is_spare = |it: &StreamedCall| it.answered_at.is_some() || Some(it.tag) != newest;
+            let Some(at) = self.calls.iter().position(is_spare) else { return false };
+            size -= self.calls.remove(at).map_or(0, |removed| removed.size());
+        }
+        self.calls.push_back(call.clone());
+        true
     }
 
     /// Applies a change; returns false if there is no room for it.
@@ -146,10 +205,10 @@ impl Record {
         match change {
             Change::Begin(_) | Change::End(_) => {}
             Change::Initialized(_) => self.initialized = true,
-            Change::Level(_, level) => self.level = Some(level.clone()),
+            Change::Level(_, level) => self.level.clone_from(level),
             Change::Subscribe(_, uri) => {
                 let has_room = self.subscriptions.len() < SUBSCRIPTIONS_MAX
-                    && self.size() + written_len(uri) <= RECORD_BYTES_MAX;
+                    && self.size() - self.calls_size() + change.size() <= RECORD_BYTES_MAX;
                 if !has_room && !self.subscriptions.contains(uri) {
                     return false;
                 }
@@ -164,20 +223,25 @@ impl Record {
                 let tags = &self.tags;
                 self.calls.retain(|call| tags.contains(&call.tag));
             }
-            Change::Call(_, call) => {
-                self.calls.push_back(call.clone());
-                while self.calls.len() > CALLS_MAX || self.calls_size() > CALLS_BYTES_MAX {
-                    self.calls.pop_front();
-                }
+            Change::Call(_, call) => return self.apply_call(call),
+            Change::StreamEnd(_, tag, stream) => {
+                self.calls.retain(|it| (it.tag, it.stream) != (*tag, *stream));
             }
         }
         true
     }
 }
 
-/// Returns what a message of a client changes in the record of its session. What a server
-/// refuses now it refuses again when it is replayed, so that need not be known here.
-pub(super) fn changes_of(session: u128, message: &Received) -> Vec<Change> {
+/// A change that a client has requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RequestedChange {
+    /// The id of the request, as the client wrote it; empty for a notification.
+    pub(super) request: Box<str>,
+    pub(super) change: Change,
+}
+
+/// Returns what a message of a client changes in the record of its session, if it is accepted.
+pub(super) fn changes_of(session: u128, message: &Received) -> Vec<RequestedChange> {
     let has = |word: &str| memchr::memmem::find(message.text(), word.as_bytes()).is_some();
     let has_word = || WORDS.into_iter().any(has);
     // Nearly all messages are calls: those are not read twice. A large one was read already.
@@ -203,25 +267,27 @@ fn change_of<'t>(
     session: u128,
     message: &Message<'t>,
     read: impl FnOnce(Option<&'t str>) -> Params<'t>,
-) -> Option<Change> {
-    let (method, params) = match message {
-        Message::Request { method, params, .. } => (&**method, *params),
+) -> Option<RequestedChange> {
+    let (id, method, params) = match message {
+        Message::Request { id, method, params } => (*id, &**method, *params),
         Message::Notification { method, .. } if method == "notifications/initialized" => {
-            return Some(Change::Initialized(session));
+            let change = Change::Initialized(session);
+            return Some(RequestedChange { request: Box::default(), change });
         }
         _ => return None,
     };
     let params = read(params);
     let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
-    match method {
+    let change = match method {
         "logging/setLevel" => {
             let level = Level::read(&params.level().and_then(text_of)?)?;
-            Some(Change::Level(session, level.to_string()))
+            Change::Level(session, Some(level.to_string()))
         }
-        "resources/subscribe" => Some(Change::Subscribe(session, uri()?)),
-        "resources/unsubscribe" => Some(Change::Unsubscribe(session, uri()?)),
-        _ => None,
-    }
+        "resources/subscribe" => Change::Subscribe(session, uri()?),
+        "resources/unsubscribe" => Change::Unsubscribe(session, uri()?),
+        _ => return None,
+    };
+    Some(RequestedChange { request: id.into(), change })
 }
 
 /// Writes the digest of a token's secret as records have it.
@@ -305,10 +371,11 @@ impl Journal {
                 true
             }
             change => {
-                let is_full = self.size >= RECORDS_BYTES_MAX;
+                // A journal that is larger could not be read back.
+                let is_full = self.size + change.size() > RECORDS_BYTES_MAX;
                 let Some(record) = self.records.get_mut(&change.session()) else { return false };
                 let before = record.size();
-                if is_full && matches!(change, Change::Subscribe(..)) {
+                if is_full && change.size() > 0 {
                     return false;
                 }
                 let is_kept = record.apply(change);
@@ -321,7 +388,7 @@ impl Journal {
     fn begin(&mut self, record: &Record) -> bool {
         let size = record.size();
         let has_room = record.initialize.len() <= INITIALIZE_BYTES_MAX
-            && size <= 2 * RECORD_BYTES_MAX
+            && size <= RECORD_BYTES_MAX + CALLS_BYTES_MAX
             && self.records.len() < RECORDS_MAX
             && self.size + size <= RECORDS_BYTES_MAX;
         if has_room {

@@ -72,6 +72,11 @@ pub(super) enum Refused {
          new; what was said there, and the answer to its call, is lost"
     )]
     EventGone,
+    #[error(
+        "this `Last-Event-ID` is of a call that began before xy was restarted, and xy has no \
+         record of it: its outcome is unknown; check what was done before calling again"
+    )]
+    UnknownEarlierCall,
     #[error("{0} sessions are open, which is the most there may be: try again later")]
     TooManySessions(usize),
     #[error("{0} calls and streams of this session are open, which is the most there may be")]
@@ -132,9 +137,12 @@ impl Refused {
             R::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             R::Accept | R::AcceptEvents => StatusCode::NOT_ACCEPTABLE,
             R::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            R::BodyBroken | R::Version(_) | R::NoSession | R::NoOlderSession | R::UnknownEvent => {
-                StatusCode::BAD_REQUEST
-            }
+            R::BodyBroken
+            | R::Version(_)
+            | R::NoSession
+            | R::NoOlderSession
+            | R::UnknownEvent
+            | R::UnknownEarlierCall => StatusCode::BAD_REQUEST,
             R::EventGone => StatusCode::GONE,
             R::TooManyStreams(_) | R::OverShare { .. } => StatusCode::TOO_MANY_REQUESTS,
             R::TooManySessions(_)
@@ -164,6 +172,7 @@ impl Refused {
             Self::Version(_) => "version",
             Self::NoSession | Self::NoOlderSession => "no-session",
             Self::UnknownEvent => "unknown-event",
+            Self::UnknownEarlierCall => "unknown-earlier-call",
             Self::EventGone => "event-gone",
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",

@@ -10,14 +10,15 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
-use super::event::{EventId, StreamId};
+use super::event::EventId;
 use super::guard::{Digest, Guest, Token, Who};
 use super::limits::RETRY_CLOSING_MS;
-use super::mailbox::{Mailbox, Manner};
+use super::mailbox::Manner;
 use super::persistence::Persistence;
 use super::postbox::{Lease, Postbox, TakenUp};
 use super::received::Received;
-use super::record::{self, Change, Record, StreamedCall};
+use super::record::{self, Change, Record};
+use super::recorder::{Recorder, UnsentChanges};
 use super::refused::{Refused, Shared};
 use super::room::Room;
 use super::route::Place;
@@ -76,8 +77,7 @@ pub(super) enum Way {
 pub(super) struct Session {
     /// Known once it is admitted.
     id: OnceCell<SessionId>,
-    /// What its record has, if it has one.
-    number: Cell<Option<u128>>,
+    recorder: Rc<Recorder>,
     way: Way,
     among: Weak<ById>,
     view: View,
@@ -100,14 +100,9 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns what its record has, if it has one.
-    pub(super) fn number(&self) -> Option<u128> {
-        self.number.get()
-    }
-
-    /// Returns what a stream was, if an earlier daemon had it.
-    pub(super) fn earlier(&self, stream: StreamId) -> Option<Earlier> {
-        self.earlier.borrow().find(stream)
+    /// Returns what the stream of an event was, if an earlier daemon had it.
+    pub(super) fn earlier(&self, after: EventId) -> Option<Earlier> {
+        self.earlier.borrow().find(after)
     }
 
     pub(super) fn conversation(&self) -> &dyn Conversation {
@@ -254,7 +249,10 @@ impl Sessions {
     ) -> Result<Opening<'_>, Refused> {
         self.check_room(guest.who)?;
         let room = Room::for_session(&self.room);
-        let postbox = Rc::new(Postbox::new(self.random_tag()?, room, Rc::clone(&self.counts)));
+        let recorder = Recorder::new(Rc::clone(&self.persistence.store), self.random_tag()?);
+        let recorder = Rc::new(recorder);
+        let counts = Rc::clone(&self.counts);
+        let postbox = Rc::new(Postbox::new(Rc::clone(&recorder), room, counts));
         let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
         let entry = Entry {
             view,
@@ -266,7 +264,7 @@ impl Sessions {
         let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
         let session = Rc::new(Session {
             id: OnceCell::new(),
-            number: Cell::new(None),
+            recorder,
             way,
             among: Rc::downgrade(&self.by_id),
             view: place.to_view(),
@@ -313,7 +311,7 @@ impl Sessions {
     pub(super) fn end(&self, session: &Session) {
         session.remove();
         session.end();
-        if let Some(number) = session.number.take() {
+        if let Some(number) = session.recorder.take_session() {
             self.forget(number);
         }
     }
@@ -322,32 +320,35 @@ impl Sessions {
     pub(super) async fn delete(&self, session: &Session) {
         session.remove();
         session.end();
-        if let Some(number) = session.number.take() {
+        if let Some(number) = session.recorder.take_session() {
             self.persistence.store.keep(Change::End(number)).await;
         }
     }
 
-    /// Keeps what a message of a client changes for the next daemon, before it is answered.
-    pub(super) async fn keep_changes(&self, session: &Session, message: &Received) {
-        let Some(number) = session.number() else { return };
+    /// Records what a message of a client changes, before the client is answered. Changes that
+    /// no server gets to see, or that are refused, are taken back.
+    pub(super) async fn keep_changes(
+        &self,
+        session: &Session,
+        message: &Received,
+    ) -> UnsentChanges {
+        let mut unsent = UnsentChanges::new(Rc::clone(&session.recorder));
+        let Some(number) = session.recorder.session() else { return unsent };
         let patient_until = Instant::now() + KEEP_WITHIN; // For all changes of a batch together.
-        for change in record::changes_of(number, message) {
-            let is_urgent = !matches!(change, Change::Initialized(_));
-            if is_urgent && Instant::now() < patient_until {
+        for requested in record::changes_of(number, message) {
+            let change = requested.change.clone();
+            if matches!(change, Change::Initialized(_)) {
+                self.persistence.store.keep_soon(change);
+                continue;
+            }
+            unsent.push(requested);
+            if Instant::now() < patient_until {
                 self.persistence.store.keep(change).await;
             } else {
                 self.persistence.store.keep_soon(change);
             }
         }
-    }
-
-    /// Keeps the id of a request whose answer comes on a stream of events.
-    pub(super) fn keep_call(&self, session: &Session, mailbox: &Mailbox) {
-        if let (Some(number), Some(request)) = (session.number(), mailbox.request()) {
-            let (tag, stream) = (session.postbox.tag(), mailbox.stream());
-            let call = StreamedCall { tag, stream, request: request.into() };
-            self.persistence.store.keep_soon(Change::Call(number, call));
-        }
+        unsent
     }
 
     /// Ends those whose tokens are not there any more, or have other secrets now.

@@ -162,13 +162,18 @@ impl Store {
             }
             outdated.remove(&session);
         }
+        let is_dispensable = job.change.is_dispensable();
         let (session, begins) = (job.change.session(), matches!(job.change, Change::Begin(_)));
         let is_sent = outdated.is_empty() && changes.try_send(job).is_ok();
-        if !is_sent && !begins {
+        if !is_sent && !begins && !is_dispensable {
             outdated.insert(session); // No more than have a record.
         }
         drop(outdated);
-        if !is_sent {
+        if !is_sent && is_dispensable {
+            tracing::debug!(
+                "an event stream is not in the record of its session: the disk is slow"
+            );
+        } else if !is_sent {
             self.note(Kept::Later);
         }
         is_sent
@@ -224,6 +229,9 @@ impl<F: Journaled> Keeper<F> {
             if let Some(tell) = tell {
                 let _ = tell.send(kept); // The caller may have timed out.
             }
+        }
+        if self.is_behind {
+            self.rewrite(); // The disk may have room again.
         }
     }
 
@@ -330,7 +338,7 @@ mod tests {
     use std::sync::{Arc, Condvar, Mutex};
 
     use super::super::record::tests::record;
-    use super::super::record::{INITIALIZE_BYTES_MAX, RECORD_BYTES_MAX};
+    use super::super::record::{INITIALIZE_BYTES_MAX, RECORD_BYTES_MAX, StreamedCall};
     use super::super::session_id::{Claims, endpoint};
     use super::*;
     use crate::era::LATEST;
@@ -509,6 +517,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn full_disk_that_has_room_at_the_end_is_made_up_for() {
+        let disk = Fake::default();
+        let store = store(&disk).await;
+        disk.set(|state| state.is_full = true);
+        assert_eq!(store.keep(begin(1)).await, Kept::Later);
+        disk.set(|state| state.is_full = false);
+        store.close().await;
+        assert_eq!(disk.journal().records().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn session_does_not_end_for_streams_that_could_not_be_recorded() {
+        let disk = Fake::default();
+        let store = store(&disk).await;
+        assert_eq!(store.keep(begin(1)).await, Kept::Yes);
+        disk.set(|state| state.hangs = true);
+        for stream in 0..=2 * WAITING_MAX as u64 {
+            let request = stream.to_string();
+            let call = StreamedCall { tag: 5, stream, request, answered_at: None };
+            store.keep_soon(Change::Call(1, call));
+            store.keep_soon(Change::StreamEnd(1, 5, stream));
+        }
+        disk.set(|state| state.hangs = false);
+        while store.keep(begin(2)).await == Kept::No {}
+        store.close().await;
+        assert_eq!(disk.journal().records().count(), 2);
+    }
+
+    #[tokio::test]
     async fn hanging_disk_delays_an_answer_for_a_while_only() {
         let disk = Fake::default();
         let store = store(&disk).await;
@@ -538,7 +575,7 @@ mod tests {
         assert_eq!(store.keep(begin(1)).await, Kept::Yes);
         for number in 0..=COMPACT_AFTER / 32 {
             let level = if number % 2 == 0 { "error" } else { "debug" };
-            assert_eq!(store.keep(Change::Level(1, level.to_owned())).await, Kept::Yes);
+            assert_eq!(store.keep(Change::Level(1, Some(level.to_owned()))).await, Kept::Yes);
         }
         store.close().await;
         let state = disk.0.0.lock().unwrap();

@@ -203,8 +203,8 @@ impl Tape {
         }
     }
 
-    /// The place of the event that was put last.
-    fn last(&self) -> u64 {
+    /// Returns the place of the event that was put last.
+    pub(super) fn last(&self) -> u64 {
         self.forgotten + self.events.len() as u64
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    const ID: StreamId = StreamId { tag: 1, stream: 2 };
+    const ID: StreamId = StreamId { tag: 1, kind: None, stream: 2 };
 
     fn tape() -> Tape {
         Tape::new(Some(ID))

@@ -107,7 +107,7 @@ impl Visits {
         self.check_room(guest.who)?;
         let manner = Manner { events, polls: false };
         let mailbox = Rc::new(Mailbox::new(STREAM, None, manner, Rc::clone(&self.room)));
-        mailbox.answers(call.id);
+        mailbox.set_requests(vec![call.id.into()]);
         let number = {
             let mut open = self.open.borrow_mut();
             open.last_number += 1;

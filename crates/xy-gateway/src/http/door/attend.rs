@@ -44,10 +44,10 @@ impl Door {
         let Origin { accepts, pulse, .. } = origin;
         pulse.heeds_hanging_up();
         if accepts.names_events {
-            pulse.waits(Rc::clone(visit.mailbox()), Bytes::new(), OPEN_VISIT_AFTER);
+            pulse.waits(Rc::clone(visit.mailbox()), OPEN_VISIT_AFTER);
         }
         let first = visit.mailbox().first().await;
-        pulse.waits_no_more(first == First::Events);
+        pulse.waits_no_more();
         match first {
             First::Answer(answer) => answered(answer, accepts),
             First::Events => reply::events(EventStream::of_visit(visit)),

@@ -3,12 +3,15 @@
 use proptest::prelude::*;
 
 use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
+use super::super::store::Store;
 use super::*;
 
 const TAG: u64 = 9;
+const CALL: Option<StreamKind> = Some(StreamKind::Call);
 
 fn postbox() -> Postbox {
-    Postbox::new(TAG, Room::for_session(&Room::for_all()), Rc::default())
+    let recorder = Rc::new(Recorder::new(Rc::new(Store::none().0), TAG));
+    Postbox::new(recorder, Room::for_session(&Room::for_all()), Rc::default())
 }
 
 const POLLS: Manner = Manner { events: true, polls: true };
@@ -35,7 +38,7 @@ fn cut(postbox: &Postbox, mailbox: &Rc<Mailbox>, connection: u32) {
 }
 
 fn id(mailbox: &Mailbox, place: u64) -> EventId {
-    EventId { of: StreamId { tag: TAG, stream: mailbox.stream() }, place }
+    mailbox.event_id(place).unwrap()
 }
 
 /// What a stream says once it is taken up again after `place`.
@@ -133,8 +136,8 @@ fn no_other_id_opens_anything() {
     let call = postbox.open_call(POLLS);
     postbox.put(b"1", To::During(1));
     cut(&postbox, &call, 0);
-    let foreign = EventId { of: StreamId { tag: TAG + 1, stream: 1 }, place: 0 };
-    let forged = EventId { of: StreamId { tag: TAG, stream: 2 }, place: 0 };
+    let foreign = EventId { of: StreamId { tag: TAG + 1, kind: CALL, stream: 1 }, place: 0 };
+    let forged = EventId { of: StreamId { tag: TAG, kind: CALL, stream: 2 }, place: 0 };
     for id in [foreign, forged, id(&call, 2)] {
         assert_eq!(postbox.take_up(id, 9).unwrap_err(), Refused::UnknownEvent, "{id}");
     }

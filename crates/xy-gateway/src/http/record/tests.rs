@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::large::LargeMessage;
 
+const TAG: EventTag = 1 << 63 | 5;
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
 
 /// A record of this session.
@@ -15,7 +16,7 @@ pub(in crate::http) fn record(session: u128) -> Record {
         initialized: false,
         level: None,
         subscriptions: BTreeSet::new(),
-        tags: VecDeque::from([1 << 63 | 5]),
+        tags: VecDeque::from([TAG]),
         calls: VecDeque::new(),
     }
 }
@@ -24,8 +25,12 @@ fn begin(session: u128) -> Change {
     Change::Begin(Box::new(record(session)))
 }
 
+fn level(level: &str) -> Change {
+    Change::Level(1, Some(level.to_owned()))
+}
+
 fn call(stream: StreamNo) -> StreamedCall {
-    StreamedCall { tag: 1 << 63 | 5, stream, request: "\"a\"".to_owned() }
+    StreamedCall { tag: TAG, stream, request: "\"a\"".to_owned(), answered_at: None }
 }
 
 /// A journal with a key, and the text that was appended to it.
@@ -45,14 +50,17 @@ fn changes() -> Vec<Change> {
         begin(1),
         begin(u128::MAX),
         Change::Initialized(1),
-        Change::Level(1, "error".to_owned()),
+        level("error"),
         Change::Subscribe(1, "file:///a\n\"b\"".to_owned()),
         Change::Subscribe(1, "file:///c".to_owned()),
         Change::Unsubscribe(1, "file:///c".to_owned()),
         Change::Call(1, call(3)),
+        Change::Call(1, call(4)),
+        Change::StreamEnd(1, TAG, 4),
+        Change::Call(1, StreamedCall { answered_at: Some(2), ..call(3) }),
         Change::Tag(1, 9),
         Change::End(u128::MAX),
-        Change::Level(u128::MAX, "debug".to_owned()),
+        Change::Level(u128::MAX, Some("debug".to_owned())),
     ]
 }
 
@@ -66,8 +74,8 @@ fn journal_reads_back_with_and_without_its_history() {
         initialized: true,
         level: Some("error".to_owned()),
         subscriptions: BTreeSet::from(["file:///a\n\"b\"".to_owned()]),
-        tags: VecDeque::from([1 << 63 | 5, 9]),
-        calls: VecDeque::from([call(3)]),
+        tags: VecDeque::from([TAG, 9]),
+        calls: VecDeque::from([StreamedCall { answered_at: Some(2), ..call(3) }]),
         ..record(1)
     };
     assert_eq!(only, [&expected]);
@@ -85,7 +93,7 @@ fn write_that_broke_off_is_ignored() {
 
 #[test]
 fn damage_is_noticed() {
-    let (_, text) = written(&[begin(1), Change::Level(1, "error".to_owned())]);
+    let (_, text) = written(&[begin(1), level("error")]);
     for at in 0..text.len() {
         let mut other = text.clone();
         other[at] ^= 1;
@@ -111,7 +119,7 @@ fn records_have_bounds() {
     assert!(journal.apply(&Change::Subscribe(1, "0".to_owned())), "it is there already");
     assert!(!journal.apply(&Change::Subscribe(1, "x".repeat(RECORD_BYTES_MAX))));
     for number in 0..2 * CALLS_MAX as u64 {
-        assert!(journal.apply(&Change::Call(1, call(number))));
+        assert_eq!(journal.apply(&Change::Call(1, call(number))), number < CALLS_MAX as u64);
     }
     for tag in 0..2 * TAGS_MAX as u64 {
         assert!(journal.apply(&Change::Tag(1, tag)));
@@ -145,20 +153,90 @@ fn full_journal_takes_no_more_subscriptions() {
             && journal.apply(&Change::Subscribe(session, watched.clone()))
     });
     assert!(kept.count() < RECORDS_MAX);
-    assert!(journal.size() <= RECORDS_BYTES_MAX + RECORD_BYTES_MAX, "{}", journal.size());
+    let long = StreamedCall { request: "x".repeat(8 * 1024), ..call(1) };
+    let mut stream = 1;
+    while journal.apply(&Change::Call(1, StreamedCall { stream, ..long.clone() })) {
+        stream += 1;
+    }
+    assert!(journal.size() <= RECORDS_BYTES_MAX, "{}", journal.size());
+    // Else the next daemon would drop a session.
+    assert!(Journal::decode(&journal.encode()).as_ref() == Ok(&journal));
 }
 
 #[test]
-fn newest_calls_are_kept() {
+fn largest_record_reads_back() {
+    let mut journal = Journal::new(1);
+    let initialize = "\"".repeat(INITIALIZE_BYTES_MAX);
+    assert!(journal.apply(&Change::Begin(Box::new(Record { initialize, ..record(1) }))));
+    let mut long = StreamedCall { request: "x".repeat(1024), ..call(1) };
+    while journal.apply(&Change::Call(1, long.clone())) {
+        long.stream += 1;
+    }
+    for length in [14, 12, 10, 8] {
+        while journal.apply(&Change::Subscribe(1, {
+            let number = journal.records().next().unwrap().subscriptions.len();
+            format!("{number}{}", "x".repeat(1 << length))
+        })) {}
+    }
+    assert_eq!(Journal::decode(&journal.encode()).as_ref(), Ok(&journal));
+}
+
+#[test]
+fn open_calls_of_this_daemon_are_not_forgotten_for_others() {
     let mut journal = Journal::new(1);
     journal.apply(&begin(1));
-    for stream in 0..=CALLS_MAX as u64 {
+    let answered = |stream| StreamedCall { answered_at: Some(1), ..call(stream) };
+    assert!(journal.apply(&Change::Call(1, call(0))));
+    for stream in 1..=2 * CALLS_MAX as u64 {
+        assert!(journal.apply(&Change::Call(1, call(stream))), "{stream}");
+        assert!(journal.apply(&Change::Call(1, answered(stream))), "{stream}");
+    }
+    let streams = |journal: &Journal| -> Vec<StreamNo> {
+        journal.records().next().unwrap().calls.iter().map(|it| it.stream).collect()
+    };
+    assert_eq!((streams(&journal).len(), streams(&journal)[0]), (CALLS_MAX, 0));
+    assert!(!journal.apply(&Change::Call(1, answered(1))), "1 is not known any more");
+    // Without spare ones there is no room for another, until a daemon begins anew.
+    for stream in 10_000..10_000 + CALLS_MAX as u64 {
         journal.apply(&Change::Call(1, call(stream)));
     }
-    let streams: Vec<_> =
-        journal.records().next().unwrap().calls.iter().map(|it| it.stream).collect();
-    assert!(streams.len() <= CALLS_MAX && !streams.contains(&0));
-    assert_eq!(streams.last(), Some(&(CALLS_MAX as u64)));
+    assert!(!journal.apply(&Change::Call(1, call(9))) && streams(&journal).contains(&0));
+    journal.apply(&Change::Tag(1, 9));
+    assert!(journal.apply(&Change::Call(1, StreamedCall { tag: 9, ..call(9) })));
+    assert!(!streams(&journal).contains(&0));
+}
+
+#[test]
+fn stream_that_cannot_be_resumed_is_forgotten_with_all_its_requests() {
+    let mut journal = Journal::new(1);
+    journal.apply(&begin(1));
+    let other = StreamedCall { request: "2".to_owned(), ..call(3) };
+    for call in [call(3), other, call(4), StreamedCall { tag: 9, ..call(3) }] {
+        journal.apply(&Change::Call(1, call));
+    }
+    assert!(journal.apply(&Change::StreamEnd(1, TAG, 3)));
+    let left = &journal.records().next().unwrap().calls;
+    assert_eq!(*left, [call(4), StreamedCall { tag: 9, ..call(3) }]);
+}
+
+/// Lines as the first version wrote them.
+#[test]
+fn journal_of_the_first_version_is_read() {
+    let id = format!("{:032x}", 1);
+    let record = format!(
+        r#"{{"begin":{{"session":"{id}","key":1,"initialize":"{{}}","initialized":true,"level":"error","tags":[5],"calls":[{{"tag":5,"stream":3,"request":"7"}}]}}}}"#
+    );
+    let key = "03".repeat(32);
+    let header = format!(r#"{{"format":1,"epoch":4,"keys":[[1,"{key}"]]}}"#);
+    let level = format!(r#"{{"level":["{id}","debug"]}}"#);
+    let call = format!(r#"{{"call":["{id}",{{"tag":5,"stream":4,"request":"8"}}]}}"#);
+    let line = |json: &String| format!("{} {json}\n", checksum(json.as_bytes()));
+    let text: String = [header, record, level, call].iter().map(line).collect();
+    let journal = Journal::decode(text.as_bytes()).unwrap();
+    let only = journal.records().next().unwrap();
+    assert_eq!(only.level.as_deref(), Some("debug"));
+    let calls: Vec<_> = only.calls.iter().map(|it| (it.stream, it.answered_at)).collect();
+    assert_eq!(calls, [(3, None), (4, None)]);
 }
 
 #[test]
@@ -190,30 +268,39 @@ fn messages_that_change_a_record_are_known() {
     let request = |method: &str, params: &str| {
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
     };
-    let level = request("logging/setLevel", r#"{"level":"error"}"#);
+    let set_level = request("logging/setLevel", r#"{"level":"error"}"#);
     let watch = request("resources\\/subscribe", r#"{"uri":"a\u0062"}"#);
     let unwatch = request("resources/unsubscribe", r#"{"uri":"c"}"#);
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let table = [
-        (level.as_str(), vec![Change::Level(1, "error".to_owned())]),
+        (set_level.as_str(), vec![level("error")]),
         (&watch, vec![Change::Subscribe(1, "ab".to_owned())]),
         (&unwatch, vec![Change::Unsubscribe(1, "c".to_owned())]),
         (initialized, vec![Change::Initialized(1)]),
         (
-            &format!("[{level},{unwatch},7]"),
-            vec![Change::Level(1, "error".to_owned()), Change::Unsubscribe(1, "c".to_owned())],
+            &format!("[{set_level},{unwatch},7]"),
+            vec![level("error"), Change::Unsubscribe(1, "c".to_owned())],
         ),
         (&request("logging/setLevel", r#"{"level":"loud"}"#), vec![]),
         (&request("resources/subscribe", "{}"), vec![]),
         (&request("tools/call", r#"{"name":"setLevel"}"#), vec![]),
         ("setLevel", vec![]),
     ];
-    for (message, changes) in table {
+    let changes = |message: &Received| {
+        let changes = changes_of(1, message).into_iter();
+        changes.map(|it| (it.change, it.request.into())).collect::<Vec<(Change, String)>>()
+    };
+    for (message, expected) in table {
+        let id = |change: &Change| match change {
+            Change::Initialized(_) => String::new(),
+            _ => "1".to_owned(),
+        };
+        let expected: Vec<_> = expected.into_iter().map(|it| (it.clone(), id(&it))).collect();
         let small = Received::Small(message.to_owned().into());
-        assert_eq!(changes_of(1, &small), changes, "{message}");
+        assert_eq!(changes(&small), expected, "{message}");
         let large = LargeMessage::read(message.as_bytes().to_vec());
         let large = Received::Large(std::sync::Arc::new(large));
-        assert_eq!(changes_of(1, &large), changes, "read elsewhere: {message}");
+        assert_eq!(changes(&large), expected, "read elsewhere: {message}");
     }
 }
 
@@ -224,7 +311,7 @@ proptest! {
     }
 
     #[test]
-    fn size_is_the_sum_of_records(steps in prop::collection::vec((0..4_u128, 0..6_u8), 0..60)) {
+    fn size_is_the_sum_of_records(steps in prop::collection::vec((0..4_u128, 0..8_u8), 0..60)) {
         let mut journal = Journal::new(1);
         for (session, step) in steps {
             journal.apply(&match step {
@@ -233,6 +320,8 @@ proptest! {
                 2 => Change::Unsubscribe(session, format!("{session}1")),
                 3 => Change::Call(session, call(1)),
                 4 => Change::Tag(session, 3),
+                5 => Change::StreamEnd(session, TAG, 1),
+                6 => Change::Call(session, StreamedCall { answered_at: Some(1), ..call(1) }),
                 _ => Change::End(session),
             });
             let sum: usize = journal.records().map(Record::size).sum();

@@ -42,10 +42,10 @@ impl Opening<'_> {
             initialized: false,
             level: None,
             subscriptions: BTreeSet::new(),
-            tags: VecDeque::from([self.session.postbox.tag()]),
+            tags: VecDeque::from([self.session.recorder.tag()]),
             calls: VecDeque::new(),
         };
-        self.session.number.set(Some(number));
+        self.session.recorder.set_session(Some(number));
         let kept = persistence.store.keep(Change::Begin(Box::new(record))).await;
         let number = (kept != Kept::No).then_some(number);
         self.admit_as(&id, number)
@@ -61,7 +61,7 @@ impl Opening<'_> {
     pub(super) fn admit_as(mut self, id: &str, number: Option<u128>) -> Result<SessionId, Refused> {
         let id = SessionId(id.into());
         let session = Rc::clone(&self.session);
-        session.number.set(number);
+        session.recorder.set_session(number);
         if !self.sessions.is_owner_valid(&session) {
             return Err(Refused::UnknownSession);
         }

@@ -10,7 +10,7 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::{Session, Sessions, Way};
 use crate::front::{Heard, Outlet as _, StreamNo, To};
-use crate::http::event::StreamId;
+use crate::http::event::{EventId, StreamId, StreamKind};
 use crate::http::guard::Guest;
 use crate::http::mailbox::First;
 use crate::http::postbox::REPLAYED;
@@ -46,29 +46,47 @@ impl Dormant {
 #[derive(Debug, Default)]
 pub(super) struct EarlierStreams {
     tags: VecDeque<EventTag>,
-    /// The ids of their requests, as clients wrote them.
-    calls: HashMap<(EventTag, StreamNo), String>,
+    /// Requests that were to be answered there.
+    calls: HashMap<(EventTag, StreamNo), Vec<StreamedCall>>,
 }
 
 /// A stream of an earlier daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) enum Earlier {
-    /// It was to answer this request.
-    Call(String),
+    /// The requests that have no answer up to this event, as the client wrote their ids.
+    Call(Vec<String>),
+    /// The stream of a call that the record does not hold, or does not hold any more.
+    UnknownCall,
     Listener,
 }
 
 impl EarlierStreams {
     fn of(record: &Record) -> Self {
-        let call = |it: &StreamedCall| ((it.tag, it.stream), it.request.clone());
-        Self { tags: record.tags.clone(), calls: record.calls.iter().map(call).collect() }
+        let mut calls: HashMap<_, Vec<StreamedCall>> = HashMap::new();
+        for call in &record.calls {
+            calls.entry((call.tag, call.stream)).or_default().push(call.clone());
+        }
+        Self { tags: record.tags.clone(), calls }
     }
 
-    /// Returns what `stream` was, if an earlier daemon had it.
-    pub(super) fn find(&self, stream: StreamId) -> Option<Earlier> {
-        let call = self.calls.get(&(stream.tag, stream.stream)).cloned();
-        let is_known = self.tags.contains(&stream.tag);
-        is_known.then(|| call.map_or(Earlier::Listener, Earlier::Call))
+    /// Returns what the stream of an event was, if an earlier daemon had it.
+    pub(super) fn find(&self, after: EventId) -> Option<Earlier> {
+        let EventId { of: StreamId { tag, kind, stream }, place } = after;
+        if !self.tags.contains(&tag) {
+            return None;
+        }
+        let calls = self.calls.get(&(tag, stream));
+        Some(match (kind, calls) {
+            (None | Some(StreamKind::Call), Some(calls)) => {
+                // An answer after this event was lost with its daemon.
+                let has_none = |it: &&StreamedCall| it.answered_at.is_none_or(|at| at > place);
+                let unanswered = calls.iter().filter(has_none);
+                Earlier::Call(unanswered.map(|it| it.request.clone()).collect())
+            }
+            (Some(StreamKind::Call), None) => Earlier::UnknownCall,
+            // Earlier versions recorded all calls, and their ids do not say what they are.
+            (None, None) | (Some(StreamKind::Listener), _) => Earlier::Listener,
+        })
     }
 }
 
@@ -116,11 +134,12 @@ impl Sessions {
             return Err(Refused::UnknownSession);
         }
         replay_state(&session, record);
+        session.recorder.restore(record);
         *session.earlier.borrow_mut() = EarlierStreams::of(record);
         for change in LIST_CHANGES {
             session.postbox().put(change.as_bytes(), To::Anyone);
         }
-        let tag = session.postbox().tag();
+        let tag = session.recorder.tag();
         self.persistence.store.keep_soon(Change::Tag(claims.session, tag));
         self.dormant.borrow_mut().remove(&claims.session);
         opening.admit_as(id, Some(claims.session))?;

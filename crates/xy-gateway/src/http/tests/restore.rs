@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::super::limits::OPEN_AFTER;
+use super::super::limits::{OPEN_AFTER, SENT_KNOWN_FOR};
 use super::super::persistence::SessionFile;
 use super::*;
-use crate::front::To;
+use crate::front::{StreamNo, To};
 use crate::generation::Generation;
 use crate::large::LARGE;
 
@@ -19,14 +19,16 @@ const LIST_CHANGES: [&str; 3] = [
 
 /// Plays a story in a daemon of its own, which finds what those before it have left.
 async fn in_a_daemon(folder: &Path, rules: HttpRules, story: impl AsyncFnOnce(&World)) {
-    let file = SessionFile {
+    at_a_door_with(Persistence::open(session_file(folder)).await, rules, story).await;
+}
+
+fn session_file(folder: &Path) -> SessionFile {
+    SessionFile {
         path: folder.join("sessions"),
         home: 1,
         state_key: "a key that is long enough".to_owned(),
         generation: Generation::draw(),
-    };
-    let sessions = Persistence::open(file).await;
-    at_a_door_with(sessions, rules, story).await;
+    }
 }
 
 fn folder() -> tempfile::TempDir {
@@ -304,6 +306,229 @@ async fn stream_of_an_earlier_daemon_is_never_gone() {
         let forged = listener.replace(|digit| matches!(digit, '0'..='9' | 'a'..='e'), "f");
         let answer = world.client().await.ask(&Request::resume(&id, &forged)).await;
         assert_eq!(answer.status, 400);
+    })
+    .await;
+}
+
+/// Posts a message, has the server say something about it, and returns the client, the stream
+/// and the id of that event.
+async fn streamed(world: &World, post: &Request) -> (Client, StreamNo, String) {
+    let conversation = world.front.newest();
+    let before = conversation.streams_of("wait").len();
+    let mut client = world.client().await;
+    client.send(post.text().as_bytes()).await;
+    world.wait_until(|| conversation.streams_of("wait").len() > before).await;
+    let stream = conversation.streams_of("wait")[before];
+    conversation.say(PROGRESS, To::During(stream));
+    assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
+    assert_eq!(client.event().await.as_deref(), Some(PROGRESS));
+    let event = client.last_event.clone().unwrap();
+    (client, stream, event)
+}
+
+const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#;
+
+fn result(id: u64) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+}
+
+/// Resumes a stream of an earlier daemon; returns the ids whose outcome is said to be unknown.
+async fn unknown_outcomes(world: &World, session: &str, after: &str) -> Vec<u64> {
+    let answer = world.client().await.ask(&Request::resume(session, after)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let id = |event: &String| {
+        let told: serde_json::Value = serde_json::from_str(event).unwrap();
+        assert_eq!(told["error"]["code"], -32010, "{event}");
+        told["id"].as_u64().unwrap()
+    };
+    answer.events().iter().map(id).collect()
+}
+
+#[tokio::test]
+async fn open_call_is_known_after_many_that_have_ended() {
+    let folder = folder();
+    let (mut id, mut after) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        let (_open, _, event) = streamed(world, &Request::call(&session, 7, "wait", "[]")).await;
+        for number in 100..500 {
+            let call = Request::call(&session, number, "tell", "[1]");
+            assert_eq!(client.ask(&call).await.events().len(), 2);
+        }
+        (id, after) = (session, event);
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(unknown_outcomes(world, &id, &after).await, [7]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_unanswered_request_of_a_batch_has_an_unknown_outcome() {
+    let folder = folder();
+    let part = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"wait"}}"#);
+    let batch = format!("[{},{},{},{INITIALIZED}]", part(1), part(2), part(3));
+    let (mut id, mut before, mut after) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (_client, session) = world.session().await;
+        let post = Request::post("/mcp", &batch).with("mcp-session-id", &session);
+        let (mut client, stream, event) = streamed(world, &post).await;
+        world.front.newest().say(&result(2), To::During(stream));
+        assert_eq!(client.event().await, Some(result(2)));
+        (id, before, after) = (session, event, client.last_event.clone().unwrap());
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(unknown_outcomes(world, &id, &after).await, [1, 3]);
+        // A client that has not read the answer to 2 cannot have it any more.
+        assert_eq!(unknown_outcomes(world, &id, &before).await, [1, 2, 3]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn call_of_a_client_that_accepts_everything_has_an_unknown_outcome() {
+    let folder = folder();
+    let (mut id, mut after) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (_client, session) = world.session().await;
+        let call = Request::call(&session, 7, "wait", "[]").with("accept", "*/*");
+        let (_open, _, event) = streamed(world, &call).await;
+        (id, after) = (session, event);
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(unknown_outcomes(world, &id, &after).await, [7]);
+    })
+    .await;
+}
+
+/// Returns the records that a daemon has left.
+async fn records(folder: &Path) -> Vec<Record> {
+    Persistence::open(session_file(folder)).await.1
+}
+
+#[tokio::test]
+async fn ended_stream_is_not_in_the_record_once_it_cannot_be_resumed() {
+    let folder = folder();
+    let rules = || HttpRules { idle: Duration::MAX, ..rules() };
+    let (mut id, mut ended, mut open) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (_client, session) = world.session().await;
+        let call = |id| Request::call(&session, id, "wait", "[]");
+        let (_open, _, event) = streamed(world, &call(7)).await;
+        let (mut client, stream, _) = streamed(world, &call(8)).await;
+        world.front.newest().say(&result(8), To::Answer(stream));
+        assert_eq!(client.event().await, Some(result(8)));
+        assert_eq!(client.event().await, None);
+        world.wait_until(|| world.apart() == 1).await;
+        jump(SENT_KNOWN_FOR * 2).await;
+        world.wait_until(|| world.apart() == 0).await;
+        (id, open, ended) = (session, event, client.last_event.clone().unwrap());
+    })
+    .await;
+    let requests = |record: &Record| -> Vec<String> {
+        record.calls.iter().map(|it| it.request.clone()).collect()
+    };
+    assert_eq!(requests(&records(folder.path()).await[0]), ["7"]);
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(unknown_outcomes(world, &id, &open).await, [7]);
+        let answer = world.client().await.ask(&Request::resume(&id, &ended)).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.message().contains("its outcome is unknown"), "{answer:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn client_that_has_read_its_answer_is_told_that_nothing_follows() {
+    let folder = folder();
+    let (mut id, mut before, mut after) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (_client, session) = world.session().await;
+        let call = Request::call(&session, 7, "wait", "[]");
+        let (mut client, stream, event) = streamed(world, &call).await;
+        world.front.newest().say(&result(7), To::Answer(stream));
+        assert_eq!(client.event().await, Some(result(7)));
+        (id, before, after) = (session, event, client.last_event.clone().unwrap());
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let over = world.client().await.ask(&Request::resume(&id, &after)).await;
+        assert_eq!(over.status, 204);
+        assert_eq!(unknown_outcomes(world, &id, &before).await, [7]);
+    })
+    .await;
+}
+
+/// Their event ids have no letter, and all calls of that version are in the record.
+#[tokio::test]
+async fn event_ids_of_an_earlier_version_are_read() {
+    let folder = folder();
+    let (mut id, mut call, mut listener) = Default::default();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        client.open(&Request::listen(&session)).await;
+        listener = client.first_id().await.replace("-l", "-");
+        let (_open, _, event) = streamed(world, &Request::call(&session, 7, "wait", "[]")).await;
+        (id, call) = (session, event.replace("-c", "-"));
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(unknown_outcomes(world, &id, &call).await, [7]);
+        let mut client = world.client().await;
+        client.open(&Request::resume(&id, &listener)).await;
+        let warning = client.event().await.unwrap();
+        assert!(warning.contains("may be missing"), "{warning}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn subscription_that_no_server_has_seen_is_not_restored() {
+    let folder = folder();
+    let rules = || HttpRules { streams_per_session_max: 1, ..rules() };
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        let mut listener = world.client().await;
+        listener.open(&Request::listen(&session)).await;
+        let subscribe = Request::call(&session, 1, "resources/subscribe", r#"{"uri":"a"}"#);
+        assert_eq!(client.ask(&subscribe).await.status, 429);
+    })
+    .await;
+    assert!(records(folder.path()).await[0].subscriptions.is_empty());
+}
+
+#[tokio::test]
+async fn refused_subscription_is_not_restored() {
+    let folder = folder();
+    let mut id = String::new();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        let subscribe = |id: u64, uri: &str| {
+            let params = format!(r#"{{"uri":"{uri}"}}"#);
+            Request::call(&session, id, "resources/subscribe", &params)
+        };
+        assert_eq!(client.ask(&subscribe(1, "accepted")).await.status, 200);
+        assert_eq!(client.ask(&subscribe(2, "refused")).await.status, 200);
+        // Its answer comes on an event stream.
+        let mut waiting = world.client().await;
+        waiting.send(subscribe(3, "slow").text().as_bytes()).await;
+        let conversation = world.front.newest();
+        world.wait_until(|| conversation.streams_of("resources/subscribe").len() == 3).await;
+        jump(OPEN_AFTER).await;
+        waiting.head().await;
+        let stream = conversation.streams_of("resources/subscribe")[2];
+        let refusal = r#"{"jsonrpc":"2.0","id":3,"error":{"code":1,"message":"no"}}"#;
+        conversation.say(refusal, To::Answer(stream));
+        assert_eq!(waiting.event().await.as_deref(), Some(refusal));
+        id = session;
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(call_status(world, &id).await, 200);
+        assert_eq!(world.front.newest().methods(), ["initialize", "resources/subscribe", "any"]);
     })
     .await;
 }

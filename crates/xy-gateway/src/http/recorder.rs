@@ -1,0 +1,172 @@
+//! Tells the store what happens in one session, for the daemon that goes on with it.
+//!
+//! The record holds a subscription or a log level before its request is answered. If the answer
+//! is an error, the recorder writes again what was accepted before ([`ChangeRequests`]).
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use xy_mcp::envelope::{self, Message, Outcome};
+
+use super::change_requests::ChangeRequests;
+use super::record::{Change, EventTag, Record, RequestedChange, StreamedCall};
+use super::store::Store;
+use crate::front::{StreamNo, To};
+
+/// The writer of one session's record.
+pub(super) struct Recorder {
+    store: Rc<Store>,
+    /// The session's number in the journal; `None` while it has no record.
+    session: Cell<Option<u128>>,
+    tag: EventTag,
+    requests: RefCell<ChangeRequests>,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Makes the recorder of a session that has no record yet.
+    pub(super) fn new(store: Rc<Store>, tag: EventTag) -> Self {
+        Self { store, session: Cell::new(None), tag, requests: RefCell::default() }
+    }
+
+    /// Returns the tag of the session's events in this daemon.
+    pub(super) fn tag(&self) -> EventTag {
+        self.tag
+    }
+
+    /// Returns the session's number in the journal, if it has a record.
+    pub(super) fn session(&self) -> Option<u128> {
+        self.session.get()
+    }
+
+    /// Sets which record is written from now on, if any.
+    pub(super) fn set_session(&self, session: Option<u128>) {
+        self.session.set(session);
+    }
+
+    /// Takes the session's number; nothing is recorded from now on.
+    pub(super) fn take_session(&self) -> Option<u128> {
+        self.session.take()
+    }
+
+    /// Takes over what the client of a restored session was granted.
+    pub(super) fn restore(&self, record: &Record) {
+        self.requests.replace(ChangeRequests::of(record));
+    }
+
+    /// Records the requests whose answers come on an event stream.
+    pub(super) fn open_stream(&self, stream: StreamNo, requests: &[Box<str>]) {
+        for request in requests {
+            self.record_call(stream, request, None);
+        }
+    }
+
+    /// Records that the event at `place` of a stream answers a request.
+    pub(super) fn answer_call(&self, stream: StreamNo, request: &str, place: u64) {
+        self.record_call(stream, request, Some(place));
+    }
+
+    fn record_call(&self, stream: StreamNo, request: &str, answered_at: Option<u64>) {
+        if let Some(session) = self.session() {
+            let (tag, request) = (self.tag, request.to_owned());
+            let call = StreamedCall { tag, stream, request, answered_at };
+            self.store.keep_soon(Change::Call(session, call));
+        }
+    }
+
+    /// Removes a stream that can no longer be resumed from the record.
+    pub(super) fn end_stream(&self, stream: StreamNo) {
+        if let Some(session) = self.session() {
+            self.store.keep_soon(Change::StreamEnd(session, self.tag, stream));
+        }
+    }
+
+    /// Looks for the answers to requested changes among the messages for the client.
+    pub(super) fn observe(&self, message: &[u8], to: To) {
+        let (stream, is_last) = match to {
+            To::Answer(stream) | To::Nobody(stream) => (stream, true),
+            To::During(stream) => (stream, false),
+            To::Anyone => return,
+        };
+        let mut requests = self.requests.borrow_mut();
+        if !requests.has_pending(stream) {
+            return; // So it is with nearly all messages: they are not parsed.
+        }
+        if let Ok(Message::Answer { id: Some(id), outcome }) = envelope::parse(message) {
+            let is_accepted = matches!(outcome, Outcome::Result(_));
+            if let Some(correction) = requests.answer(stream, id, is_accepted) {
+                self.store.keep_soon(correction);
+            }
+        }
+        if is_last {
+            self.keep_all(requests.end(stream));
+        }
+    }
+
+    /// Handles all requested changes of a stream as refused.
+    fn refuse_stream(&self, stream: StreamNo) {
+        self.keep_all(self.requests.borrow_mut().end(stream));
+    }
+
+    fn keep_all(&self, changes: Vec<Change>) {
+        for change in changes {
+            self.store.keep_soon(change);
+        }
+    }
+}
+
+/// Changes that are recorded and whose message no server has seen yet. Unless they are
+/// [sent](Self::send), they are taken back: the client may leave before that.
+#[derive(Debug)]
+pub(super) struct UnsentChanges {
+    recorder: Rc<Recorder>,
+    changes: Vec<RequestedChange>,
+}
+
+impl UnsentChanges {
+    pub(super) fn new(recorder: Rc<Recorder>) -> Self {
+        Self { recorder, changes: Vec::new() }
+    }
+
+    /// Adds a change.
+    pub(super) fn push(&mut self, change: RequestedChange) {
+        self.changes.push(change);
+    }
+
+    /// Waits for their answers on `stream` from now on.
+    pub(super) fn send(mut self, stream: StreamNo) -> SentChanges {
+        let recorder = Rc::clone(&self.recorder);
+        let changes = std::mem::take(&mut self.changes);
+        let too_many = recorder.requests.borrow_mut().add(stream, changes);
+        recorder.keep_all(too_many);
+        SentChanges { recorder, stream }
+    }
+}
+
+impl Drop for UnsentChanges {
+    fn drop(&mut self) {
+        let requests = self.recorder.requests.borrow();
+        let corrections = self.changes.iter().filter_map(|it| requests.correction(&it.change));
+        self.recorder.keep_all(corrections.collect());
+    }
+}
+
+/// Changes whose message was given to a conversation.
+#[derive(Debug)]
+pub(super) struct SentChanges {
+    recorder: Rc<Recorder>,
+    stream: StreamNo,
+}
+
+impl SentChanges {
+    /// Takes them back: the conversation refused their message.
+    pub(super) fn refuse(self) {
+        self.recorder.refuse_stream(self.stream);
+    }
+}
