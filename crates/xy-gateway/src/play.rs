@@ -42,6 +42,7 @@ mod ears;
 mod eras;
 mod finding;
 mod garbled;
+mod handshake;
 mod idle;
 mod isolated;
 mod loops;

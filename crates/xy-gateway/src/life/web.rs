@@ -311,10 +311,17 @@ impl Leader {
             self.server.hunch.borrow().first(&self.settings)
         };
         let is_older = self.web.is_older();
-        let daemon = self.hub.this_daemon();
-        let meeting = Meeting { capabilities: &capabilities, daemon, first, probing: None };
+        let meeting = Meeting {
+            capabilities: &capabilities,
+            daemon: self.hub.this_daemon(),
+            first,
+            is_known_modern: false, // Each request is for itself: both eras may be asked at once.
+            is_one_process: false,
+            probing: None,
+        };
         let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
-            Came::No(trouble) if is_older => Came::Never(trouble), // There is no other way.
+            // There is no other way.
+            Came::No(trouble) | Came::Unreadable(trouble) if is_older => Came::Never(trouble),
             came => came,
         };
         self.upstream.meet(meeting, judge).await

@@ -349,7 +349,7 @@ fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
 
 #[test]
 fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
-    for code in ["-32601", "-32022"] {
+    for code in ["-32600", "-32601", "-32022"] {
         let home = home();
         let flags = ["--era", "modern", "--lies", code];
         let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
