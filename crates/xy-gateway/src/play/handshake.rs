@@ -16,8 +16,10 @@ use crate::upstream::web::Trouble;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     Good,
-    /// An error with this code.
+    /// An error with this code, which says that the newer era is spoken.
     Refusal(i64),
+    /// An error with this code, unless it is asked in the last of these revisions.
+    Only(i64, &'static [&'static str]),
     /// A result that is none.
     Garbage,
     Silence,
@@ -62,11 +64,22 @@ fn reply(request: &Value, reply: Reply, result: &Value) -> Option<Value> {
         Reply::Good => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Reply::Garbage => json!({ "jsonrpc": "2.0", "id": id, "result": 7 }),
         Reply::Silence => return None,
+        Reply::Only(_, all) if all.last().is_some_and(|it| *it == requested(request)) => {
+            json!({ "jsonrpc": "2.0", "id": id, "result": { "protocolVersion": requested(request) } })
+        }
+        Reply::Only(code, all) => {
+            let error = json!({ "code": code, "message": "no", "data": { "supported": all } });
+            json!({ "jsonrpc": "2.0", "id": id, "error": error })
+        }
         Reply::Refusal(code) => {
             let error = json!({ "code": code, "message": "no", "data": supported });
             json!({ "jsonrpc": "2.0", "id": id, "error": error })
         }
     })
+}
+
+fn requested(request: &Value) -> &Value {
+    &request["params"]["protocolVersion"]
 }
 
 impl Slow {
@@ -85,7 +98,7 @@ impl Slow {
                     reply(request, Reply::Refusal(modern::UNSUPPORTED_VERSION), &Value::Null)
                 }
                 Some("initialize") => {
-                    if !matches!(self.initialize, Reply::Refusal(_)) {
+                    if !matches!(self.initialize, Reply::Refusal(_) | Reply::Only(..)) {
                         *pinned = Some(Era::Legacy);
                     }
                     reply(request, self.initialize, &json!({ "protocolVersion": "2025-11-25" }))
@@ -242,6 +255,40 @@ async fn a_server_that_was_remembered_in_the_other_era_is_found_in_its_own() {
         let garbled = Slow { initialize: Reply::Garbage, ..TYPESCRIPT };
         let met = garbled.meet(Hello::Initialize, false).await.unwrap();
         assert_eq!(met.sent.messages.borrow().len(), 1, "it may be pinned to the older era");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_names_the_revisions_it_speaks_is_greeted_in_one_of_them() {
+    here(async {
+        let met = |discover, initialize, first| async move {
+            let server = Slow { discover, initialize, ..TYPESCRIPT };
+            server.meet(first, false).await.unwrap()
+        };
+        let legacy = Reply::Only(-32022, &["2024-11-05", "2025-06-18"]);
+        let by_params = Reply::Only(-32602, &["2025-06-18"]); // As the older revisions have it.
+        let both = Reply::Only(-32022, &[MODERN, "2025-03-26"]);
+        let unknown = Reply::Refusal(-32601);
+        for (discover, initialize, first, version) in [
+            (unknown, legacy, Hello::Discover, "2025-06-18"),
+            (legacy, legacy, Hello::Discover, "2025-06-18"),
+            (unknown, legacy, Hello::Initialize, "2025-06-18"),
+            (unknown, by_params, Hello::Discover, "2025-06-18"),
+            // The newer era is tried first, if it is named too.
+            (Reply::Good, both, Hello::Initialize, MODERN),
+            (unknown, both, Hello::Initialize, "2025-03-26"),
+        ] {
+            let met = met(discover, initialize, first).await;
+            let story = format!("{discover:?} {initialize:?} {first:?}");
+            let result = met.result.unwrap_or_else(|it| panic!("{story}: {}", it.words()));
+            assert_eq!(result.version, version, "{story}");
+        }
+        // It says that it speaks what it refuses.
+        let stubborn = Reply::Only(-32022, &["2025-11-25", "2099-01-01"]);
+        let met = met(unknown, stubborn, Hello::Discover).await;
+        assert_eq!(met.sent.messages.borrow().len(), 2, "it is not asked for ever");
+        assert!(met.reason().contains("refused `initialize`"));
     })
     .await;
 }

@@ -115,6 +115,13 @@ impl Upstream {
                         Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
                     }
                 }
+                Next::AskIn(revision) => {
+                    asked.ask_in(revision);
+                    match self.initialize(revision, meeting.capabilities) {
+                        Ok(question) => initialize = Some(question),
+                        Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
+                    }
+                }
                 Next::Wait => {}
                 Next::WaitAtMost(time) => late_at = Some(Instant::now() + time),
                 Next::Open(introduction) if introduction.behind.is_loop_with(meeting.daemon) => {
@@ -161,13 +168,24 @@ impl Upstream {
     }
 
     fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
-        let daemons = self.company.daemons_before(self);
         match hello {
-            Hello::Discover => self.ask(DISCOVER, Some(&own::params(None, &daemons))),
-            Hello::Initialize => {
-                self.ask("initialize", Some(&era::greeting(capabilities, Some(&daemons))))
+            Hello::Discover => {
+                let daemons = self.company.daemons_before(self);
+                self.ask(DISCOVER, Some(&own::params(None, &daemons)))
             }
+            Hello::Initialize => self.initialize(era::LATEST, capabilities),
         }
+    }
+
+    /// Asks `initialize` in this revision.
+    fn initialize(
+        self: &Rc<Self>,
+        revision: &str,
+        capabilities: &str,
+    ) -> Result<Question, CallError> {
+        let daemons = self.company.daemons_before(self);
+        let params = era::greeting(revision, capabilities, Some(&daemons));
+        self.ask("initialize", Some(&params))
     }
 
     /// Goes on with a server that an earlier daemon has greeted.

@@ -17,12 +17,14 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::said::SaidError;
 use super::web::Trouble;
-use crate::era::{Introduction, MODERN, VERSIONS};
+use crate::era::{Introduction, LATEST, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
 use crate::via;
 
 /// How long a server may leave `initialize` unanswered after it has answered `server/discover`.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+
+const INVALID_PARAMS: i64 = -32602;
 
 /// The two ways to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,9 @@ pub(crate) enum Came {
     Good(Introduction),
     /// It is not, for this reason.
     No(Trouble),
+    /// A refusal of the revision that was asked in, which names another one of ours that begins
+    /// with `initialize`.
+    Other { revision: &'static str, is_modern_named: bool, trouble: Trouble },
     /// An answer that cannot be read, for this reason.
     Unreadable(Trouble),
     /// It is not, and not in the other way either.
@@ -51,6 +56,8 @@ pub(crate) enum Came {
 pub(crate) enum Next {
     /// Ask this too.
     Ask(Hello),
+    /// Ask `initialize` in this revision.
+    AskIn(&'static str),
     /// What was asked may still be answered.
     Wait,
     /// Wait for that no longer than this.
@@ -68,6 +75,10 @@ pub(crate) struct Asked {
     initialize: Fate,
     /// Whether one process hears both, so that `initialize` can pin it to an era.
     is_one_process: bool,
+    /// The revisions in which `initialize` was asked; each is asked once.
+    tried: Vec<&'static str>,
+    /// A revision that the server has named, and whether it has named the newer era too.
+    named: Option<(&'static str, bool)>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,12 +116,27 @@ impl Hello {
 impl Asked {
     /// Nothing has been asked. `is_one_process` says whether one process hears all questions.
     pub(crate) fn nothing(is_one_process: bool) -> Self {
-        Self { discover: Fate::Unasked, initialize: Fate::Unasked, is_one_process }
+        Self {
+            discover: Fate::Unasked,
+            initialize: Fate::Unasked,
+            is_one_process,
+            tried: Vec::new(),
+            named: None,
+        }
     }
 
     /// It is asked now.
     pub(crate) fn ask(&mut self, hello: Hello) {
-        *self.fate(hello) = Fate::Open;
+        match hello {
+            Hello::Discover => self.discover = Fate::Open,
+            Hello::Initialize => self.ask_in(LATEST),
+        }
+    }
+
+    /// Notes that `initialize` is asked in this revision now.
+    pub(crate) fn ask_in(&mut self, revision: &'static str) {
+        self.initialize = Fate::Open;
+        self.tried.push(revision);
     }
 
     /// Decides what one answer means.
@@ -133,6 +159,11 @@ impl Asked {
                 *self.fate(of) = Fate::Unreadable(trouble);
                 self.next()
             }
+            (of, Came::Other { revision, is_modern_named, trouble }) => {
+                *self.fate(of) = Fate::Vain(trouble);
+                self.named = Some((revision, is_modern_named));
+                self.next()
+            }
         }
     }
 
@@ -152,14 +183,28 @@ impl Asked {
     fn not_initialized(&mut self, came: Came) -> Next {
         match (came, std::mem::take(&mut self.discover)) {
             // The process is not pinned to the older revisions.
-            (Came::No(_), Fate::Held(introduction)) => Next::Open(introduction),
+            (Came::No(_) | Came::Other { .. }, Fate::Held(introduction)) => {
+                Next::Open(introduction)
+            }
             (Came::Never(trouble) | Came::Unreadable(trouble), _) => unsettled(trouble),
             _ => Next::Wait,
         }
     }
 
+    /// Returns the revision that the server has named, if `initialize` is worth another try.
+    fn other_revision(&self) -> Option<&'static str> {
+        let (revision, is_modern_named) = self.named?;
+        let is_modern_refused = matches!(self.discover, Fate::Vain(_) | Fate::Unreadable(_));
+        let is_wanted = is_modern_refused || !is_modern_named;
+        let is_new = self.initialize != Fate::Open && !self.tried.contains(&revision);
+        (is_wanted && is_new).then_some(revision)
+    }
+
     fn next(&self) -> Next {
         use Fate::{Unasked, Unreadable, Vain};
+        if let Some(revision) = self.other_revision() {
+            return Next::AskIn(revision);
+        }
         match (&self.discover, &self.initialize) {
             (Vain(_) | Unreadable(_), Unasked) => Next::Ask(Hello::Initialize),
             (Unasked, Unreadable(trouble)) if self.is_one_process => unsettled(trouble.clone()),
@@ -239,9 +284,11 @@ fn of_result(result: &str) -> Came {
         Err(why) => {
             let result: Value = serde_json::from_str(result).unwrap_or_default();
             match result.get("supportedVersions").and_then(versions) {
-                Some(theirs) if !has_legacy(&theirs) => Came::Never(Trouble::Hopeless(why)),
-                // It has an older one too, or answers whatever it is asked.
-                Some(_) | None => Came::No(Trouble::Refused(why)),
+                // It has an older one too.
+                Some(theirs) => named(&theirs, Trouble::Refused(why.clone()))
+                    .unwrap_or(Came::Never(Trouble::Hopeless(why))),
+                // It answers whatever it is asked.
+                None => Came::No(Trouble::Refused(why)),
             }
         }
     }
@@ -253,15 +300,15 @@ fn of_error(text: &str) -> Came {
         return Came::No(Trouble::Refused(refused));
     };
     match error.code.as_i64() {
-        Some(UNSUPPORTED_VERSION) => match error.data.get("supported").and_then(versions) {
-            Some(theirs) if has_legacy(&theirs) && !theirs.iter().any(|it| it == MODERN) => {
-                Came::No(Trouble::Refused(refused))
+        Some(UNSUPPORTED_VERSION) => {
+            let theirs = error.data.get("supported").and_then(versions).unwrap_or_default();
+            if let Some(came) = named(&theirs, Trouble::Refused(refused.clone())) {
+                return came;
             }
-            Some(theirs) if !theirs.iter().any(|it| it == MODERN) => {
-                Came::Never(Trouble::Hopeless(crate::era::unknown(&theirs.join(", "))))
-            }
-            _ => Came::Never(Trouble::Hopeless(refused)),
-        },
+            let is_unknown = !theirs.is_empty() && !theirs.iter().any(|it| it == MODERN);
+            let unknown = || crate::era::unknown(&theirs.join(", "));
+            Came::Never(Trouble::Hopeless(if is_unknown { unknown() } else { refused }))
+        }
         Some(HEADER_MISMATCH | MISSING_CAPABILITY) => Came::Never(Trouble::Hopeless(refused)),
         _ => Came::No(Trouble::Refused(refused)),
     }
@@ -272,21 +319,39 @@ fn versions(list: &Value) -> Option<Vec<String>> {
     Some(list.iter().filter_map(|it| it.as_str().map(str::to_owned)).collect())
 }
 
-fn has_legacy(theirs: &[String]) -> bool {
-    theirs.iter().any(|it| VERSIONS.contains(&it.as_str()))
+/// Reads a refusal that names revisions: the latest of ours that begins with `initialize`.
+fn named(theirs: &[String], trouble: Trouble) -> Option<Came> {
+    let is_named = |ours: &str| theirs.iter().any(|it| it == ours);
+    let revision = VERSIONS.into_iter().rfind(|ours| is_named(ours))?;
+    Some(Came::Other { revision, is_modern_named: is_named(MODERN), trouble })
 }
 
 fn initialized(answer: &str) -> Came {
     let result = match super::result_of(answer) {
         Ok(result) => result,
         Err(error) => {
-            return Came::No(Trouble::Hopeless(format!("it refused `initialize`: {error}")));
+            let trouble = Trouble::Hopeless(format!("it refused `initialize`: {error}"));
+            return other_revision(answer, &trouble).unwrap_or(Came::No(trouble));
         }
     };
     match Introduction::read(result) {
         Ok(introduction) => Came::Good(introduction),
         Err(why) => Came::Unreadable(Trouble::Hopeless(why)),
     }
+}
+
+/// Reads an error that says which revisions `initialize` can be asked in.
+fn other_revision(answer: &str, trouble: &Trouble) -> Option<Came> {
+    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
+        envelope::parse(answer.as_bytes())
+    else {
+        return None;
+    };
+    let error = serde_json::from_str::<Error>(error).ok()?;
+    // The older revisions have no code of their own for it.
+    let is_it = matches!(error.code.as_i64(), Some(UNSUPPORTED_VERSION | INVALID_PARAMS));
+    let theirs = error.data.get("supported").and_then(versions).filter(|_| is_it)?;
+    named(&theirs, trouble.clone())
 }
 
 #[cfg(test)]
@@ -315,6 +380,7 @@ mod tests {
         match came {
             Came::Good(_) => "good",
             Came::No(_) => "no",
+            Came::Other { revision, .. } => revision,
             Came::Unreadable(_) => "unreadable",
             Came::Never(_) => "never",
         }
@@ -325,7 +391,9 @@ mod tests {
         for (answer, expected) in [
             (result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#), "good"),
             (result(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#), "good"),
-            (result(r#"{"supportedVersions":["2027-01-01","2025-11-25"]}"#), "no"),
+            (result(r#"{"supportedVersions":["2027-01-01","2025-11-25"]}"#), "2025-11-25"),
+            (result(r#"{"supportedVersions":["2025-03-26","2024-11-05"]}"#), "2025-03-26"),
+            (result(r#"{"supportedVersions":[]}"#), "never"),
             (result(r#"{"supportedVersions":["2027-01-01"]}"#), "never"),
             (result(r#"{"supportedVersions":7}"#), "no"),
             (result("{}"), "no"),
@@ -339,7 +407,8 @@ mod tests {
             (error(-32020, "null"), "never"),
             (error(-32021, r#"{"requiredCapabilities":{"roots":{}}}"#), "never"),
             (error(-32022, r#"{"supported":["2027-01-01"]}"#), "never"),
-            (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "no"),
+            (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "2025-11-25"),
+            (error(-32022, r#"{"supported":["2026-07-28","2025-03-26"]}"#), "2025-03-26"),
             (error(-32022, r#"{"supported":["2026-07-28"]}"#), "never"),
             (error(-32022, "null"), "never"),
             (error(-32025, r#"{"xy.daemon/loop":true}"#), "never"),

@@ -555,6 +555,17 @@ fn a_server_that_is_listened_to_is_listened_to_again() {
 }
 
 #[test]
+fn a_server_over_http_that_names_the_revision_it_speaks_is_greeted_in_that_one() {
+    let remote = Remote::start();
+    remote.speak_only("2025-03-26");
+    let home = home_of_remote(&remote);
+    assert_eq!(spoken(&home), "2025-03-26");
+    assert_eq!(text(&call(&home, "echo", "a")), "a");
+    assert_eq!(remote.begun(), 1, "one session is enough");
+    home.finish();
+}
+
+#[test]
 fn a_server_over_http_may_come_back_in_the_other_era() {
     let remote = Remote::start();
     let home = home_of_remote(&remote);
