@@ -54,6 +54,7 @@ mod scopes;
 mod shares;
 mod sharing;
 mod tasks;
+mod transparent;
 mod turns;
 mod unknown;
 
