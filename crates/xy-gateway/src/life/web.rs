@@ -324,7 +324,16 @@ impl Leader {
             Came::No(trouble) | Came::Unreadable(trouble) if is_older => Came::Never(trouble),
             came => came,
         };
-        self.upstream.meet(meeting, judge).await
+        match self.upstream.meet(meeting, judge).await {
+            Err(Trouble::Refused(why) | Trouble::Hopeless(why))
+                if !is_older && self.web.speaks_older().await =>
+            {
+                Err(Trouble::Hopeless(format!(
+                    "{why}; it speaks the older HTTP with SSE: write `transport \"sse\"` in its file"
+                )))
+            }
+            met => met,
+        }
     }
 
     /// Serves a server that can be asked, until something is wrong.
