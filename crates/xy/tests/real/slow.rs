@@ -71,7 +71,9 @@ fn restart(lab: &Lab, name: &str) {
 fn a_server_that_reads_late_is_spoken_with_in_its_era_in_every_life() {
     let lab = Lab::new();
     read_after(&lab, 3);
-    SERVERS.iter().for_each(|(name, _)| serve(&lab, name));
+    for (name, _) in SERVERS {
+        serve(&lab, name);
+    }
     let _daemon = lab.home.daemon();
     for (name, version) in SERVERS {
         speaks(&lab, name, version);
