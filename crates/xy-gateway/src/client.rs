@@ -108,8 +108,6 @@ pub(crate) enum Shown {
     Nothing,
     /// What its server has itself, which we did not know yet.
     Unseen,
-    /// Another than there is now.
-    Other,
     /// The one that this tells from others.
     Print(u64),
 }
@@ -238,6 +236,13 @@ impl Client {
     /// What it said of itself, if it has.
     pub(crate) fn greeted(&self) -> Option<Greeted> {
         self.greeted.borrow().clone()
+    }
+
+    /// Notes the revision that its server speaks with it.
+    fn agree(&self, version: &'static str) {
+        if let Some(greeted) = &mut *self.greeted.borrow_mut() {
+            greeted.version = version;
+        }
     }
 
     /// What it said that it can do, as it was written: when it was greeted, or else with its

@@ -331,7 +331,7 @@ impl Visit {
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;
         let visit = Self { conversation, answer };
-        let greeting = era::greeting("{}", None);
+        let greeting = era::greeting(era::LATEST, "{}", None);
         let hello = format!(
             r#"{{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{greeting}}}"#
         );

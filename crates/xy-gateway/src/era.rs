@@ -174,13 +174,13 @@ pub(crate) fn unknown(version: &str) -> String {
     format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }
 
-/// What a server is greeted with. `capabilities` is what it is told a client can do, `daemons`
-/// those who ask.
-pub(crate) fn greeting(capabilities: &str, daemons: Option<&Daemons>) -> String {
+/// What a server is greeted with in this revision. `capabilities` is what it is told a client
+/// can do, `daemons` those who ask.
+pub(crate) fn greeting(revision: &str, capabilities: &str, daemons: Option<&Daemons>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let meta = daemons.map(|it| format!(r#","_meta":{{{}}}"#, via::member(it))).unwrap_or_default();
     format!(
-        r#"{{"protocolVersion":"{LATEST}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}{meta}}}"#
+        r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}{meta}}}"#
     )
 }
 

@@ -95,6 +95,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         pipes: pipes.clone(),
         probing: Cell::new(false),
         is_mute: Cell::new(false),
+        era: Cell::new(None),
     });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
@@ -138,7 +139,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     }
     let Some(reply) = reply else {
         if upstream.introduction().is_none() && upstream.known().is_none() {
-            living.speaks(None); // Another life is not asked in the same way.
+            living.speaks(living.era.get()); // Another life is not asked in the same way.
         }
         writer.abort();
         upstream.close(Cause::end(&why));
@@ -176,6 +177,8 @@ struct Life {
     probing: Cell<bool>,
     /// Whether it has closed its stdout.
     is_mute: Cell<bool>,
+    /// The era in which the next life is asked first if this one is never spoken with.
+    era: Cell<Option<Era>>,
 }
 
 impl Life {
@@ -279,7 +282,10 @@ async fn learn(life: Rc<Life>, note: Note) {
         refused = learn_lists(hub, server, settings, upstream, &introduction) => {
             match refused {
                 None => {}
-                Some(Ended::Refused { why, .. }) => upstream.say(Said::Unfit(why)).await,
+                Some(Ended::Refused { why, .. }) => {
+                    life.speaks(None); // The next life is asked as if nothing were remembered.
+                    upstream.say(Said::Unfit(why)).await;
+                }
                 Some(Ended::Loop) => give_up_loop(hub, server, settings, upstream).await,
             }
         }
@@ -304,12 +310,27 @@ async fn give_up_loop(
 async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
     let Life { hub, server, settings, upstream, .. } = life;
     let capabilities = capabilities(hub, upstream);
-    let first = server.hunch.borrow().first(settings);
-    let daemon = hub.this_daemon();
-    let meeting =
-        Meeting { capabilities: &capabilities, daemon, first, probing: Some(&life.probing) };
+    let (first, is_known_modern) = {
+        let hunch = server.hunch.borrow();
+        (hunch.first(settings), hunch.is_modern(settings))
+    };
+    let meeting = Meeting {
+        capabilities: &capabilities,
+        daemon: hub.this_daemon(),
+        first,
+        is_known_modern,
+        is_one_process: true,
+        probing: Some(&life.probing),
+    };
+    let judge = |of, answer| {
+        let came = said_to(of, answer);
+        if of == Hello::Discover && matches!(came, Came::Good(_)) {
+            life.era.set(Some(Era::Modern));
+        }
+        came
+    };
     let introduction = tokio::select! {
-        met = upstream.meet(meeting, said_to) => met?,
+        met = upstream.meet(meeting, judge) => met?,
         never = life.outlast_probe() => match never {},
     };
     if introduction.era() == Era::Legacy {
@@ -330,7 +351,7 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
                 Hello::Initialize => "initialize",
             };
             let why = format!("what it answered to `{what}` cannot be read: {fault}");
-            Came::No(Trouble::Hopeless(why))
+            Came::Unreadable(Trouble::Hopeless(why))
         }
         Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
     }

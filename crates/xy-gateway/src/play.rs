@@ -44,6 +44,7 @@ mod eras;
 mod error_log;
 mod finding;
 mod garbled;
+mod handshake;
 mod idle;
 mod isolated;
 mod large;
@@ -56,6 +57,7 @@ mod scopes;
 mod shares;
 mod sharing;
 mod tasks;
+mod transparent;
 mod turns;
 mod unknown;
 

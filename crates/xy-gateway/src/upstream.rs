@@ -139,6 +139,9 @@ pub(crate) struct Upstream {
     ears: Ears,
     /// Some of its lists may have changed.
     stale: Notify,
+    /// How often that was so: in all, when its lists were last asked for, and before what is
+    /// known of them.
+    changes: [Cell<u64>; 3],
     /// It is known better.
     learned: Notify,
     /// It writes messages over several lines.
@@ -275,6 +278,7 @@ impl Upstream {
             company,
             ears: Ears::default(),
             stale: Notify::new(),
+            changes: Default::default(),
             learned: Notify::new(),
             is_unframed: Cell::new(false),
             strays: RefCell::default(),
@@ -514,12 +518,22 @@ impl Upstream {
 
     /// It said that its lists have changed.
     pub(crate) fn lists_changed(&self) {
+        let [all, ..] = &self.changes;
+        all.set(all.get() + 1);
         self.stale.notify_one();
+    }
+
+    /// Returns true if its lists may be others than those that are known.
+    pub(crate) fn is_stale(&self) -> bool {
+        let [all, _, known] = &self.changes;
+        self.known.borrow().is_none() || all != known
     }
 
     /// It has said what it offers.
     pub(crate) fn set_known(&self, known: Rc<Known>) {
         *self.known.borrow_mut() = Some(known);
+        let [_, asked, known] = &self.changes;
+        known.set(asked.get());
         self.learned.notify_waiters();
     }
 

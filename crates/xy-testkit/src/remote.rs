@@ -102,6 +102,8 @@ struct State {
     listened: usize,
     /// It forgets all sessions when it has carried out so many calls in all.
     forgets_after: Vec<usize>,
+    /// The only revision in which it can be greeted, if there is one.
+    only_revision: Option<String>,
 }
 
 /// The head of a request.
@@ -147,6 +149,7 @@ impl Remote {
             mark: "Region".to_owned(),
             listened: 0,
             forgets_after: Vec::new(),
+            only_revision: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let serving = shared.clone();
@@ -178,6 +181,11 @@ impl Remote {
     /// From now on it speaks the revision without sessions and no other, or those before it.
     pub fn is_modern(&self, is_modern: bool) {
         self.shared.lock().is_modern = is_modern;
+    }
+
+    /// Refuses greetings in any other revision from now on, with the code of the newest one.
+    pub fn speak_only(&self, revision: &str) {
+        self.shared.lock().only_revision = Some(revision.to_owned());
     }
 
     /// From now on its tool `marked` wants its argument to be called like this in the head.
@@ -440,8 +448,15 @@ fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> i
 }
 
 fn initialize(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<()> {
+    let requested = &message["params"]["protocolVersion"];
     let session = {
         let mut state = shared.lock();
+        if let Some(only) = state.only_revision.as_deref().filter(|only| requested != only) {
+            let data = json!({ "supported": [only], "requested": requested });
+            let error = json!({ "code": -32022, "message": "not this one", "data": data });
+            let text = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }).to_string();
+            return answer(out, 400, &json_type(), &text);
+        }
         state.begun += 1;
         let session = format!("session-{}", state.begun);
         state.sessions.insert(session.clone());

@@ -405,6 +405,11 @@ impl Client {
     }
 
     fn set_level(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+        if let View::Server(name) = &self.entry.view
+            && self.hub.server(name).is_some_and(|server| !has_logging(&server, self))
+        {
+            return Err(no_method(request.method));
+        }
         let word = request.params.level().and_then(text_of);
         let level = word
             .and_then(|word| Level::read(&word))
@@ -442,6 +447,13 @@ fn gone(name: &str) -> CallError {
 }
 
 /// There is no such method.
+/// Returns true if a server can be told what to log, as far as that is known.
+fn has_logging(server: &Rc<Server>, client: &Client) -> bool {
+    let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
+    let known = || server.shown_to(client).map(|known| known.introduction.abilities);
+    living.map(|it| it.abilities).or_else(known).is_none_or(|it| it.logging)
+}
+
 fn no_method(method: &str) -> CallError {
     let message = format!("there is no method `{}`", shortened(method));
     CallError::new(ErrorKind::MethodNotFound, message)

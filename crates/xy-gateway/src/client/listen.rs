@@ -291,14 +291,27 @@ impl Client {
 
     /// A list has changed.
     pub(crate) fn tell_changed(&self, changed: &str) {
-        self.tell(&say::notification(changed), To::Anyone);
+        self.pass_changed(changed, &say::notification(changed));
+    }
+
+    /// Passes on what a server says of a list that has changed; `line` is all of it.
+    pub(crate) fn pass_changed(&self, changed: &str, line: &[u8]) {
+        self.tell(&without_subscription(line), To::Anyone);
         for (id, listen) in self.listens.borrow_mut().iter_mut() {
-            if listen.kinds.contains(changed) {
+            if !listen.kinds.contains(changed) {
+                continue;
+            }
+            let has_params =
+                matches!(envelope::parse(line), Ok(Message::Notification { params: Some(_), .. }));
+            let line = if has_params {
+                with_subscription(line, id)
+            } else {
                 let line = format!(
                     r#"{{"jsonrpc":"2.0","method":"{changed}","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
                 );
-                self.tell_listener(listen, line.into_bytes());
-            }
+                line.into_bytes()
+            };
+            self.tell_listener(listen, line);
         }
     }
 

@@ -272,7 +272,7 @@ impl Company for Hub {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
             | "notifications/resources/list_changed" => {
-                self.unseen_changed(by.key(), method);
+                self.pass_changed(by, method, line);
                 return by.lists_changed();
             }
             "notifications/resources/updated" => {

@@ -1,15 +1,15 @@
 //! Who is told that a list is not what it was.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 use std::time::Duration;
-
-use xy_supervisor::instance::InstanceKey;
 
 use super::Hub;
 use crate::catalog::Kind;
 use crate::client::{Client, Shown};
 use crate::front::View;
 use crate::server::Server;
+use crate::upstream::Upstream;
 
 /// How long changes of lists gather before clients are told.
 const TELL_AFTER: Duration = Duration::from_millis(50);
@@ -57,26 +57,33 @@ impl Hub {
         }
     }
 
-    /// A server says that a list has changed, which clients may have seen before we did: they
-    /// are told, whatever we find.
-    pub(super) fn unseen_changed(&self, at: &InstanceKey, changed: &str) {
-        let Some(home) = self.server(at.server.as_str()) else { return };
-        let names = self.names_of(&home);
-        let is_it = |name: &str| names.iter().any(|it| it.name.as_str() == name);
+    /// Passes a server's word that a list has changed on to the clients of its own endpoint, who
+    /// hear the same as without xy.
+    pub(super) fn pass_changed(&self, by: &Rc<Upstream>, changed: &str, line: &[u8]) {
         for client in self.clients() {
-            let is_seen = matches!(&client.entry().view, View::Server(it) if is_it(it));
-            for kind in Kind::ALL.into_iter().filter(|kind| is_seen && kind.changed() == changed) {
-                if client.was_shown(kind) == Shown::Unseen {
-                    client.shows(kind, Shown::Other);
-                }
+            if !self.is_at_endpoint_of(&client, by) {
+                continue;
+            }
+            client.pass_changed(changed, line);
+            for kind in Kind::ALL.into_iter().filter(|kind| kind.changed() == changed) {
+                client.shows(kind, Shown::Nothing); // It knows that it has to ask again.
             }
         }
+    }
+
+    /// Returns true if a client is at the endpoint of the server of which this is an instance,
+    /// and is served by that instance.
+    fn is_at_endpoint_of(&self, client: &Client, instance: &Rc<Upstream>) -> bool {
+        let View::Server(name) = &client.entry().view else { return false };
+        let Some(server) = self.server(name).filter(|it| !it.is_hidden()) else { return false };
+        let living = server.upstream(server.holder(client));
+        living.is_some_and(|it| Rc::ptr_eq(&it, instance)) && client.check_bound(name).is_ok()
     }
 
     /// What a client is shown of a list that its server itself is asked for.
     pub(crate) fn shown_plainly(&self, kind: Kind, client: &Client, server: &Server) -> Shown {
         let living = server.upstream(server.holder(client));
-        if living.is_some_and(|upstream| upstream.known().is_none()) {
+        if living.is_some_and(|upstream| upstream.is_stale()) {
             return Shown::Unseen;
         }
         Shown::Print(self.print(kind, client))

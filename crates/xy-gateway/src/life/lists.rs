@@ -36,6 +36,9 @@ const LISTENED_WITHIN: Duration = Duration::from_millis(500);
 /// Pages of one list.
 const MOST_PAGES: usize = 1000;
 
+/// Codes by which a server refuses lists of a revision that it does not speak.
+const REFUSALS: [i64; 3] = [INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION];
+const INVALID_REQUEST: i64 = -32600;
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Why a server's lists are not asked for any more.
@@ -249,7 +252,7 @@ async fn pages(
         if via::is_refusal(code, &answer) {
             return Err(Unlisted::Loop);
         }
-        let is_refusal = matches!(code, Some(METHOD_NOT_FOUND | UNSUPPORTED_VERSION));
+        let is_refusal = code.is_some_and(|code| REFUSALS.contains(&code));
         let result = result_of(&answer);
         let result =
             result.map_err(if is_refusal && upstream.is_modern() { Refused } else { Wrong })?;

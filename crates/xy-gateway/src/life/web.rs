@@ -311,13 +311,29 @@ impl Leader {
             self.server.hunch.borrow().first(&self.settings)
         };
         let is_older = self.web.is_older();
-        let daemon = self.hub.this_daemon();
-        let meeting = Meeting { capabilities: &capabilities, daemon, first, probing: None };
+        let meeting = Meeting {
+            capabilities: &capabilities,
+            daemon: self.hub.this_daemon(),
+            first,
+            is_known_modern: false, // Each request is for itself: both eras may be asked at once.
+            is_one_process: false,
+            probing: None,
+        };
         let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
-            Came::No(trouble) if is_older => Came::Never(trouble), // There is no other way.
+            // There is no other way.
+            Came::No(trouble) | Came::Unreadable(trouble) if is_older => Came::Never(trouble),
             came => came,
         };
-        self.upstream.meet(meeting, judge).await
+        match self.upstream.meet(meeting, judge).await {
+            Err(Trouble::Refused(why) | Trouble::Hopeless(why))
+                if !is_older && self.web.speaks_older().await =>
+            {
+                Err(Trouble::Hopeless(format!(
+                    "{why}; it speaks the older HTTP with SSE: write `transport \"sse\"` in its file"
+                )))
+            }
+            met => met,
+        }
     }
 
     /// Serves a server that can be asked, until something is wrong.

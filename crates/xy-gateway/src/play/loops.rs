@@ -126,8 +126,14 @@ impl Daemons {
         let link = Link { upstream: upstream.clone(), is_loop: is_loop.clone() };
         tokio::task::spawn_local(async move {
             let daemon = hub.this_daemon();
-            let meeting =
-                Meeting { capabilities: "{}", daemon, first: Hello::Discover, probing: None };
+            let meeting = Meeting {
+                capabilities: "{}",
+                daemon,
+                first: Hello::Discover,
+                is_known_modern: false,
+                is_one_process: true,
+                probing: None,
+            };
             let met = upstream.meet(meeting, |of, answer| of.read(&answer.unwrap())).await;
             let ended = match met {
                 Ok(introduction) => {

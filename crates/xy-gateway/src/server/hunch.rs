@@ -29,6 +29,11 @@ impl Hunch {
         if self.is_of(settings) && is_older { Hello::Initialize } else { Hello::Discover }
     }
 
+    /// Returns true if an earlier life with these settings spoke the revision without sessions.
+    pub(crate) fn is_modern(&self, settings: &ServerSettings) -> bool {
+        self.is_of(settings) && self.era == Some(Era::Modern)
+    }
+
     /// It has said how it is spoken with, or (`None`) has not in all of a life.
     pub(crate) fn speaks(&mut self, settings: &Arc<ServerSettings>, era: Option<Era>) {
         let dies_on_probe = self.is_of(settings) && self.dies_on_probe && era != Some(Era::Modern);
@@ -67,9 +72,10 @@ mod tests {
         assert_eq!((hunch.first(&a), hunch.first(&b)), (Hello::Initialize, Hello::Discover));
         hunch.speaks(&a, Some(Era::Modern));
         assert_eq!(hunch.first(&a), Hello::Discover);
+        assert_eq!((hunch.is_modern(&a), hunch.is_modern(&b)), (true, false));
         hunch.speaks(&a, Some(Era::Legacy));
         hunch.speaks(&a, None);
-        assert_eq!(hunch.first(&a), Hello::Discover);
+        assert_eq!((hunch.first(&a), hunch.is_modern(&a)), (Hello::Discover, false));
     }
 
     #[test]

@@ -170,6 +170,8 @@ impl Upstream {
 
     /// Lists are asked for now: if nothing listens, once more when something does.
     pub(crate) fn lists_are_asked(&self) {
+        let [all, asked, _] = &self.changes;
+        asked.set(all.get());
         self.ears.is_behind.set(self.ears.current.get().is_none());
     }
 

@@ -24,6 +24,9 @@ const FAR_AWAY: u64 = 1 << 40;
 /// too.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
+/// How long a server may do so that spoke the revision without sessions before.
+const LATE_AFTER_IF_MODERN: Duration = Duration::from_secs(5);
+
 /// The second half of a greeting.
 pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -53,6 +56,10 @@ pub(crate) struct Meeting<'m> {
     pub(crate) daemon: &'m Daemons,
     /// What is asked first.
     pub(crate) first: Hello,
+    /// Whether the server spoke the revision without sessions in an earlier life.
+    pub(crate) is_known_modern: bool,
+    /// Whether one process hears both questions, so that `initialize` can pin it to an era.
+    pub(crate) is_one_process: bool,
     /// Set while it is asked what it need not know, where it may not bear that.
     pub(crate) probing: Option<&'m Cell<bool>>,
 }
@@ -86,7 +93,8 @@ impl Upstream {
         mut judge: impl FnMut(Hello, Result<Box<str>, CallError>) -> Came,
     ) -> Result<Introduction, Trouble> {
         self.leave_note_surely().await;
-        let mut asked = Asked::default();
+        let late_after = if meeting.is_known_modern { LATE_AFTER_IF_MODERN } else { LATE_AFTER };
+        let mut asked = Asked::nothing(meeting.is_one_process);
         let (mut discover, mut initialize) = (None, None);
         let mut late_at = None;
         let mut next = Next::Ask(meeting.first);
@@ -99,7 +107,7 @@ impl Upstream {
                         Hello::Initialize => &mut initialize,
                     };
                     if hello == Hello::Discover {
-                        late_at = Some(Instant::now() + LATE_AFTER);
+                        late_at = Some(Instant::now() + late_after);
                         self.begin_probing(meeting.probing).await;
                     }
                     match self.say_hello(hello, meeting.capabilities) {
@@ -107,7 +115,15 @@ impl Upstream {
                         Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
                     }
                 }
+                Next::AskIn(revision) => {
+                    asked.ask_in(revision);
+                    match self.initialize(revision, meeting.capabilities) {
+                        Ok(question) => initialize = Some(question),
+                        Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
+                    }
+                }
                 Next::Wait => {}
+                Next::WaitAtMost(time) => late_at = Some(Instant::now() + time),
                 Next::Open(introduction) if introduction.behind.is_loop_with(meeting.daemon) => {
                     break Err(Trouble::Loop);
                 }
@@ -115,6 +131,7 @@ impl Upstream {
                 Next::GiveUp(trouble) => break Err(trouble),
             }
             next = tokio::select! {
+                biased; // An answer that has come is not late.
                 answer = answer_to(&mut discover) => {
                     asked.came(Hello::Discover, judge(Hello::Discover, answer))
                 }
@@ -126,6 +143,9 @@ impl Upstream {
                     asked.is_late()
                 }
             };
+            if asked.is_discovered() {
+                self.end_probing(meeting.probing).await; // The server bears the question.
+            }
         };
         for left in [discover, initialize].into_iter().flatten() {
             left.forget(); // Whatever it still says to that.
@@ -148,13 +168,24 @@ impl Upstream {
     }
 
     fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
-        let daemons = self.company.daemons_before(self);
         match hello {
-            Hello::Discover => self.ask(DISCOVER, Some(&own::params(None, &daemons))),
-            Hello::Initialize => {
-                self.ask("initialize", Some(&era::greeting(capabilities, Some(&daemons))))
+            Hello::Discover => {
+                let daemons = self.company.daemons_before(self);
+                self.ask(DISCOVER, Some(&own::params(None, &daemons)))
             }
+            Hello::Initialize => self.initialize(era::LATEST, capabilities),
         }
+    }
+
+    /// Asks `initialize` in this revision.
+    fn initialize(
+        self: &Rc<Self>,
+        revision: &str,
+        capabilities: &str,
+    ) -> Result<Question, CallError> {
+        let daemons = self.company.daemons_before(self);
+        let params = era::greeting(revision, capabilities, Some(&daemons));
+        self.ask("initialize", Some(&params))
     }
 
     /// Goes on with a server that an earlier daemon has greeted.

@@ -2,8 +2,14 @@
 //!
 //! A server is asked for `server/discover`, which those with `initialize` do not know. Some of
 //! these refuse it in one way or another, some say nothing at all; then they are greeted with
-//! `initialize`. What was asked first is not forgotten meanwhile: whichever gets a useful
-//! answer first decides, since a server that starts slowly finds both.
+//! `initialize`. What was asked first is not forgotten meanwhile, since a server that starts
+//! slowly finds both.
+//!
+//! `initialize` can pin a process to the older revisions, and some SDKs then answer modern
+//! requests wrongly without an error. So once a process has been sent `initialize`, only a
+//! refusal of it makes the answer to `server/discover` count.
+
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,9 +17,14 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::said::SaidError;
 use super::web::Trouble;
-use crate::era::{Introduction, MODERN, VERSIONS};
+use crate::era::{Introduction, LATEST, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
 use crate::via;
+
+/// How long a server may leave `initialize` unanswered after it has answered `server/discover`.
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+
+const INVALID_PARAMS: i64 = -32602;
 
 /// The two ways to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +42,11 @@ pub(crate) enum Came {
     Good(Introduction),
     /// It is not, for this reason.
     No(Trouble),
+    /// A refusal of the revision that was asked in, which names another one of ours that begins
+    /// with `initialize`.
+    Other { revision: &'static str, is_modern_named: bool, trouble: Trouble },
+    /// An answer that cannot be read, for this reason.
+    Unreadable(Trouble),
     /// It is not, and not in the other way either.
     Never(Trouble),
 }
@@ -40,8 +56,12 @@ pub(crate) enum Came {
 pub(crate) enum Next {
     /// Ask this too.
     Ask(Hello),
+    /// Ask `initialize` in this revision.
+    AskIn(&'static str),
     /// What was asked may still be answered.
     Wait,
+    /// Wait for that no longer than this.
+    WaitAtMost(Duration),
     /// That is how it is spoken with.
     Open(Introduction),
     /// It is not spoken with, for this reason.
@@ -49,10 +69,16 @@ pub(crate) enum Next {
 }
 
 /// What was asked, and what came of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Asked {
     discover: Fate,
     initialize: Fate,
+    /// Whether one process hears both, so that `initialize` can pin it to an era.
+    is_one_process: bool,
+    /// The revisions in which `initialize` was asked; each is asked once.
+    tried: Vec<&'static str>,
+    /// A revision that the server has named, and whether it has named the newer era too.
+    named: Option<(&'static str, bool)>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +86,11 @@ enum Fate {
     #[default]
     Unasked,
     Open,
+    /// `server/discover` was answered, and `initialize` is still to be.
+    Held(Introduction),
     Vain(Trouble),
+    /// It has an answer that cannot be read.
+    Unreadable(Trouble),
 }
 
 impl Hello {
@@ -84,39 +114,128 @@ impl Hello {
 }
 
 impl Asked {
-    /// It is asked now.
-    pub(crate) fn ask(&mut self, hello: Hello) {
-        *self.fate(hello) = Fate::Open;
+    /// Nothing has been asked. `is_one_process` says whether one process hears all questions.
+    pub(crate) fn nothing(is_one_process: bool) -> Self {
+        Self {
+            discover: Fate::Unasked,
+            initialize: Fate::Unasked,
+            is_one_process,
+            tried: Vec::new(),
+            named: None,
+        }
     }
 
-    /// This came of one of them.
-    pub(crate) fn came(&mut self, of: Hello, came: Came) -> Next {
-        let is_other_open = *self.fate(of.other()) == Fate::Open;
-        match came {
-            Came::Good(introduction) => return Next::Open(introduction),
-            Came::Never(trouble) if !is_other_open => return Next::GiveUp(trouble),
-            Came::Never(trouble) | Came::No(trouble) => *self.fate(of) = Fate::Vain(trouble),
+    /// It is asked now.
+    pub(crate) fn ask(&mut self, hello: Hello) {
+        match hello {
+            Hello::Discover => self.discover = Fate::Open,
+            Hello::Initialize => self.ask_in(LATEST),
         }
-        match (&self.discover, &self.initialize) {
-            (Fate::Vain(_), Fate::Unasked) => Next::Ask(Hello::Initialize),
-            (Fate::Unasked, Fate::Vain(_)) => Next::Ask(Hello::Discover),
-            // One whose answer could not be read may know no other.
-            (Fate::Vain(Trouble::Hopeless(one)), Fate::Vain(Trouble::Hopeless(other))) => {
-                Next::GiveUp(Trouble::Hopeless(format!("{one}; {other}")))
+    }
+
+    /// Notes that `initialize` is asked in this revision now.
+    pub(crate) fn ask_in(&mut self, revision: &'static str) {
+        self.initialize = Fate::Open;
+        self.tried.push(revision);
+    }
+
+    /// Decides what one answer means.
+    pub(crate) fn came(&mut self, of: Hello, came: Came) -> Next {
+        match (of, came) {
+            (Hello::Discover, Came::Good(introduction)) => self.discovered(introduction),
+            (Hello::Initialize, Came::Good(introduction)) => Next::Open(introduction),
+            (_, Came::Never(Trouble::Loop)) => Next::GiveUp(Trouble::Loop),
+            (Hello::Initialize, came) if matches!(self.discover, Fate::Held(_)) => {
+                self.not_initialized(came)
             }
-            // What may be otherwise the next time is the better reason.
-            (Fate::Vain(it @ Trouble::Failing(_)), Fate::Vain(_))
-            | (Fate::Vain(_), Fate::Vain(it)) => Next::GiveUp(it.clone()),
+            (of, Came::Never(trouble)) if *self.fate(of.other()) != Fate::Open => {
+                Next::GiveUp(trouble)
+            }
+            (of, Came::Never(trouble) | Came::No(trouble)) => {
+                *self.fate(of) = Fate::Vain(trouble);
+                self.next()
+            }
+            (of, Came::Unreadable(trouble)) => {
+                *self.fate(of) = Fate::Unreadable(trouble);
+                self.next()
+            }
+            (of, Came::Other { revision, is_modern_named, trouble }) => {
+                *self.fate(of) = Fate::Vain(trouble);
+                self.named = Some((revision, is_modern_named));
+                self.next()
+            }
+        }
+    }
+
+    /// Decides what a good answer to `server/discover` means.
+    fn discovered(&mut self, introduction: Introduction) -> Next {
+        match &self.initialize {
+            Fate::Open if self.is_one_process => {
+                self.discover = Fate::Held(introduction);
+                Next::WaitAtMost(SETTLES_WITHIN)
+            }
+            Fate::Unreadable(trouble) if self.is_one_process => unsettled(trouble.clone()),
+            _ => Next::Open(introduction),
+        }
+    }
+
+    /// Decides what it means that `initialize` failed after `server/discover` was answered.
+    fn not_initialized(&mut self, came: Came) -> Next {
+        match (came, std::mem::take(&mut self.discover)) {
+            // The process is not pinned to the older revisions.
+            (Came::No(_) | Came::Other { .. }, Fate::Held(introduction)) => {
+                Next::Open(introduction)
+            }
+            (Came::Never(trouble) | Came::Unreadable(trouble), _) => unsettled(trouble),
             _ => Next::Wait,
         }
     }
 
-    /// Nothing has come for a while.
+    /// Returns the revision that the server has named, if `initialize` is worth another try.
+    fn other_revision(&self) -> Option<&'static str> {
+        let (revision, is_modern_named) = self.named?;
+        let is_modern_refused = matches!(self.discover, Fate::Vain(_) | Fate::Unreadable(_));
+        let is_wanted = is_modern_refused || !is_modern_named;
+        let is_new = self.initialize != Fate::Open && !self.tried.contains(&revision);
+        (is_wanted && is_new).then_some(revision)
+    }
+
+    fn next(&self) -> Next {
+        use Fate::{Unasked, Unreadable, Vain};
+        if let Some(revision) = self.other_revision() {
+            return Next::AskIn(revision);
+        }
+        match (&self.discover, &self.initialize) {
+            (Vain(_) | Unreadable(_), Unasked) => Next::Ask(Hello::Initialize),
+            (Unasked, Unreadable(trouble)) if self.is_one_process => unsettled(trouble.clone()),
+            (Unasked, Vain(_) | Unreadable(_)) => Next::Ask(Hello::Discover),
+            // One whose answer could not be read may know no other.
+            (
+                Vain(Trouble::Hopeless(one)) | Unreadable(Trouble::Hopeless(one)),
+                Vain(Trouble::Hopeless(other)) | Unreadable(Trouble::Hopeless(other)),
+            ) => Next::GiveUp(Trouble::Hopeless(format!("{one}; {other}"))),
+            // What may be otherwise the next time is the better reason.
+            (Vain(it @ Trouble::Failing(_)), Vain(_) | Unreadable(_))
+            | (Vain(_) | Unreadable(_), Vain(it) | Unreadable(it)) => Next::GiveUp(it.clone()),
+            _ => Next::Wait, // One of them is still open.
+        }
+    }
+
+    /// Decides what to do when nothing has come for a while.
     pub(crate) fn is_late(&self) -> Next {
         match (&self.discover, &self.initialize) {
             (Fate::Open, Fate::Unasked) => Next::Ask(Hello::Initialize),
+            (Fate::Held(_), Fate::Open) => {
+                let why = format!("it has not answered `initialize` within {SETTLES_WITHIN:?}");
+                unsettled(Trouble::Hopeless(why))
+            }
             _ => Next::Wait,
         }
+    }
+
+    /// Returns true if `server/discover` was answered well, and `initialize` decides.
+    pub(crate) fn is_discovered(&self) -> bool {
+        matches!(self.discover, Fate::Held(_))
     }
 
     fn fate(&mut self, hello: Hello) -> &mut Fate {
@@ -125,6 +244,14 @@ impl Asked {
             Hello::Initialize => &mut self.initialize,
         }
     }
+}
+
+/// Gives up a process of which nobody can tell the era it is pinned to.
+fn unsettled(trouble: Trouble) -> Next {
+    let why = trouble.words();
+    Next::GiveUp(Trouble::Hopeless(format!(
+        "{why}; it may now speak either era of MCP, and only another process can be asked again"
+    )))
 }
 
 #[derive(Deserialize)]
@@ -157,9 +284,11 @@ fn of_result(result: &str) -> Came {
         Err(why) => {
             let result: Value = serde_json::from_str(result).unwrap_or_default();
             match result.get("supportedVersions").and_then(versions) {
-                Some(theirs) if !has_legacy(&theirs) => Came::Never(Trouble::Hopeless(why)),
-                // It has an older one too, or answers whatever it is asked.
-                Some(_) | None => Came::No(Trouble::Refused(why)),
+                // It has an older one too.
+                Some(theirs) => named(&theirs, Trouble::Refused(why.clone()))
+                    .unwrap_or(Came::Never(Trouble::Hopeless(why))),
+                // It answers whatever it is asked.
+                None => Came::No(Trouble::Refused(why)),
             }
         }
     }
@@ -171,15 +300,15 @@ fn of_error(text: &str) -> Came {
         return Came::No(Trouble::Refused(refused));
     };
     match error.code.as_i64() {
-        Some(UNSUPPORTED_VERSION) => match error.data.get("supported").and_then(versions) {
-            Some(theirs) if has_legacy(&theirs) && !theirs.iter().any(|it| it == MODERN) => {
-                Came::No(Trouble::Refused(refused))
+        Some(UNSUPPORTED_VERSION) => {
+            let theirs = error.data.get("supported").and_then(versions).unwrap_or_default();
+            if let Some(came) = named(&theirs, Trouble::Refused(refused.clone())) {
+                return came;
             }
-            Some(theirs) if !theirs.iter().any(|it| it == MODERN) => {
-                Came::Never(Trouble::Hopeless(crate::era::unknown(&theirs.join(", "))))
-            }
-            _ => Came::Never(Trouble::Hopeless(refused)),
-        },
+            let is_unknown = !theirs.is_empty() && !theirs.iter().any(|it| it == MODERN);
+            let unknown = || crate::era::unknown(&theirs.join(", "));
+            Came::Never(Trouble::Hopeless(if is_unknown { unknown() } else { refused }))
+        }
         Some(HEADER_MISMATCH | MISSING_CAPABILITY) => Came::Never(Trouble::Hopeless(refused)),
         _ => Came::No(Trouble::Refused(refused)),
     }
@@ -190,18 +319,39 @@ fn versions(list: &Value) -> Option<Vec<String>> {
     Some(list.iter().filter_map(|it| it.as_str().map(str::to_owned)).collect())
 }
 
-fn has_legacy(theirs: &[String]) -> bool {
-    theirs.iter().any(|it| VERSIONS.contains(&it.as_str()))
+/// Reads a refusal that names revisions: the latest of ours that begins with `initialize`.
+fn named(theirs: &[String], trouble: Trouble) -> Option<Came> {
+    let is_named = |ours: &str| theirs.iter().any(|it| it == ours);
+    let revision = VERSIONS.into_iter().rfind(|ours| is_named(ours))?;
+    Some(Came::Other { revision, is_modern_named: is_named(MODERN), trouble })
 }
 
 fn initialized(answer: &str) -> Came {
-    let read = super::result_of(answer)
-        .map_err(|error| format!("it refused `initialize`: {error}"))
-        .and_then(Introduction::read);
-    match read {
+    let result = match super::result_of(answer) {
+        Ok(result) => result,
+        Err(error) => {
+            let trouble = Trouble::Hopeless(format!("it refused `initialize`: {error}"));
+            return other_revision(answer, &trouble).unwrap_or(Came::No(trouble));
+        }
+    };
+    match Introduction::read(result) {
         Ok(introduction) => Came::Good(introduction),
-        Err(why) => Came::No(Trouble::Hopeless(why)),
+        Err(why) => Came::Unreadable(Trouble::Hopeless(why)),
     }
+}
+
+/// Reads an error that says which revisions `initialize` can be asked in.
+fn other_revision(answer: &str, trouble: &Trouble) -> Option<Came> {
+    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
+        envelope::parse(answer.as_bytes())
+    else {
+        return None;
+    };
+    let error = serde_json::from_str::<Error>(error).ok()?;
+    // The older revisions have no code of their own for it.
+    let is_it = matches!(error.code.as_i64(), Some(UNSUPPORTED_VERSION | INVALID_PARAMS));
+    let theirs = error.data.get("supported").and_then(versions).filter(|_| is_it)?;
+    named(&theirs, trouble.clone())
 }
 
 #[cfg(test)]
@@ -230,6 +380,8 @@ mod tests {
         match came {
             Came::Good(_) => "good",
             Came::No(_) => "no",
+            Came::Other { revision, .. } => revision,
+            Came::Unreadable(_) => "unreadable",
             Came::Never(_) => "never",
         }
     }
@@ -239,7 +391,9 @@ mod tests {
         for (answer, expected) in [
             (result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#), "good"),
             (result(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#), "good"),
-            (result(r#"{"supportedVersions":["2027-01-01","2025-11-25"]}"#), "no"),
+            (result(r#"{"supportedVersions":["2027-01-01","2025-11-25"]}"#), "2025-11-25"),
+            (result(r#"{"supportedVersions":["2025-03-26","2024-11-05"]}"#), "2025-03-26"),
+            (result(r#"{"supportedVersions":[]}"#), "never"),
             (result(r#"{"supportedVersions":["2027-01-01"]}"#), "never"),
             (result(r#"{"supportedVersions":7}"#), "no"),
             (result("{}"), "no"),
@@ -253,7 +407,8 @@ mod tests {
             (error(-32020, "null"), "never"),
             (error(-32021, r#"{"requiredCapabilities":{"roots":{}}}"#), "never"),
             (error(-32022, r#"{"supported":["2027-01-01"]}"#), "never"),
-            (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "no"),
+            (error(-32022, r#"{"supported":["2027-01-01","2025-11-25"]}"#), "2025-11-25"),
+            (error(-32022, r#"{"supported":["2026-07-28","2025-03-26"]}"#), "2025-03-26"),
             (error(-32022, r#"{"supported":["2026-07-28"]}"#), "never"),
             (error(-32022, "null"), "never"),
             (error(-32025, r#"{"xy.daemon/loop":true}"#), "never"),
@@ -283,7 +438,10 @@ mod tests {
 
     /// What is asked first, and then each thing that comes and what is to be done then.
     fn play(first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
-        let mut asked = Asked::default();
+        play_with(Asked::nothing(true), first, story);
+    }
+
+    fn play_with(mut asked: Asked, first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
         asked.ask(first);
         for (event, expected) in story {
             let next = match event.clone() {
@@ -315,7 +473,29 @@ mod tests {
         play(Discover, &[(never(), give_up("never"))]);
         // Silent, or slow.
         play(Discover, &[(late(), ask(Initialize)), (initialized(), open(legacy()))]);
-        play(Discover, &[(late(), ask(Initialize)), (discovered(), open(modern()))]);
+        let settles = || Next::WaitAtMost(SETTLES_WITHIN);
+        play(
+            Discover,
+            &[
+                (late(), ask(Initialize)),
+                (discovered(), settles()),
+                (initialized(), open(legacy())),
+            ],
+        );
+        play(
+            Discover,
+            &[
+                (late(), ask(Initialize)),
+                (discovered(), settles()),
+                (no_initialize(), open(modern())),
+            ],
+        );
+        // Over HTTP each request is for itself.
+        play_with(
+            Asked::nothing(false),
+            Discover,
+            &[(late(), ask(Initialize)), (discovered(), open(modern()))],
+        );
         play(
             Discover,
             &[
@@ -345,8 +525,39 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_may_be_pinned_to_either_era_is_given_up() {
+        use Hello::{Discover, Initialize};
+        let garbled = || Came::Unreadable(refused("garbled"));
+        let gone = || Came::Never(refused("gone"));
+        let good = || Came::Good(modern());
+        for story in [
+            vec![Some((Discover, good())), Some((Initialize, garbled()))],
+            vec![Some((Discover, good())), Some((Initialize, gone()))],
+            vec![Some((Discover, good())), None],
+            vec![Some((Initialize, garbled())), Some((Discover, good()))],
+        ] {
+            let mut asked = Asked::nothing(true);
+            asked.ask(Discover);
+            asked.ask(Initialize);
+            let (last, first) = story.split_last().unwrap();
+            let mut play = |event: &Option<(Hello, Came)>| match event.clone() {
+                Some((of, came)) => asked.came(of, came),
+                None => asked.is_late(),
+            };
+            for event in first {
+                assert!(matches!(play(event), Next::Wait | Next::WaitAtMost(_)), "{story:?}");
+            }
+            let Next::GiveUp(Trouble::Hopeless(why)) = play(last) else { panic!("{story:?}") };
+            assert!(why.contains("either era"), "{why}");
+        }
+        let unknown = result(r#"{"protocolVersion":"2099-01-01"}"#);
+        assert_eq!(word(&Initialize.read(&unknown)), "unreadable");
+        assert_eq!(word(&Initialize.read(&error(-32022, "null"))), "no");
+    }
+
+    #[test]
     fn what_may_be_otherwise_the_next_time_is_tried_again() {
-        let mut asked = Asked::default();
+        let mut asked = Asked::nothing(true);
         asked.ask(Hello::Discover);
         let failing = Trouble::Failing("503".to_owned());
         let next = asked.came(Hello::Discover, Came::No(failing.clone()));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use rcgen::CertifiedKey;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, KeyPair};
 use rustix::event::{PollFd, PollFlags};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection};
@@ -23,8 +23,21 @@ pub struct Tls {
 impl Tls {
     /// TLS for `host`, before what listens on `port` of this machine.
     pub fn before(port: u16, host: &str) -> Self {
-        let CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed([host.to_owned()]).expect("a host name");
+        let made = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a host name");
+        Self::with(made, port)
+    }
+
+    /// The same with a certificate that says `CA:TRUE`, as `openssl req -x509` makes it.
+    pub fn of_authority_before(port: u16, host: &str) -> Self {
+        let mut params = CertificateParams::new([host.to_owned()]).expect("a host name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let signing_key = KeyPair::generate().expect("a key");
+        let cert = params.self_signed(&signing_key).expect("it signs itself");
+        Self::with(CertifiedKey { cert, signing_key }, port)
+    }
+
+    fn with(made: CertifiedKey<KeyPair>, port: u16) -> Self {
+        let CertifiedKey { cert, signing_key } = made;
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
         let config =
             ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

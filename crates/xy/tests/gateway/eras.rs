@@ -349,7 +349,7 @@ fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
 
 #[test]
 fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
-    for code in ["-32601", "-32022"] {
+    for code in ["-32600", "-32601", "-32022"] {
         let home = home();
         let flags = ["--era", "modern", "--lies", code];
         let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
@@ -551,6 +551,17 @@ fn a_server_that_is_listened_to_is_listened_to_again() {
     remote.hang_up();
     home.wait_until("it is listened to again", || remote.listened() == 2);
     home.wait_until("its lists are asked for again", || lists() > before);
+    home.finish();
+}
+
+#[test]
+fn a_server_over_http_that_names_the_revision_it_speaks_is_greeted_in_that_one() {
+    let remote = Remote::start();
+    remote.speak_only("2025-03-26");
+    let home = home_of_remote(&remote);
+    assert_eq!(spoken(&home), "2025-03-26");
+    assert_eq!(text(&call(&home, "echo", "a")), "a");
+    assert_eq!(remote.begun(), 1, "one session is enough");
     home.finish();
 }
 

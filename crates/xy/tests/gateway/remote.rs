@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use xy_testkit::remote::{Mood, Remote, Tls, To};
-use xy_testkit::{Home, McpClient};
+use xy_testkit::{Home, McpClient, free_port};
 
 use crate::stage::{
     capable, code, diary_file, echoes, heard_of, home, linger, local, ready, serve, serve_with,
@@ -473,6 +473,71 @@ fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
     });
     assert!(other["reason"].as_str().unwrap().contains("certificate"), "{other}");
     home.finish();
+}
+
+#[test]
+fn a_self_signed_authority_is_refused_with_the_way_out() {
+    let remote = Remote::start();
+    let tls = Tls::of_authority_before(remote.port(), "localhost");
+    let bare = home();
+    let certificate = bare.root().join("harness/trusted.pem");
+    tls.write_certificate(&certificate);
+    let home = bare.with_env("SSL_CERT_FILE", certificate.to_str().unwrap());
+    let kdl = format!("url \"https://localhost:{}/mcp\"\n", tls.port());
+    home.write_config("servers/far.kdl", &kdl);
+    home.daemon();
+    let status = home.wait_until("it is not trusted", || {
+        let status = home.call("status", json!({ "name": REMOTE })).unwrap();
+        (status["health"] == "unreachable").then_some(status)
+    });
+    let reason = status["reason"].as_str().unwrap();
+    assert!(reason.contains("basicConstraints=critical,CA:FALSE"), "{reason}");
+    home.finish();
+}
+
+#[test]
+fn a_server_of_the_older_transport_is_refused_with_the_setting_for_it() {
+    let home = home();
+    let port = free_port().to_string();
+    let kdl = home.kdl_command("xy-test-fixture", &["--sse", &port]);
+    let kdl = format!("{kdl}transport \"sse\"\nport {port}\n");
+    home.write_config("servers/older.kdl", &kdl);
+    home.daemon();
+    ready(&home, &["older"]);
+    // Another file says that it speaks the newer transport.
+    home.write_config("servers/far.kdl", &format!("url \"http://127.0.0.1:{port}/sse\"\n"));
+    home.xy(&["reload"]);
+    let failed = home.wait_for_state(REMOTE, "failed");
+    let reason = failed["reason"].as_str().unwrap();
+    assert!(reason.contains("transport \"sse\""), "{reason}");
+    assert!(reason.contains("refused `initialize`"), "{reason}");
+    home.finish();
+}
+
+#[test]
+fn a_server_that_wants_a_token_is_quoted_and_the_token_is_not() {
+    let challenge = r#"Bearer realm="far", error="invalid_token", error_description="s3cret is over", scope="a b""#;
+    let headers = vec![("www-authenticate".to_owned(), challenge.to_owned())];
+    for (more, missing) in [
+        ("", "no `Authorization` is in its `headers`"),
+        (
+            "headers { Authorization \"Bearer s3cret\" }\n",
+            "the `Authorization` in its `headers` was refused",
+        ),
+    ] {
+        let remote = Remote::start();
+        remote.mood(To::Everything, Mood::Status(401, headers.clone()));
+        let home = home();
+        home.write_config("servers/far.kdl", &format!("{}{more}", remote.kdl()));
+        home.daemon();
+        let failed = home.wait_for_state(REMOTE, "failed");
+        let reason = failed["reason"].as_str().unwrap();
+        for says in ["401", "invalid_token", "scope=\"a b\"", missing] {
+            assert!(reason.contains(says), "{says}: {reason}");
+        }
+        assert_eq!(reason.contains("s3cret"), more.is_empty(), "{reason}");
+        home.finish();
+    }
 }
 
 #[test]

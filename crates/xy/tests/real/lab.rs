@@ -115,8 +115,12 @@ impl Lab {
 
     /// Node, and a script where programs are installed.
     pub(crate) fn node_words(&self, script: &str) -> Vec<String> {
-        let path = |path: &str| self.installed.join(path).to_str().unwrap().to_owned();
-        vec![path("npm/node_modules/node/bin/node"), path(script)]
+        vec![self.installed_path("npm/node_modules/node/bin/node"), self.installed_path(script)]
+    }
+
+    /// Returns the path of something that is installed.
+    pub(crate) fn installed_path(&self, path: &str) -> String {
+        self.installed.join(path).to_str().unwrap().to_owned()
     }
 
     /// A script that Node runs, by its path where programs are installed.

@@ -18,5 +18,6 @@ mod lab;
 mod peer;
 mod runners;
 mod same;
+mod slow;
 mod stage;
 mod tour;

@@ -117,15 +117,20 @@ pub(super) fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)
     Some((known.introduction.result.clone(), known.introduction.era()))
 }
 
-/// What a server said of itself, for a client of this revision.
+/// Introduces a server to a client that asks for revision `version`, in the one that the server
+/// itself would name: its own, if that is older. The client is spoken with in that one.
 fn introduced(server: &Rc<Server>, client: &Client, version: &'static str) -> Option<String> {
     let (result, era) = said(server, client)?;
     if era == Era::Modern {
         return Some(modern::introduced_from(server.name.as_str(), &result, version));
     }
-    let Some(written) = Params::read(Some(&result)).version_as_written() else {
+    let params = Params::read(Some(&result));
+    let Some(written) = params.version_as_written() else {
         return Some(result);
     };
+    let own = params.version().and_then(|own| era::known(&own));
+    let version = own.map_or(version, |own| own.min(version)); // Revisions are dates.
+    client.agree(version);
     let mut edits = Edits::of(result.as_bytes());
     edits.replace(written, quoted(version));
     Some(String::from_utf8_lossy(&edits.to_vec()).into_owned())

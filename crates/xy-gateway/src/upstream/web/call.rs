@@ -91,7 +91,10 @@ impl Call {
             Meaning::Events => self.hear_events(response.into_body()).await,
             Meaning::Taken => self.unknown(&format!("it answered {status}, without an answer")),
             Meaning::Forgotten => {} // That has been dealt with.
-            Meaning::Refused(refusal) => self.refused(&refusal, response.into_body()).await,
+            Meaning::Refused(refusal) => {
+                let refusal = refusal.explained(&self.web.headers);
+                self.refused(&refusal, response.into_body()).await;
+            }
             Meaning::Failed(status) => self.failed(status, response.into_body()).await,
             Meaning::Strange(why) => {
                 self.unknown(&why);
@@ -349,7 +352,7 @@ impl Call {
         }
         // Whoever called is told before the server is given up.
         self.web.trouble(match refusal {
-            Refusal::Unauthorized => Trouble::Hopeless(refusal.words()),
+            Refusal::Unauthorized(_) => Trouble::Hopeless(refusal.words()),
             Refusal::TooMany(_) => Trouble::Failing(refusal.words()),
             Refusal::Forbidden => Trouble::Forbidden(refusal.words()),
             Refusal::Other(_) => Trouble::Refused(refusal.words()),

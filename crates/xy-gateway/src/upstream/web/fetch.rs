@@ -141,7 +141,7 @@ impl Fetch {
             Self::Tls(client) => client.request(request),
         };
         sent.await.map_err(|problem| {
-            let why = innermost(&problem);
+            let why = advised(innermost(&problem));
             if problem.is_connect() { Failed::Unconnected(why) } else { Failed::Broken(why) }
         })
     }
@@ -203,6 +203,20 @@ fn innermost(error: &dyn Error) -> String {
         error = source;
     }
     error.to_string()
+}
+
+/// Adds what to do about a certificate that is not trusted.
+fn advised(why: String) -> String {
+    let advice = if why.contains("CaUsedAsEndEntity") {
+        "its certificate is one of an authority (`CA:TRUE`); make one for the server with \
+         `openssl req -x509 -addext basicConstraints=critical,CA:FALSE …`"
+    } else if why.contains("UnknownIssuer") {
+        "if you trust it, have `SSL_CERT_FILE` name a file with its certificate, and restart the \
+         daemon"
+    } else {
+        return why;
+    };
+    format!("{why}: {advice}")
 }
 
 /// The next piece of a body; `None` at its end.

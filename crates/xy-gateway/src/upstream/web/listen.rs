@@ -34,6 +34,9 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 /// How long an older server may take to say where it listens.
 const PLACE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a server that refused a greeting may take to show that it is an older one.
+const OLDER_WITHIN: Duration = Duration::from_secs(1);
+
 /// What is known of a stream of events.
 #[derive(Debug, Default)]
 pub(super) struct Streamed {
@@ -199,7 +202,9 @@ impl Web {
             Meaning::Failed(_) | Meaning::Refused(Refusal::TooMany(_)) => {
                 return Err(Trouble::Failing(format!("it answered {status}")));
             }
-            Meaning::Refused(refusal) => return Err(Trouble::Hopeless(refusal.words())),
+            Meaning::Refused(refusal) => {
+                return Err(Trouble::Hopeless(refusal.explained(&self.headers).words()));
+            }
             _ => return Err(Trouble::Hopeless("it is no older server: it streams nothing".into())),
         }
         let mut stream =
@@ -213,6 +218,20 @@ impl Web {
         *self.post_to.borrow_mut() = Some(to.ok_or_else(away)?);
         let web = self.clone();
         Ok(async move { web.hear_older(stream, rest).await })
+    }
+
+    /// Returns true if a server that is taken for one of the newer transport speaks the older
+    /// one: it streams events, and says where messages are posted to.
+    pub(crate) async fn speaks_older(&self) -> bool {
+        let ask = self.ask(Method::GET, self.place.clone(), Bytes::new());
+        let place = async {
+            let response = self.fetch.send(ask).await.ok()?;
+            let is_stream =
+                meaning(response.status(), response.headers(), false) == Meaning::Events;
+            let (body, events) = (response.into_body(), Events::new(MAX_MESSAGE));
+            OlderStream { body, events }.place().await.ok().filter(|_| is_stream)
+        };
+        matches!(timeout(OLDER_WITHIN, place).await, Ok(Some(_)))
     }
 
     /// Hears the stream of an older server to its end; answers why it ended.

@@ -15,13 +15,11 @@ impl Wire for Web {
         write(&mut message);
         let message = message.into_bytes();
         if let (Some(ours), Some(me)) = (call, self.me.upgrade()) {
-            if self.greeting.get() == Greeting::Due {
-                match envelope::parse(&message) {
-                    Ok(Message::Request { method, .. }) if method == "initialize" => {
-                        self.greeting.set(Greeting::Call(ours));
-                    }
-                    _ => self.probe.set(Some(ours)),
-                }
+            // A server may be greeted again in another revision.
+            if self.greeting.get() != Greeting::Done && is_initialize(&message) {
+                self.greeting.set(Greeting::Call(ours));
+            } else if self.greeting.get() == Greeting::Due {
+                self.probe.set(Some(ours));
             }
             self.unsent.borrow_mut().insert(ours);
             self.unheard.borrow_mut().insert(ours);
@@ -121,6 +119,13 @@ impl Wire for Web {
             self.first.borrow_mut().insert(call, turn);
         }
     }
+}
+
+fn is_initialize(message: &[u8]) -> bool {
+    matches!(
+        envelope::parse(message),
+        Ok(Message::Request { method, .. }) if method == "initialize"
+    )
 }
 
 /// The text of a call, which is held until the server has taken it: it may have to be sent

@@ -45,7 +45,7 @@ pub(crate) const FIXTURE: &[Differs] = &[
     must(EVERY, &["unknown level"], "answer#order", ITSELF),
     must(AMONG, &["unknown tool", "unknown prompt", "unknown method"], "answer#order", ITSELF),
     must(
-        EVERY,
+        AMONG,
         &["more tools", "fewer tools"],
         "notifications/tools/list_changed/params",
         "xy says that a list has changed when it has seen so, and in its own words",

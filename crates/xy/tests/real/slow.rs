@@ -1,0 +1,106 @@
+//! Servers on real SDKs that read nothing for a while after their start: each is spoken with in
+//! the era that its process is pinned to, in every life.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::lab::Lab;
+
+const LEGACY: &str = "2025-11-25";
+const MODERN: &str = "2026-07-28";
+
+/// Servers, and the revision that each is spoken with when it reads after 3 s.
+const SERVERS: [(&str, &str); 5] = [
+    // `server/discover` pins nothing in this SDK, and `initialize` pins the older era.
+    ("ts-both", LEGACY),
+    ("ts-modern", MODERN),
+    ("ts-legacy", LEGACY),
+    // `server/discover` pins the newer era in this one, and `initialize` is refused.
+    ("py-both", MODERN),
+    ("py-legacy", LEGACY),
+];
+
+/// Writes the file of a slow server, which reads after what [`read_after`] has said.
+fn serve(lab: &Lab, name: &str) {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/servers");
+    let script = |name: &str| scripts.join(name).to_str().unwrap().to_owned();
+    let delay = lab.home.root().join("harness/delay").to_str().unwrap().to_owned();
+    let words = match name.split_once('-').unwrap() {
+        ("ts", era) => {
+            let node = lab.installed_path("npm/node_modules/node/bin/node");
+            vec![node, script("slow.mjs"), era.to_owned(), delay]
+        }
+        (_, era) => {
+            let folder = if era == "both" { "clients2" } else { "clients" };
+            vec![lab.installed_path(&format!("{folder}/bin/python")), script("slow.py"), delay]
+        }
+    };
+    let env = format!("env {{ SDK_FOLDER {:?}; }}\n", lab.installed_path("npm"));
+    // It has long to start: other work may share the machine.
+    let kdl = format!("{}{env}ready {{ within \"40s\"; }}\n", Lab::kdl_of(&words));
+    lab.home.write_config(&format!("servers/{name}.kdl"), &kdl);
+}
+
+/// Has all servers of a home read after so many seconds, from their next start on.
+fn read_after(lab: &Lab, seconds: u32) {
+    fs::write(lab.home.root().join("harness/delay"), seconds.to_string()).unwrap();
+}
+
+/// Checks that a server is spoken with in this revision, and that its tool can be called.
+#[track_caller]
+fn speaks(lab: &Lab, name: &str, version: &str) {
+    lab.home.wait_for_state(name, "running");
+    let spoken = || lab.home.xy_json(&["status", name])["protocol"].clone();
+    lab.home.wait_until("a revision is spoken", || spoken().is_string());
+    assert_eq!(spoken(), version, "{name}");
+    let client = lab.home.mcp_connect(&["--server", name]);
+    client.initialize();
+    assert_eq!(client.call_text("say", json!({ "text": name })), format!("said: {name}"));
+    assert!(client.close().success());
+}
+
+#[track_caller]
+fn restart(lab: &Lab, name: &str) {
+    let ran = lab.home.xy(&["restart", name]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
+#[test]
+fn a_server_that_reads_late_is_spoken_with_in_its_era_in_every_life() {
+    let lab = Lab::new();
+    read_after(&lab, 3);
+    for (name, _) in SERVERS {
+        serve(&lab, name);
+    }
+    let _daemon = lab.home.daemon();
+    for (name, version) in SERVERS {
+        speaks(&lab, name, version);
+    }
+    for (name, version) in SERVERS {
+        restart(&lab, name);
+        speaks(&lab, name, version);
+    }
+    lab.home.finish();
+}
+
+#[test]
+fn a_server_of_both_eras_that_reads_later_than_it_used_to_is_spoken_with_in_the_older() {
+    let lab = Lab::new();
+    read_after(&lab, 0);
+    serve(&lab, "ts-both");
+    let _daemon = lab.home.daemon();
+    speaks(&lab, "ts-both", MODERN);
+    let manifest = lab.home.root().join("state/xy/manifests/ts-both.json");
+    let is_remembered = |version: &str| {
+        let is_there = || fs::read_to_string(&manifest).is_ok_and(|it| it.contains(version));
+        lab.home.wait_until("the revision is remembered", is_there);
+    };
+    is_remembered(MODERN);
+    read_after(&lab, 8);
+    restart(&lab, "ts-both");
+    speaks(&lab, "ts-both", LEGACY);
+    is_remembered(LEGACY);
+    lab.home.finish();
+}
