@@ -73,7 +73,9 @@ async fn lines_behind_a_large_answer_keep_their_order() {
     here(async {
         let play = Play::begin().await;
         let client = play.client(&json!({}));
-        ["a", "b", "c"].into_iter().for_each(|id| client.call(id));
+        for id in ["a", "b", "c"] {
+            client.call(id);
+        }
         let calls = play.calls();
         let [a, b, c] = [0, 1, 2].map(|call| calls[call].0);
         let lines = [result(a, 2 * LARGE), result(b, 1), result(c, 3 * LARGE), String::new()];
