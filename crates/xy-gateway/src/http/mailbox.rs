@@ -181,7 +181,7 @@ impl Mailbox {
         mail.begin(self.manner);
         let message = std::mem::take(&mut mail.message);
         if !message.is_empty() {
-            mail.unanswered = received::request_ids(&message);
+            mail.unanswered = received::request_ids((&*message).into());
         }
         if let Some(recorder) = self.recorder.as_ref().filter(|_| !mail.unanswered.is_empty()) {
             recorder.open_stream(self.stream, &mail.unanswered);

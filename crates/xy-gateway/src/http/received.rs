@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
-use serde_json::value::RawValue;
-use xy_mcp::envelope::{self, Malformed, Message};
+use xy_mcp::envelope::{Malformed, Message};
 use xy_mcp::members::Members;
 
 use super::connection::Pulse;
@@ -13,7 +12,7 @@ use super::refused::Refused;
 use crate::front::{Conversation, Heard, StreamNo};
 use crate::held::Held;
 use crate::large::LargeMessage;
-use crate::params::Params;
+use crate::message_text::MessageText;
 use crate::piece::{self, Collected};
 
 /// The body of a POST.
@@ -24,11 +23,16 @@ pub(super) enum Received {
 }
 
 impl Received {
-    /// Returns the outside of the message.
+    /// Returns the envelope of the message.
     pub(super) fn message(&self) -> Result<Message<'_>, Malformed> {
+        self.as_text().message()
+    }
+
+    /// Returns its text, and what is parsed of it.
+    pub(super) fn as_text(&self) -> MessageText<'_> {
         match self {
-            Self::Small(text) => envelope::parse(text),
-            Self::Large(large) => large.message(),
+            Self::Small(text) => MessageText::from(&**text),
+            Self::Large(large) => large.into(),
         }
     }
 
@@ -40,33 +44,14 @@ impl Received {
         }
     }
 
-    /// Returns the params of a request, if they can be read.
-    pub(super) fn params<'t>(&'t self, params: Option<&'t str>) -> Params<'t> {
-        match self {
-            Self::Small(_) => Params::read(params),
-            Self::Large(large) => large.params().unwrap_or_default(),
-        }
-    }
-
     /// Returns the ids of its requests, as the client wrote them.
     pub(super) fn request_ids(&self) -> Vec<Box<str>> {
-        match self {
-            Self::Small(text) => request_ids(text),
-            // Only a batch is parsed again.
-            Self::Large(large) => match large.message() {
-                Ok(Message::Request { id, .. }) => vec![id.into()],
-                Err(Malformed::Batch) => request_ids(large.text()),
-                _ => Vec::new(),
-            },
-        }
+        request_ids(self.as_text())
     }
 
     /// Returns all of it; nothing of a large one that is no text.
     pub(super) fn text(&self) -> &[u8] {
-        match self {
-            Self::Small(text) => text,
-            Self::Large(large) => large.text(),
-        }
+        self.as_text().bytes()
     }
 
     /// Gives it to a conversation.
@@ -79,18 +64,17 @@ impl Received {
 }
 
 /// Returns the ids of the requests in a message or batch, as the client wrote them.
-pub(super) fn request_ids(text: &[u8]) -> Vec<Box<str>> {
-    match envelope::parse(text) {
-        Ok(Message::Request { id, .. }) => vec![id.into()],
+pub(super) fn request_ids(text: MessageText<'_>) -> Vec<Box<str>> {
+    let id = |message: Result<Message<'_>, Malformed>| match message {
+        Ok(Message::Request { id, .. }) => Some(id.into()),
+        _ => None,
+    };
+    match text.message() {
         Err(Malformed::Batch) => {
-            let parts: Vec<&RawValue> = serde_json::from_slice(text).unwrap_or_default();
-            let id = |part: &&RawValue| match envelope::parse(part.get().as_bytes()) {
-                Ok(Message::Request { id, .. }) => Some(id.into()),
-                _ => None,
-            };
-            parts.iter().filter_map(id).collect()
+            let parts = text.batch().unwrap_or_default().into_iter();
+            parts.filter_map(|part| id(part.message())).collect()
         }
-        _ => Vec::new(),
+        one => id(one).into_iter().collect(),
     }
 }
 

@@ -9,8 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use xy_mcp::envelope::{self, Malformed, Message, text_of};
+use xy_mcp::envelope::{Malformed, Message, text_of};
 
 use super::digest;
 use super::guard::Digest;
@@ -18,7 +17,7 @@ use super::received::Received;
 use super::session_id::{KEYS_MAX, KeyBytes};
 use crate::front::StreamNo;
 use crate::level::Level;
-use crate::params::Params;
+use crate::message_text::MessageText;
 
 const FORMAT: u32 = 1;
 
@@ -243,18 +242,16 @@ pub(super) struct RequestedChange {
 /// Returns what a message of a client changes in the record of its session, if it is accepted.
 pub(super) fn changes_of(session: u128, message: &Received) -> Vec<RequestedChange> {
     let has = |word: &str| memchr::memmem::find(message.text(), word.as_bytes()).is_some();
-    let has_word = || WORDS.into_iter().any(has);
-    // Nearly all messages are calls: those are not read twice. A large one was read already.
-    if matches!(message, Received::Small(_)) && !has_word() {
+    // Nearly all messages are calls: those are not parsed twice. A large one is parsed already.
+    if matches!(message, Received::Small(_)) && !WORDS.into_iter().any(has) {
         return Vec::new();
     }
-    let read = |params| message.params(params);
-    match message.message() {
-        Ok(one) => change_of(session, &one, read).into_iter().collect(),
-        Err(Malformed::Batch) if has_word() => {
-            let parts: Vec<&RawValue> = serde_json::from_slice(message.text()).unwrap_or_default();
-            let parts = parts.iter().map(|part| envelope::parse(part.get().as_bytes()));
-            parts.filter_map(|part| change_of(session, &part.ok()?, Params::read)).collect()
+    let text = message.as_text();
+    match text.message() {
+        Ok(one) => change_of(session, &one, text).into_iter().collect(),
+        Err(Malformed::Batch) => {
+            let parts = text.batch().unwrap_or_default().into_iter();
+            parts.filter_map(|part| change_of(session, &part.message().ok()?, part)).collect()
         }
         Err(_) => Vec::new(),
     }
@@ -266,7 +263,7 @@ const WORDS: [&str; 3] = ["initialized", "setLevel", "ubscribe"];
 fn change_of<'t>(
     session: u128,
     message: &Message<'t>,
-    read: impl FnOnce(Option<&'t str>) -> Params<'t>,
+    text: MessageText<'t>,
 ) -> Option<RequestedChange> {
     let (id, method, params) = match message {
         Message::Request { id, method, params } => (*id, &**method, *params),
@@ -276,7 +273,7 @@ fn change_of<'t>(
         }
         _ => return None,
     };
-    let params = read(params);
+    let params = text.params(params);
     let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
     let change = match method {
         "logging/setLevel" => {
