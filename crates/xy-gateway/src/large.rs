@@ -1,19 +1,18 @@
 //! Messages so large that parsing them would keep other clients waiting. They are parsed on
-//! threads of their own; the gateway's thread only gets the places of what it needs.
+//! blocking threads; the gateway's thread only gets the places of what it needs.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::params::{ParamPlaces, Params};
 use crate::piece::Collected;
 
-/// A longer message is parsed on a thread of its own. A shorter one takes less time than waking
+/// A longer message is parsed on a blocking thread. A shorter one takes less time than waking
 /// another thread and coming back.
 pub(crate) const LARGE: usize = 1024 * 1024;
 
@@ -216,22 +215,6 @@ fn parse_batch(whole: &Arc<LargeText>, text: &str) -> Result<Parsed, Malformed> 
     Ok(Parsed::Batch(parts.into_iter().map(|it| part(it.get())).collect()))
 }
 
-/// Lowers the priority of this thread, so that all threads that carry calls run before it. It
-/// cannot be raised again, so no pool of threads may be used.
-#[cfg(target_os = "linux")]
-fn yield_to_others() {
-    // It is only slower for others if the system refuses.
-    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-}
-
-/// Does nothing: elsewhere a priority is the whole process's.
-#[cfg(not(target_os = "linux"))]
-fn yield_to_others() {}
-
-/// The nice value of threads that parse.
-#[cfg(target_os = "linux")]
-const LOWEST_PRIORITY: i32 = 19;
-
 /// Parses large messages, a few at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct LargeReader(Arc<Semaphore>);
@@ -243,22 +226,17 @@ impl Default for LargeReader {
 }
 
 impl LargeReader {
-    /// Parses a message on a thread of its own. A caller that leaves does not end that: the
-    /// message counts until it is parsed. `None` if there is no thread for it.
+    /// Parses a message on a blocking thread. A caller that leaves does not end that: the
+    /// message counts until it is parsed.
     pub(crate) async fn read(&self, text: impl Into<Collected>) -> Option<Arc<LargeMessage>> {
         let text = text.into();
         let turn = self.0.clone().acquire_owned().await.ok()?;
-        let (parsed, is_parsed) = oneshot::channel();
-        let parse = move || {
-            yield_to_others();
-            let _ = parsed.send(Arc::new(LargeMessage::read(text.join()))); // It may have left.
+        let parsing = tokio::task::spawn_blocking(move || {
+            let message = Arc::new(LargeMessage::read(text.join()));
             drop(turn);
-        };
-        if let Err(problem) = thread::Builder::new().name("large".to_owned()).spawn(parse) {
-            tracing::warn!(%problem, "a large message cannot be parsed: no thread for it");
-            return None;
-        }
-        is_parsed.await.ok()
+            message
+        });
+        parsing.await.ok()
     }
 
     #[cfg(test)]

@@ -33,6 +33,9 @@ pub struct HttpAnswer {
     pub body: String,
 }
 
+/// What is written in one go.
+const WRITE_BYTES: usize = 64 * 1024;
+
 impl HttpAnswer {
     /// The value of a header, its name in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -94,7 +97,8 @@ impl Connection {
 
     /// Writes a request that is whole.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.reader.get_mut().write_all(bytes)
+        // Some kernels let nobody else use the core while they take all of 30 MB.
+        bytes.chunks(WRITE_BYTES).try_for_each(|chunk| self.reader.get_mut().write_all(chunk))
     }
 
     /// The next head that is not provisional.
