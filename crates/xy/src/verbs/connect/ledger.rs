@@ -12,6 +12,7 @@
 //!  daemon says  ── request ──────► asked ── client's answer ──► forgotten
 //!  connection lost: open, may not happen twice ──► error to the client
 //!                   open, harmless             ──► kept, sent again
+//!                   open, repeatable tool      ──► kept, sent again once
 //!                   open, listening            ──► kept, sent again, and see `listen.rs`
 //!                   asked                      ──► stale: the client's answer is swallowed
 //!  new connection:  greeting ── its answer ──► replay ──► the client's own words go on
@@ -20,6 +21,7 @@
 mod listen;
 mod open;
 mod text;
+mod tools;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,6 +34,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use open::{Ask, Open, OpenRequests, Refused};
 pub(super) use text::error_answer;
 use text::{cancelled, same_with_id};
+use tools::RepeatableTools;
 
 /// How many subscriptions are remembered; a client with more has to ask again itself.
 const MAX_SUBSCRIPTIONS: usize = 1000;
@@ -79,6 +82,8 @@ pub(super) struct Ledger {
     level: Option<Vec<u8>>,
     /// The granted `resources/subscribe` by their URIs.
     subscriptions: BTreeMap<String, Vec<u8>>,
+    /// The tools that may be called twice.
+    tools: RepeatableTools,
     /// The daemon's requests that the client has not answered, by the ids that the client
     /// knows them by.
     asked: HashSet<String>,
@@ -127,7 +132,13 @@ impl Ledger {
         self.next_line += 1;
         match message {
             Some(Message::Request { id, method, params }) => {
-                match self.open.insert(no, id, Ask::of(method, *params), line) {
+                let ask = match Ask::of(method, *params) {
+                    Ask::Once if method == "tools/call" && self.tools.may_repeat(*params) => {
+                        Ask::RepeatableCall
+                    }
+                    ask => ask,
+                };
+                match self.open.insert(no, id, ask, line) {
                     Ok(()) => Verdict::Pass,
                     Err(refused) => Verdict::Refuse(refusal(id, &refused)),
                 }
@@ -177,6 +188,10 @@ impl Ledger {
             Some(Message::Notification { method, params }) => match &**method {
                 "notifications/cancelled" => self.daemon_cancels(*params, line),
                 "notifications/subscriptions/acknowledged" => self.daemon_promises(*params, line),
+                "notifications/tools/list_changed" => {
+                    self.tools.forget();
+                    Verdict::Pass
+                }
                 _ => Verdict::Pass,
             },
             Some(Message::Answer { id: None, .. }) | None => Verdict::Pass,
@@ -216,6 +231,7 @@ impl Ledger {
             (Ask::Unsubscribe(uri), _) => {
                 self.subscriptions.remove(&uri);
             }
+            (Ask::ListTools { is_first_page }, _) => self.tools.learn(result, is_first_page),
             _ => {}
         }
     }
@@ -240,6 +256,8 @@ impl Ledger {
     }
 
     fn daemon_asks(&mut self, id: &str, line: &[u8]) -> Verdict {
+        // It may be asked for any of the open calls: to ask again is to do something twice.
+        self.open.forbid_repeats();
         if self.asked.len() >= MAX_ASKED {
             return Verdict::Pass;
         }
@@ -346,6 +364,7 @@ impl Ledger {
             said.extend_from_slice(line);
             said.push(b'\n');
         }
+        self.open.forbid_repeats(); // A call is sent again once.
         said
     }
 

@@ -31,6 +31,10 @@ pub(super) enum Ask {
     Unsubscribe(String),
     /// Not answered as long as the client wants to be told things.
     Listen(Listening),
+    /// Its answer says which tools may be called twice.
+    ListTools { is_first_page: bool },
+    /// Calls a tool that is read-only or idempotent, and may be sent again once.
+    RepeatableCall,
     /// Nothing can happen twice: it only reads.
     Harmless,
     /// Something might happen twice.
@@ -46,8 +50,8 @@ impl Ask {
             "resources/unsubscribe" => uri_in(params).map_or(Self::Harmless, Self::Unsubscribe),
             "subscriptions/listen" => Self::Listen(Listening::Asked),
             "prompts/get" | "resources/read" if is_another_round(params) => Self::Once,
+            "tools/list" => Self::ListTools { is_first_page: cursor_in(params).is_none() },
             "ping"
-            | "tools/list"
             | "prompts/list"
             | "prompts/get"
             | "resources/list"
@@ -58,6 +62,14 @@ impl Ask {
             _ => Self::Once,
         }
     }
+}
+
+fn cursor_in(params: Option<&str>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Params {
+        cursor: Option<String>,
+    }
+    serde_json::from_str::<Params>(params?).ok()?.cursor
 }
 
 fn uri_in(params: Option<&str>) -> Option<String> {
@@ -174,6 +186,13 @@ impl OpenRequests {
         let later: Vec<String> = self.by_line.range(first..).map(|(_, it)| it.id.clone()).collect();
         for id in later {
             self.remove(&id);
+        }
+    }
+
+    /// Forbids that calls which are open now are sent again.
+    pub(super) fn forbid_repeats(&mut self) {
+        for open in self.by_line.values_mut().filter(|open| open.ask == Ask::RepeatableCall) {
+            self.kept -= open.text.take().map_or(0, |text| text.len());
         }
     }
 

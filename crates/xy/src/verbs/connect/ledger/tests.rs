@@ -93,6 +93,52 @@ fn what_may_not_happen_twice_gets_an_error_and_the_rest_is_sent_again() {
     }
 }
 
+/// A ledger whose client knows that the tool `read` is read-only.
+fn listed() -> Ledger {
+    let mut ledger = shaken();
+    client(&mut ledger, &request("9", "tools/list"));
+    let tools = r#"[{"name":"read","annotations":{"readOnlyHint":true}},{"name":"write"}]"#;
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":9,"result":{{"tools":{tools}}}}}"#);
+    assert_eq!(daemon(&mut ledger, &answer), Verdict::Pass);
+    ledger
+}
+
+fn call(id: &str, tool: &str) -> String {
+    let params = format!(r#"{{"name":"{tool}","arguments":{{}}}}"#);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#)
+}
+
+#[test]
+fn call_to_a_read_only_tool_is_sent_again_once() {
+    let mut ledger = listed();
+    client(&mut ledger, &call("1", "read"));
+    client(&mut ledger, &call("2", "write"));
+    assert_eq!(ids(&text(ledger.lost("x"))), ["2"]);
+    assert!(text(ledger.replay()).ends_with(&(call("1", "read") + "\n")));
+    assert_eq!(ids(&text(ledger.lost("x"))), ["1"], "the second daemon has died of it too");
+    assert!(!ledger.has_open());
+}
+
+#[test]
+fn call_during_which_the_client_was_asked_is_not_sent_again() {
+    let mut ledger = listed();
+    client(&mut ledger, &call("1", "read"));
+    daemon(&mut ledger, &request("7", "elicitation/create"));
+    client(&mut ledger, &call("2", "read"));
+    let told = text(ledger.lost("x"));
+    let errors: Vec<&str> = told.lines().filter(|line| line.contains("error")).collect();
+    assert_eq!(ids(&errors.join("\n")), ["1"]);
+    assert!(text(ledger.replay()).ends_with(&(call("2", "read") + "\n")));
+}
+
+#[test]
+fn tools_of_a_changed_list_are_not_called_again() {
+    let mut ledger = listed();
+    daemon(&mut ledger, r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+    client(&mut ledger, &call("1", "read"));
+    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+}
+
 #[test]
 fn what_was_answered_is_neither_told_nor_sent_again() {
     let mut ledger = Ledger::default();

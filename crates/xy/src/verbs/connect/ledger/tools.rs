@@ -1,0 +1,130 @@
+//! The tools that may be called twice, as the daemon last listed them to the client.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Maximum number of remembered tools; calls to others are not repeated.
+const MAX_TOOLS: usize = 10_000;
+
+/// Maximum length of a remembered name.
+const MAX_NAME: usize = 256;
+
+/// The names of tools that are read-only or idempotent.
+#[derive(Debug, Default)]
+pub(super) struct RepeatableTools(HashSet<String>);
+
+impl RepeatableTools {
+    /// Takes a page of the list. The first page replaces what was known.
+    pub(super) fn learn(&mut self, result: &str, is_first_page: bool) {
+        #[derive(Deserialize)]
+        struct Page {
+            #[serde(default)]
+            tools: Vec<Tool>,
+        }
+        #[derive(Deserialize)]
+        struct Tool {
+            #[serde(default)]
+            name: Value,
+            #[serde(default)]
+            annotations: Value,
+        }
+        if is_first_page {
+            self.forget();
+        }
+        let Ok(page) = serde_json::from_str::<Page>(result) else { return };
+        for tool in page.tools {
+            // Only a plain `true` counts.
+            let is_repeatable = tool.annotations["readOnlyHint"] == true
+                || tool.annotations["idempotentHint"] == true;
+            let Some(name) = tool.name.as_str() else { continue };
+            if !is_repeatable {
+                self.0.remove(name); // Of several with one name all have to agree.
+            } else if self.0.len() < MAX_TOOLS && name.len() <= MAX_NAME {
+                self.0.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// Forgets all tools: the list has changed.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns true if a call with these params may be made twice.
+    pub(super) fn may_repeat(&self, params: Option<&str>) -> bool {
+        #[derive(Deserialize)]
+        struct Call {
+            name: String,
+            task: Option<Value>,
+            #[serde(rename = "requestState")]
+            state: Option<Value>,
+            #[serde(rename = "inputResponses")]
+            responses: Option<Value>,
+        }
+        if self.0.is_empty() {
+            return false;
+        }
+        let call = params.and_then(|params| serde_json::from_str::<Call>(params).ok());
+        call.is_some_and(|call| {
+            let is_plain = call.task.is_none() && call.state.is_none() && call.responses.is_none();
+            is_plain && self.0.contains(&call.name)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(name: &str) -> String {
+        format!(r#"{{"name":"{name}","arguments":{{"x":[1]}}}}"#)
+    }
+
+    #[test]
+    fn only_plain_calls_to_tools_that_say_so_may_be_repeated() {
+        let mut tools = RepeatableTools::default();
+        tools.learn(
+            r#"{"tools":[
+                {"name":"read","annotations":{"readOnlyHint":true}},
+                {"name":"set","annotations":{"readOnlyHint":false,"idempotentHint":true}},
+                {"name":"add","annotations":{"readOnlyHint":"true"}},
+                {"name":"plain"},{"name":7},
+                {"name":"twice","annotations":{"readOnlyHint":true}},{"name":"twice"}]}"#,
+            true,
+        );
+        let repeated = ["read", "set", "add", "plain", "twice", "unknown"];
+        let repeated = repeated.map(|name| tools.may_repeat(Some(&call(name))));
+        assert_eq!(repeated, [true, true, false, false, false, false]);
+        for more in [r#""task":{}"#, r#""requestState":"x""#, r#""inputResponses":{}"#] {
+            assert!(!tools.may_repeat(Some(&format!(r#"{{"name":"read",{more}}}"#))), "{more}");
+        }
+        assert!(!tools.may_repeat(None));
+    }
+
+    #[test]
+    fn first_page_replaces_and_others_add() {
+        let page = |name: &str| {
+            format!(r#"{{"tools":[{{"name":"{name}","annotations":{{"readOnlyHint":true}}}}]}}"#)
+        };
+        let mut tools = RepeatableTools::default();
+        tools.learn(&page("a"), true);
+        tools.learn(&page("b"), false);
+        assert!(tools.may_repeat(Some(&call("a"))) && tools.may_repeat(Some(&call("b"))));
+        tools.learn(&page("c"), true);
+        assert!(!tools.may_repeat(Some(&call("a"))) && tools.may_repeat(Some(&call("c"))));
+        tools.learn("7", true);
+        assert!(!tools.may_repeat(Some(&call("c"))));
+    }
+
+    #[test]
+    fn number_of_tools_is_bounded() {
+        let mut tools = RepeatableTools::default();
+        let hint = r#""annotations":{"readOnlyHint":true}"#;
+        let many: Vec<String> =
+            (0..=MAX_TOOLS).map(|it| format!(r#"{{"name":"t{it}",{hint}}}"#)).collect();
+        tools.learn(&format!(r#"{{"tools":[{}]}}"#, many.join(",")), true);
+        assert_eq!(tools.0.len(), MAX_TOOLS);
+    }
+}
