@@ -40,6 +40,10 @@ pub(super) struct Manner {
     pub(super) polls: bool,
 }
 
+/// Said instead of an answer in a batch whose answers are too large to be sent together.
+const BATCH_TOO_LARGE: &str = "the answers to this batch are too large together; accept \
+    `text/event-stream`, or send the requests one by one";
+
 /// What waits for the reader of one stream.
 #[derive(Debug)]
 pub(super) struct Mailbox {
@@ -62,6 +66,8 @@ struct Mail {
     tape: Tape,
     /// The answer, if nothing came before it.
     answer: Option<Bytes>,
+    /// Answers to other requests of the same batch, for a client that wants no events.
+    batch: Vec<u8>,
     end: Option<(End, Instant)>,
     /// Which of the connections that it had one after the other is served, if any.
     connection: Option<u32>,
@@ -138,6 +144,7 @@ impl Mailbox {
             primes: false,
             tape: Tape::new(id),
             answer: None,
+            batch: Vec::new(),
             end: None,
             connection: Some(0),
             last_connection: 0,
@@ -248,7 +255,7 @@ impl Mailbox {
                 return Err(NotTaken::Ended);
             }
             if !self.manner.events {
-                return Err(NotTaken::NoEvents);
+                return mail.keep_answer(message);
             }
             self.begin_events(mail);
             let taken = mail.push(message, false);
@@ -271,7 +278,7 @@ impl Mailbox {
                 self.record_answers(mail, |_| true);
                 taken
             } else {
-                mail.answer = Some(Bytes::copy_from_slice(message));
+                mail.answer = Some(mail.whole_answer(message));
                 Taken::Fits
             };
             mail.finish(End::Answered);
@@ -468,6 +475,35 @@ fn gap(missed: u64) -> Bytes {
 }
 
 impl Mail {
+    /// Keeps an answer until those to the rest of its batch are there. What does not fit becomes
+    /// an error.
+    fn keep_answer(&mut self, message: &[u8]) -> Result<Taken, NotTaken> {
+        let Ok(Message::Answer { id, .. }) = envelope::parse(message) else {
+            return Err(NotTaken::NoEvents);
+        };
+        let separator = if self.batch.is_empty() { b'[' } else { b',' };
+        self.batch.push(separator);
+        if self.batch.len() + message.len() <= STREAM_BYTES_MAX {
+            self.batch.extend_from_slice(message);
+        } else {
+            let id = id.unwrap_or("null");
+            self.batch.extend_from_slice(&say::error(id, NO_ANSWER_CODE, BATCH_TOO_LARGE));
+        }
+        Ok(Taken::Fits)
+    }
+
+    /// Returns the last answer, with those that were kept before it.
+    fn whole_answer(&mut self, last: &[u8]) -> Bytes {
+        if self.batch.is_empty() {
+            return Bytes::copy_from_slice(last);
+        }
+        let mut all = std::mem::take(&mut self.batch);
+        all.push(b',');
+        all.extend_from_slice(last);
+        all.push(b']');
+        all.into()
+    }
+
     fn stored(&self) -> Stored {
         Stored { events: self.tape.len(), bytes: self.tape.bytes() }
     }
@@ -699,6 +735,29 @@ mod tests {
         assert_eq!(first(&mailbox), None);
         mailbox.put_answer(b"2").unwrap();
         assert_eq!(first(&mailbox), Some(First::Answer(Bytes::from_static(b"2"))));
+    }
+
+    #[test]
+    fn batch_of_a_client_that_wants_no_events_is_answered_as_an_array() {
+        let answer = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        let mailbox = mailbox(JSON);
+        assert_eq!(mailbox.put_event(answer(1).as_bytes()), Ok(Taken::Fits));
+        assert_eq!(
+            mailbox.put_event(br#"{"jsonrpc":"2.0","method":"m"}"#),
+            Err(NotTaken::NoEvents)
+        );
+        assert_eq!(first(&mailbox), None);
+        let large =
+            format!(r#"{{"jsonrpc":"2.0","id":2,"result":"{}"}}"#, "x".repeat(STREAM_BYTES_MAX));
+        assert_eq!(mailbox.put_event(large.as_bytes()), Ok(Taken::Fits));
+        mailbox.put_answer(answer(3).as_bytes()).unwrap();
+        let Some(First::Answer(all)) = first(&mailbox) else { panic!("it is answered") };
+        let all: serde_json::Value = serde_json::from_slice(&all).unwrap();
+        assert_eq!(
+            (&all[0]["id"], &all[1]["id"], &all[2]["id"]),
+            (&1.into(), &2.into(), &3.into())
+        );
+        assert_eq!(all[1]["error"]["code"], NO_ANSWER_CODE);
     }
 
     #[test]
