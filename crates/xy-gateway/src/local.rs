@@ -259,7 +259,10 @@ async fn converse(
     };
     let (answer, conversation) = match opened {
         Ok(conversation) => (Answer::Welcome { protocol: DOOR_PROTOCOL }, Some(conversation)),
-        Err(refusal) => (refusal, None),
+        Err(refusal) => {
+            tracing::debug!(?refusal, "refused a local client");
+            (refusal, None)
+        }
     };
     lines.push(text_of(&answer).as_bytes());
     let Some(conversation) = conversation else {
