@@ -176,6 +176,42 @@ fn a_client_goes_on_when_a_daemon_that_was_ended_is_started_again() {
 }
 
 #[test]
+fn read_only_call_is_sent_again_after_a_killed_daemon_and_another_is_not() {
+    let home = home();
+    let diary = home.root().join("diary");
+    home.mcp_server("one", &["--diary", diary.to_str().unwrap()]);
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
+    let mut client = Client::start(&home, &[]);
+    client.say(INITIALIZE);
+    client.hear();
+    client.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    client.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
+    client.hear();
+    for (id, tool) in [(2, "one__read_only"), (3, "one__mutating")] {
+        let params = json!({ "name": tool, "arguments": { "message": tool, "ms": 500 } });
+        let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+        client.say(&call.to_string());
+    }
+    let calls = |tool: &str| {
+        let diary = fs::read_to_string(&diary).unwrap_or_default();
+        diary.matches(&format!(r#""name":"{tool}""#)).count()
+    };
+    home.wait_until("the server has both calls", || (calls("mutating") == 1).then_some(()));
+    daemon.kill9();
+    daemon.wait();
+    home.daemon();
+    let mut answers = std::iter::from_fn(|| Some(client.hear_json()));
+    let lost = answers.find(|line| line["id"] == 3).unwrap();
+    assert_eq!(lost["error"]["code"], -32010, "{lost}");
+    let answer = answers.find(|line| line["id"] == 2).unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "one__read_only", "{answer}");
+    assert_eq!((calls("read_only"), calls("mutating")), (2, 1));
+    client.kill();
+    home.finish();
+}
+
+#[test]
 fn a_client_of_a_profile_has_what_that_shows_and_one_of_none_that_exists_is_told() {
     let home = home();
     home.mcp_server("one", &[]);
