@@ -78,9 +78,11 @@ impl Chunks {
     }
 
     /// Returns all bytes in one piece. Copies them if some are shared.
-    pub(crate) fn into_bytes(mut self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         if self.full.is_empty() {
-            return Bytes::from(self.tail.split_off(self.head));
+            let mut tail = Bytes::from(self.tail);
+            tail.advance(self.head);
+            return tail;
         }
         let mut all = Vec::with_capacity(self.len());
         self.full.iter().for_each(|chunk| all.extend_from_slice(chunk));

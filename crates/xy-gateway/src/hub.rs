@@ -28,6 +28,7 @@ use crate::desk::Seen;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, View};
 use crate::generation::Generation;
 use crate::held::Held;
+use crate::large::LargeReader;
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
@@ -74,6 +75,8 @@ pub(crate) const LISTS_FIRST: Duration = Duration::from_secs(2);
 pub(crate) struct Hub {
     me: Weak<Self>,
     this_daemon: Daemons,
+    /// Parses the large messages of servers.
+    large: LargeReader,
     servers: RefCell<BTreeMap<ServerName, Rc<Server>>>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
     /// How many are in memory.
@@ -146,6 +149,7 @@ impl Hub {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
             this_daemon: Daemons::one(&loops::new_id()),
+            large: LargeReader::default(),
             servers: RefCell::default(),
             clients: RefCell::default(),
             clients_alive: Rc::default(),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
@@ -26,14 +27,12 @@ const META_MAX: usize = 256 * 1024;
 /// A large message, and where in its text everything stands. Its text has no line breaks.
 #[derive(Debug)]
 pub struct LargeMessage {
-    whole: Arc<LargeText>,
-    /// Where in `whole` this message is: all of it, unless it is part of a batch.
-    range: Place,
-    parsed: Result<Parsed, Malformed>,
+    text: Arc<LargeText>,
+    parsed: Result<ParsedMessage, Malformed>,
 }
 
 #[derive(Debug)]
-enum Parsed {
+enum ParsedMessage {
     Request {
         id: Place,
         method: String,
@@ -88,33 +87,28 @@ impl AsRef<[u8]> for SharedText {
 
 impl LargeMessage {
     /// Parses all of a message. This takes long.
-    pub(crate) fn read(mut bytes: Vec<u8>) -> Self {
-        // No string of JSON has a bare line break.
-        bytes.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|it| *it = b' ');
+    pub(crate) fn read(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
-            Ok(text) => {
-                let range = 0..text.len();
-                Self::part(&Arc::new(LargeText(text)), range, true)
-            }
+            Ok(text) => Self::parse(text, true),
             Err(cause) => {
                 let cause = Malformed::NotJson(cause.utf8_error().to_string());
-                Self { whole: Arc::default(), range: 0..0, parsed: Err(cause) }
+                Self { text: Arc::default(), parsed: Err(cause) }
             }
         }
     }
 
-    /// Parses one message of a text. `may_be_batch` is false for the parts of a batch.
-    fn part(whole: &Arc<LargeText>, range: Place, may_be_batch: bool) -> Self {
-        let text = whole.0.get(range.clone()).unwrap_or_default();
-        let parsed = match parse(text) {
-            Err(Malformed::Batch) if may_be_batch => parse_batch(whole, text),
+    /// Parses a message. `may_be_batch` is false for the parts of a batch.
+    fn parse(text: String, may_be_batch: bool) -> Self {
+        let parsed = match parse(&text) {
+            Err(Malformed::Batch) if may_be_batch => parse_batch(&text),
             parsed => parsed,
         };
-        Self { whole: whole.clone(), range, parsed }
+        let text = if parsed.is_ok() { on_one_line(text) } else { text };
+        Self { text: Arc::new(LargeText(text)), parsed }
     }
 
     fn as_str(&self) -> &str {
-        self.whole.0.get(self.range.clone()).unwrap_or_default()
+        &self.text.0
     }
 
     /// Returns the text, which is empty if the message is not UTF-8.
@@ -124,30 +118,30 @@ impl LargeMessage {
 
     /// Returns the text without copying it.
     pub(crate) fn bytes(&self) -> Bytes {
-        Bytes::from_owner(SharedText(self.whole.clone())).slice(self.range.clone())
+        Bytes::from_owner(SharedText(self.text.clone()))
     }
 
     /// Returns its envelope, as [`envelope::parse`] does.
     pub(crate) fn message(&self) -> Result<Message<'_>, Malformed> {
         let at = |place: &Place| self.as_str().get(place.clone()).unwrap_or_default();
         Ok(match self.parsed.as_ref().map_err(Clone::clone)? {
-            Parsed::Request { id, method, params, .. } => Message::Request {
+            ParsedMessage::Request { id, method, params, .. } => Message::Request {
                 id: at(id),
                 method: method.as_str().into(),
                 params: params.as_ref().map(at),
             },
-            Parsed::Notification { method, params, .. } => {
+            ParsedMessage::Notification { method, params, .. } => {
                 let params = params.as_ref().map(at);
                 Message::Notification { method: method.as_str().into(), params }
             }
-            Parsed::Answer { id, result, error } => {
+            ParsedMessage::Answer { id, result, error } => {
                 let outcome = match (result, error) {
                     (Some(result), _) => Outcome::Result(at(result)),
                     (None, error) => Outcome::Error(error.as_ref().map(at).unwrap_or_default()),
                 };
                 Message::Answer { id: id.as_ref().map(at), outcome }
             }
-            Parsed::Batch(_) => return Err(Malformed::Batch),
+            ParsedMessage::Batch(_) => return Err(Malformed::Batch),
         })
     }
 
@@ -157,10 +151,12 @@ impl LargeMessage {
             Params::at(self.as_str().get(params.clone()).unwrap_or_default(), places)
         };
         match &self.parsed {
-            Ok(Parsed::Request { params: Some(params), places, .. }) => {
+            Ok(ParsedMessage::Request { params: Some(params), places, .. }) => {
                 places.as_ref().map(|places| at(params, places)).map_err(Clone::clone)
             }
-            Ok(Parsed::Notification { params: Some(params), places, .. }) => Ok(at(params, places)),
+            Ok(ParsedMessage::Notification { params: Some(params), places, .. }) => {
+                Ok(at(params, places))
+            }
             _ => Ok(Params::default()),
         }
     }
@@ -168,22 +164,22 @@ impl LargeMessage {
     /// Returns the messages of a batch.
     pub(crate) fn parts(&self) -> Option<&[Arc<Self>]> {
         match &self.parsed {
-            Ok(Parsed::Batch(parts)) => Some(parts),
+            Ok(ParsedMessage::Batch(parts)) => Some(parts),
             _ => None,
         }
     }
 }
 
-fn parse(text: &str) -> Result<Parsed, Malformed> {
+fn parse(text: &str) -> Result<ParsedMessage, Malformed> {
     let place = |part: &str| place_of(text, part);
     Ok(match envelope::parse(text.as_bytes())? {
-        Message::Request { id, method, params } => Parsed::Request {
+        Message::Request { id, method, params } => ParsedMessage::Request {
             id: place(id),
             method: method.into_owned(),
             params: params.map(place),
             places: check_params(params).map(|it| Box::new(it.places(params.unwrap_or_default()))),
         },
-        Message::Notification { method, params } => Parsed::Notification {
+        Message::Notification { method, params } => ParsedMessage::Notification {
             method: method.into_owned(),
             params: params.map(place),
             places: Box::new(Params::read(params).places(params.unwrap_or_default())),
@@ -193,7 +189,7 @@ fn parse(text: &str) -> Result<Parsed, Malformed> {
                 Outcome::Result(result) => (Some(place(result)), None),
                 Outcome::Error(error) => (None, Some(place(error))),
             };
-            Parsed::Answer { id: id.map(place), result, error }
+            ParsedMessage::Answer { id: id.map(place), result, error }
         }
     })
 }
@@ -208,11 +204,20 @@ fn check_params(params: Option<&str>) -> Result<Params<'_>, String> {
     }
 }
 
-/// Parses a batch, unless it has too many parts.
-fn parse_batch(whole: &Arc<LargeText>, text: &str) -> Result<Parsed, Malformed> {
+/// Parses a batch, unless it has too many parts. Each part has a text of its own, so that none
+/// keeps the whole batch in memory.
+fn parse_batch(text: &str) -> Result<ParsedMessage, Malformed> {
     let parts = batch::parts(text.as_bytes()).ok_or(Malformed::Batch)?;
-    let part = |part: &str| Arc::new(LargeMessage::part(whole, place_of(&whole.0, part), false));
-    Ok(Parsed::Batch(parts.into_iter().map(|it| part(it.get())).collect()))
+    let part = |part: &RawValue| Arc::new(LargeMessage::parse(part.get().to_owned(), false));
+    Ok(ParsedMessage::Batch(parts.into_iter().map(part).collect()))
+}
+
+/// Replaces line breaks by spaces: no string of valid JSON has a bare one.
+fn on_one_line(text: String) -> String {
+    if memchr::memchr2(b'\n', b'\r', text.as_bytes()).is_none() {
+        return text;
+    }
+    text.replace(['\n', '\r'], " ")
 }
 
 /// Parses large messages, a few at a time.
@@ -247,6 +252,9 @@ impl LargeReader {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::Poll;
+
     use super::*;
 
     /// Everything that can be known of a message.
@@ -292,6 +300,8 @@ mod tests {
         let large = LargeMessage::read(b"{\n\"jsonrpc\":\"2.0\",\r\n\"method\":\"m\"}".to_vec());
         assert_eq!(large.text(), br#"{ "jsonrpc":"2.0",  "method":"m"}"#);
         assert!(matches!(large.message(), Ok(Message::Notification { .. })));
+        let inside = LargeMessage::read(b"{\"jsonrpc\":\"2.0\",\"method\":\"a\nb\"}".to_vec());
+        assert!(matches!(inside.message(), Err(Malformed::NotJson(_))), "a string has none");
     }
 
     #[test]
@@ -305,6 +315,7 @@ mod tests {
             assert_eq!((part.text(), &part.bytes()[..]), (text.as_bytes(), text.as_bytes()));
         }
         assert_eq!(large.parts().unwrap()[0].params().unwrap().name(), Some(r#""a""#));
+        assert_eq!(Arc::strong_count(&large.text), 1, "no part keeps the whole batch");
         let endless = format!("[{}]", vec!["{}"; 2000].join(","));
         assert!(LargeMessage::read(endless.into()).parts().is_none());
     }
@@ -335,20 +346,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_few_are_read_at_once_and_those_nobody_waits_for_end() {
+    async fn messages_beyond_the_bound_wait() {
         let reader = LargeReader::default();
-        let all: Vec<_> = (0..5)
-            .map(|_| {
-                let reader = reader.clone();
-                tokio::spawn(async move { reader.read(Bytes::from_static(b"{}")).await.is_some() })
-            })
-            .collect();
-        all[0].abort();
-        for one in all.into_iter().skip(1) {
-            assert!(one.await.unwrap());
-        }
+        let turns: Vec<_> =
+            (0..READ_AT_ONCE).map(|_| reader.0.clone().try_acquire_owned().unwrap()).collect();
+        let mut waiting = Box::pin(reader.read(Bytes::from_static(b"{}")));
+        assert!(poll_once(&mut waiting).await.is_none());
+        drop(turns);
+        assert!(waiting.await.is_some());
+        assert!(reader.is_idle());
+    }
+
+    #[tokio::test]
+    async fn message_that_nobody_waits_for_is_still_parsed() {
+        let reader = LargeReader::default();
+        let mut left = Box::pin(reader.read(Bytes::from_static(b"{}")));
+        let _ = poll_once(&mut left).await;
+        drop(left);
         while !reader.is_idle() {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Polls a future once.
+    async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        std::future::poll_fn(|context| {
+            Poll::Ready(match Pin::new(&mut *future).poll(context) {
+                Poll::Ready(value) => Some(value),
+                Poll::Pending => None,
+            })
+        })
+        .await
     }
 }

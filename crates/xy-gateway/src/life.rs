@@ -100,7 +100,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
     let (ended, at_end) = oneshot::channel();
     let tasks = [
         tokio::task::spawn_local(read(living.clone(), stdout, ended)),
-        tokio::task::spawn_local(learn(living.clone(), note)),
+        tokio::task::spawn_local(learn(living.clone(), note, is_adopted)),
         tokio::task::spawn_local(rest::when_idle(hub.clone(), server.clone(), upstream.clone())),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
@@ -124,7 +124,10 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
             Some(Told::LetGo(reply)) => break (String::new(), Some(reply)),
             Some(Told::Over(exit)) => {
                 // What it said last is still in the pipe.
-                let _ = timeout(LAST_WORDS_WITHIN, at_end).await;
+                if timeout(LAST_WORDS_WITHIN, at_end).await.is_err() {
+                    tasks[0].abort(); // It reads.
+                    pipes.hear_rest(&upstream);
+                }
                 living.is_over(exit).await;
                 if exit != Exit::UNSEEN {
                     pipes.is_dead(); // Its shim has killed whoever was left.
@@ -263,11 +266,11 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
 }
 
 /// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
-async fn learn(life: Rc<Life>, note: Note) {
+async fn learn(life: Rc<Life>, note: Note, is_adopted: bool) {
     let Life { hub, server, settings, upstream, .. } = &*life;
     let greeted = match note.introduction {
         Some(introduction) => Ok(upstream.resume(introduction, note.is_tuned).await),
-        None => greet(&life).await,
+        None => greet(&life, is_adopted).await,
     };
     let introduction = match greeted {
         Ok(introduction) => introduction,
@@ -307,12 +310,14 @@ async fn give_up_loop(
 }
 
 /// Finds out how to speak with a server, and begins to.
-async fn greet(life: &Life) -> Result<Rc<Introduction>, Trouble> {
+async fn greet(life: &Life, is_adopted: bool) -> Result<Rc<Introduction>, Trouble> {
     let Life { hub, server, settings, upstream, .. } = life;
     let capabilities = capabilities(hub, upstream);
     let (first, is_known_modern) = {
         let hunch = server.hunch.borrow();
-        (hunch.first(settings), hunch.is_modern(settings))
+        // An earlier daemon may have sent `initialize` already, and only its answer counts then.
+        let first = if is_adopted { Hello::Initialize } else { hunch.first(settings) };
+        (first, hunch.is_modern(settings))
     };
     let meeting = Meeting {
         capabilities: &capabilities,

@@ -94,7 +94,7 @@ impl Deref for MessageText<'_> {
 pub(crate) enum StoredText {
     /// A copy.
     Small(Box<[u8]>),
-    /// Shared with whoever else needs it, and already parsed.
+    /// Shared, and already parsed.
     Large(Arc<LargeMessage>),
 }
 

@@ -44,7 +44,7 @@ impl Collected {
         self.len
     }
 
-    /// Returns all of it in one piece, which takes long if it is long.
+    /// Joins the chunks. Copies everything: a large body is joined on a blocking thread.
     pub(crate) fn join(self) -> Vec<u8> {
         match <[Vec<u8>; 1]>::try_from(self.chunks) {
             Ok([only]) => only,

@@ -77,6 +77,8 @@ pub(crate) trait Company {
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
     /// It asks something, under this id of its own.
     fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
+    /// Returns what parses the large messages of all servers.
+    fn large_reader(&self) -> &LargeReader;
     /// It has written a message over several lines.
     fn breaks_framing(&self, by: &Upstream);
     /// The daemons that are served by it.
@@ -139,8 +141,7 @@ pub(crate) struct Upstream {
     ears: Ears,
     /// Some of its lists may have changed.
     stale: Notify,
-    /// How often that was so: in all, when its lists were last asked for, and before what is
-    /// known of them.
+    /// Counts `list_changed`: received, at the last list request, at the last known lists.
     changes: [Cell<u64>; 3],
     /// It is known better.
     learned: Notify,
@@ -154,8 +155,6 @@ pub(crate) struct Upstream {
     known: RefCell<Option<Rc<Known>>>,
     /// Until then it may speak to clients of another daemon.
     strange_until: Option<Instant>,
-    /// Parses what it says at length.
-    large: LargeReader,
     /// Reused for each answer.
     scratch: RefCell<Vec<u8>>,
     /// Somebody is to hear when a call is over.
@@ -285,7 +284,6 @@ impl Upstream {
             is_tuned: Cell::new(false),
             known: RefCell::default(),
             strange_until: is_adopted.then(|| Instant::now() + ECHO),
-            large: LargeReader::default(),
             scratch: RefCell::default(),
             takes_turns: Cell::new(false),
             is_watched: Cell::new(false),

@@ -18,6 +18,7 @@ use crate::capabilities::{Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::client::Client;
 use crate::front::{StreamNo, To};
+use crate::large::LargeReader;
 use crate::level::Level;
 use crate::modern::Manner;
 use crate::names;
@@ -260,6 +261,10 @@ impl Company for Hub {
         self.seen.send_modify(|seen| {
             seen.unframed.insert(by.key().server.clone());
         });
+    }
+
+    fn large_reader(&self) -> &LargeReader {
+        &self.large
     }
 
     fn daemons_before(&self, upstream: &Upstream) -> Daemons {

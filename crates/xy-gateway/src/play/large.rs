@@ -105,3 +105,19 @@ async fn large_answer_that_is_not_parsed_yet_is_given_back() {
     })
     .await;
 }
+
+/// A server that has ended leaves no time for another thread.
+#[tokio::test]
+async fn large_last_answer_of_a_server_is_heard() {
+    here(async {
+        let play = Play::begin().await;
+        let client = play.client(&json!({}));
+        client.call("a");
+        let ours = play.calls()[0].0;
+        let (pipes, _stdout) = pipes("");
+        pipes.take(&play.upstream, format!("{}\n", result(ours, 2 * LARGE)).as_bytes());
+        pipes.hear_rest(&play.upstream);
+        assert_eq!(client.heard()[0]["id"], "a");
+    })
+    .await;
+}

@@ -96,17 +96,15 @@ impl Upstream {
         during: Option<u64>,
         is_held: impl FnOnce(&[u8]) -> bool,
     ) {
-        let Some(message) = self.large.read(text.clone()).await else { return };
+        let Some(message) = self.company.large_reader().read(text.clone()).await else { return };
         let is_message = message.parts().is_some() || message.message().is_ok();
-        if !is_message && is_held(&text) {
-            return;
+        if is_message {
+            return self.hear_large(&message, during);
         }
-        if message.text().is_empty() {
-            // It is not UTF-8, so only the original can be logged.
-            let malformed = message.message();
-            return self.hear_parsed(malformed, &text, during);
+        // The original is held or logged: it need not be UTF-8.
+        if !is_held(&text) {
+            self.hear_parsed(message.message(), &text, during);
         }
-        self.hear_large(&message, during);
     }
 
     fn hear_parsed(

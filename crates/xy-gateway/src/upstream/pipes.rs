@@ -33,6 +33,10 @@ use crate::large::LARGE;
 /// What one read takes.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 
+/// What one write of a long message gives, before others have their turn, unless the pipe holds
+/// more.
+const WRITE_MAX: usize = 64 * 1024;
+
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
@@ -238,6 +242,14 @@ impl Pipes {
         }
     }
 
+    /// Handles the lines that wait, on this thread. For a server that has ended: there is no time
+    /// for another thread.
+    pub(crate) fn hear_rest(&self, upstream: &Rc<Upstream>) {
+        while let Some(line) = self.later.borrow_mut().pop_front() {
+            self.take_whole(upstream, &line);
+        }
+    }
+
     fn take_whole(&self, upstream: &Rc<Upstream>, line: &[u8]) {
         if self.assembler.borrow().is_empty() {
             self.take_line(upstream, line);
@@ -343,8 +355,8 @@ impl Pipes {
         out.next(room)
     }
 
-    /// Writes the next `left` bytes, which are at least one. One write gives what an empty pipe
-    /// holds: the system would go on with more for as long as the server reads.
+    /// Writes the next `left` bytes, which are at least one. One write gives about what an empty
+    /// pipe holds: the system would go on with more for as long as the server reads.
     async fn write_block(
         &self,
         stdin: &pipe::Sender,
@@ -353,7 +365,7 @@ impl Pipes {
     ) -> io::Result<()> {
         loop {
             stdin.writable().await?;
-            match self.write_some(stdin, left.min(capacity)) {
+            match self.write_some(stdin, left.min(capacity.max(WRITE_MAX))) {
                 Ok(written) if written == left => return Ok(()),
                 Ok(written) => left -= written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
