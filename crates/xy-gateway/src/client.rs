@@ -53,7 +53,7 @@ const MOST_OPEN: usize = 1000;
 pub(crate) const LONGEST_ID: usize = 1024;
 
 /// Messages that one batch may hold.
-const MOST_IN_BATCH: usize = 100;
+pub(crate) const MOST_IN_BATCH: usize = 100;
 
 /// One client.
 pub(crate) struct Client {

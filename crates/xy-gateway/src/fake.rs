@@ -8,8 +8,10 @@ use serde_json::value::RawValue;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::members::Members;
 
+use crate::era;
 use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
 use crate::mirror::{self, Mirror};
+use crate::params::Params;
 
 /// What the tool `mirrored` takes.
 const MIRRORED: &str = r#"{"properties":{"region":{"type":"string","x-mcp-header":"Region"},"shelf":{"type":"integer","x-mcp-header":"Shelf"}}}"#;
@@ -50,6 +52,7 @@ impl Front for FakeFront {
             ids: RefCell::default(),
             heard: RefCell::default(),
             version: Cell::new(self.version.get().unwrap_or("2025-11-25")),
+            agrees_to_all: self.version.get().is_none(),
             is_busy: Cell::new(false),
             is_slow: self.is_slow.get(),
             closed: Cell::new(false),
@@ -69,6 +72,8 @@ pub(crate) struct FakeConversation {
     heard: RefCell<Vec<(String, StreamNo)>>,
     /// What was agreed on, unless the story says another.
     pub(crate) version: Cell<&'static str>,
+    /// Whether it agrees to whatever revision is asked for.
+    agrees_to_all: bool,
     /// Whether something is still to be answered, as the story says.
     pub(crate) is_busy: Cell<bool>,
     is_slow: bool,
@@ -110,6 +115,10 @@ impl FakeConversation {
     }
 
     fn ask(&self, id: &str, method: &str, params: &str, stream: StreamNo) {
+        let revision = Params::read(Some(params)).version().and_then(|it| era::known(&it));
+        if let Some(revision) = revision.filter(|_| method == "initialize" && self.agrees_to_all) {
+            self.version.set(revision);
+        }
         let told = |count: u64| format!(r#"{{"jsonrpc":"2.0","method":"told","params":{count}}}"#);
         match method {
             "fail" => {

@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod edit;
 pub mod envelope;
+pub mod handshake;
 pub mod head;
 pub mod members;
 pub mod sse;

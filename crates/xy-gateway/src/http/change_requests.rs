@@ -20,6 +20,9 @@ pub(super) struct ChangeRequests {
     subscriptions: BTreeSet<String>,
     /// In the order of their requests.
     pending: Vec<Pending>,
+    /// The subjects of refused changes that are corrected once no other request about them is
+    /// pending.
+    uncorrected: BTreeSet<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -34,7 +37,7 @@ impl ChangeRequests {
     /// Makes those of a restored session: all that its record holds was accepted.
     pub(super) fn of(record: &Record) -> Self {
         let (level, subscriptions) = (record.level.clone(), record.subscriptions.clone());
-        Self { level, subscriptions, pending: Vec::new() }
+        Self { level, subscriptions, ..Self::default() }
     }
 
     /// Adds changes whose requests are answered on `stream`. Returns the corrections of those
@@ -69,14 +72,16 @@ impl ChangeRequests {
         if !is_accepted {
             return self.correction(&change);
         }
+        self.accept(change.clone());
         // Whatever becomes of an earlier request, this one has replaced it.
         let mut number = 0;
         self.pending.retain(|it| {
             number += 1;
             number > at || subject(&it.change) != subject(&change)
         });
-        self.accept(change);
-        None
+        // The record holds a later change that was refused.
+        let is_uncorrected = self.uncorrected.contains(&subject(&change).map(str::to_owned));
+        is_uncorrected.then(|| self.correction(&change)).flatten()
     }
 
     /// Handles all changes that are left on a stream as refused; returns the corrections.
@@ -93,11 +98,13 @@ impl ChangeRequests {
 
     /// Returns the change that writes what was accepted, in the place of a refused one. `None`
     /// while another request about the same thing is pending.
-    pub(super) fn correction(&self, refused: &Change) -> Option<Change> {
-        let is_same = |it: &Pending| subject(&it.change) == subject(refused);
-        if self.pending.iter().any(is_same) {
+    pub(super) fn correction(&mut self, refused: &Change) -> Option<Change> {
+        let subject_of_it = subject(refused).map(str::to_owned);
+        if self.pending.iter().any(|it| subject(&it.change) == subject(refused)) {
+            self.uncorrected.insert(subject_of_it);
             return None;
         }
+        self.uncorrected.remove(&subject_of_it);
         match refused {
             Change::Level(session, _) => Some(Change::Level(*session, self.level.clone())),
             Change::Subscribe(session, uri) | Change::Unsubscribe(session, uri) => {
@@ -201,6 +208,17 @@ mod tests {
             let corrections = order.map(|it| answer(&mut requests, it, it == accepted));
             let last = corrections.into_iter().flatten().last();
             assert!(last.is_none() || last == Some(subscribe("a")), "{order:?}, {accepted}");
+        }
+        // The record holds the later change, which is refused.
+        for order in [[1, 2], [2, 1]] {
+            let mut requests = ChangeRequests::default();
+            request(&mut requests, &[(1, subscribe("a")), (2, unsubscribe("a"))]);
+            let corrections = order.map(|it| answer(&mut requests, it, it == 1));
+            assert_eq!(corrections.into_iter().flatten().last(), Some(subscribe("a")), "{order:?}");
+            request(&mut requests, &[(1, level(Some("error"))), (2, level(Some("debug")))]);
+            let corrections = order.map(|it| answer(&mut requests, it, it == 1));
+            let last = corrections.into_iter().flatten().last();
+            assert_eq!(last, Some(level(Some("error"))), "{order:?}");
         }
     }
 

@@ -290,6 +290,7 @@ impl Mailbox {
     pub(super) fn cancel(&self) {
         let mut mail = self.mail.borrow_mut();
         self.record_answers(&mut mail, |_| true);
+        mail.answer = mail.answer.take().or_else(|| mail.kept_answers());
         mail.finish(End::Cancelled);
     }
 
@@ -497,11 +498,16 @@ impl Mail {
         if self.batch.is_empty() {
             return Bytes::copy_from_slice(last);
         }
+        self.batch.push(b',');
+        self.batch.extend_from_slice(last);
+        self.kept_answers().unwrap_or_default()
+    }
+
+    /// Returns the answers that were kept, as an array.
+    fn kept_answers(&mut self) -> Option<Bytes> {
         let mut all = std::mem::take(&mut self.batch);
-        all.push(b',');
-        all.extend_from_slice(last);
         all.push(b']');
-        all.into()
+        (all.len() > 1).then(|| all.into())
     }
 
     fn stored(&self) -> Stored {
@@ -758,6 +764,12 @@ mod tests {
             (&1.into(), &2.into(), &3.into())
         );
         assert_eq!(all[1]["error"]["code"], NO_ANSWER_CODE);
+
+        let cancelled = self::mailbox(JSON);
+        cancelled.put_event(answer(1).as_bytes()).unwrap();
+        cancelled.cancel();
+        let whole = First::Answer(format!("[{}]", answer(1)).into());
+        assert_eq!(first(&cancelled), Some(whole), "the rest is cancelled");
     }
 
     #[test]

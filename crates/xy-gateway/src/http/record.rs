@@ -15,6 +15,7 @@ use super::digest;
 use super::guard::Digest;
 use super::received::Received;
 use super::session_id::{KEYS_MAX, KeyBytes};
+use crate::client::MOST_IN_BATCH;
 use crate::front::StreamNo;
 use crate::level::Level;
 use crate::message_text::MessageText;
@@ -117,7 +118,7 @@ pub(super) enum Change {
     Unsubscribe(#[serde(with = "hex")] u128, String),
     /// Another daemon goes on with it.
     Tag(#[serde(with = "hex")] u128, EventTag),
-    /// A request is answered on an event stream, or the same was answered there.
+    /// A request gets its answer on an event stream, or got it.
     Call(#[serde(with = "hex")] u128, StreamedCall),
     /// A stream can no longer be resumed.
     StreamEnd(#[serde(with = "hex")] u128, EventTag, StreamNo),
@@ -189,9 +190,15 @@ impl Record {
             return false;
         }
         let newest = self.tags.back().copied();
+        let is_spare = |it: &StreamedCall| it.answered_at.is_some() || Some(it.tag) != newest;
+        let is_full = |calls: usize, size: usize| calls >= CALLS_MAX || size > CALLS_BYTES_MAX;
         let mut size = self.calls_size() + call.size();
-        while self.calls.len() >= CALLS_MAX || size > CALLS_BYTES_MAX {
-            let is_spare = |it: &StreamedCall| it.answered_at.is_some() || Some(it.tag) != newest;
+        let spare = self.calls.iter().filter(|it| is_spare(it)).map(StreamedCall::size);
+        let (spare, spare_size) = spare.fold((0, 0), |(count, all), size| (count + 1, all + size));
+        if is_full(self.calls.len() - spare, size - spare_size) {
+            return false;
+        }
+        while is_full(self.calls.len(), size) {
             let Some(at) = self.calls.iter().position(is_spare) else { return false };
             size -= self.calls.remove(at).map_or(0, |removed| removed.size());
         }
@@ -250,7 +257,10 @@ pub(super) fn changes_of(session: u128, message: &Received) -> Vec<RequestedChan
     match text.message() {
         Ok(one) => change_of(session, &one, text).into_iter().collect(),
         Err(Malformed::Batch) => {
-            let parts = text.batch().unwrap_or_default().into_iter();
+            let parts = text.batch().unwrap_or_default();
+            // A longer batch is refused whole.
+            let parts =
+                Some(parts).filter(|parts| parts.len() <= MOST_IN_BATCH).into_iter().flatten();
             parts.filter_map(|part| change_of(session, &part.message().ok()?, part)).collect()
         }
         Err(_) => Vec::new(),

@@ -151,9 +151,11 @@ impl UnsentChanges {
 
 impl Drop for UnsentChanges {
     fn drop(&mut self) {
-        let requests = self.recorder.requests.borrow();
+        let mut requests = self.recorder.requests.borrow_mut();
         let corrections = self.changes.iter().filter_map(|it| requests.correction(&it.change));
-        self.recorder.keep_all(corrections.collect());
+        let corrections = corrections.collect();
+        drop(requests);
+        self.recorder.keep_all(corrections);
     }
 }
 

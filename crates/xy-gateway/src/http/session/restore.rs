@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::handshake;
 
 use super::{Session, Sessions, Way};
 use crate::front::{Heard, Outlet as _, StreamNo, To};
@@ -118,7 +119,11 @@ impl Sessions {
         let opening = self.open(guest, place, Way::Streamable)?;
         let session = Rc::clone(opening.session());
         let lease = Self::open_call(&session, false);
-        let heard = session.conversation().hear(record.initialize.as_bytes(), lease.stream());
+        // A server that is down cannot say again which revision it agreed on.
+        let written = record.initialize.as_bytes();
+        let initialize = handshake::ask_for_revision(written, claims.revision);
+        let initialize = initialize.as_deref().unwrap_or(written);
+        let heard = session.conversation().hear(initialize, lease.stream());
         let agrees = match heard {
             Heard::Asked => match lease.mailbox().first().await {
                 First::Answer(answer) => {

@@ -214,6 +214,25 @@ async fn session_belongs_to_its_path_and_revision() {
     .await;
 }
 
+/// A server that is down when its session is restored agrees to whatever is asked for.
+#[tokio::test]
+async fn session_goes_on_in_the_revision_that_its_server_chose() {
+    let folder = folder();
+    let mut id = String::new();
+    in_a_daemon(folder.path(), rules(), async |world| {
+        world.front.version.set(Some("2025-06-18"));
+        let newer = INITIALIZE.replace("{}", r#"{"protocolVersion":"2025-11-25"}"#);
+        let answer = world.client().await.ask(&Request::post("/mcp", &newer)).await;
+        id = answer.header("mcp-session-id").unwrap().to_owned();
+    })
+    .await;
+    in_a_daemon(folder.path(), rules(), async |world| {
+        assert_eq!(call_status(world, &id).await, 200);
+        assert_eq!(world.front.newest().version.get(), "2025-06-18");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn several_requests_at_once_restore_one_session() {
     let folder = folder();

@@ -29,6 +29,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{Message, Outcome};
+use xy_mcp::handshake::ask_for_revision;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use open::{Ask, Open, OpenRequests, Refused};
@@ -100,7 +101,7 @@ pub(super) struct Ledger {
 /// A handshake that a daemon has granted.
 #[derive(Debug)]
 struct Handshake {
-    /// The client's `initialize`.
+    /// The client's `initialize`, with the revision that was agreed on.
     line: Vec<u8>,
     /// The revision that was agreed on.
     version: Option<String>,
@@ -219,7 +220,11 @@ impl Ledger {
     fn grant(&mut self, open: Open, result: &str) {
         match (open.ask, open.text) {
             (Ask::Initialize, Some(line)) => {
-                self.handshake = Some(Handshake { line, version: version_in(result) });
+                let version = version_in(result);
+                // The next daemon is asked for what was agreed on: the server that chose it may
+                // be down by then.
+                let agreed = version.as_deref().and_then(|it| ask_for_revision(&line, it));
+                self.handshake = Some(Handshake { line: agreed.unwrap_or(line), version });
             }
             (Ask::SetLevel, Some(line)) => self.level = Some(line),
             (Ask::Subscribe(uri), Some(line)) => {
@@ -365,6 +370,7 @@ impl Ledger {
             said.push(b'\n');
         }
         self.open.forbid_repeats(); // A call is sent again once.
+        self.tools.forget(); // The client is told that the lists may have changed.
         said
     }
 

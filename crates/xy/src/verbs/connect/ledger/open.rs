@@ -32,7 +32,9 @@ pub(super) enum Ask {
     /// Not answered as long as the client wants to be told things.
     Listen(Listening),
     /// Its answer says which tools may be called twice.
-    ListTools { is_first_page: bool },
+    ListTools {
+        is_first_page: bool,
+    },
     /// Calls a tool that is read-only or idempotent, and may be sent again once.
     RepeatableCall,
     /// Nothing can happen twice: it only reads.

@@ -34,16 +34,20 @@ impl RepeatableTools {
             self.forget();
         }
         let Ok(page) = serde_json::from_str::<Page>(result) else { return };
-        for tool in page.tools {
-            // Only a plain `true` counts.
-            let is_repeatable = tool.annotations["readOnlyHint"] == true
-                || tool.annotations["idempotentHint"] == true;
-            let Some(name) = tool.name.as_str() else { continue };
-            if !is_repeatable {
-                self.0.remove(name); // Of several with one name all have to agree.
-            } else if self.0.len() < MAX_TOOLS && name.len() <= MAX_NAME {
+        // Only a plain `true` counts.
+        let is_repeatable = |tool: &Tool| {
+            tool.annotations["readOnlyHint"] == true || tool.annotations["idempotentHint"] == true
+        };
+        let (repeatable, others): (Vec<_>, Vec<_>) =
+            page.tools.into_iter().partition(is_repeatable);
+        for name in repeatable.iter().filter_map(|tool| tool.name.as_str()) {
+            if self.0.len() < MAX_TOOLS && name.len() <= MAX_NAME {
                 self.0.insert(name.to_owned());
             }
+        }
+        // Of several with one name all have to agree.
+        for name in others.iter().filter_map(|tool| tool.name.as_str()) {
+            self.0.remove(name);
         }
     }
 
@@ -91,7 +95,7 @@ mod tests {
                 {"name":"set","annotations":{"readOnlyHint":false,"idempotentHint":true}},
                 {"name":"add","annotations":{"readOnlyHint":"true"}},
                 {"name":"plain"},{"name":7},
-                {"name":"twice","annotations":{"readOnlyHint":true}},{"name":"twice"}]}"#,
+                {"name":"twice"},{"name":"twice","annotations":{"readOnlyHint":true}}]}"#,
             true,
         );
         let repeated = ["read", "set", "add", "plain", "twice", "unknown"];
