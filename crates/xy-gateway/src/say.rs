@@ -30,8 +30,8 @@ pub(crate) fn fault(id: &str, fault: &CallError) -> Vec<u8> {
     error(id, i64::from(code(fault.kind)), &message)
 }
 
-/// Returns the code of an error for MCP clients. What they have to know of a call that was sent and not
-/// answered is that nobody knows whether it was done; the words say how that came.
+/// Returns the code of an error for MCP clients. A call that was sent and not answered has one
+/// code, whatever the cause: its outcome is unknown.
 pub(crate) fn code(kind: ErrorKind) -> i32 {
     if kind.is_outcome_unknown() { ErrorKind::OutcomeUnknown.code() } else { kind.code() }
 }

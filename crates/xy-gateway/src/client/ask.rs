@@ -446,7 +446,6 @@ fn gone(name: &str) -> CallError {
         .cause("it has been removed")
 }
 
-/// There is no such method.
 /// Returns true if a server can be told what to log, as far as that is known.
 fn has_logging(server: &Rc<Server>, client: &Client) -> bool {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
@@ -454,6 +453,7 @@ fn has_logging(server: &Rc<Server>, client: &Client) -> bool {
     living.map(|it| it.abilities).or_else(known).is_none_or(|it| it.logging)
 }
 
+/// Returns the error for an unknown method.
 fn no_method(method: &str) -> CallError {
     let message = format!("there is no method `{}`", shortened(method));
     CallError::new(ErrorKind::MethodNotFound, message)

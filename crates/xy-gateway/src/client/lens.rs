@@ -120,7 +120,7 @@ impl Client {
         !matches!(self.entry.view, View::Server(_)) && self.hub.is_beyond_horizon(self, server)
     }
 
-    /// Returns true if its requests can reach a server, but for what ends a loop.
+    /// Returns true if its view includes a server, ignoring loop protection.
     pub(crate) fn reaches(&self, server: &str) -> bool {
         match &self.entry.view {
             View::Server(only) => only == server,

@@ -24,7 +24,7 @@ const FAR_AWAY: u64 = 1 << 40;
 /// too.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a server may do so that spoke the revision without sessions before.
+/// Delay before `initialize` for a server that is known to be modern.
 const LATE_AFTER_IF_MODERN: Duration = Duration::from_secs(5);
 
 /// The second half of a greeting.

@@ -60,7 +60,7 @@ pub(crate) enum Next {
     AskIn(&'static str),
     /// What was asked may still be answered.
     Wait,
-    /// Wait for that no longer than this.
+    /// Wait for the answer at most this long.
     WaitAtMost(Duration),
     /// That is how it is spoken with.
     Open(Introduction),
@@ -246,7 +246,7 @@ impl Asked {
     }
 }
 
-/// Gives up a process of which nobody can tell the era it is pinned to.
+/// Gives up a process whose era is unknown.
 fn unsettled(trouble: Trouble) -> Next {
     let why = trouble.words();
     Next::GiveUp(Trouble::Hopeless(format!(

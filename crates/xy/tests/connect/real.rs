@@ -189,7 +189,7 @@ fn read_only_call_is_sent_again_after_a_killed_daemon_and_another_is_not() {
     client.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
     client.hear();
     for (id, tool) in [(2, "one__read_only"), (3, "one__mutating")] {
-        let params = json!({ "name": tool, "arguments": { "message": tool, "ms": 500 } });
+        let params = json!({ "name": tool, "arguments": { "message": tool, "ms": 3000 } });
         let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
         client.say(&call.to_string());
     }

@@ -220,8 +220,8 @@ impl Web {
         Ok(async move { web.hear_older(stream, rest).await })
     }
 
-    /// Returns true if a server that is taken for one of the newer transport speaks the older
-    /// one: it streams events, and says where messages are posted to.
+    /// Returns true if the server speaks HTTP with SSE: it streams events, and says where
+    /// messages are posted to.
     pub(crate) async fn speaks_older(&self) -> bool {
         let ask = self.ask(Method::GET, self.place.clone(), Bytes::new());
         let place = async {

@@ -33,8 +33,8 @@ pub(super) enum Meaning {
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Whoever asks is not known, or may not: nothing else will be done either. Holds what the
-    /// server wants, and then for people what is missing.
+    /// 401, so nothing else will be done either. Holds the challenge; after `explained`, the
+    /// reason to show.
     Unauthorized(String),
     /// Whoever asks may not do this.
     Forbidden,
@@ -83,7 +83,8 @@ fn challenge(headers: &HeaderMap) -> String {
 /// Returns a challenge for people, without any secret of the headers that were sent.
 fn without_secrets(challenge: &str, sent: &HeaderMap) -> String {
     let mut shown = challenge.to_owned();
-    for value in sent.values().filter_map(|value| value.to_str().ok()) {
+    for value in sent.values().map(|value| String::from_utf8_lossy(value.as_bytes())) {
+        let value = &*value;
         // Most are a scheme and the secret itself.
         let secret = value.split_once(' ').map_or(value, |(_, secret)| secret);
         for hidden in [value, secret.trim()].into_iter().filter(|it| it.len() >= SHORTEST_SECRET) {
