@@ -88,12 +88,7 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
 pub fn without_daemon(paths: &Paths, problem: &str) -> Result<Box<RawValue>, CallError> {
     let loaded = xy_config::load(paths, &limits::kept());
     let mut secrets = known_secrets(paths);
-    let mut servers = loaded.settings.servers.clone();
-    if let Some(added) = AddedServers::look(&paths.added_file) {
-        for (name, settings) in added.servers {
-            servers.entry(name).or_insert(settings);
-        }
-    }
+    let servers = servers_on_disk(paths, &loaded);
     learn(&servers, &mut secrets);
     let report = Diagnostics {
         problem: Some(problem.to_owned()),
@@ -102,6 +97,25 @@ pub fn without_daemon(paths: &Paths, problem: &str) -> Result<Box<RawValue>, Cal
         ..bare(paths, &loaded)
     };
     finished(report, &secrets)
+}
+
+/// Returns the secrets of xy itself, of this environment, and of all servers on disk.
+pub fn secrets_on_disk(paths: &Paths) -> Secrets {
+    let mut secrets = known_secrets(paths);
+    let loaded = xy_config::load(paths, &limits::kept());
+    learn(&servers_on_disk(paths, &loaded), &mut secrets);
+    secrets
+}
+
+/// Returns the servers of the files, and those that were added without one.
+fn servers_on_disk(paths: &Paths, loaded: &Loaded) -> ServerMap {
+    let mut servers = loaded.settings.servers.clone();
+    if let Some(added) = AddedServers::look(&paths.added_file) {
+        for (name, settings) in added.servers {
+            servers.entry(name).or_insert(settings);
+        }
+    }
+    servers
 }
 
 /// What can be said of any machine.

@@ -3,7 +3,12 @@
 //! Recognises secrets where people write them: after `--token`, in `password=…`, in the query
 //! of a URL. Takes out too much rather than too little.
 
+mod message;
+mod secrets;
+
 use crate::control::MASK;
+pub use message::MessageMasker;
+pub use secrets::{Secrets, each_text};
 
 /// Arguments of which secrets are taken out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

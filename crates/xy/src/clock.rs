@@ -35,6 +35,23 @@ impl Deadline {
     }
 }
 
+/// The time since a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopwatch {
+    started: Instant,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self { started: monotonic_now() }
+    }
+
+    /// Returns the time since the start; it never decreases.
+    pub(crate) fn elapsed(self) -> Duration {
+        monotonic_now().saturating_duration_since(self.started)
+    }
+}
+
 /// The time of day.
 #[expect(clippy::disallowed_methods, reason = "it is shown, and nothing waits by it")]
 pub(crate) fn now() -> Timestamp {

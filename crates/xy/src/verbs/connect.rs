@@ -12,8 +12,10 @@ mod environment;
 mod hub;
 mod ledger;
 mod lines;
+mod recording;
 mod upward;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -29,6 +31,7 @@ use crate::output::Output;
 use dial::{Dial, Limits};
 use downward::Downward;
 use hub::Hub;
+use recording::Recorder;
 use upward::Upward;
 
 /// How long answers may still come after the client has said its last word.
@@ -46,7 +49,8 @@ const MAX_NEWS: usize = 16;
 /// and goes on with the next one if the daemon is restarted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy connect\n  xy connect --profile work\n  \
-    xy connect --server github\n  xy connect --direct github")]
+    xy connect --server github\n  xy connect --direct github\n  \
+    xy connect --record /tmp/session.jsonl")]
 pub(crate) struct Args {
     /// Show what this profile shows
     #[arg(long, value_name = "NAME", default_value = "default", conflicts_with = "server")]
@@ -66,6 +70,12 @@ pub(crate) struct Args {
     /// Fail if no daemon runs, instead of starting one
     #[arg(long)]
     no_start: bool,
+    /// Write every message and its time to a new file, for a report
+    ///
+    /// Secrets are masked. A file that exists is never overwritten. If FILE is a folder, each
+    /// start writes a new file there.
+    #[arg(long, value_name = "FILE", conflicts_with = "direct")]
+    record: Option<PathBuf>,
     /// How long a daemon is waited for.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     within: Option<Duration>,
@@ -90,18 +100,34 @@ enum News {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     if let Some(server) = direct::wanted(args)? {
+        if args.record.is_some() {
+            return Err(not_recorded().into());
+        }
         return direct::run(args, server, output);
     }
     let paths = Paths::from_env()?;
+    let record = |path: &PathBuf| Recorder::start(path, paths.clone());
+    let recorder = args.record.as_ref().map(record).transpose()?;
     let not_begun = |cause| Failure::internal("the bridge could not begin", cause);
-    let hub = Arc::new(Hub::new().map_err(not_begun)?);
+    let hub = Arc::new(Hub::new(recorder).map_err(not_begun)?);
     let limits = Limits { may_start: !args.no_start, within: args.within };
     let (news, heard) = sync_channel(MAX_NEWS);
     let downward = Downward::new(Arc::clone(&hub), Dial::new(paths, limits), hello(args));
     let upward = Upward::new(Arc::clone(&hub), news.clone());
     spawn("downward", move || downward.run(&news)).map_err(not_begun)?;
     spawn("upward", move || upward.run()).map_err(not_begun)?;
-    until_the_end(&heard, &hub)
+    let result = until_the_end(&heard, &hub);
+    if let Some(recorder) = hub.recorder() {
+        recorder.finish(output);
+    }
+    result
+}
+
+/// The server is run by this client, and its messages do not pass here.
+fn not_recorded() -> CallError {
+    CallError::new(ErrorKind::NotAllowed, "the session cannot be recorded")
+        .cause("supervision is switched off, so the client speaks with the server itself")
+        .hint("leave out `--record`, or switch supervision on")
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -146,6 +172,7 @@ fn give_up(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> {
     } else {
         (nobody_answers(), Err(Failure::Unreachable(nobody_answers())))
     };
+    hub.note("bridge gave up", Some(&why.to_string()));
     // By a thread of its own: one that does not read any more would be waited for.
     let farewell_hub = Arc::clone(hub);
     let (done, is_done) = sync_channel(1);

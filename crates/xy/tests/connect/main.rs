@@ -8,6 +8,7 @@ mod direct;
 mod ends;
 mod modern;
 mod real;
+mod records;
 mod refused;
 mod stage;
 mod survives;

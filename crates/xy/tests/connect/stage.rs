@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -134,9 +134,13 @@ pub(crate) struct Client {
 impl Client {
     #[track_caller]
     pub(crate) fn start(home: &Home, args: &[&str]) -> Self {
-        let args = [&["connect"], args].concat();
-        let mut child = home
-            .command(&args)
+        Self::start_command(&mut home.command(&[&["connect"], args].concat()))
+    }
+
+    /// Starts a bridge by a command of the test's own.
+    #[track_caller]
+    pub(crate) fn start_command(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -189,7 +193,6 @@ impl Client {
 
     /// Waits until a line of stderr has `text` in it.
     #[track_caller]
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its tests are of Linux"))]
     pub(crate) fn tells(&self, text: &str) {
         loop {
             let line = self.told.recv_timeout(SOON);

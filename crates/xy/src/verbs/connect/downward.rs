@@ -55,6 +55,7 @@ impl Downward {
         let result = self.keep_connected();
         let mut client_knows = true;
         if let Err(Failure::Failed(why) | Failure::Unreachable(why)) = &result {
+            self.hub.note("bridge gave up", Some(&why.to_string()));
             let (told, is_all) = self.hub.over(why.clone());
             let is_told = self.hub.tell_client(&told).is_ok();
             client_knows = is_all || !is_told;
@@ -74,6 +75,7 @@ impl Downward {
             if has_left && !is_awaited {
                 return Ok(());
             }
+            self.hub.note("daemon lost", Some(&cause));
             let told = self.hub.lost(&cause);
             self.hub.tell_client(&told)?;
             if has_left {
@@ -150,11 +152,13 @@ impl Downward {
             }
             Ok(Answer::Goodbye) => {
                 self.dial.sent_off();
+                self.hub.note("daemon said goodbye", None);
                 return Ok(());
             }
             Err(cause) => return Err(not_xy(&cause).into()),
         }
         self.dial.welcomed();
+        self.hub.note("daemon connected", None);
         if is_first {
             self.talk(stream);
             return Ok(());
@@ -205,6 +209,7 @@ impl Downward {
             let line = &whole[range.clone()];
             if is_goodbye(line) {
                 self.dial.sent_off();
+                self.hub.note("daemon said goodbye", None);
                 continue;
             }
             match self.hub.daemon_says(parse(line).ok().as_ref(), line) {
@@ -215,7 +220,7 @@ impl Downward {
             }
         }
         for piece in self.parcel.pieces(whole) {
-            self.hub.tell_client(piece)?;
+            self.hub.pass_to_client(piece)?;
         }
         self.lines.consume(whole.len());
         match greeted {

@@ -12,6 +12,7 @@ use xy_mcp::envelope::Message;
 use xy_protocol::error::CallError;
 
 use super::ledger::{Ledger, LineNo, Verdict};
+use super::recording::{Origin, Recorder};
 use crate::failure::Failure;
 use crate::output::Protocol;
 
@@ -22,6 +23,8 @@ pub(super) struct Hub {
     /// Nobody writes to the daemon any more.
     calm: Condvar,
     stdout: Mutex<Protocol>,
+    /// Records what passes, if the user wants that.
+    recorder: Option<Recorder>,
     /// A byte here wakes the client's thread.
     alarm: UnixStream,
     wakes: UnixStream,
@@ -72,7 +75,7 @@ pub(super) enum Turn {
 }
 
 impl Hub {
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(super) fn new(recorder: Option<Recorder>) -> std::io::Result<Self> {
         let (alarm, wakes) = UnixStream::pair()?;
         alarm.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
@@ -84,15 +87,41 @@ impl Hub {
             has_left: false,
         };
         let stdout = Mutex::new(Protocol::new());
-        Ok(Self { state: Mutex::new(state), calm: Condvar::new(), stdout, alarm, wakes })
+        let state = Mutex::new(state);
+        Ok(Self { state, calm: Condvar::new(), stdout, recorder, alarm, wakes })
     }
 
-    /// Gives whole lines to the client.
+    /// Returns the recording of this session, if there is one.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Records something that happened to the bridge.
+    pub(super) fn note(&self, event: &'static str, cause: Option<&str>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(event, cause.map(str::to_owned));
+        }
+    }
+
+    /// Passes whole lines of the daemon to the client.
+    pub(super) fn pass_to_client(&self, lines: &[u8]) -> Result<(), Failure> {
+        self.write_to_client(Origin::Server, lines)
+    }
+
+    /// Sends the client whole lines of the bridge itself.
     pub(super) fn tell_client(&self, lines: &[u8]) -> Result<(), Failure> {
+        self.write_to_client(Origin::Bridge, lines)
+    }
+
+    fn write_to_client(&self, from: Origin, lines: &[u8]) -> Result<(), Failure> {
         if lines.is_empty() {
             return Ok(());
         }
-        locked(&self.stdout).write(lines)
+        let mut stdout = locked(&self.stdout);
+        if let Some(recorder) = &self.recorder {
+            recorder.record(from, lines); // Before the client can react to it.
+        }
+        stdout.write(lines)
     }
 
     /// Asks for leave to write to the daemon.

@@ -18,6 +18,7 @@ use super::carry::{MAX_LINE, Parcel, read_some};
 use super::hub::{Hub, Turn};
 use super::ledger::{LineNo, Verdict, error_answer};
 use super::lines::{Lines, each};
+use super::recording::Origin;
 use crate::failure::Failure;
 
 /// How much of the client's words waits for a daemon.
@@ -105,20 +106,35 @@ impl Upward {
             self.end();
             return Ok(());
         }
+        let known = self.lines.whole().len();
         self.lines.read(count);
         if self.is_skipping {
             self.is_skipping = !self.lines.drop_rest_of_line();
+            self.record_from(0);
         } else if self.lines.whole().is_empty() && self.lines.unfinished() > MAX_LINE {
             self.is_skipping = true;
             let head = self.lines.drop_unfinished(HEAD);
+            self.hub.note("client message too long", None);
             self.hub.tell_client(&too_long(&head))?;
+        } else {
+            self.record_from(known);
         }
         Ok(())
     }
 
+    /// Records the whole lines after so many bytes of them.
+    fn record_from(&self, known: usize) {
+        if let Some(recorder) = self.hub.recorder() {
+            recorder.record(Origin::Client, self.lines.whole().get(known..).unwrap_or_default());
+        }
+    }
+
     fn end(&mut self) {
         self.has_ended = true;
+        let known = self.lines.whole().len();
         self.lines.end();
+        self.record_from(known);
+        self.hub.note("client closed stdin", None);
         // Before the first connection there is a limit of its own.
         if self.hub.was_up() {
             self.tell(News::ClientEnds);

@@ -1,0 +1,361 @@
+//! A recording of a session: every message that passes, with its time, in a file for a report.
+//!
+//! The carrying threads copy lines into a bounded queue; a thread of the recording masks and
+//! writes them. A disk that is too slow or full ends the recording, never the session.
+
+mod create;
+mod writer;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use signal_hook::consts::SIGXFSZ;
+use xy_config::Paths;
+use xy_protocol::mask::MessageMasker;
+use xy_protocol::time::Timestamp;
+
+use crate::clock::{Deadline, Stopwatch};
+use crate::failure::Failure;
+use crate::output::Output;
+use writer::{End, RecordingWriter};
+
+/// Maximum size of a recording, in bytes.
+const MAX_RECORDING: u64 = 256 * 1024 * 1024;
+
+/// Maximum size of the queue, in bytes. A larger entry has the queue for itself.
+const MAX_QUEUED: usize = 64 * 1024 * 1024;
+
+/// What an entry of the queue takes besides its text, in bytes.
+const ENTRY_OVERHEAD: usize = 128;
+
+/// How long a message waits for room in the queue before the recording ends.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the end of the session waits until everything is written.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// The side that a message comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Client,
+    Server,
+    /// The bridge itself, in place of the server.
+    Bridge,
+}
+
+/// One entry of a recording.
+#[derive(Debug)]
+struct Entry {
+    at: Duration,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Whole lines, each a message.
+    Lines { from: Origin, lines: Vec<u8> },
+    /// Something that happened to the bridge.
+    Event { event: &'static str, cause: Option<String> },
+}
+
+impl Content {
+    /// Returns the room that it takes in the queue.
+    fn size(&self) -> usize {
+        ENTRY_OVERHEAD
+            + match self {
+                Self::Lines { lines, .. } => lines.len(),
+                Self::Event { cause, .. } => cause.as_ref().map_or(0, String::len),
+            }
+    }
+}
+
+/// The recording of one session, for all threads of the bridge.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    queue: Arc<Queue>,
+}
+
+impl Recorder {
+    /// Creates the file and starts the thread that writes to it.
+    pub(super) fn start(path: &Path, paths: Paths) -> Result<Self, Failure> {
+        // Without this, a limit on the size of files would kill the bridge.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+        let file = create::create(path)?;
+        let started = crate::clock::now();
+        let queue = Arc::new(Queue::new(MAX_QUEUED, ROOM_WITHIN));
+        let shared = Arc::clone(&queue);
+        super::spawn("recording", move || write(&shared, file, started, &paths))
+            .map_err(|cause| Failure::internal("the recording could not be started", cause))?;
+        Ok(Self { queue })
+    }
+
+    /// Records whole lines.
+    pub(super) fn record(&self, from: Origin, lines: &[u8]) {
+        if !lines.is_empty() {
+            self.push(Content::Lines { from, lines: lines.to_vec() });
+        }
+    }
+
+    /// Records something that happened to the bridge.
+    pub(super) fn note(&self, event: &'static str, cause: Option<String>) {
+        self.push(Content::Event { event, cause });
+    }
+
+    /// Waits until everything is written, within a limit.
+    pub(super) fn finish(&self, output: &mut Output) {
+        self.note("session ended", None);
+        if !self.queue.close(WRITTEN_WITHIN) {
+            output.tell(&warning(&End::TooSlow(WRITTEN_WITHIN)));
+        }
+    }
+
+    fn push(&self, content: Content) {
+        if self.queue.push(content) == Pushed::Overrun {
+            // By a thread of its own: the session must not wait for a reader of stderr.
+            let warning = warning(&End::TooSlow(ROOM_WITHIN));
+            let _ = super::spawn("warning", move || Output::new().tell(&warning));
+        }
+    }
+}
+
+/// Writes entries until the session or the recording ends.
+fn write(queue: &Queue, file: File, started: Timestamp, paths: &Paths) {
+    // Reading settings may take a while; the queue holds messages meanwhile.
+    let masker = MessageMasker::new(xy_daemon::diagnostics::secrets_on_disk(paths));
+    let mut writer = RecordingWriter::new(file, MAX_RECORDING, masker);
+    let mut result = writer.write_header(started, std::env::args_os().skip(1));
+    while result.is_ok()
+        && let Some(entry) = queue.next()
+    {
+        result = writer.write(&entry);
+        queue.mark_written(&entry);
+    }
+    match result {
+        // The user was warned when the queue had no room.
+        _ if queue.is_overrun() => {
+            writer.write_end(queue.clock.elapsed(), &End::TooSlow(ROOM_WITHIN));
+        }
+        Ok(()) => {}
+        Err(end) => {
+            queue.discard();
+            Output::new().tell(&warning(&end));
+        }
+    }
+    queue.mark_done();
+}
+
+fn warning(end: &End) -> String {
+    format!("warning: the recording is incomplete, but the session is not affected: {end}\n")
+}
+
+/// Entries that are not written yet.
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+    clock: Stopwatch,
+    max_bytes: usize,
+    room_within: Duration,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    entries: VecDeque<Entry>,
+    /// The size of all entries, with the one that is being written.
+    bytes: usize,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// No entries are accepted; the rest is written.
+    Closing,
+    /// There was no room in time. The writer may hang, and nothing waits for it.
+    Overrun,
+    /// The writer has ended.
+    Done,
+}
+
+/// The fate of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Queued,
+    /// The recording had ended before.
+    Dropped,
+    /// There was no room in time; this entry has ended the recording.
+    Overrun,
+}
+
+impl Queue {
+    fn new(max_bytes: usize, room_within: Duration) -> Self {
+        let state = QueueState { entries: VecDeque::new(), bytes: 0, phase: Phase::Open };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Self { state, changed, clock: Stopwatch::start(), max_bytes, room_within }
+    }
+
+    /// Adds an entry, and waits for room if necessary.
+    fn push(&self, content: Content) -> Pushed {
+        let size = content.size();
+        let deadline = Deadline::after(self.room_within);
+        let mut state = self.state();
+        loop {
+            if state.phase != Phase::Open {
+                return Pushed::Dropped;
+            }
+            if state.bytes == 0 || state.bytes + size <= self.max_bytes {
+                break;
+            }
+            let left = deadline.left_at_most(self.room_within);
+            if left.is_zero() {
+                state.phase = Phase::Overrun;
+                state.entries.clear();
+                return Pushed::Overrun;
+            }
+            state = self.wait(state, left);
+        }
+        // Under the lock, so that times never decrease.
+        state.entries.push_back(Entry { at: self.clock.elapsed(), content });
+        state.bytes += size;
+        self.changed.notify_all();
+        Pushed::Queued
+    }
+
+    /// Waits for the next entry; `None` if none will come.
+    fn next(&self) -> Option<Entry> {
+        let mut state = self.state();
+        loop {
+            if let Some(entry) = state.entries.pop_front() {
+                return Some(entry);
+            }
+            if state.phase != Phase::Open {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Frees the room of an entry.
+    fn mark_written(&self, entry: &Entry) {
+        let mut state = self.state();
+        state.bytes = state.bytes.saturating_sub(entry.content.size());
+        self.changed.notify_all();
+    }
+
+    /// Accepts no more entries and drops those that are not written.
+    fn discard(&self) {
+        let mut state = self.state();
+        state.entries.clear();
+        if state.phase == Phase::Open {
+            state.phase = Phase::Closing;
+        }
+        self.changed.notify_all();
+    }
+
+    fn is_overrun(&self) -> bool {
+        self.state().phase == Phase::Overrun
+    }
+
+    fn mark_done(&self) {
+        self.state().phase = Phase::Done;
+        self.changed.notify_all();
+    }
+
+    /// Accepts no more entries and waits for the writer; returns false if it takes too long.
+    fn close(&self, within: Duration) -> bool {
+        let deadline = Deadline::after(within);
+        let mut state = self.state();
+        if state.phase == Phase::Open {
+            state.phase = Phase::Closing;
+        }
+        self.changed.notify_all();
+        while state.phase == Phase::Closing {
+            let left = deadline.left_at_most(within);
+            if left.is_zero() {
+                return false;
+            }
+            state = self.wait(state, left);
+        }
+        true
+    }
+
+    fn wait<'q>(
+        &self,
+        state: MutexGuard<'q, QueueState>,
+        within: Duration,
+    ) -> MutexGuard<'q, QueueState> {
+        let waited = self.changed.wait_timeout(state, within);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(bytes: usize) -> Content {
+        Content::Lines { from: Origin::Client, lines: vec![b'x'; bytes] }
+    }
+
+    #[test]
+    fn entries_are_taken_in_order_with_times_that_never_decrease() {
+        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+        for length in 1..=3 {
+            assert_eq!(queue.push(line(length)), Pushed::Queued);
+        }
+        let entries: Vec<Entry> = (0..3).map(|_| queue.next().unwrap()).collect();
+        assert!(entries.is_sorted_by_key(|entry| entry.at));
+        let sizes: Vec<usize> = entries.iter().map(|it| it.content.size()).collect();
+        assert_eq!(sizes, [1, 2, 3].map(|length| ENTRY_OVERHEAD + length));
+    }
+
+    #[test]
+    fn a_queue_without_room_ends_the_recording_once_and_nothing_waits_again() {
+        let queue = Queue::new(1000, Duration::ZERO);
+        assert_eq!(queue.push(line(5000)), Pushed::Queued, "one entry always has room");
+        assert_eq!(queue.push(line(1)), Pushed::Overrun);
+        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert!(queue.next().is_none() && queue.is_overrun());
+        assert!(queue.close(Duration::ZERO), "a writer that hangs is not waited for");
+    }
+
+    #[test]
+    fn a_failed_recording_takes_no_more() {
+        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+        queue.push(line(1));
+        queue.discard();
+        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert!(queue.next().is_none());
+    }
+
+    #[test]
+    fn written_entries_make_room() {
+        let queue = Queue::new(1000, Duration::ZERO);
+        for _ in 0..100 {
+            assert_eq!(queue.push(line(800)), Pushed::Queued);
+            let entry = queue.next().unwrap();
+            queue.mark_written(&entry);
+        }
+    }
+
+    #[test]
+    fn a_closed_queue_gives_the_rest_and_takes_no_more() {
+        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+        queue.push(line(1));
+        assert!(!queue.close(Duration::ZERO), "an entry is not written");
+        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert!(queue.next().is_some());
+        assert!(queue.next().is_none());
+        assert!(!queue.close(Duration::ZERO), "the writer has not ended");
+        queue.mark_done();
+        assert!(queue.close(Duration::ZERO));
+    }
+}
