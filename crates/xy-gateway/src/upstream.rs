@@ -186,6 +186,8 @@ pub(crate) struct Upstream {
     holds_off: Cell<bool>,
     /// It lives for one client and has heard nothing of it: it offers what anybody would get.
     is_fresh: Cell<bool>,
+    /// The server was found hung. Calls that it has begun may be why.
+    is_hung: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -302,6 +304,7 @@ impl Upstream {
             is_forgetting: Cell::new(false),
             holds_off: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
+            is_hung: Cell::new(false),
         })
     }
 
@@ -427,6 +430,16 @@ impl Upstream {
 
     pub(crate) fn is_held_back(&self) -> bool {
         self.held_back_until.get().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Records that the server was found hung.
+    pub(crate) fn mark_hung(&self) {
+        self.is_hung.set(true);
+    }
+
+    /// Returns true if the server was found hung.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.is_hung.get()
     }
 
     /// What a client is shown of this, under the name that it used.
