@@ -390,7 +390,7 @@ impl Leader {
     /// Says in its log why it is not spoken with.
     async fn log(&self, trouble: &Trouble) {
         let why = trouble.clone().words();
-        self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
+        self.upstream.log_own(format_args!("{}: {why}", self.web.shown()));
         self.upstream.tell_strays().await;
     }
 }
