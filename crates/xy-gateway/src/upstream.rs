@@ -51,6 +51,7 @@ pub(crate) mod pipes;
 pub(crate) mod probe;
 mod round_trip;
 mod said;
+mod unread;
 pub(crate) mod web;
 pub(crate) mod wire;
 
@@ -188,6 +189,8 @@ pub(crate) struct Upstream {
     is_fresh: Cell<bool>,
     /// The server was found hung. Calls that it has begun may be why.
     is_hung: Cell<bool>,
+    /// A task looks after calls that the server has not read.
+    is_reading_watched: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -206,6 +209,7 @@ struct Call {
     caller: Caller,
     /// By which one can tell whether it was written.
     place: u64,
+    sent_at: Instant,
     /// How long it may take.
     watch: Option<Rc<Watch>>,
     /// The server has asked its client something meanwhile.
@@ -222,7 +226,7 @@ impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
         let (kept, log, watch) = (None, None, None);
-        Self { caller, place, watch, has_asked: false, past, kept, log }
+        Self { caller, place, sent_at: Instant::now(), watch, has_asked: false, past, kept, log }
     }
 }
 
@@ -305,6 +309,7 @@ impl Upstream {
             holds_off: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
             is_hung: Cell::new(false),
+            is_reading_watched: Cell::new(false),
         })
     }
 
