@@ -111,7 +111,7 @@ pub(crate) enum Why {
     NotKept,
     /// The same would come of it.
     Useless,
-    /// The server hung with it, and its successor may too.
+    /// The server hung while it was open, and its successor may too.
     Hung,
 }
 
@@ -148,7 +148,7 @@ impl Why {
             Self::NoSuccessor | Self::Useless => None,
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
-            Self::Hung => Some("the server hung with it, and its successor may too"),
+            Self::Hung => Some("the server hung while it was open, and it may be why"),
             Self::Asked => Some("its client had been asked something meanwhile"),
             Self::MayChange => Some("nothing says that it may be repeated"),
             Self::NotKept => Some(

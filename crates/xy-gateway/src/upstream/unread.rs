@@ -81,7 +81,9 @@ impl Upstream {
             self.is_hung.set(true);
             late.sort_unstable();
             let fault = self.unread_fault(up_to, wait);
-            late.into_iter().for_each(|ours| self.withdraw(ours, &fault));
+            for ours in late {
+                self.withdraw(ours, &fault);
+            }
         }
         // Somebody has to see that a server reads on which was found hung.
         let is_needed = next.is_some() || self.is_hung.get();
@@ -110,13 +112,13 @@ impl Upstream {
             Some(call) => {
                 let method =
                     call.method().map_or_else(|| "a call".to_owned(), |it| format!("`{it}`"));
-                let began = Duration::from_secs(call.sent_at.elapsed().as_secs());
-                format!("it is busy with {method}, sent {began:?} ago")
+                let age = Duration::from_secs(call.sent_at.elapsed().as_secs());
+                format!("it is busy with {method}, sent {age:?} ago")
             }
             None => "it reads nothing that it is sent".to_owned(),
         };
         let apart = match self.key.holder {
-            Holder::Shared => ", `isolation \"client\"` keeps clients from waiting for each other",
+            Holder::Shared => "write `isolation \"client\"`, ",
             Holder::Client(_) => "",
         };
         CallError::new(
@@ -125,7 +127,7 @@ impl Upstream {
         )
         .cause(format!("{busy}; the call was withdrawn, but may be done if the server reads on"))
         .hint(format!(
-            "find out before you repeat it; `xy restart {server}` frees the server{apart}"
+            "find out before you repeat it; run `xy restart {server}`, {apart}or raise `park {{ queue }}`"
         ))
     }
 }
