@@ -14,7 +14,6 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::speak::{Before, Line, Said, Told, Way};
@@ -112,8 +111,11 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         match told.recv().await {
             Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
             Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
-            Some(Told::Close) => {
+            Some(Told::Close { is_hung }) => {
                 by_xy = true;
+                if is_hung {
+                    upstream.mark_hung();
+                }
                 living.is_ended();
                 upstream.take_no_more();
                 writer.abort();
@@ -132,7 +134,7 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
                 if exit != Exit::UNSEEN {
                     pipes.is_dead(); // Its shim has killed whoever was left.
                 }
-                break (end_of(&server.name, exit, by_xy), None);
+                break (end_of(&upstream, exit, by_xy), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
         }
@@ -363,8 +365,13 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
 }
 
 /// Says how a server ended: by itself, or by xy, which then sent any signal.
-fn end_of(server: &ServerName, exit: Exit, by_xy: bool) -> String {
-    if by_xy { format!("`{server}` was ended by xy") } else { format!("`{server}` {exit}") }
+fn end_of(upstream: &Upstream, exit: Exit, by_xy: bool) -> String {
+    let server = &upstream.key().server;
+    match by_xy {
+        true if upstream.is_hung() => format!("`{server}` hung and was ended by xy"),
+        true => format!("`{server}` was ended by xy"),
+        false => format!("`{server}` {exit}"),
+    }
 }
 
 /// What a server is told that its clients can do.

@@ -96,6 +96,8 @@ struct Sent {
     written: Cell<usize>,
     /// From this one on nobody has read them.
     unread_from: Cell<Option<u64>>,
+    /// The server has read those before this one.
+    read_up_to: Cell<Option<u64>>,
 }
 
 impl Wire for Sent {
@@ -115,6 +117,10 @@ impl Wire for Sent {
 
     fn unread_from(&self) -> Option<u64> {
         self.unread_from.get()
+    }
+
+    fn read_up_to(&self) -> Option<u64> {
+        self.read_up_to.get()
     }
 
     fn waiting(&self) -> usize {

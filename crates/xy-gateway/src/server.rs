@@ -418,6 +418,7 @@ impl Server {
         };
         let ours = upstream.forward(request, caller)?;
         upstream.is_used_by(client.house());
+        upstream.watch_reading();
         if was_sent {
             asked.count_again();
         }

@@ -51,6 +51,7 @@ pub(crate) mod pipes;
 pub(crate) mod probe;
 mod round_trip;
 mod said;
+mod unread;
 pub(crate) mod web;
 pub(crate) mod wire;
 
@@ -185,6 +186,10 @@ pub(crate) struct Upstream {
     holds_off: Cell<bool>,
     /// It lives for one client and has heard nothing of it: it offers what anybody would get.
     is_fresh: Cell<bool>,
+    /// The server was found hung. Calls that it has begun may be why.
+    is_hung: Cell<bool>,
+    /// A task looks after calls that the server has not read.
+    is_reading_watched: Cell<bool>,
 }
 
 /// How far a conversation has come.
@@ -203,6 +208,7 @@ struct Call {
     caller: Caller,
     /// By which one can tell whether it was written.
     place: u64,
+    sent_at: Instant,
     /// How long it may take.
     watch: Option<Rc<Watch>>,
     /// The server has asked its client something meanwhile.
@@ -219,7 +225,7 @@ impl Call {
     fn of(caller: Caller, place: u64) -> Self {
         let past = Past::default();
         let (kept, log, watch) = (None, None, None);
-        Self { caller, place, watch, has_asked: false, past, kept, log }
+        Self { caller, place, sent_at: Instant::now(), watch, has_asked: false, past, kept, log }
     }
 }
 
@@ -300,6 +306,8 @@ impl Upstream {
             is_forgetting: Cell::new(false),
             holds_off: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
+            is_hung: Cell::new(false),
+            is_reading_watched: Cell::new(false),
         })
     }
 
@@ -425,6 +433,16 @@ impl Upstream {
 
     pub(crate) fn is_held_back(&self) -> bool {
         self.held_back_until.get().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Records that the server was found hung.
+    pub(crate) fn mark_hung(&self) {
+        self.is_hung.set(true);
+    }
+
+    /// Returns true if the server was found hung.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.is_hung.get()
     }
 
     /// What a client is shown of this, under the name that it used.

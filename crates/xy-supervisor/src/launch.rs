@@ -184,6 +184,8 @@ pub enum Ask {
         grace: Duration,
         /// Nobody will ask how it ended.
         for_good: bool,
+        /// The server was found hung.
+        is_hung: bool,
     },
     /// Live by other rules, should the daemon be gone.
     Rules {

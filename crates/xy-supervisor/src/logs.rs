@@ -63,6 +63,9 @@ const BATCH_COST: usize = 96;
 /// How much one read of a follower takes at most, so that it lets others go on.
 const PAGE_BYTES: usize = 128 * 1024;
 
+/// How each line begins that xy itself writes to the log of a server.
+pub const OWN_PREFIX: &str = "xy: ";
+
 /// Recent output of one instance.
 #[derive(Debug)]
 pub struct LogBook {
@@ -145,6 +148,22 @@ impl LogBook {
     /// The number the next record will have.
     pub fn next_seq(&self) -> u64 {
         *self.head.borrow()
+    }
+
+    /// Returns true if the server itself wrote a line from number `seq` on. Lines of xy do not
+    /// count; lines that are not in memory do.
+    pub fn has_written_since(&self, seq: u64) -> bool {
+        let ring = self.ring();
+        let records = ring.batches.iter().flat_map(|batch| wire::records(&batch.bytes));
+        let (mut own, mut is_own) = (0, false);
+        for record in records {
+            let is_stdout = record.flags & flags::STDERR == 0;
+            let is_continued = record.flags & flags::CONTINUED != 0;
+            let begins_own = record.line.starts_with(OWN_PREFIX.as_bytes());
+            is_own = is_stdout && if is_continued { is_own } else { begins_own };
+            own += u64::from(is_own && record.seq >= seq);
+        }
+        self.next_seq().saturating_sub(seq) > own
     }
 
     /// Takes a batch from the shim; an empty one only tells how far the numbers are.

@@ -144,7 +144,10 @@ pub enum Said {
 pub enum Told {
     /// The server is being ended: write nothing more and close stdin, but read on. One that
     /// is adopted while it is being ended is told so at once.
-    Close,
+    Close {
+        /// The server was found hung. Calls that it has begun may hang its successor too.
+        is_hung: bool,
+    },
     /// Another daemon will go on with it: finish what has been begun to be written, close
     /// both pipes, and answer with what was read and is no whole message yet. Everything said
     /// before the answer is heard; nothing after it, nor after two seconds.

@@ -457,7 +457,8 @@ impl Task {
     fn stop(&mut self) {
         self.leave_note();
         let grace = self.now.settings.rules.stop.grace;
-        self.ask(Ask::Stop { grace, for_good: self.now.life.state.is_retiring() });
+        let is_hung = self.now.life.reason.is_hang();
+        self.ask(Ask::Stop { grace, for_good: self.now.life.state.is_retiring(), is_hung });
     }
 
     fn launch(&mut self) {

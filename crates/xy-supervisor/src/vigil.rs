@@ -280,7 +280,7 @@ impl Subject {
         }
         let cpu = self.use_since(used, rules.timeout / 4).await;
         let mut evidence = Evidence { cpu, ..Evidence::default() };
-        evidence.has_written = self.logs.next_seq() != logged;
+        evidence.has_written = self.logs.has_written_since(logged);
         match (before, self.look().await) {
             (Some(before), Looked::Seen(after)) => {
                 evidence.calls = after.calls;

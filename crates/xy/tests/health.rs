@@ -147,6 +147,45 @@ fn one_that_does_nothing_in_a_call_and_hears_nothing_is_restarted() {
 }
 
 #[test]
+fn a_call_that_hangs_its_server_does_not_hang_the_next_life() {
+    let home = home();
+    serve(&home, "one", &["--dull"], HASTY);
+    home.daemon();
+    has_health(&home, "one", "healthy");
+    let (poison, other) = (client(&home, "one"), client(&home, "one"));
+    // The tool is read-only, so any other end of its server would have it sent again.
+    let hangs = poison.start_call("stall", json!({ "ms": 600_000 }));
+    says(&home, "one", "begins to stall");
+    let said = other.call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(said, "hi", "nobody had read it");
+    let words = poison.wait_answer(hangs)["error"]["message"].to_string();
+    assert!(words.contains("outcome unknown: `one` hung"), "{words}");
+    assert!(words.contains("the server hung while it was open"), "{words}");
+    assert_eq!(status(&home, "one")["restart_count"], 1);
+    home.finish();
+}
+
+#[test]
+fn a_call_that_a_busy_server_does_not_read_gets_an_error_in_time() {
+    let home = home();
+    home.write_config("xy.kdl", "park { queue \"2s\" }\n");
+    serve(&home, "one", &["--dull"], HASTY);
+    home.daemon();
+    has_health(&home, "one", "healthy");
+    let (slow, other) = (client(&home, "one"), client(&home, "one"));
+    let spins = slow.start_call("spin", json!({ "ms": 2 * A_LONG_TIME }));
+    says(&home, "one", "begins to spin");
+    let waits = other.start_call("echo", json!({ "message": "hi" }));
+    let words = other.wait_answer(waits)["error"]["message"].to_string();
+    assert!(words.contains("`one` did not read the call within 2s"), "{words}");
+    assert!(words.contains("it is busy with `tools/call`"), "{words}");
+    assert_eq!(slow.wait_answer(spins)["result"]["content"][0]["text"], "done");
+    assert_eq!(other.call_text("echo", json!({ "message": "hi" })), "hi");
+    assert_eq!(status(&home, "one")["restart_count"], 0);
+    home.finish();
+}
+
+#[test]
 fn one_behind_the_cli_of_an_engine_that_does_nothing_in_a_call_is_left_alone() {
     let home = home();
     // All that can be seen of such a server is its CLI, which does nothing itself.

@@ -352,7 +352,7 @@ impl One {
         if later.state() != ServerState::Running || !is_same_life(&later) {
             return None;
         }
-        let doing = if uses_cpu || speaks || self.instance.logs().next_seq() != logged {
+        let doing = if uses_cpu || speaks || self.instance.logs().has_written_since(logged) {
             Doing::Something
         } else if used(now).await.is_none() || may_wait(now).await {
             Doing::MayWait

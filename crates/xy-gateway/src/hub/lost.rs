@@ -112,6 +112,7 @@ impl Loss<'_> {
             was_written: lost.past.was_written,
             text: lost.text,
             has_successor,
+            is_hung: self.by.is_hung(),
         }
     }
 

@@ -100,7 +100,7 @@ pub(crate) async fn learn_lists(
         let known = Known::new(server.name.as_str(), said, lists.clone());
         if let Some(doubles) = known.take_doubles() {
             tracing::warn!(server = %upstream.key(), "{doubles}");
-            upstream.stray(format!("xy: {doubles}").as_bytes());
+            upstream.log_own(doubles);
             upstream.tell_strays().await;
         }
         let for_all = hub.learn(server, upstream, known);
@@ -204,7 +204,7 @@ async fn list(upstream: &Rc<Upstream>, kind: Kind, behind: &mut Daemons) -> List
     };
     let method = kind.method();
     tracing::warn!(server = %upstream.key(), method, problem, "a list is not shown whole");
-    upstream.stray(format!("xy: {method}: {problem}").as_bytes());
+    upstream.log_own(format_args!("{method}: {problem}"));
     upstream.tell_strays().await;
     listed
 }
@@ -228,7 +228,7 @@ fn can_be_called(upstream: &Upstream, tool: &Item) -> bool {
     if let Some(why) = &unfit {
         let name = quoted(&tool.name);
         tracing::warn!(server = %upstream.key(), tool = name, %why, "a tool is not shown");
-        upstream.stray(format!("xy: tool `{name}` is not shown: {why}").as_bytes());
+        upstream.log_own(format_args!("tool `{name}` is not shown: {why}"));
     }
     unfit.is_none()
 }
@@ -260,10 +260,10 @@ async fn pages(
         let page = Page::read(kind, result).map_err(Wrong)?;
         if page.nameless > 0 {
             let count = page.nameless;
-            upstream.stray(format!("xy: {count} of {} have no name", kind.method()).as_bytes());
+            upstream.log_own(format_args!("{count} of {} have no name", kind.method()));
         }
         if let Some(odd) = page.odd {
-            upstream.stray(format!("xy: {odd}").as_bytes());
+            upstream.log_own(odd);
         }
         for item in page.items {
             if kind == Kind::Tools && !can_be_called(upstream, &item) {

@@ -84,15 +84,18 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
             Some(Told::Checkup(checkup)) => pulse.take((&hub, &server, &upstream), checkup),
             Some(Told::Rest(rest)) => rest::if_idle(&hub, &server, &upstream, rest).await,
             // What is under way may still be answered, where everything is on one stream.
-            Some(Told::Close) => {
+            Some(Told::Close { is_hung }) => {
                 by_xy = true;
+                if is_hung {
+                    upstream.mark_hung();
+                }
                 upstream.take_no_more();
                 if !web.is_older() {
                     leading.abort();
                 }
             }
             Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
-            Some(Told::Over(exit)) => break (end_of(&server.name, exit, by_xy), None),
+            Some(Told::Over(exit)) => break (end_of(&upstream, exit, by_xy), None),
             None => break (format!("`{}` has ended", server.name), None),
         }
     };
@@ -387,7 +390,7 @@ impl Leader {
     /// Says in its log why it is not spoken with.
     async fn log(&self, trouble: &Trouble) {
         let why = trouble.clone().words();
-        self.upstream.stray(format!("xy: {}: {why}", self.web.shown()).as_bytes());
+        self.upstream.log_own(format_args!("{}: {why}", self.web.shown()));
         self.upstream.tell_strays().await;
     }
 }

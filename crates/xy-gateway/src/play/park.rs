@@ -11,6 +11,7 @@ use crate::upstream::fate::Stage;
 
 mod bounds;
 mod gone;
+mod hung;
 
 /// What the server offers: two tools that may be called twice, and one that may not.
 const TOOLS: &str = r#"{"tools":[

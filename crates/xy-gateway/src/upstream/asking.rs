@@ -139,7 +139,9 @@ impl Upstream {
     ) -> Result<Question, CallError> {
         let method = crate::names::quoted(method);
         self.is_fresh.set(false);
-        self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)
+        let question = self.ask_as(&method[1..method.len() - 1], params, Caller::Visitor)?;
+        self.watch_reading();
+        Ok(question)
     }
 
     /// Sends a message that wants no answer.

@@ -142,7 +142,7 @@ impl Upstream {
     /// for it is told, if it would have been an answer at all.
     pub(super) fn too_long(self: &Rc<Self>, head: &[u8]) {
         let limit = MAX_MESSAGE >> 20;
-        self.stray(format!("xy: it said a line of more than {limit} MiB").as_bytes());
+        self.log_own(format_args!("it said a line of more than {limit} MiB"));
         let head = Head::of(head);
         if !head.is_answer {
             return;
@@ -163,7 +163,7 @@ impl Upstream {
     /// The same, where it is known whose answer it would be.
     pub(super) fn too_long_for(self: &Rc<Self>, ours: u64) {
         let limit = MAX_MESSAGE >> 20;
-        self.stray(format!("xy: it said a message of more than {limit} MiB").as_bytes());
+        self.log_own(format_args!("it said a message of more than {limit} MiB"));
         self.fail_too_long(ours);
     }
 

@@ -77,6 +77,8 @@ pub(crate) struct Facts {
     pub(crate) text: Text,
     /// The server is back, or will be by itself.
     pub(crate) has_successor: bool,
+    /// The server was found hung.
+    pub(crate) is_hung: bool,
 }
 
 /// What becomes of a call.
@@ -109,13 +111,17 @@ pub(crate) enum Why {
     NotKept,
     /// The same would come of it.
     Useless,
+    /// The server hung while it was open, and its successor may too.
+    Hung,
 }
 
 /// Decides that.
 pub(crate) fn fate(facts: Facts) -> Fate {
-    let Facts { stage, sort, is_wanted, has_asked, was_written, text, has_successor } = facts;
+    let Facts { stage, sort, is_wanted, has_asked, was_written, text, has_successor, is_hung } =
+        facts;
     let is_seen = stage == Stage::Written;
     let never = match (sort, text) {
+        _ if is_seen && is_hung => Some(Why::Hung),
         _ if is_seen && was_written => Some(Why::Twice),
         (Sort::OfTask, _) => Some(Why::Task),
         (Sort::NewTask, _) if is_seen => Some(Why::Task),
@@ -142,6 +148,7 @@ impl Why {
             Self::NoSuccessor | Self::Useless => None,
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
+            Self::Hung => Some("the server hung while it was open, and it may be why"),
             Self::Asked => Some("its client had been asked something meanwhile"),
             Self::MayChange => Some("nothing says that it may be repeated"),
             Self::NotKept => Some(

@@ -1,6 +1,7 @@
 //! What a server says, and what each of it means: an answer goes to whoever asked, the rest to
 //! whoever it is about, and what is no message to its log.
 
+use std::fmt::Display;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use xy_mcp::batch;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_mcp::head::Head;
+use xy_supervisor::logs::OWN_PREFIX;
 use xy_supervisor::speak::Said;
 
 use super::said::SaidError;
@@ -46,7 +48,7 @@ impl Upstream {
     fn breaks_framing(&self) {
         if !self.is_unframed.replace(true) {
             tracing::warn!(server = %self.key, "{UNFRAMED}");
-            self.stray(format!("xy: {UNFRAMED}").as_bytes());
+            self.log_own(UNFRAMED);
             self.company.breaks_framing(self);
         }
     }
@@ -288,6 +290,11 @@ impl Upstream {
             }
             strays.extend_from_slice(line);
         }
+    }
+
+    /// Adds a line of xy itself to the server's log.
+    pub(crate) fn log_own(&self, words: impl Display) {
+        self.stray(format!("{OWN_PREFIX}{words}").as_bytes());
     }
 
     /// Passes on what has strayed. Cancel-safe; a server that says more than can be logged

@@ -91,6 +91,14 @@ impl Wire for Pipes {
         self.unread_from.get()
     }
 
+    #[cfg(target_os = "linux")]
+    fn read_up_to(&self) -> Option<u64> {
+        let stdin = self.stdin.borrow();
+        let unread = rustix::io::ioctl_fionread(stdin.as_ref()?.as_fd()).ok()?;
+        // Some of it may be from an earlier daemon.
+        Some(self.out.borrow().written().saturating_sub(unread))
+    }
+
     fn waiting(&self) -> usize {
         self.out.borrow().len()
     }

@@ -23,6 +23,11 @@ pub(crate) trait Wire {
         None
     }
 
+    /// Returns the place up to which the server has read, if the system tells.
+    fn read_up_to(&self) -> Option<u64> {
+        None
+    }
+
     /// How many bytes wait to be sent.
     fn waiting(&self) -> usize;
 

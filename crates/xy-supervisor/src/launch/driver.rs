@@ -183,7 +183,10 @@ impl Driver {
                         self.leave_note(); // It was left before this was asked.
                     }
                     match ask {
-                        Ask::Stop { grace, for_good } => self.stop(grace, for_good),
+                        Ask::Stop { grace, for_good, is_hung } => {
+                            self.close_line(is_hung);
+                            self.stop(grace, for_good);
+                        }
                         Ask::Kill => self.shim.kill(),
                         Ask::Rules { orphan_timeout, grace } => {
                             let (orphan_ms, grace_ms) = (millis(orphan_timeout), millis(grace));
@@ -196,6 +199,7 @@ impl Driver {
                 Turn::Dropped if !self.has_task => return self.let_go().await,
                 Turn::Dropped => {
                     self.is_held = false;
+                    self.close_line(false);
                     self.stop(self.order.settings.rules.stop.grace, true);
                 }
                 Turn::ShimGone => break,
@@ -356,6 +360,7 @@ impl Driver {
         let message = "the daemon has too many files open".to_owned();
         let hint = Some("raise the limit of open files (`ulimit -n`) and restart it".to_owned());
         let fault = LaunchFault { permanent: false, message, hint };
+        self.close_line(false);
         self.stop(Duration::ZERO, false);
         self.refused = Some(fault);
     }
@@ -370,7 +375,6 @@ impl Driver {
 
     fn stop(&mut self, grace: Duration, for_good: bool) {
         self.is_ending = true;
-        self.close_line();
         self.link.queue(&Order::Stop { grace_ms: millis(grace), for_good });
     }
 }

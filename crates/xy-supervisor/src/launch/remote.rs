@@ -80,13 +80,13 @@ impl Driver {
             tokio::select! {
                 biased;
                 ask = self.ends.asks.recv() => match ask {
-                    Some(Ask::Stop { .. }) => self.close(),
+                    Some(Ask::Stop { is_hung, .. }) => self.close(is_hung),
                     Some(Ask::Rules { .. }) => {} // They are for shims.
                     Some(Ask::LetGo) => return self.let_go().await,
                     Some(Ask::Kill) => break Some(News::Closed),
                     // Nobody holds this life any more.
                     None => {
-                        self.close();
+                        self.close(false);
                         return;
                     }
                 },
@@ -147,8 +147,8 @@ impl Driver {
         self.order.settings.remote().map_or_else(|| why.clone(), |remote| without(remote, &why))
     }
 
-    fn close(&mut self) {
-        self.tell(Told::Close);
+    fn close(&mut self, is_hung: bool) {
+        self.tell(Told::Close { is_hung });
         self.ends_with(News::Closed);
     }
 

@@ -275,6 +275,11 @@ impl Reason {
         matches!(self, Self::NeverReady { .. } | Self::Unfit(_) | Self::Unhealthy(_))
     }
 
+    /// Returns true if xy ends the server because a probe or the self-test found it hung.
+    pub fn is_hang(&self) -> bool {
+        matches!(self, Self::Unhealthy(_) | Self::Repaired(_))
+    }
+
     /// What to do about it, where somebody knows.
     pub fn hint(&self) -> Option<&str> {
         match self {

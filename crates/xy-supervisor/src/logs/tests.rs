@@ -44,6 +44,17 @@ impl Shim {
         self.book.push(self.next_seq, &batch);
     }
 
+    /// One batch with one line, which came in two pieces.
+    fn writes_in_two(&mut self, first: &str, second: &str) {
+        let mut batch = Vec::new();
+        for (line, flags) in [(first, 0), (second, flags::CONTINUED)] {
+            let (seq, line) = (self.next_seq, line.as_bytes());
+            put_record(&mut batch, Record { seq, unix_millis: 0, flags, line });
+            self.next_seq += 1;
+        }
+        self.book.push(self.next_seq, &batch);
+    }
+
     /// One batch with one line of this size.
     fn writes_a_lot(&mut self, size: usize) {
         self.writes_bytes(&[vec![b'x'; size]]);
@@ -628,4 +639,27 @@ proptest! {
         let last = &errors[errors.len().saturating_sub(count)..];
         prop_assert_eq!(texts(&shim.book.last_stderr(count)), last);
     }
+}
+
+#[test]
+fn lines_of_xy_are_not_written_by_the_server() {
+    let mut shim = Shim::new();
+    let has_written = |shim: &Shim, seq| shim.book.has_written_since(seq);
+    assert!(!has_written(&shim, 1));
+    shim.writes(&["from the server", "xy: tools/list: it took longer than 30s"]);
+    assert!(has_written(&shim, 1));
+    assert!(!has_written(&shim, 2));
+    shim.writes_in_two("xy: a long line", " of xy");
+    assert!(!has_written(&shim, 2));
+    assert!(!has_written(&shim, 4), "the rest of a line is whose its beginning is");
+    shim.writes_in_two("a long line", "xy: of the server");
+    assert!(has_written(&shim, 5));
+    assert!(has_written(&shim, 6));
+    let so_far = shim.next_seq;
+    shim.writes(&["xy:", "!not xy, which writes no stderr"]);
+    assert!(has_written(&shim, so_far));
+    let so_far = shim.next_seq;
+    shim.drops(1);
+    shim.tells();
+    assert!(has_written(&shim, so_far), "somebody wrote so much that it was dropped");
 }

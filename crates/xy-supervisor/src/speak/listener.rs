@@ -40,7 +40,7 @@ async fn listen(line: Line) {
     loop {
         tokio::select! {
             word = told.recv() => match word {
-                Some(Told::Close) => stdin = None,
+                Some(Told::Close { .. }) => stdin = None,
                 Some(Told::LetGo(answer)) => {
                     drop((stdin, stdout));
                     let _ = answer.send(ear.lines.rest); // Whoever asked may have left.

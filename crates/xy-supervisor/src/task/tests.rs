@@ -304,7 +304,7 @@ async fn a_stubborn_server_is_killed_when_its_time_is_up() {
     reaches(&server, ServerState::Stopped).await;
     let grace = steady().stop.grace;
     assert_eq!(asked.elapsed(), grace + STOP_MARGIN);
-    assert_eq!(launcher.asks(), [Ask::Stop { grace, for_good: false }, Ask::Kill]);
+    assert_eq!(launcher.asks(), [Ask::Stop { grace, for_good: false, is_hung: false }, Ask::Kill]);
     let exit = server.now().last_exit.unwrap();
     assert_eq!((exit.exit.signal, exit.expected), (Some(9), true));
 }
@@ -320,7 +320,27 @@ async fn a_stop_brings_the_grace_of_the_rules_of_the_day() {
     reaches(&server, ServerState::Stopped).await;
     let grace = 42 * SECOND;
     let rules = Ask::Rules { orphan_timeout: steady().orphan_timeout, grace };
-    assert_eq!(launcher.asks(), [rules, Ask::Stop { grace, for_good: false }]);
+    assert_eq!(launcher.asks(), [rules, Ask::Stop { grace, for_good: false, is_hung: false }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_says_whether_the_server_was_found_hung() {
+    let why = || "it does not answer".to_owned();
+    for (event, is_hung) in [
+        (Event::Unhealthy(why()), true),
+        (Event::RepairRequested(why()), true),
+        (Event::RestartRequested, false),
+        (Event::Unfit(why()), false),
+    ] {
+        let launcher = FakeLauncher::each_lives_on();
+        let server = up(&launcher);
+        reaches(&server, ServerState::Running).await;
+        ask(&server, event.clone()).await;
+        settles(&server).await;
+        let grace = steady().stop.grace;
+        let first = launcher.asks().into_iter().next();
+        assert_eq!(first, Some(Ask::Stop { grace, for_good: false, is_hung }), "{event:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

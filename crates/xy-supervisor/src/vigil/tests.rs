@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 use tokio::time::advance;
 use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::server::{ServerState, Transport, Wanted};
+use xy_shim::wire::{Record, put_record};
 
 use super::*;
 use crate::fake::{Bearing, FakeLauncher, SECOND, Script, process_of, remote, settings};
@@ -225,6 +226,28 @@ async fn what_is_written_between_two_probes_counts() {
     assert_eq!(server.now().health, Health::Healthy);
     // Once it has stopped writing too, nothing speaks for it.
     reaches(&server, |now| now.state() == ServerState::Stopping).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_xy_writes_to_the_log_of_a_server_speaks_for_nobody() {
+    let launcher = FakeLauncher::each_lives_on();
+    launcher.bears(ANSWERS);
+    let logs = Arc::new(LogBook::default());
+    let server = begin_with(&launcher, settings("a"), logs.clone());
+    reaches(&server, |now| now.health == Health::Healthy).await;
+    launcher.bears(Bearing { calls: 1, ..SILENT });
+    let writing = tokio::spawn(async move {
+        for seq in 1.. {
+            sleep(10 * SECOND).await;
+            let line = b"xy: tools/list: it took longer than 30s";
+            let mut batch = Vec::new();
+            put_record(&mut batch, Record { seq, unix_millis: 0, flags: 0, line });
+            logs.push(seq + 1, &batch);
+        }
+    });
+    reaches(&server, |now| now.state() == ServerState::Stopping).await;
+    assert!(matches!(server.now().life.reason, Reason::Unhealthy(_)));
+    writing.abort();
 }
 
 #[tokio::test(start_paused = true)]

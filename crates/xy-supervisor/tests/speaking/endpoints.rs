@@ -54,7 +54,7 @@ fn its_speaker_is_told_of_a_stop_and_of_the_end() {
     daemon.apply(listening(Transport::Http, LIVES));
     let mut line = ready_line(&mut daemon);
     daemon.ask(Ask::Stop);
-    assert!(matches!(daemon.told(&mut line), Some(Told::Close)));
+    assert!(matches!(daemon.told(&mut line), Some(Told::Close { .. })));
     assert!(matches!(daemon.told(&mut line), Some(Told::Over(Exit { signal: Some(15), .. }))));
     drop(line);
     daemon.wait_for(ServerState::Stopped);
@@ -155,7 +155,7 @@ fn each_client_may_have_a_line_of_its_own_to_one_elsewhere() {
     daemon.say(&second, Said::Ready);
     daemon.within(other.wait_until(|now| now.state() == ServerState::Running));
     daemon.release(1);
-    assert!(matches!(daemon.told(&mut first), Some(Told::Close)));
+    assert!(matches!(daemon.told(&mut first), Some(Told::Close { .. })));
     drop(first);
     daemon.within(one.wait_until(|now| now.life.state == State::Retired));
     assert_eq!(other.now().state(), ServerState::Running);

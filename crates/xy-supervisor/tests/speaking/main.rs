@@ -100,7 +100,7 @@ fn a_server_that_cannot_be_spoken_with_is_ended_and_counted() {
     daemon.say(&first, Said::Unfit("it speaks gibberish".into()));
     let ending = daemon.wait_for(ServerState::Stopping);
     assert_eq!(ending.life.reason.to_string(), "it speaks gibberish");
-    assert!(matches!(daemon.told(&mut first), Some(Told::Close)));
+    assert!(matches!(daemon.told(&mut first), Some(Told::Close { .. })));
     drop(first);
     let second = daemon.line();
     let now = daemon.instance().now();
@@ -209,7 +209,7 @@ fn a_speaker_is_told_of_a_stop_and_of_the_end() {
     daemon.say(&line, Said::Ready);
     daemon.wait_for(ServerState::Running);
     daemon.ask(Ask::Stop);
-    assert!(matches!(daemon.told(&mut line), Some(Told::Close)));
+    assert!(matches!(daemon.told(&mut line), Some(Told::Close { .. })));
     let Line { way, said, told, .. } = line;
     let Way::Pipes { stdin, stdout } = way else { panic!("it has no pipes") };
     drop(stdin); // Only now there is nobody left who could write.
@@ -436,7 +436,7 @@ fn one_that_is_being_ended_is_still_listened_to_by_the_next_daemon() {
 
     let mut daemon = home.daemon();
     let mut line = daemon.line();
-    assert!(matches!(daemon.told(&mut line), Some(Told::Close)));
+    assert!(matches!(daemon.told(&mut line), Some(Told::Close { .. })));
     assert!(matches!(daemon.told(&mut line), Some(Told::Over(_))));
     drop(line);
     daemon.wait_until(|now| !now.state().eq(&ServerState::Stopping));

@@ -17,6 +17,7 @@ fn plain(stage: Stage, sort: Sort) -> Facts {
         was_written: false,
         text: Text::Kept,
         has_successor: true,
+        is_hung: false,
     }
 }
 
@@ -26,7 +27,7 @@ fn all() -> Vec<Facts> {
     for stage in STAGES {
         for sort in SORTS {
             for text in TEXTS {
-                for bits in 0..16 {
+                for bits in 0..32 {
                     let bit = |at: u32| bits & (1 << at) != 0;
                     all.push(Facts {
                         stage,
@@ -36,6 +37,7 @@ fn all() -> Vec<Facts> {
                         was_written: bit(2),
                         text,
                         has_successor: bit(3),
+                        is_hung: bit(4),
                     });
                 }
             }
@@ -49,10 +51,11 @@ type Case = (&'static str, fn(&mut Facts));
 
 #[test]
 fn the_fate_of_every_call() {
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         ("the server comes back", |_| {}),
         ("its client has been asked", |it| it.has_asked = true),
         ("it is the second try", |it| it.was_written = true),
+        ("the server hung", |it| it.is_hung = true),
         ("nobody comes after it", |it| it.has_successor = false),
         ("no copy was kept", |it| it.text = Text::NotKept),
         ("the same would come of it", |it| it.text = Text::Useless),
@@ -85,6 +88,9 @@ its client has been asked, Written: Lookup Unknown(Asked), ReadOnly Unknown(Aske
 it is the second try, Unwritten: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask Unknown(Task), Other Again
 it is the second try, Unread: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask Unknown(Task), Other Again
 it is the second try, Written: all Unknown(Twice)
+the server hung, Unwritten: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+the server hung, Unread: Lookup Again, ReadOnly Again, Idempotent Again, NewTask Again, OfTask NotDone(Task), Other Again
+the server hung, Written: all Unknown(Hung)
 nobody comes after it, Unwritten: Lookup NotDone(NoSuccessor), ReadOnly NotDone(NoSuccessor), Idempotent NotDone(NoSuccessor), NewTask NotDone(NoSuccessor), OfTask NotDone(Task), Other NotDone(NoSuccessor)
 nobody comes after it, Unread: Lookup NotDone(NoSuccessor), ReadOnly NotDone(NoSuccessor), Idempotent NotDone(NoSuccessor), NewTask NotDone(NoSuccessor), OfTask NotDone(Task), Other NotDone(NoSuccessor)
 nobody comes after it, Written: Lookup Unknown(NoSuccessor), ReadOnly Unknown(NoSuccessor), Idempotent Unknown(NoSuccessor), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(MayChange)
@@ -111,6 +117,7 @@ fn nothing_that_may_do_harm_is_ever_sent_again() {
         if fate == Fate::Again {
             let is_harmless = facts.sort.may_be_repeated();
             assert!(!is_seen || (is_harmless && !facts.has_asked && !facts.was_written));
+            assert!(!is_seen || !facts.is_hung, "{facts:?}");
             assert!(facts.text == Text::Kept && facts.has_successor && facts.is_wanted);
         }
         // `not done` is only said of what no server can have seen.

@@ -100,7 +100,7 @@ impl Streamed {
             Piece::TooLong(head) => match during {
                 Some(ours) if Head::of(&head).is_answer => upstream.too_long_for(ours),
                 None if self.is_only => upstream.too_long(&head),
-                _ => upstream.stray(b"xy: it said something too long"),
+                _ => upstream.log_own("it said something too long"),
             },
         }
     }

@@ -75,7 +75,7 @@ impl Web {
     pub(super) async fn log_untold(&self, told: Result<Result<(), String>, Elapsed>) {
         let late = |_| Err(format!("it was not taken within {TAKEN_WITHIN:?}"));
         if let (Err(why), Some(upstream)) = (told.unwrap_or_else(late), self.upstream()) {
-            upstream.stray(format!("xy: a message was lost: {why}").as_bytes());
+            upstream.log_own(format_args!("a message was lost: {why}"));
             upstream.tell_strays().await;
         }
     }

@@ -318,7 +318,7 @@ impl Driver {
         let speaker = self.shared.speaker.as_ref();
         let speech = Speech::open(speaker, &self.order, self.pid, way, before);
         if self.is_ending {
-            speech.tell(Told::Close);
+            speech.tell(Told::Close { is_hung: false });
         }
         self.speech = Some(speech);
         self.carry(Missed::default());
@@ -362,7 +362,7 @@ impl Driver {
                         self.leave_note(); // It was left before this was asked.
                     }
                     match ask {
-                        Ask::Stop { grace, .. } => self.stop(grace),
+                        Ask::Stop { grace, is_hung, .. } => self.stop(grace, is_hung),
                         Ask::Kill => self.kill(),
                         Ask::Rules { .. } | Ask::LetGo => {} // No engine could keep them.
                     }
@@ -371,7 +371,7 @@ impl Driver {
                 Turn::Dropped if !self.has_task => return self.let_go().await,
                 Turn::Dropped => {
                     self.is_held = false;
-                    self.stop(self.order.settings.rules.stop.grace);
+                    self.stop(self.order.settings.rules.stop.grace, false);
                 }
                 Turn::Noted => {
                     self.has_task = true;

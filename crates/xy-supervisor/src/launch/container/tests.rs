@@ -242,7 +242,7 @@ async fn a_stop_is_heard_while_a_cut_stream_is_attached_again() {
     drop(streams.recv().await); // It is cut, and the next one is never answered.
     engine.is_asked("/attach", 2).await;
     let grace = Duration::from_secs(5);
-    life.asks.send(Ask::Stop { grace, for_good: false }).await.unwrap();
+    life.asks.send(Ask::Stop { grace, for_good: false, is_hung: false }).await.unwrap();
     engine.is_asked("/stop", 1).await;
     drop(stage.lines.0.lock().unwrap().pop_front()); // Whoever speaks with it hangs up.
     let told = heard(&mut life, |_| false).await;
@@ -490,7 +490,10 @@ async fn one_that_cannot_be_run_is_told_as_such_though_its_end_was_asked_for_mea
     engine.ends(127, false);
     drop(streams.recv().await);
     engine.is_asked("/logs", 1).await; // It is known to have ended.
-    life.asks.send(Ask::Stop { grace: Duration::from_secs(1), for_good: false }).await.unwrap();
+    life.asks
+        .send(Ask::Stop { grace: Duration::from_secs(1), for_good: false, is_hung: false })
+        .await
+        .unwrap();
     drop(stage.lines.0.lock().unwrap().pop_front());
     let (why, is_permanent) = refusal(&mut life).await;
     assert!(is_permanent && why.contains("127"), "{why}");
@@ -507,7 +510,10 @@ async fn a_stop_is_heard_while_an_engine_does_not_answer() {
         heard(&mut life, |it| matches!(it, News::Preparing(_))).await;
     }
     let asked_at = Instant::now();
-    life.asks.send(Ask::Stop { grace: Duration::from_secs(1), for_good: false }).await.unwrap();
+    life.asks
+        .send(Ask::Stop { grace: Duration::from_secs(1), for_good: false, is_hung: false })
+        .await
+        .unwrap();
     let told = heard(&mut life, |_| false).await;
     assert!(matches!(told[..], [News::Exited(_)]), "{told:?}");
     assert_eq!(asked_at.elapsed(), Duration::ZERO);

@@ -69,7 +69,7 @@ impl Driver {
     fn speak(&mut self, pid: u32, way: Way, before: Option<Before>) {
         let speech = Speech::open(self.speaker.as_ref(), &self.order, pid, way, before);
         if self.is_ending {
-            speech.tell(Told::Close);
+            speech.tell(Told::Close { is_hung: false });
         }
         (self.speech, self.patience) = (Some(speech), None);
     }
@@ -129,9 +129,9 @@ impl Driver {
     }
 
     /// The server is being ended.
-    pub(super) fn close_line(&self) {
+    pub(super) fn close_line(&self, is_hung: bool) {
         if let Some(speech) = &self.speech {
-            speech.tell(Told::Close);
+            speech.tell(Told::Close { is_hung });
         }
     }
 

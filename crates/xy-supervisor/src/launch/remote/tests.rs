@@ -126,7 +126,7 @@ async fn one_that_refuses_is_given_up_at_once() {
 async fn one_that_is_not_ready_in_time_is_unreachable() {
     let mut far = Elsewhere::new();
     let mut line = far.line().await;
-    assert!(matches!(told(&mut line).await, Some(Told::Close)));
+    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
     drop(line);
     let now = far.state(ServerState::Restarting).await;
     assert_eq!(now.life.reason.to_string(), "no answer within 10s");
@@ -153,7 +153,7 @@ async fn a_stop_and_a_start_are_a_new_life() {
     line.said.send(Said::Ready).await.unwrap();
     far.state(ServerState::Running).await;
     far.handle.request(Event::RestartRequested).await.unwrap();
-    assert!(matches!(told(&mut line).await, Some(Told::Close)));
+    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
     assert!(matches!(told(&mut line).await, Some(Told::Over(Exit::UNSEEN))));
     assert!(far.lines.try_recv().is_err(), "not before the line is hung up");
     drop(line);
@@ -187,7 +187,7 @@ async fn its_speaker_is_told_when_nobody_holds_it_any_more() {
     let mut far = Elsewhere::new();
     let mut line = far.line().await;
     drop(far.handle);
-    assert!(matches!(told(&mut line).await, Some(Told::Close)));
+    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
     assert!(matches!(told(&mut line).await, Some(Told::Over(_))));
     assert!(told(&mut line).await.is_none());
 }

@@ -30,7 +30,10 @@ const MUTTERS: Duration = Duration::from_millis(20);
 pub(crate) fn tools(server: &Server) -> Vec<Value> {
     let tool = |name: &str| {
         let schema = json!({ "type": "object", "properties": { "ms": { "type": "number" } } });
-        json!({ "name": name, "description": "Hears nothing meanwhile", "inputSchema": schema })
+        let description = "Hears nothing meanwhile";
+        let annotations = json!({ "readOnlyHint": name == "stall" });
+        json!({ "name": name, "description": description, "inputSchema": schema,
+            "annotations": annotations })
     };
     if server.plan.has("--dull") { TOOLS.map(tool).to_vec() } else { Vec::new() }
 }

@@ -51,7 +51,7 @@ pub(in super::super) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut e
         Ok(Ok(begun)) => {
             let mut driver = Driver::new(shared, order, ends, begun);
             driver.is_held = is_held;
-            driver.stop(driver.order.settings.rules.stop.grace);
+            driver.stop(driver.order.settings.rules.stop.grace, false);
             return driver.run().await;
         }
         Ok(Err(NotBegun::Cancelled)) => News::Exited(Exit::UNSEEN),

@@ -144,7 +144,7 @@ impl Driver {
     }
 
     /// Asks its engine to end it, gently at first.
-    pub(super) fn stop(&mut self, grace: Duration) {
+    pub(super) fn stop(&mut self, grace: Duration, is_hung: bool) {
         if self.fate.is_some() {
             return; // It has ended by itself, which is how it is told.
         }
@@ -153,7 +153,7 @@ impl Driver {
         // Docker would not close its stdin, but hang up: its last words would be lost.
         self.is_ending_shared.store(self.engine.closes_stdin, Ordering::Relaxed);
         if let Some(speech) = &self.speech {
-            speech.tell(Told::Close);
+            speech.tell(Told::Close { is_hung });
         }
         self.keeper.change(|kept| kept.stopping = true);
         let (engine, id) = (self.engine.clone(), self.id.clone());

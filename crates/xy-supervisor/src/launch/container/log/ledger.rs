@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use xy_shim::wire::{LogPlace, MAX_LINE, Record, flags, record_size, records};
 
-use crate::logs::RING_BYTES;
+use crate::logs::{OWN_PREFIX, RING_BYTES};
 use crate::plain_file::{open_file, open_own};
 
 /// How a line begins that is not the container's.
-pub(super) const OURS: &[u8] = b"xy: ";
+pub(super) const OURS: &[u8] = OWN_PREFIX.as_bytes();
 
 /// No more is told of how the output ends.
 const KNOWN: usize = 4096;

@@ -1,0 +1,152 @@
+//! Calls that a server does not read: a call that one client waits for must not keep the others
+//! waiting without a bound.
+//!
+//! A call whose first byte the server has not read fails once it has waited for `park { queue }`
+//! and the server has read nothing at all for that long. One task per server looks after such
+//! calls, and only while there are any. Where the system does not tell what was read (over HTTP,
+//! and on macOS), nothing fails here.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use xy_mcp::envelope::{self, Message};
+use xy_protocol::control::quoted;
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_supervisor::instance::Holder;
+
+use super::{Call, Caller, Upstream};
+
+/// How often the task looks within the time that a call may wait.
+const LOOKS: u32 = 10;
+
+/// A shorter `park { queue }` bounds the wait for a server that is down, not for one that reads.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
+
+/// How far a server has read, and since when no further.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    up_to: u64,
+    since: Instant,
+}
+
+impl Upstream {
+    /// Looks after calls that the server has not read.
+    pub(crate) fn watch_reading(self: &Rc<Self>) {
+        if self.is_reading_watched.get() || self.wire.read_up_to().is_none() {
+            return;
+        }
+        self.is_reading_watched.set(true);
+        let watched = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            let mut reading = None;
+            while let Some(upstream) = watched.upgrade() {
+                let Some(next) = upstream.end_unread_calls(&mut reading) else {
+                    return upstream.is_reading_watched.set(false);
+                };
+                drop(upstream);
+                sleep_until(next).await;
+            }
+        });
+    }
+
+    /// Fails the calls that have not been read for too long. Returns when to look again, if
+    /// there is anything to look for.
+    fn end_unread_calls(self: &Rc<Self>, reading: &mut Option<Reading>) -> Option<Instant> {
+        let (now, up_to) = (Instant::now(), self.wire.read_up_to()?);
+        let since = match *reading {
+            Some(it) if it.up_to == up_to => it.since,
+            before => {
+                if before.is_some() {
+                    self.is_hung.set(false); // The server reads on.
+                }
+                now
+            }
+        };
+        *reading = Some(Reading { up_to, since });
+        let wait = self.patience().max(LEAST_WAIT);
+        let (mut late, mut next) = (Vec::new(), None::<Instant>);
+        for (ours, call) in self.calls.borrow().iter() {
+            if call.place < up_to || !is_waited_for(call) {
+                continue;
+            }
+            let at = call.sent_at.max(since) + wait;
+            if at <= now {
+                late.push(*ours);
+            } else {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        if !late.is_empty() {
+            self.is_hung.set(true);
+            late.sort_unstable();
+            let fault = self.unread_fault(up_to, wait);
+            for ours in late {
+                self.withdraw(ours, &fault);
+            }
+        }
+        // Somebody has to see that a server reads on which was found hung.
+        let is_needed = next.is_some() || self.is_hung.get();
+        let soon = now + wait / LOOKS;
+        is_needed.then(|| next.map_or(soon, |next| next.min(soon)))
+    }
+
+    /// Fails a call, and tells the server to drop it should it ever read it.
+    fn withdraw(self: &Rc<Self>, ours: u64, fault: &CallError) {
+        let Some(caller) = self.give_up(ours) else { return };
+        self.forget_in_time();
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it was not read in time"}}}}"#
+        );
+        self.tell_given_up(ours, message.as_bytes());
+        caller.fail(&self.key.server, fault);
+        self.call_is_over();
+    }
+
+    /// Returns the error of a call that the server has not read for `wait`.
+    fn unread_fault(&self, read_up_to: u64, wait: Duration) -> CallError {
+        let server = &self.key.server;
+        let calls = self.calls.borrow();
+        let begun = calls.values().filter(|call| call.place < read_up_to && is_waited_for(call));
+        let busy = match begun.max_by_key(|call| call.place) {
+            Some(call) => {
+                let method =
+                    call.method().map_or_else(|| "a call".to_owned(), |it| format!("`{it}`"));
+                let age = Duration::from_secs(call.sent_at.elapsed().as_secs());
+                format!("it is busy with {method}, sent {age:?} ago")
+            }
+            None => "it reads nothing that it is sent".to_owned(),
+        };
+        let apart = match self.key.holder {
+            Holder::Shared => "write `isolation \"client\"`, ",
+            Holder::Client(_) => "",
+        };
+        CallError::new(
+            ErrorKind::TimedOut,
+            format!("`{server}` did not read the call within {wait:?}"),
+        )
+        .cause(format!("{busy}; the call was withdrawn, but may be done if the server reads on"))
+        .hint(format!(
+            "find out before you repeat it; run `xy restart {server}`, {apart}or raise `park {{ queue }}`"
+        ))
+    }
+}
+
+/// Returns true if a client or a person waits for the call.
+fn is_waited_for(call: &Call) -> bool {
+    matches!(call.caller, Caller::Client { .. } | Caller::Visitor(_))
+}
+
+impl Call {
+    /// Returns the method of a client's call, if its text was kept.
+    fn method(&self) -> Option<String> {
+        let kept = self.kept.as_ref()?;
+        if let Some((method, _)) = kept.about() {
+            return Some(quoted(method));
+        }
+        match envelope::parse(kept.text()) {
+            Ok(Message::Request { method, .. }) => Some(quoted(&method)),
+            _ => None,
+        }
+    }
+}
