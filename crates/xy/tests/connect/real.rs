@@ -208,6 +208,7 @@ fn read_only_call_is_sent_again_after_a_killed_daemon_and_another_is_not() {
     assert_eq!(answer["result"]["content"][0]["text"], "one__read_only", "{answer}");
     assert_eq!((calls("read_only"), calls("mutating")), (2, 1));
     client.kill();
+    fs::remove_file(&diary).unwrap();
     home.finish();
 }
 
