@@ -179,7 +179,7 @@ fn calls_of_a_server_that_hangs_get_what_is_due_to_them_and_its_repair_is_proven
         text.matches(&format!("\"message\":\"{said}\"")).count()
     };
     // Both take longer than the test of a server that does not answer.
-    let seen = [call("read_only", "seen-look", 13_000), call("mutating", "seen-write", 600_000)];
+    let seen = [call("read_only", "seen-look", 600_000), call("mutating", "seen-write", 600_000)];
     // From here on it reads nothing, not even when it is let go on to be ended.
     assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
     signal(hangs, Signal::STOP);
