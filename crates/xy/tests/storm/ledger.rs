@@ -72,6 +72,8 @@ pub(crate) struct Rules {
     /// Servers that do not come back: what was not done is refused, and what may be done twice
     /// may be of unknown outcome.
     pub(crate) doomed: BTreeSet<usize>,
+    /// Servers that hang: a call that such a server has begun is never sent again.
+    pub(crate) hanging: BTreeSet<usize>,
     /// Servers to which calls go on connections of their own, so that those which are under way
     /// at the same time are in no order.
     pub(crate) unordered: BTreeSet<usize>,
@@ -175,7 +177,9 @@ fn judge(
             let since = call.sent_at.saturating_sub(KNOWN_WITHIN);
             let is_hit =
                 |blow: &&Blow| blow.is_at(call.server) && (since..answered_at).contains(&blow.at);
-            let may_be = rules.may_be_unknown || rules.doomed.contains(&call.server);
+            let may_be = rules.may_be_unknown
+                || rules.doomed.contains(&call.server)
+                || rules.hanging.contains(&call.server);
             if !spells.iter().any(|spell| spell.can_have_hit(call, answered_at)) {
                 fault("nothing can have interrupted it");
             } else if call.kind == Kind::Record || may_be {

@@ -180,8 +180,12 @@ fn what_hangs_is_restarted_what_is_slow_or_deaf_is_not_and_what_is_doomed_is_giv
     for server in &cast.hanging {
         assert!(blows.iter().any(|blow| blow.is_at(*server)), "{server}: {blows:?}");
     }
-    let rules =
-        Rules { doomed: [cast.doomed].into(), unordered: cast.web.clone(), ..Rules::default() };
+    let rules = Rules {
+        doomed: [cast.doomed].into(),
+        hanging: cast.hanging.iter().copied().collect(),
+        unordered: cast.web.clone(),
+        ..Rules::default()
+    };
     let [waited, resumed] = ["xy_server_calls_parked_total", "xy_server_calls_again_total"]
         .map(|name| scene.counted(name));
     let tally = scene.settle(calls, blows, &rules);
