@@ -11,7 +11,7 @@
 //!                                                                ├─ stream   one that can be left
 //!                                                                ├─ grip     and who holds it then
 //!                                                                ├─ log      its file, the ring
-//! adopt ── kept, attach, missed ─────────────────────────────────┼─ fate     what became of it
+//! adopt ── kept, attach, missed, overlap ────────────────────────┼─ fate     what became of it
 //!                                                                └─ faults   in words
 //! reconcile ── removes what carries our label and nobody owns, at all `engines` ever used
 //! ```
@@ -45,6 +45,7 @@ mod life;
 mod log;
 mod login;
 mod missed;
+mod overlap;
 mod pull;
 mod reconcile;
 mod start;

@@ -15,13 +15,13 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use xy_shim::sequence::Sequence;
 
 use super::engine::{Pieces, next};
 use super::kept::{PlaceFile, TornMark};
 use super::log::LogSink;
-use super::missed::{Counter, Missed, Noting, Place, overlap};
+use super::missed::{Counter, Missed, Noting, Place};
 use crate::launch::millis;
 use crate::wait::{time_of_day, until};
 
@@ -37,10 +37,6 @@ const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// After this time without a write, what was written has arrived.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(2);
-
-/// How long a fresh stream is listened to for what the engine's log has as well.
-const FRESH_WITHIN: Duration = Duration::from_millis(100);
-const ALL_FRESH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Our ends of the pipes, and where the rest goes.
 #[derive(Debug)]
@@ -189,28 +185,6 @@ impl Carrier {
         self.counter.miss_err(missed.err_lost);
         self.counter.hear(false, &missed.out, now_ms(), 0);
     }
-}
-
-/// What was missed, and what has come on a fresh stream since: once, whichever way it came.
-pub(super) async fn with_fresh(mut missed: Missed, output: &mut Pieces<LogOutput>) -> Missed {
-    let mut fresh = Missed::default();
-    // One that never stops talking is not waited for: what came twice has come by then.
-    let give_up_at = Instant::now() + ALL_FRESH_WITHIN;
-    let piece_within = || give_up_at.min(Instant::now() + FRESH_WITHIN);
-    while let Ok(Some(Ok(piece))) = timeout_at(piece_within(), next(output)).await {
-        match piece {
-            LogOutput::StdErr { message } => fresh.err.extend_from_slice(&message),
-            other => fresh.out.extend_from_slice(other.as_ref()),
-        }
-        if fresh.out.len() + fresh.err.len() > PIECE {
-            break;
-        }
-    }
-    let (twice_out, twice_err) =
-        (overlap(&missed.out, &fresh.out), overlap(&missed.err, &fresh.err));
-    missed.out.extend_from_slice(&fresh.out[twice_out..]);
-    missed.err.extend_from_slice(&fresh.err[twice_err..]);
-    missed
 }
 
 /// Where the bytes of a stream go.
@@ -362,9 +336,7 @@ fn unread_in(pipe: &pipe::Sender, is_unheard: bool) -> u64 {
 mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::task::{Context, Poll, ready};
 
-    use futures_core::Stream;
     use xy_protocol::server::ServerName;
 
     use super::super::kept::Keeper;
@@ -396,31 +368,6 @@ mod tests {
             sequence: None,
         };
         (carrier, ends, keeper)
-    }
-
-    /// Says something all the time.
-    struct Chatter(tokio::time::Interval);
-
-    impl Stream for Chatter {
-        type Item = Result<LogOutput, bollard::errors::Error>;
-
-        fn poll_next(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<Option<Self::Item>> {
-            ready!(self.0.poll_tick(context));
-            Poll::Ready(Some(Ok(LogOutput::StdErr { message: Bytes::from_static(b"tick\n") })))
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_that_never_stops_talking_is_not_waited_for() {
-        let began_at = Instant::now();
-        let ticks = tokio::time::interval_at(began_at + FRESH_WITHIN / 2, FRESH_WITHIN / 2);
-        let mut output: Pieces<LogOutput> = Box::pin(Chatter(ticks));
-        let missed = with_fresh(Missed::default(), &mut output).await;
-        assert_eq!(began_at.elapsed(), ALL_FRESH_WITHIN);
-        assert!(missed.err.starts_with(b"tick\ntick\n") && missed.out.is_empty());
     }
 
     #[tokio::test]

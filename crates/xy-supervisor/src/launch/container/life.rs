@@ -17,13 +17,14 @@ use xy_protocol::server::Transport;
 use xy_shim::sequence::Sequence;
 
 use super::Shared;
-use super::attach::{self, Carrier, Cut, PipeEnds, with_fresh};
+use super::attach::{self, Carrier, Cut, PipeEnds};
 use super::engine::Engine;
 use super::fate::{Fate, Now, Watched};
 use super::grip::Grip;
 use super::kept::Keeper;
 use super::log::LogSink;
 use super::missed::{self, Counter, Missed, Place};
+use super::overlap::with_fresh;
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::witness::Witness;

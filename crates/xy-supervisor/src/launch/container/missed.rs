@@ -4,8 +4,8 @@
 //! read from a whole second only. So the bytes that have been heard are counted, and so are
 //! those up to the last quiet moment: from that second on the log is read, and what has been
 //! heard since is skipped. Of what is logged, its end is known as well, and is found even if an engine
-//! has not kept all of it. What comes twice, by the log and by the new stream, is found where
-//! the end of one is the beginning of the other. All of it is pure but the reading.
+//! has not kept all of it. What comes twice, by the log and by the new stream, is found by
+//! `overlap.rs`. All of it is pure but the reading.
 
 use std::fmt::Display;
 
@@ -388,12 +388,6 @@ fn as_text(bytes: &[u8]) -> Vec<u8> {
 fn text_end(bytes: &[u8]) -> &[u8] {
     let last = bytes.utf8_chunks().last();
     last.filter(|it| it.invalid().is_empty()).map_or(&[], |it| it.valid().as_bytes())
-}
-
-/// How many bytes at the beginning of `fresh` are the end of `missed` as well.
-pub(super) fn overlap(missed: &[u8], fresh: &[u8]) -> usize {
-    let most = missed.len().min(fresh.len());
-    (1..=most).rev().find(|length| missed.ends_with(&fresh[..*length])).unwrap_or(0)
 }
 
 #[cfg(test)]

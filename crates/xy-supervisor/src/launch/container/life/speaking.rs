@@ -44,7 +44,10 @@ impl Driver {
             Meaning::Unusable(why) if !self.is_ending && self.fate.is_none() => {
                 self.tell(News::Unusable(plain_why(&why))).await;
             }
-            Meaning::Unusable(_) => {}
+            Meaning::StartOver(why) if !self.is_ending && self.fate.is_none() => {
+                self.tell(News::StartOver(plain_why(&why))).await;
+            }
+            Meaning::Unusable(_) | Meaning::StartOver(_) => {}
             Meaning::Probed(is_probed) => self.is_probed = is_probed,
             Meaning::Mute(_) if self.fate.is_some() => {}
             Meaning::Mute(time) => self.wait_for(time, Due::Mute),

@@ -139,12 +139,3 @@ fn what_comes_next_is_found_also_if_what_came_before_is_no_text_and_is_kept_as_t
     assert_eq!(as_text("\u{e9}x\u{20ac}".as_bytes()), "\u{e9}x\u{20ac}".as_bytes());
     assert_eq!(as_text(b"a\xe2\x82b"), "a\u{fffd}\u{fffd}b".as_bytes());
 }
-
-#[test]
-fn what_comes_twice_is_found() {
-    assert_eq!(overlap(b"one\ntwo\n", b"two\nthree\n"), 4);
-    assert_eq!(overlap(b"one\ntwo\n", b"three\n"), 0);
-    assert_eq!(overlap(b"", b"x"), 0);
-    assert_eq!(overlap(b"abc", b"abc"), 3);
-    assert_eq!(overlap(b"one\ntwo\n", b"o\n"), 2);
-}
