@@ -19,6 +19,7 @@
 //! Its panics are its answers: a test wants no error to handle, but a sentence.
 
 mod clock;
+mod compatibility;
 mod daemon;
 mod home;
 pub mod json;
@@ -33,9 +34,11 @@ mod run;
 pub mod standin;
 #[cfg(target_os = "linux")]
 pub mod standstill;
+pub mod text;
 mod wait;
 mod wire;
 
+pub use compatibility::write_compatibility;
 pub use daemon::Daemon;
 pub use home::Home;
 pub use logs::read_log_lines;

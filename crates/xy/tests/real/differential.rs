@@ -8,13 +8,12 @@ mod allowed;
 mod compare;
 mod drive;
 mod script;
-mod text;
 
 use xy_testkit::McpStdio;
+use xy_testkit::text::Text;
 
 use self::compare::{Allowed, Differs, compare};
 use self::drive::{Reach, Record, Step, drive};
-use self::text::Text;
 use crate::lab::{Lab, Upstream};
 
 /// A way through xy.

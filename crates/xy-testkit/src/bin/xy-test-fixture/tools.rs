@@ -238,6 +238,11 @@ fn ask_url(request: &Request) {
 /// Says that it has begun, and answers nothing once it is cancelled, as it should be.
 fn wait_for_cancel(request: &Request) {
     request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
+    // Client libraries do not report unknown notifications, but they do report progress.
+    if let Some(token) = request.progress_token() {
+        let progress = format!(r#"{{"progressToken":{token},"progress":0,"total":1}}"#);
+        request.notify("notifications/progress", &progress);
+    }
     if !is_cancelled_within(request, CANCELLED_WITHIN) {
         request.failed("nobody cancelled this");
     }

@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 
+use xy_testkit::text::{Text, differences};
+
 use super::Way;
 use super::drive::Record;
-use super::text::{Text, differences};
 
 /// A difference, and why it must be there. One that is never seen is a mistake in the list.
 #[derive(Debug)]

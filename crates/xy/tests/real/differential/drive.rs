@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use xy_testkit::McpClient;
-
-use super::text::Text;
+use xy_testkit::text::Text;
 
 /// How long an answer is waited for.
 const WITHIN: Duration = Duration::from_secs(30);

@@ -5,9 +5,10 @@ use std::fmt::{self, Display};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Text {
+pub enum Text {
     /// Keys without their quotes, as they were written.
     Object(Vec<(String, Text)>),
+    /// Items in their order.
     Array(Vec<Text>),
     /// Anything else as it was written: `"a\u0062"`, `1e3`, `null`.
     Plain(String),
@@ -15,27 +16,31 @@ pub(crate) enum Text {
 
 impl Text {
     /// Reads a whole text.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is no JSON.
     #[track_caller]
-    pub(crate) fn of(text: &str) -> Self {
+    pub fn of(text: &str) -> Self {
         let mut rest = text;
         let read = value(&mut rest).filter(|_| rest.trim_start().is_empty());
         read.unwrap_or_else(|| panic!("this is no JSON: {text}"))
     }
 
     /// The first member of this name.
-    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+    pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// The same, to be changed.
-    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
         let Self::Object(members) = self else { return None };
         members.iter_mut().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// A member's text, without quotes if it is a string; empty if it is not there.
-    pub(crate) fn word(&self, name: &str) -> &str {
+    pub fn word(&self, name: &str) -> &str {
         match self.get(name) {
             Some(Self::Plain(text)) => text.trim_matches('"'),
             _ => "",
@@ -131,7 +136,7 @@ fn string(rest: &mut &str) -> Option<String> {
 }
 
 /// Where two values differ: the path, and both texts there.
-pub(crate) fn differences(path: &str, one: &Text, other: &Text) -> Vec<(String, String, String)> {
+pub fn differences(path: &str, one: &Text, other: &Text) -> Vec<(String, String, String)> {
     let told = |path: String| vec![(path, one.to_string(), other.to_string())];
     match (one, other) {
         (Text::Object(one), Text::Object(other)) => members(path, one, other),
@@ -175,24 +180,31 @@ fn members(
     all
 }
 
-#[test]
-fn a_text_is_read_as_it_was_written() {
-    for text in [r#"{"a":[1.0,-0.0,{"\u00e9":"\"]}\\"}],"b":{},"c":[],"a":null}"#, "1e3", "\"\""] {
-        assert_eq!(Text::of(text).to_string(), text);
-    }
-    assert_eq!(Text::of(" { \"a\" : [ 1 , 2 ] } ").to_string(), r#"{"a":[1,2]}"#);
-}
+#[cfg(test)]
+mod tests {
+    use super::{Text, differences};
 
-#[test]
-fn every_difference_has_its_path() {
-    let paths = |one: &str, other: &str| {
-        let all = differences("m", &Text::of(one), &Text::of(other));
-        all.into_iter().map(|(path, ..)| path).collect::<Vec<_>>()
-    };
-    assert_eq!(paths(r#"{"a":{"b":[1.0]}}"#, r#"{"a":{"b":[1]}}"#), ["m/a/b/0"]);
-    assert_eq!(paths(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#), ["m#order"]);
-    assert_eq!(paths(r#"{"a":1}"#, r#"{"b":1}"#), ["m/a", "m/b"]);
-    assert_eq!(paths(r#"["a"]"#, r#"["\u0061"]"#), ["m/0"]);
-    assert_eq!(paths("[1]", "[1,2]"), ["m"]);
-    assert_eq!(paths(r#"{"a" : 1}"#, r#"{"a":1}"#), [""; 0]);
+    #[test]
+    fn a_text_is_read_as_it_was_written() {
+        for text in
+            [r#"{"a":[1.0,-0.0,{"\u00e9":"\"]}\\"}],"b":{},"c":[],"a":null}"#, "1e3", "\"\""]
+        {
+            assert_eq!(Text::of(text).to_string(), text);
+        }
+        assert_eq!(Text::of(" { \"a\" : [ 1 , 2 ] } ").to_string(), r#"{"a":[1,2]}"#);
+    }
+
+    #[test]
+    fn every_difference_has_its_path() {
+        let paths = |one: &str, other: &str| {
+            let all = differences("m", &Text::of(one), &Text::of(other));
+            all.into_iter().map(|(path, ..)| path).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(r#"{"a":{"b":[1.0]}}"#, r#"{"a":{"b":[1]}}"#), ["m/a/b/0"]);
+        assert_eq!(paths(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#), ["m#order"]);
+        assert_eq!(paths(r#"{"a":1}"#, r#"{"b":1}"#), ["m/a", "m/b"]);
+        assert_eq!(paths(r#"["a"]"#, r#"["\u0061"]"#), ["m/0"]);
+        assert_eq!(paths("[1]", "[1,2]"), ["m"]);
+        assert_eq!(paths(r#"{"a" : 1}"#, r#"{"a":1}"#), [""; 0]);
+    }
 }

@@ -1,0 +1,38 @@
+//! Differences that must be there, and why.
+
+use crate::Way;
+use crate::compare::{Differs, Of};
+
+const LEGACY: &[Way] = &[Way::LegacyHttp, Way::LegacyStdio];
+const MODERN: &[Way] = &[Way::ModernHttp, Way::ModernStdio];
+
+const fn must(
+    of: Of,
+    ways: &'static [Way],
+    step: &'static str,
+    path: &'static str,
+    why: &'static str,
+) -> Differs {
+    Differs { of, ways, step, path, why }
+}
+
+const TASKS: &str = "tasks of the two eras have nothing but their name in common, so a modern \
+                     client is not told of legacy tasks";
+const LEVEL: &str = "clients share a server, so xy keeps the log level of each client, and refuses \
+                     one in its own words for a server without logging";
+const NOT_MODERN: &str = "the modern era has neither `ping` nor `logging/setLevel`, and xy refuses \
+                          both in its own words";
+const NOT_FOUND: &str = "the code for a missing resource is -32602 in the modern era and -32002 \
+                         in the legacy one";
+
+/// The list.
+pub(crate) const ALLOWED: &[Differs] = &[
+    must(Of::Legacy, MODERN, "handshake", "result/capabilities/tasks", TASKS),
+    must(Of::All, LEGACY, "level", "error/message", LEVEL),
+    must(Of::All, LEGACY, "level", "error/data", LEVEL),
+    must(Of::Modern, MODERN, "level", "error/message", NOT_MODERN),
+    must(Of::Modern, MODERN, "level", "error/data", NOT_MODERN),
+    must(Of::Modern, MODERN, "ping", "error/message", NOT_MODERN),
+    must(Of::Modern, MODERN, "ping", "error/data", NOT_MODERN),
+    must(Of::Legacy, MODERN, "unknown resource", "error/code", NOT_FOUND),
+];
