@@ -45,9 +45,10 @@ client.setRequestHandler(CreateMessageRequestSchema, () => {
   return { role: "assistant", content, model: "none" };
 });
 
-/** What a person would do that a server asks for something. */
-client.setRequestHandler(ElicitRequestSchema, () => {
-  return { action: "accept", content: { name: `${name} says` } };
+/** Fills in what a server needs of a person. */
+client.setRequestHandler(ElicitRequestSchema, ({ params }) => {
+  const filled = params.requestedSchema.required.map((field) => [field, `${name} says`]);
+  return { action: "accept", content: Object.fromEntries(filled) };
 });
 
 /** Hears of the next resource that has changed. */
@@ -258,6 +259,17 @@ const deeds = {
       });
     }
     return { listed, friends, found, takes, called, missing: await call("call_tool", unknown) };
+  },
+
+  /** Lists the tools, and calls those that it is told to. */
+  async use({ calls }) {
+    const answers = [];
+    for (const [tool, args] of calls) {
+      const refused = ({ code }) => `refused: ${code}`;
+      answers.push(await call(tool, args).catch(refused));
+    }
+    const { tools } = await client.listTools();
+    return { version: transport.protocolVersion ?? agreed, tools, answers };
   },
 
   async changes() {

@@ -52,9 +52,10 @@ class Client:
         text = types.TextContent(type="text", text=f"{self.name} has thought")
         return types.CreateMessageResult(role="assistant", content=text, model="none")
 
-    async def fill_in(self, _context, _params):
-        """What a person would do that a server asks for something."""
-        return types.ElicitResult(action="accept", content={"name": f"{self.name} says"})
+    async def fill_in(self, _context, params):
+        """Fills in what a server needs of a person."""
+        content = {field: f"{self.name} says" for field in params.requestedSchema["required"]}
+        return types.ElicitResult(action="accept", content=content)
 
     async def call(self, tool, arguments, **how):
         """The first text of what a tool answers."""
@@ -247,6 +248,21 @@ class Client:
             "takes": sorted(takes),
             "called": await self.call("call_tool", called),
             "missing": await self.call("call_tool", missing),
+        }
+
+    async def use(self, ask):
+        """Lists the tools, and calls those that it is told to."""
+        answers = []
+        for tool, arguments in ask["calls"]:
+            try:
+                answers.append(await self.call(tool, arguments))
+            except McpError as problem:
+                answers.append(f"refused: {problem.error.code}")
+        tools = await self.pages(self.session.list_tools, "tools")
+        return {
+            "version": self.welcome.protocolVersion,
+            "tools": [tool.model_dump(mode="json", exclude_none=True) for tool in tools],
+            "answers": answers,
         }
 
     async def changes(self, _ask):

@@ -35,9 +35,10 @@ client.setRequestHandler("sampling/createMessage", () => {
   return { role: "assistant", content, model: "none" };
 });
 
-/** What a person would do that a server asks for something. */
-client.setRequestHandler("elicitation/create", () => {
-  return { action: "accept", content: { name: `${name} says` } };
+/** Fills in what a server needs of a person. */
+client.setRequestHandler("elicitation/create", ({ params }) => {
+  const filled = params.requestedSchema.required.map((field) => [field, `${name} says`]);
+  return { action: "accept", content: Object.fromEntries(filled) };
 });
 
 /** Hears of the next resource that has changed. */
@@ -166,6 +167,17 @@ const deeds = {
     await (isModern ? listening.close() : client.unsubscribeResource({ uri: WATCHED }));
     return { updated };
   },
+
+  /** Lists the tools, and calls those that it is told to. */
+  async use({ calls }) {
+    const answers = [];
+    for (const [tool, args] of calls) {
+      const refused = ({ code }) => `refused: ${code}`;
+      answers.push(await call(tool, args).catch(refused));
+    }
+    const { tools } = await client.listTools();
+    return { version: client.getNegotiatedProtocolVersion(), tools, answers };
+  },
 };
 
 function connection([way, ...where]) {
@@ -184,6 +196,6 @@ say({ ready: true });
 for await (const line of createInterface({ input: process.stdin })) {
   const ask = JSON.parse(line);
   name = ask.name;
-  say(await deeds[ask.do]());
+  say(await deeds[ask.do](ask));
 }
 await client.close();

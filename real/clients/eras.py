@@ -49,9 +49,10 @@ class Visitor:
         text = types.TextContent(type="text", text=f"{self.name} has thought")
         return types.CreateMessageResult(role="assistant", content=text, model="none")
 
-    async def fill_in(self, _context, _params):
-        """What a person would do that a server asks for something."""
-        return types.ElicitResult(action="accept", content={"name": f"{self.name} says"})
+    async def fill_in(self, _context, params):
+        """Fills in what a server needs of a person."""
+        content = {field: f"{self.name} says" for field in params.requested_schema["required"]}
+        return types.ElicitResult(action="accept", content=content)
 
     async def call(self, tool, arguments, **how):
         """The first text of what a tool answers."""
@@ -176,6 +177,21 @@ class Visitor:
             await self.client.unsubscribe_resource(WATCHED)
         return {"updated": updated}
 
+    async def use(self, calls):
+        """Lists the tools, and calls those that it is told to."""
+        answers = []
+        for tool, arguments in calls:
+            try:
+                answers.append(await self.call(tool, arguments))
+            except MCPError as problem:
+                answers.append(f"refused: {problem.error.code}")
+        tools = (await self.client.list_tools()).tools
+        return {
+            "version": self.client.protocol_version,
+            "tools": [it.model_dump(mode="json", exclude_none=True) for it in tools],
+            "answers": answers,
+        }
+
 
 def say(what):
     print(json.dumps(what), flush=True)
@@ -202,7 +218,10 @@ async def main(mode, way, *where):
             while line := await asyncio.to_thread(sys.stdin.readline):
                 ask = json.loads(line)
                 visitor.name = ask["name"]
-                say(await getattr(visitor, ask["do"])())
+                if ask["do"] == "use":
+                    say(await visitor.use(ask["calls"]))
+                else:
+                    say(await getattr(visitor, ask["do"])())
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -5,6 +5,7 @@
 //! fixture behind it may be of the other era. Compared are the checks, one by one, not what
 //! the suite ends with. What no bridge between the eras can do is in a list, with the reason
 //! (`conformance/excused.rs`): anything else is a fault, and so is an entry that passes.
+//! `conformance/sdks.rs` does the same with fixtures on other people's SDKs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,6 +15,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 mod excused;
+mod sdks;
 
 use self::excused::Excused;
 use crate::lab::{Era, Fixture, Lab, Upstream};
@@ -171,7 +173,7 @@ fn the_fixture_passes(era: Era, suites: &[Suite]) {
     for suite in suites {
         directly(&lab, &fixture, *suite);
     }
-    fixture.end(&lab);
+    fixture.end(&lab.home);
     lab.home.finish();
 }
 
@@ -215,7 +217,7 @@ impl Passage {
         }
         problems.extend(unused.iter().map(|it| format!("{it} is excused, but passes")));
         assert!(problems.is_empty(), "{}", problems.join("\n"));
-        fixture.end(&lab);
+        fixture.end(&lab.home);
         lab.home.finish();
     }
 

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// One server of each era: the first knows `initialize` only, the second `server/discover`.
+/// One server of each era: the first knows `initialize` only, the second is bound to the modern.
 const SERVERS: [&str; 2] = ["everything", "time"];
 
 const WATCHED: &str = "xy://everything/demo://resource/dynamic/text/1";
@@ -22,7 +22,10 @@ fn agreed(name: &str) -> &'static str {
 }
 
 fn of_both_eras() -> (Stage, Daemon, Vec<Peer>) {
-    let (stage, daemon) = Stage::of(&SERVERS).started();
+    let stage = Stage::of(&SERVERS);
+    // It speaks both, and would be spoken with in the era of each client.
+    stage.append_config("time", "era \"modern\"\n");
+    let (stage, daemon) = stage.started();
     for (server, version) in SERVERS.into_iter().zip([LEGACY, MODERN]) {
         let status = stage.home.xy_json(&["status", server]);
         assert_eq!(status["protocol"], version, "{server}");

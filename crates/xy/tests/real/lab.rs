@@ -1,6 +1,6 @@
 //! A home with our fixture in it, behind a daemon and by itself.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -162,25 +162,31 @@ fn container(engine: &str, port: Option<&str>, era: Era) -> String {
     )
 }
 
-/// The fixture by itself, over Streamable HTTP. Dropping it ends it.
+/// A server by itself, over Streamable HTTP. Dropping it ends it.
 pub(crate) struct Fixture {
     child: Child,
     address: String,
 }
 
 impl Fixture {
-    /// One of this era.
+    /// Our fixture, of this era.
     #[track_caller]
     pub(crate) fn start(lab: &Lab, era: Era) -> Self {
-        let stderr = lab.home.root().join("harness/fixture.stderr");
         let mut command = lab.home.command_of(&lab.home.program("xy-test-fixture"), &[]);
         command.args(["--http", "0"]).args(era.flags());
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
-        command.stderr(File::create(&stderr).unwrap());
-        let child = command.spawn().unwrap();
-        let address = lab.home.wait_until("the fixture listens", || {
+        Self::listen(&lab.home, command)
+    }
+
+    /// Starts a program that says on stderr where it listens, and ends with its stdin.
+    #[track_caller]
+    pub(crate) fn listen(home: &Home, mut command: Command) -> Self {
+        let (file, stderr) =
+            tempfile::NamedTempFile::new_in(home.root().join("harness")).unwrap().into_parts();
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
+        let address = home.wait_until("the fixture listens", || {
             let said = fs::read_to_string(&stderr).ok()?;
-            Some(said.strip_prefix("listening on ")?.lines().next()?.to_owned())
+            said.lines().find_map(|line| line.strip_prefix("listening on ").map(str::to_owned))
         });
         Self { child, address }
     }
@@ -191,9 +197,9 @@ impl Fixture {
 
     /// Lets it end; it must do so in good order.
     #[track_caller]
-    pub(crate) fn end(mut self, lab: &Lab) {
+    pub(crate) fn end(mut self, home: &Home) {
         drop(self.child.stdin.take());
-        let ended = lab.home.wait_until("the fixture ends", || self.child.try_wait().unwrap());
+        let ended = home.wait_until("the fixture ends", || self.child.try_wait().unwrap());
         assert!(ended.success(), "the fixture ended badly: {ended}");
     }
 }

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
+mod both_eras;
 mod conformance;
 mod deaths;
 mod differential;
@@ -18,6 +19,7 @@ mod lab;
 mod peer;
 mod runners;
 mod same;
+mod sdk;
 mod slow;
 mod stage;
 mod tour;

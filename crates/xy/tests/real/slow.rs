@@ -5,20 +5,21 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
+use xy_testkit::McpModern;
 
 use crate::lab::Lab;
 
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Servers, and the revision that each is spoken with when it reads after 3 s.
+/// Servers, and the revision that each is spoken with until a modern client calls it.
 const SERVERS: [(&str, &str); 5] = [
-    // `server/discover` pins nothing in this SDK, and `initialize` pins the older era.
+    // `server/discover` pins nothing in this SDK, and `initialize` pins the legacy era.
     ("ts-both", LEGACY),
     ("ts-modern", MODERN),
     ("ts-legacy", LEGACY),
-    // `server/discover` pins the newer era in this one, and `initialize` is refused.
-    ("py-both", MODERN),
+    // `server/discover` pins the modern era in this one: a fresh process is asked `initialize`.
+    ("py-both", LEGACY),
     ("py-legacy", LEGACY),
 ];
 
@@ -86,21 +87,26 @@ fn a_server_that_reads_late_is_spoken_with_in_its_era_in_every_life() {
 }
 
 #[test]
-fn a_server_of_both_eras_that_reads_later_than_it_used_to_is_spoken_with_in_the_older() {
+fn modern_call_is_answered_by_a_server_of_both_eras_that_reads_later_than_it_used_to() {
     let lab = Lab::new();
     read_after(&lab, 0);
     serve(&lab, "ts-both");
     let _daemon = lab.home.daemon();
-    speaks(&lab, "ts-both", MODERN);
-    let manifest = lab.home.root().join("state/xy/manifests/ts-both.json");
-    let is_remembered = |version: &str| {
-        let is_there = || fs::read_to_string(&manifest).is_ok_and(|it| it.contains(version));
-        lab.home.wait_until("the revision is remembered", is_there);
+    let modern = McpModern::http(&lab.home.gateway_address(), "/mcp/s/ts-both", "none");
+    let call = || {
+        let answer = modern.call_tool("say", json!({ "text": "x" }));
+        assert_eq!(answer["result"]["content"][0]["text"], "said: x", "{answer}");
     };
-    is_remembered(MODERN);
+    lab.home.wait_for_state("ts-both", "running");
+    call();
+    let spoken = || lab.home.xy_json(&["status", "ts-both"])["protocol"].clone();
+    assert_eq!(spoken(), MODERN);
+    // Then it hears `initialize` too, which pins it to the legacy era.
     read_after(&lab, 8);
     restart(&lab, "ts-both");
-    speaks(&lab, "ts-both", LEGACY);
-    is_remembered(LEGACY);
+    lab.home.wait_for_state("ts-both", "running");
+    assert_eq!(spoken(), LEGACY);
+    call();
+    assert_eq!(lab.home.xy_json(&["status", "ts-both"])["restarts_total"], 0);
     lab.home.finish();
 }

@@ -104,6 +104,12 @@ impl Stage {
         )
     }
 
+    /// Adds lines to the file of a server.
+    pub(crate) fn append_config(&self, server: &str, more: &str) {
+        let kdl = format!("{}{more}", self.kdl(server));
+        self.home.write_config(&format!("servers/{server}.kdl"), &kdl);
+    }
+
     /// A server as a client without xy would start it.
     pub(crate) fn direct(&self, server: &str) -> Command {
         let words = self.words(server);
