@@ -420,7 +420,7 @@ impl Checker<'_> {
         let (surroundings, environment) = (self.surroundings, &self.environment);
         let mut joining = Joining { file, fields, problems, surroundings, environment };
         let kind = joining.kind();
-        let isolation = joining.isolation();
+        let (isolation, era) = (joining.isolation(), joining.era());
         let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };
         let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
@@ -439,8 +439,15 @@ impl Checker<'_> {
         let source =
             Source { file: file.path.clone(), command_line, is_outdated: false, added: false };
         let key = share_key.as_ref().map(|it| it.value.clone());
-        let server =
-            ServerSettings { name: name.clone(), source, kind, rules, isolation, share_key: key };
+        let server = ServerSettings {
+            name: name.clone(),
+            source,
+            kind,
+            rules,
+            isolation,
+            share_key: key,
+            era,
+        };
         let server = Arc::new(server);
         if let Some(problem) = share_key.and_then(|key| self.claim_key(key, &server)) {
             return problems.push(problem);
@@ -459,6 +466,8 @@ impl Checker<'_> {
             "are not the same process"
         } else if first.isolation != server.isolation {
             "do not have the same `isolation`"
+        } else if first.era != server.era {
+            "do not have the same `era`"
         } else {
             return None;
         };

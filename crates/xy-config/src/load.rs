@@ -87,7 +87,7 @@ struct Files {
     profiles: Vec<FileText>,
     /// Folders of the configuration that others may write.
     untrusted: BTreeSet<PathBuf>,
-    /// Whether an earlier daemon has kept its texts.
+    /// True if an earlier daemon has stored the last good texts of these files.
     has_last_good: bool,
     /// What could not be read.
     problems: Vec<Problem>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use xy_protocol::server::{ServerName, Transport};
+use xy_protocol::server::{Era, ServerName, Transport};
 
 use crate::profile::ProfileSettings;
 
@@ -157,6 +157,19 @@ pub struct ServerSettings {
     /// Servers with the same key are one process under several names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_key: Option<String>,
+    /// The only era in which xy speaks with it: a change here needs a new life. Without it, a
+    /// server that speaks both eras gets a process for each that its clients use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub era: Option<Era>,
+}
+
+impl ServerSettings {
+    /// Returns the only era in which xy speaks with the server, if it is bound to one.
+    ///
+    /// Names that share a process share its state, which lives in one era.
+    pub fn only_era(&self) -> Option<Era> {
+        self.era.or(self.share_key.as_ref().map(|_| Era::Legacy))
+    }
 }
 
 /// What a server is. Stored under its name, beside the other settings: older versions knew

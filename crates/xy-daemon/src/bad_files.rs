@@ -75,7 +75,7 @@ pub(crate) struct BadFile {
     pub(crate) problems: Vec<Problem>,
     /// That in one line.
     pub(crate) reason: String,
-    /// What to do about its folder, if that is why the file is not used.
+    /// The remedy for its folder, if the folder is why the file is not used.
     pub(crate) remedy: Option<String>,
 }
 

@@ -46,7 +46,7 @@ fn by_server(entries: &[Arc<Entry>]) -> BTreeMap<ServerName, Vec<Transition>> {
     let mut all: BTreeMap<ServerName, Vec<Transition>> = BTreeMap::new();
     for entry in entries {
         let change = match &entry.what {
-            What::Changed(change) if change.holder.is_none() => change,
+            What::Changed(change) if change.holder.is_none() && change.era.is_none() => change,
             _ => continue,
         };
         let transition = Transition {

@@ -72,6 +72,7 @@ impl Control for Plane {
                 let whose = match holder {
                     Holder::Shared => "",
                     Holder::Client(_) => " for this client",
+                    Holder::Era(_) => " for clients of this MCP era",
                 };
                 let message = format!("no instance of `{server}`{whose}");
                 CallError::new(ErrorKind::NotRunning, message).cause(cause)

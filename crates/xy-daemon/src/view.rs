@@ -11,7 +11,7 @@ use xy_protocol::server::{
 };
 use xy_protocol::time::Timestamp;
 use xy_supervisor::fleet::{FailedInstance, Member};
-use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot};
+use xy_supervisor::instance::{InstanceHandle, InstanceKey, SeenExit, Snapshot};
 use xy_supervisor::lifecycle::{Reason, STOP_MARGIN, State};
 
 use crate::bad_files::BadFile;
@@ -20,11 +20,10 @@ use crate::own_instance::is_own;
 
 /// One server in `list`: its instances as one.
 pub(crate) fn entry(member: &Member) -> ServerEntry {
-    let snapshots: Vec<Snapshot> = member.instances.values().map(InstanceHandle::now).collect();
     let now = tokio::time::Instant::now().into_std();
-    match snapshots.iter().max_by_key(|snapshot| telling(snapshot.state())) {
+    match telling_one(member) {
         _ if member.is_hidden() => unborn(member),
-        Some(snapshot) => entry_of(member, snapshot, now),
+        Some(instance) => entry_of(member, &instance.now(), now),
         None => failed_entry(member, now).unwrap_or_else(|| unborn(member)),
     }
 }
@@ -63,7 +62,9 @@ pub(crate) fn instances(member: &Member) -> impl Iterator<Item = &InstanceHandle
 
 /// Of several instances, the one to be told of.
 pub(crate) fn telling_one(member: &Member) -> Option<&InstanceHandle> {
-    member.instances.values().max_by_key(|instance| telling(instance.now().state()))
+    // The second process of a server is told of beside the first.
+    let first = member.instances.iter().filter(|(holder, _)| holder.era().is_none());
+    first.map(|(_, it)| it).max_by_key(|instance| telling(instance.now().state()))
 }
 
 /// Of several instances, the one to be told of: trouble first.
@@ -348,6 +349,8 @@ fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
     let now = instance.now();
     InstanceEntry {
         holder: client_of(instance.key()),
+        era: instance.key().holder.era(),
+        protocol: None, // The gateway knows.
         pid: now.pid,
         state: now.state(),
         clients: Vec::new(), // The gateway knows.
@@ -359,8 +362,5 @@ fn instance_entry(instance: &InstanceHandle) -> InstanceEntry {
 
 /// The client that an instance is for, unless all share it.
 pub(crate) fn client_of(key: &InstanceKey) -> Option<u64> {
-    match key.holder {
-        Holder::Shared => None,
-        Holder::Client(client) => Some(client),
-    }
+    key.holder.client()
 }

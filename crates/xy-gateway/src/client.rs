@@ -19,7 +19,7 @@ use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
 use crate::census::Census;
 use crate::control::Asker;
-use crate::era;
+use crate::era::{self, Era};
 use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
 use crate::held::Held;
 use crate::http::HttpStatus as _;
@@ -32,7 +32,7 @@ use crate::say;
 use crate::server::Server;
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
-use crate::via::Daemons;
+use crate::via::Via;
 
 pub(crate) mod ask;
 mod error_log;
@@ -69,9 +69,11 @@ pub(crate) struct Client {
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
     /// The daemons that ask, if it is another xy.
-    daemons: RefCell<Option<Daemons>>,
+    via: RefCell<Option<Via>>,
     /// What its latest request said of it, if that was modern.
     manner: RefCell<Option<Rc<Manner>>>,
+    /// The era of its latest request.
+    era: Cell<Era>,
     open: RefCell<HashMap<Box<str>, OpenRequest>>,
     /// How many answers are still to come on a stream that holds several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
@@ -162,8 +164,9 @@ impl Client {
             outlet,
             me: me.clone(),
             greeted: RefCell::default(),
-            daemons: RefCell::default(),
+            via: RefCell::default(),
             manner: RefCell::default(),
+            era: Cell::new(Era::Legacy),
             open: RefCell::default(),
             batches: RefCell::default(),
             questions: RefCell::default(),
@@ -207,20 +210,19 @@ impl Client {
         Asker { client, token: (self.token.id != LOCAL).then_some(self.token.id) }
     }
 
-    /// The daemons that ask, if it is another xy.
-    pub(crate) fn daemons(&self) -> Option<Daemons> {
-        self.daemons.borrow().clone()
+    /// Returns the daemons that ask, if it is another xy.
+    pub(crate) fn via(&self) -> Option<Via> {
+        self.via.borrow().clone()
     }
 
     /// Returns true if it is another xy: it is offered no tools of xy's own.
     pub(crate) fn is_daemon(&self) -> bool {
-        self.daemons.borrow().is_some()
+        self.via.borrow().is_some()
     }
 
-    /// Returns true if what it asks comes back to a daemon that asks.
+    /// Returns true if its requests lead back to the daemon that sends them.
     fn is_in_loop(&self) -> bool {
-        let daemons = self.daemons.borrow();
-        daemons.as_ref().is_some_and(|it| it.is_loop_with(&self.hub.daemons_behind(self)))
+        self.via().is_some_and(|via| self.hub.is_loop(self, &via))
     }
 
     /// What it is shown.
@@ -252,6 +254,23 @@ impl Client {
         greeted.or_else(|| self.manner.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
+    /// Writes what is remembered of a server.
+    pub(crate) fn remember(&self, server: &Server) {
+        self.hub.remember(server);
+    }
+
+    /// Returns true if it has declared that a server may ask it something.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        let declared = self.declared();
+        let capabilities = Capabilities::read(declared.as_deref().unwrap_or("{}"));
+        ["elicitation", "sampling", "roots"].iter().any(|it| capabilities.has(&[it]))
+    }
+
+    /// Returns the era of its latest request.
+    pub(crate) fn era(&self) -> Era {
+        self.era.get()
+    }
+
     /// Whether it has asked anything in the revision without sessions.
     pub(crate) fn is_modern(&self) -> bool {
         self.manner.borrow().is_some()
@@ -259,13 +278,13 @@ impl Client {
 
     /// Whether it is there for longer than one request.
     pub(crate) fn stays(&self) -> bool {
-        self.entry.stay == Stay::Long
+        self.entry.stay != Stay::Once
     }
 
     /// Who has the same as its token, if that is all that the door knows of it; else nobody.
     pub(crate) fn kin(&self) -> Kin {
         match self.entry.stay {
-            Stay::Long => Kin::Alone(self.number),
+            Stay::Long | Stay::LegacyOnly => Kin::Alone(self.number),
             Stay::Once => Kin::Token(self.entry.who),
         }
     }
@@ -289,7 +308,9 @@ impl Client {
         by_outside_name: bool,
     ) -> Result<(), CallError> {
         self.has_watched.set(true);
-        let watcher = Watcher { client: self.number, at: self.house(), by_outside_name };
+        let holder = server.at_home().holder_of_call(self, self.era());
+        let (client, at) = (self.number, self.house());
+        let watcher = Watcher { client, at, era: holder.era(), by_outside_name };
         self.hub.subscribe(server, uri, watcher)
     }
 
@@ -432,6 +453,10 @@ impl Conversation for Client {
 
     fn is_busy(&self) -> bool {
         self.open_requests() > 0
+    }
+
+    fn logged_name(&self) -> String {
+        Self::logged_name(self)
     }
 
     fn close(&self) {

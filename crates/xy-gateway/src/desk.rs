@@ -47,6 +47,8 @@ pub(crate) struct Seen {
     pub(crate) unframed: BTreeSet<ServerName>,
     /// The revision that is spoken with each.
     pub(crate) spoken: BTreeMap<ServerName, String>,
+    /// The revision that is spoken with the second process of each, if it has one.
+    pub(crate) spoken_by_second: BTreeMap<ServerName, String>,
     /// How many calls wait for each.
     pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
     /// What is odd about profiles, and about what clients are shown by them.
@@ -159,9 +161,16 @@ fn users(hub: &Rc<Hub>, server: &str) -> Users {
             *counts.entry(name).or_default() += 1;
         }
         let clients = counts.into_iter().map(|(name, count)| InstanceClients { name, count });
-        (upstream.key().holder, clients.collect())
+        (upstream.key().holder, clients.collect::<Vec<_>>())
     };
-    server.all_upstreams().iter().map(of_one).collect()
+    let mut users = Users::new();
+    for upstream in server.all_upstreams() {
+        let (holder, clients) = of_one(&upstream);
+        // Two sessions with one HTTP server are one instance.
+        let is_session = holder.era().is_some() && !server.may_split();
+        users.entry(if is_session { Holder::Shared } else { holder }).or_default().extend(clients);
+    }
+    users
 }
 
 /// Asks the very instance, and no other: nobody is started for it.

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::via::{self, Daemons};
+pub use xy_protocol::server::Era;
+
+use crate::via::{self, Daemons, Via};
 
 /// The revisions that begin with `initialize`, oldest first.
 pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -14,15 +16,6 @@ pub const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
 
 /// The revision without `initialize`: every request says by itself what it has to say.
 pub const MODERN: &str = "2026-07-28";
-
-/// The two kinds of revisions, which are different protocols.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Era {
-    /// It begins with `initialize`, and servers ask clients.
-    Legacy,
-    /// Every request stands for itself, and what a server wants to know is in its result.
-    Modern,
-}
 
 /// A revision that we know, as one of ours.
 pub fn known(version: &str) -> Option<&'static str> {
@@ -174,11 +167,11 @@ pub(crate) fn unknown(version: &str) -> String {
     format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }
 
-/// What a server is greeted with in this revision. `capabilities` is what it is told a client
-/// can do, `daemons` those who ask.
-pub(crate) fn greeting(revision: &str, capabilities: &str, daemons: Option<&Daemons>) -> String {
+/// Returns the params of `initialize` in this revision. `capabilities` are those of the client,
+/// `via` names the daemons that ask.
+pub(crate) fn greeting(revision: &str, capabilities: &str, via: Option<&Via>) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let meta = daemons.map(|it| format!(r#","_meta":{{{}}}"#, via::member(it))).unwrap_or_default();
+    let meta = via.map(|it| format!(r#","_meta":{{{}}}"#, via::member(it))).unwrap_or_default();
     format!(
         r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"xy","version":"{version}"}}{meta}}}"#
     )

@@ -1,7 +1,6 @@
 //! The debug log of requests that xy itself answers with an error. It holds neither arguments nor
 //! the words of the error, which may quote them.
 
-use xy_mcp::members::Members;
 use xy_protocol::control::quoted;
 
 /// A request that xy answers with an error. Unknown parts are empty.
@@ -30,13 +29,6 @@ impl FailedRequest<'_> {
 /// Returns true if the debug log is on.
 pub(crate) fn is_on() -> bool {
     tracing::enabled!(tracing::Level::DEBUG)
-}
-
-/// Returns the code of an error line; `None` if the line is no error.
-pub(crate) fn code_of(line: &[u8]) -> Option<i64> {
-    let line = std::str::from_utf8(line).ok()?;
-    let error = Members::read(line)?.get("error")?;
-    Members::read(error)?.get("code")?.parse().ok()
 }
 
 /// Captures the debug log of one thread.

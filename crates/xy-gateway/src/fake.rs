@@ -72,7 +72,7 @@ pub(crate) struct FakeConversation {
     heard: RefCell<Vec<(String, StreamNo)>>,
     /// What was agreed on, unless the story says another.
     pub(crate) version: Cell<&'static str>,
-    /// Whether it agrees to whatever revision is asked for.
+    /// True if it agrees to any revision that the client asks for.
     agrees_to_all: bool,
     /// Whether something is still to be answered, as the story says.
     pub(crate) is_busy: Cell<bool>,
@@ -164,6 +164,10 @@ impl Conversation for FakeConversation {
 
     fn is_busy(&self) -> bool {
         self.is_busy.get()
+    }
+
+    fn logged_name(&self) -> String {
+        format!("fake #{}", self.number)
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {

@@ -46,6 +46,8 @@ pub struct Entry {
 pub enum Stay {
     /// For a connection or a session.
     Long,
+    /// For a session of HTTP with SSE, which has only the legacy era.
+    LegacyOnly,
     /// For one request, of a revision that has no sessions. Every request is another client,
     /// as far as anybody can tell.
     Once,
@@ -108,6 +110,11 @@ pub trait Conversation {
 
     /// Whether any of its requests is still to be answered.
     fn is_busy(&self) -> bool;
+
+    /// Returns the client as the log of failed requests names it.
+    fn logged_name(&self) -> String {
+        String::new()
+    }
 
     /// Which arguments of a tool, by its name for this client, are said in the head of a
     /// request too.

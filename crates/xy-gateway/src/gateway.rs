@@ -227,6 +227,11 @@ impl Desk {
         self.seen.borrow().advice(server)
     }
 
+    /// Returns the revision of MCP that is spoken with the second process of a server.
+    pub fn protocol_of_second(&self, server: &ServerName) -> Option<String> {
+        self.seen.borrow().spoken_by_second.get(server).cloned()
+    }
+
     /// The revision of MCP that is spoken with a server, while it is.
     pub fn protocol(&self, server: &ServerName) -> Option<String> {
         self.seen.borrow().spoken.get(server).cloned()
@@ -442,6 +447,9 @@ fn look_at(hub: &Rc<Hub>, roster: &Roster) {
         server.set_troubles(troubles(home));
         hub.stand(&server, standing(member));
         server.set_down(down_for_clients(member));
+        if let Some((holder, why)) = second_down(member) {
+            hub.second_failed(&server, holder, &why);
+        }
         server.give_up_hopeless(&retries(member));
         server.set_away(away(member));
         server.find_others();
@@ -483,6 +491,15 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
         }
     });
     down.collect()
+}
+
+/// Returns the second process of a server that speaks both eras, if it has failed, and why.
+fn second_down(member: &Member) -> Option<(Holder, String)> {
+    let seconds = member.instances.iter().filter(|(holder, _)| holder.era().is_some());
+    seconds.into_iter().find_map(|(holder, instance)| match standing_of(instance) {
+        Standing::Down(why) if member.wanted == Wanted::Up => Some((*holder, why)),
+        _ => None,
+    })
 }
 
 /// Whether an instance is there, or will be once somebody uses it.

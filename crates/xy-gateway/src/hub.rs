@@ -25,6 +25,7 @@ use crate::catalog::Known;
 use crate::client::Client;
 use crate::control::Control;
 use crate::desk::Seen;
+use crate::era::Era;
 use crate::front::{Conversation, Entry, Front, Outlet, Refusal, View};
 use crate::generation::Generation;
 use crate::held::Held;
@@ -248,12 +249,20 @@ impl Hub {
     pub(crate) fn tell_spoken(&self) {
         let version = |server: &Rc<Server>| {
             let all = server.all_upstreams().into_iter().filter(|_| !server.is_hidden());
-            let upstream = all.into_iter().next()?;
+            let upstream = all.min_by_key(|it| it.key().clone())?;
             Some((server.name.clone(), upstream.introduction()?.version.clone()))
         };
         let spoken: BTreeMap<ServerName, String> =
             self.servers().iter().filter_map(version).collect();
         self.tell_seen(|seen| &mut seen.spoken, spoken);
+        let second = |server: &Rc<Server>| {
+            let all = server.own_upstreams().into_iter();
+            let upstream = all.filter(|_| server.may_split()).max_by_key(|it| it.key().clone())?;
+            upstream.key().holder.era()?;
+            Some((server.name.clone(), upstream.introduction()?.version.clone()))
+        };
+        let spoken = self.servers().iter().filter_map(second).collect();
+        self.tell_seen(|seen| &mut seen.spoken_by_second, spoken);
     }
 
     /// Whether a server is there has changed, or not.
@@ -292,7 +301,7 @@ impl Hub {
                 let introduction = known.introduction.clone();
                 Some(Rc::new(Known::new(server.name.as_str(), introduction, lists)))
             }
-            Holder::Client(_) => None,
+            Holder::Client(_) | Holder::Era(_) => None,
         };
         if let Some(for_all) = &for_all {
             self.know(server, for_all);
@@ -312,6 +321,24 @@ impl Hub {
                 other.known.replace(Some(for_all.under(&other.name)));
             }
         }
+    }
+
+    /// Writes what is remembered of a server, if anything is known of it.
+    pub(crate) fn remember(&self, server: &Server) {
+        let known = server.known.borrow().clone();
+        if let Some(known) = known {
+            let (hub, settings) = (self.me(), server.settings.borrow().clone());
+            let traits = server.traits();
+            tokio::task::spawn_local(async move {
+                hub.manifests.remember(&settings, &known, traits).await;
+            });
+        }
+    }
+
+    /// Returns the era in which the client of an instance speaks, if it is there.
+    pub(crate) fn era_of(&self, number: u64) -> Option<Era> {
+        let client = self.client(number).map(|client| client.era());
+        client.or_else(|| self.is_house(number).then_some(Era::Modern))
     }
 
     /// An instance for one client has said what it offers, or takes too long to: its client may

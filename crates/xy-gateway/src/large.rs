@@ -11,7 +11,7 @@ use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::params::{ParamPlaces, Params};
-use crate::piece::Collected;
+use crate::piece::BodyChunks;
 
 /// A longer message is parsed on a blocking thread. A shorter one takes less time than waking
 /// another thread and coming back.
@@ -60,19 +60,22 @@ pub(crate) fn place_of(text: &str, part: &str) -> Place {
     begins..begins.wrapping_add(part.len())
 }
 
-/// The text of a large message. It is freed on a blocking thread: to unmap 30 MB takes
-/// milliseconds.
+/// The text of a large message.
 #[derive(Debug, Default)]
 struct LargeText(String);
 
 impl Drop for LargeText {
     fn drop(&mut self) {
-        let text = std::mem::take(&mut self.0);
-        if text.len() > LARGE
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn_blocking(move || drop(text));
-        }
+        free(std::mem::take(&mut self.0));
+    }
+}
+
+/// Frees some bytes: large ones on a blocking thread, as it takes milliseconds to unmap 30 MB.
+pub(crate) fn free(bytes: impl AsRef<[u8]> + Send + 'static) {
+    if bytes.as_ref().len() > LARGE
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        runtime.spawn_blocking(move || drop(bytes));
     }
 }
 
@@ -233,7 +236,7 @@ impl Default for LargeReader {
 impl LargeReader {
     /// Parses a message on a blocking thread. A caller that leaves does not end that: the
     /// message counts until it is parsed.
-    pub(crate) async fn read(&self, text: impl Into<Collected>) -> Option<Arc<LargeMessage>> {
+    pub(crate) async fn read(&self, text: impl Into<BodyChunks>) -> Option<Arc<LargeMessage>> {
         let text = text.into();
         let turn = self.0.clone().acquire_owned().await.ok()?;
         let parsing = tokio::task::spawn_blocking(move || {
@@ -263,6 +266,30 @@ mod tests {
         params: &Result<Params<'_>, String>,
     ) -> String {
         format!("{message:?} {params:?}")
+    }
+
+    #[tokio::test]
+    async fn large_bytes_are_freed_on_another_thread() {
+        struct Owner(Vec<u8>, std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+        impl AsRef<[u8]> for Owner {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl Drop for Owner {
+            fn drop(&mut self) {
+                self.1.send(std::thread::current().id()).unwrap();
+            }
+        }
+
+        for (length, is_here) in [(LARGE, true), (LARGE + 1, false)] {
+            let (sender, freed) = std::sync::mpsc::channel();
+            free(Bytes::from_owner(Owner(vec![0; length], sender)));
+            let freed = freed.recv().unwrap();
+            assert_eq!(freed == std::thread::current().id(), is_here, "{length}");
+        }
     }
 
     #[test]
@@ -358,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn message_that_nobody_waits_for_is_still_parsed() {
+    async fn message_without_a_waiting_reader_is_still_parsed() {
         let reader = LargeReader::default();
         let mut left = Box::pin(reader.read(Bytes::from_static(b"{}")));
         let _ = poll_once(&mut left).await;

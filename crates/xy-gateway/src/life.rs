@@ -20,7 +20,7 @@ use xy_supervisor::speak::{Before, Line, Said, Told, Way};
 
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
-use crate::server::Server;
+use crate::server::{Greeting, GreetingOutcome, Server, SpokenEras};
 use crate::upstream::greet::{INITIALIZED, Meeting, Note};
 use crate::upstream::pipes::Pipes;
 use crate::upstream::probe::{Came, Hello};
@@ -28,6 +28,7 @@ use crate::upstream::web::Trouble;
 use crate::upstream::{Cause, Upstream};
 use crate::via;
 
+mod legacy_session;
 mod lists;
 mod pulse;
 pub(crate) mod rest;
@@ -92,9 +93,10 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         settings,
         upstream: upstream.clone(),
         pipes: pipes.clone(),
-        probing: Cell::new(false),
+        probing: Cell::new(None),
         is_mute: Cell::new(false),
-        era: Cell::new(None),
+        shown: Cell::default(),
+        is_met: Cell::new(false),
     });
     let (ended, at_end) = oneshot::channel();
     let tasks = [
@@ -143,8 +145,10 @@ async fn live_at_pipes(hub: Rc<Hub>, line: Line) {
         task.abort();
     }
     let Some(reply) = reply else {
-        if upstream.introduction().is_none() && upstream.known().is_none() {
-            living.speaks(living.era.get()); // Another life is not asked in the same way.
+        if !living.is_met.get() && !by_xy && upstream.key().holder.era().is_none() {
+            // Another life is not asked in the same way.
+            let shown = living.shown.get();
+            living.server.hint.borrow_mut().ended(&living.settings, shown);
         }
         writer.abort();
         upstream.close(Cause::end(&why));
@@ -178,18 +182,35 @@ struct Life {
     settings: Arc<ServerSettings>,
     upstream: Rc<Upstream>,
     pipes: Rc<Pipes>,
-    /// Whether it is asked what it need not know.
-    probing: Cell<bool>,
+    /// The question that the server need not know, while it is open.
+    probing: Cell<Option<Hello>>,
     /// Whether it has closed its stdout.
     is_mute: Cell<bool>,
-    /// The era in which the next life is asked first if this one is never spoken with.
-    era: Cell<Option<Era>>,
+    /// The eras that this life has shown to speak, or not to.
+    shown: Cell<SpokenEras>,
+    /// It was greeted, here or by an earlier daemon.
+    is_met: Cell<bool>,
 }
 
 impl Life {
-    /// It is spoken with like this, or was not at all.
-    fn speaks(&self, era: Option<Era>) {
-        self.server.hunch.borrow_mut().speaks(&self.settings, era);
+    /// Returns the era in which this life is wanted.
+    fn wanted_era(&self) -> Era {
+        let holder = self.upstream.key().holder;
+        let client = holder.client().and_then(|number| self.hub.era_of(number));
+        self.server.wanted_era(holder, client)
+    }
+
+    /// Records that the server did not survive a question, or fell silent on it.
+    fn record_death_on(&self, question: Hello) {
+        let mut hint = self.server.hint.borrow_mut();
+        match question {
+            Hello::Discover => hint.died_on_discover(&self.settings),
+            Hello::Initialize => {
+                let shown = SpokenEras { legacy: Some(false), ..self.shown.get() };
+                self.shown.set(shown);
+                hint.ended(&self.settings, shown);
+            }
+        }
     }
 
     /// Resolves never. What it was asked and has read for a while is not why it ends.
@@ -197,12 +218,12 @@ impl Life {
         let mut looks = 0;
         for _ in 0..MOST_LOOKS {
             sleep(LOOK_AT_PROBE).await;
-            looks += u32::from(self.probing.get() && self.pipes.is_all_read());
+            looks += u32::from(self.probing.get().is_some() && self.pipes.is_all_read());
             if looks >= ENOUGH_LOOKS {
                 break;
             }
         }
-        if self.probing.replace(false) {
+        if self.probing.take().is_some() {
             self.upstream.say(Said::Probing(false)).await;
         }
         std::future::pending().await
@@ -210,8 +231,8 @@ impl Life {
 
     /// It is being ended: for falling silent when it was asked, or for what is no matter here.
     fn is_ended(&self) {
-        if self.probing.replace(false) && self.is_mute.get() {
-            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        if let Some(question) = self.probing.take().filter(|_| self.is_mute.get()) {
+            self.record_death_on(question);
         }
     }
 
@@ -223,17 +244,16 @@ impl Life {
 
     /// It has ended like this. If it was asked what it need not know, that may be why.
     async fn is_over(&self, exit: Exit) {
-        if self.has_read_probe().await && !exit.is_by_somebody() {
-            self.server.hunch.borrow_mut().died_on_probe(&self.settings);
+        if let Some(question) = self.read_probe().await.filter(|_| !exit.is_by_somebody()) {
+            self.record_death_on(question);
         }
     }
 
-    /// Whether it is asked what it need not know, and has read that. If not, that is not why it
-    /// says nothing more.
-    async fn has_read_probe(&self) -> bool {
-        let is_probing = self.probing.get();
-        if is_probing && !self.pipes.is_all_read() {
-            self.probing.set(false);
+    /// Returns the question that the server need not know, if it has read that. If it has not,
+    /// that is not why it says nothing more.
+    async fn read_probe(&self) -> Option<Hello> {
+        if self.probing.get().is_some() && !self.pipes.is_all_read() {
+            self.probing.set(None);
             self.upstream.say(Said::Probing(false)).await;
         }
         self.probing.get()
@@ -248,7 +268,7 @@ async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>
     }
     tokio::task::yield_now().await; // Whoever has got an answer may want to do something first.
     life.is_mute.set(true);
-    life.has_read_probe().await;
+    life.read_probe().await;
     let _ = ended.send(()); // Nobody may wait for it.
     upstream.say(Said::Mute).await;
     sleep(ENDS_WITHIN).await;
@@ -271,15 +291,18 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
 async fn learn(life: Rc<Life>, note: Note, is_adopted: bool) {
     let Life { hub, server, settings, upstream, .. } = &*life;
     let greeted = match note.introduction {
-        Some(introduction) => Ok(upstream.resume(introduction, note.is_tuned).await),
+        Some(introduction) => {
+            life.is_met.set(true);
+            Ok(Some(upstream.resume(introduction, note.is_tuned).await))
+        }
         None => greet(&life, is_adopted).await,
     };
     let introduction = match greeted {
-        Ok(introduction) => introduction,
+        Ok(Some(introduction)) => introduction,
+        Ok(None) => return, // It is ended.
         Err(Trouble::Loop) => return give_up_loop(hub, server, settings, upstream).await,
         Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
     };
-    life.speaks(Some(introduction.era()));
     hub.tell_spoken();
     upstream.say(Said::Ready).await;
     hub.opened(upstream);
@@ -288,7 +311,8 @@ async fn learn(life: Rc<Life>, note: Note, is_adopted: bool) {
             match refused {
                 None => {}
                 Some(Ended::Refused { why, .. }) => {
-                    life.speaks(None); // The next life is asked as if nothing were remembered.
+                    // The next life is asked as if nothing were remembered.
+                    server.hint.borrow_mut().forget(settings);
                     upstream.say(Said::Unfit(why)).await;
                 }
                 Some(Ended::Loop) => give_up_loop(hub, server, settings, upstream).await,
@@ -311,39 +335,61 @@ async fn give_up_loop(
     hub.manifests.erase(&settings.name).await;
 }
 
-/// Finds out how to speak with a server, and begins to.
-async fn greet(life: &Life, is_adopted: bool) -> Result<Rc<Introduction>, Trouble> {
+/// Finds out how to speak with a server, and begins to. Returns `None` if this process is of no
+/// use: it is ended, and started over if another one may be.
+async fn greet(life: &Life, is_adopted: bool) -> Result<Option<Rc<Introduction>>, Trouble> {
     let Life { hub, server, settings, upstream, .. } = life;
     let capabilities = capabilities(hub, upstream);
-    let (first, is_known_modern) = {
-        let hunch = server.hunch.borrow();
+    let mut greeting = server.hint.borrow().greeting(settings, life.wanted_era());
+    if is_adopted {
         // An earlier daemon may have sent `initialize` already, and only its answer counts then.
-        let first = if is_adopted { Hello::Initialize } else { hunch.first(settings) };
-        (first, hunch.is_modern(settings))
-    };
+        greeting = Greeting { first: Hello::Initialize, learns: false, ..greeting };
+    }
     let meeting = Meeting {
         capabilities: &capabilities,
         daemon: hub.this_daemon(),
-        first,
-        is_known_modern,
+        greeting,
         is_one_process: true,
         probing: Some(&life.probing),
+        shown: &life.shown,
     };
-    let judge = |of, answer| {
-        let came = said_to(of, answer);
-        if of == Hello::Discover && matches!(came, Came::Good(_)) {
-            life.era.set(Some(Era::Modern));
-        }
-        came
-    };
-    let introduction = tokio::select! {
-        met = upstream.meet(meeting, judge) => met?,
+    let met = tokio::select! {
+        met = upstream.meet(meeting, said_to) => met,
         never = life.outlast_probe() => match never {},
     };
+    let (introduction, introductions) = match met {
+        // It answered one question, and may be bound to either era by the other.
+        Err(Trouble::Hopeless(why)) if greeting.learns && life.shown.get().modern == Some(true) => {
+            let shown = SpokenEras { legacy: Some(false), ..life.shown.get() };
+            server.hint.borrow_mut().ended(settings, shown);
+            upstream.say(Said::StartOver(why)).await;
+            return Ok(None);
+        }
+        met => met?,
+    };
+    life.is_met.set(true);
+    let (spoken, wanted) = (introduction.era(), life.wanted_era());
+    server.hint.borrow_mut().keep_introductions(settings, introductions);
+    let (shown, eras) = (life.shown.get(), (spoken, wanted));
+    match server.record_greeting(settings, shown, eras, greeting.learns) {
+        GreetingOutcome::StartOver(era) if !is_adopted => {
+            upstream.say(Said::StartOver(format!("to speak {era} MCP with it"))).await;
+            return Ok(None);
+        }
+        GreetingOutcome::StartOver(_) | GreetingOutcome::Use => {}
+    }
+    if spoken != wanted && upstream.key().holder.era().is_some() {
+        let why = format!("its second process does not speak {wanted} MCP");
+        upstream.say(Said::Unusable(why)).await;
+        return Ok(None);
+    }
+    if spoken != wanted {
+        upstream.mark_used(); // It is not started over for the next call either.
+    }
     if introduction.era() == Era::Legacy {
         upstream.send(INITIALIZED);
     }
-    Ok(upstream.open(introduction).await)
+    Ok(Some(upstream.open(introduction).await))
 }
 
 /// What came of a question. One that was not answered will not be: its server is gone. One that

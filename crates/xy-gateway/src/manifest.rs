@@ -22,7 +22,8 @@ use xy_protocol::server::ServerName;
 
 use crate::capabilities;
 use crate::catalog::{Item, Kind, Known, Lists};
-use crate::era::Introduction;
+use crate::era::{Era, Introduction};
+use crate::server::{Introductions, SpokenEras};
 
 const FORMAT: u32 = 1;
 
@@ -56,6 +57,15 @@ struct Manifest {
     /// Whether it has asked its clients something.
     #[serde(default)]
     asks: bool,
+    /// The eras it speaks. What was written by a version that learned only one has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eras: Option<SpokenEras>,
+    /// The era of its latest call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_called: Option<Era>,
+    /// The introductions of a server that speaks both eras.
+    #[serde(default)]
+    introductions: Introductions,
     lists: BTreeMap<String, Vec<Box<RawValue>>>,
 }
 
@@ -65,6 +75,25 @@ pub(crate) struct Remembered {
     pub(crate) lists: Lists,
     /// It asks its clients questions.
     pub(crate) asks: bool,
+    /// The eras it speaks.
+    pub(crate) eras: SpokenEras,
+    /// The era of its latest call.
+    pub(crate) last_called: Option<Era>,
+    /// The introductions of a server that speaks both eras.
+    pub(crate) introductions: Introductions,
+}
+
+/// What is remembered of a server beside its lists.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Traits {
+    /// It asks its clients questions.
+    pub(crate) asks: bool,
+    /// The eras it speaks.
+    pub(crate) eras: SpokenEras,
+    /// The era of its latest call.
+    pub(crate) last_called: Option<Era>,
+    /// The introductions of a server that speaks both eras.
+    pub(crate) introductions: Introductions,
 }
 
 impl Manifests {
@@ -107,9 +136,16 @@ impl Manifests {
     }
 
     /// Remembers a server; a failure only costs time later.
-    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, asks: bool) {
+    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, traits: Traits) {
         let file = self.file(&settings.name);
-        let manifest = Manifest { asks, ..Manifest::of(settings, known) };
+        let Traits { asks, eras, last_called, introductions } = traits;
+        let manifest = Manifest {
+            asks,
+            eras: Some(eras),
+            last_called,
+            introductions,
+            ..Manifest::of(settings, known)
+        };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let manifests = self.clone();
         let written = tokio::task::spawn_blocking(move || {
@@ -200,6 +236,9 @@ impl Manifest {
             key: key(settings),
             introduction: known.introduction.clone(),
             asks: false,
+            eras: None,
+            last_called: None,
+            introductions: Introductions::default(),
             lists: Kind::ALL.into_iter().map(raw).collect(),
         }
     }
@@ -210,7 +249,15 @@ impl Manifest {
             let raw = self.lists.get(kind.key()).map(Vec::as_slice).unwrap_or_default();
             lists.set(kind, raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect());
         }
-        Remembered { introduction: self.introduction, lists, asks: self.asks }
+        let eras = self.eras.unwrap_or_else(|| SpokenEras::met_in(self.introduction.era()));
+        Remembered {
+            introduction: self.introduction,
+            lists,
+            asks: self.asks,
+            eras,
+            last_called: self.last_called,
+            introductions: self.introductions,
+        }
     }
 }
 
@@ -268,6 +315,17 @@ mod tests {
     use super::*;
     use crate::catalog::Page;
 
+    fn traits() -> Traits {
+        let mut introductions = Introductions::default();
+        introductions.set(known("[]").introduction);
+        Traits {
+            asks: true,
+            eras: SpokenEras { legacy: Some(true), modern: Some(true) },
+            last_called: Some(Era::Modern),
+            introductions,
+        }
+    }
+
     fn settings(command: &str) -> ServerSettings {
         ServerSettings {
             name: ServerName::new("s").unwrap(),
@@ -290,6 +348,7 @@ mod tests {
             rules: Rules::default(),
             isolation: Isolation::Shared,
             share_key: None,
+            era: None,
         }
     }
 
@@ -302,7 +361,7 @@ mod tests {
     }
 
     async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
-        manifests.remember(settings, known, true).await;
+        manifests.remember(settings, known, traits()).await;
     }
 
     #[tokio::test]
@@ -316,6 +375,8 @@ mod tests {
         assert_eq!(format!("[{}]", read.lists.of(Kind::Tools)[0].raw), tools);
         assert_eq!(read.introduction, known(tools).introduction);
         assert!(read.asks);
+        assert_eq!((read.eras, read.last_called), (traits().eras, traits().last_called));
+        assert_eq!(read.introductions, traits().introductions);
         remember(&manifests, &settings("a"), &known("[]")).await;
         assert_eq!(manifests.read(&settings("a")).unwrap().lists.of(Kind::Tools), []);
     }

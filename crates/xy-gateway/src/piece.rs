@@ -11,13 +11,13 @@ pub(crate) const CHUNK: usize = 64 * 1024;
 /// A body that is being collected, in chunks. One buffer of 30 MB that grows would keep the
 /// gateway's thread busy with moving memory.
 #[derive(Debug, Default)]
-pub(crate) struct Collected {
+pub(crate) struct BodyChunks {
     /// Each but the last is full.
     chunks: Vec<Vec<u8>>,
     len: usize,
 }
 
-impl Collected {
+impl BodyChunks {
     /// Appends a piece. After each chunk other tasks get their turn: a fast peer's next piece is
     /// always there, and a long body would be read without a pause.
     pub(crate) async fn append(&mut self, mut piece: &[u8]) {
@@ -53,7 +53,7 @@ impl Collected {
     }
 }
 
-impl From<Bytes> for Collected {
+impl From<Bytes> for BodyChunks {
     fn from(bytes: Bytes) -> Self {
         Self { len: bytes.len(), chunks: vec![bytes.into()] }
     }

@@ -268,7 +268,15 @@ pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     };
     let rules = Rules { calls, ..Rules::default() };
     let kind = ServerKind::Process(process);
-    ServerSettings { name, source, kind, rules, isolation: Isolation::Shared, share_key: None }
+    ServerSettings {
+        name,
+        source,
+        kind,
+        rules,
+        isolation: Isolation::Shared,
+        share_key: None,
+        era: None,
+    }
 }
 
 async fn life(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use xy_config::profile::OWN_TOOLS;
-use xy_config::settings::{Isolation, ServerSettings};
+use xy_config::settings::ServerSettings;
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -23,19 +23,23 @@ use crate::bridge;
 use crate::catalog::{Kind, Known};
 use crate::census::Census;
 use crate::client::{Client, Open};
+use crate::era::Era;
 use crate::front::StreamNo;
 use crate::manifest::Remembered;
 use crate::upstream::{Caller, Request, Upstream, Watch};
 
-mod hunch;
+mod era_routing;
 mod lot;
 mod park;
+mod protocol_hint;
 mod sleep;
 mod turn;
 
-pub(crate) use hunch::Hunch;
 pub(crate) use lot::Lot;
 pub(crate) use park::{Past, ToWait, Waiting, outcome_unknown};
+pub(crate) use protocol_hint::{
+    Greeting, GreetingOutcome, Introductions, ProtocolHint, SpokenEras,
+};
 pub(crate) use sleep::{Progressing, Trouble};
 
 /// What helps where clients wait for each other.
@@ -63,7 +67,7 @@ pub(crate) struct Server {
     /// No file and nobody configures it any more.
     pub(crate) is_removed: Cell<bool>,
     /// How it is to be greeted.
-    pub(crate) hunch: RefCell<Hunch>,
+    pub(crate) hint: RefCell<ProtocolHint>,
     /// Somebody has waited for what it offers, in vain.
     pub(crate) was_waited_for: Cell<bool>,
     /// It asks its clients questions: those who share it take turns.
@@ -93,6 +97,12 @@ pub(crate) struct Server {
     /// What an instance of this very program has said last that it offers, here and not to an
     /// earlier daemon.
     said: RefCell<Option<Rc<Known>>>,
+    /// The era of its latest call, where it speaks both.
+    last_called: Cell<Option<Era>>,
+    /// The era of the shared process that is remembered on disk.
+    remembered_era: Cell<Option<Era>>,
+    /// The second process could not be started since the shared one began.
+    is_second_refused: Cell<bool>,
 }
 
 /// What is counted of a server's calls.
@@ -112,8 +122,8 @@ pub(crate) struct Counts {
 pub(crate) enum Went {
     /// To the server.
     Sent(Open),
-    /// It waits; `is_first` of its holder, who may have to be told to come.
-    Waits { open: Open, is_first: bool },
+    /// It waits for an instance; if it is the first to, that may have to be told to come.
+    Waits { open: Open, for_first: Option<Holder> },
 }
 
 impl Server {
@@ -123,12 +133,15 @@ impl Server {
         lot: Rc<Lot>,
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
-        let era = remembered.as_ref().map(|it| it.introduction.era());
+        let eras = remembered.as_ref().map(|it| it.eras).unwrap_or_default();
+        let last_called = remembered.as_ref().and_then(|it| it.last_called);
+        let introductions =
+            remembered.as_ref().map(|it| it.introductions.clone()).unwrap_or_default();
         let known = remembered
             .map(|it| Rc::new(Known::new(settings.name.as_str(), it.introduction, it.lists)));
         Rc::new(Self {
             name: settings.name.clone(),
-            hunch: RefCell::new(Hunch::new(settings.clone(), era)),
+            hint: RefCell::new(ProtocolHint::new(settings.clone(), eras, introductions)),
             settings: RefCell::new(settings),
             standing: RefCell::new(Standing::Up),
             known: RefCell::new(known),
@@ -149,15 +162,10 @@ impl Server {
             lot,
             counts: Counts::default(),
             said: RefCell::default(),
+            last_called: Cell::new(last_called),
+            remembered_era: Cell::new(last_called),
+            is_second_refused: Cell::new(false),
         })
-    }
-
-    /// For whom the instance lives that a client's calls go to.
-    pub(crate) fn holder(&self, client: &Client) -> Holder {
-        match self.settings.borrow().isolation {
-            Isolation::Shared => Holder::Shared,
-            Isolation::Client => Holder::Client(client.house()),
-        }
     }
 
     /// Whether its items are shown.
@@ -242,7 +250,7 @@ impl Server {
     /// Whether an instance of its own offers a client other tools than everybody is shown.
     pub(crate) fn has_own_tools(&self, client: &Client) -> bool {
         let holder = self.holder(client);
-        if holder == Holder::Shared {
+        if !holder.is_client() {
             return false;
         }
         let known =
@@ -317,7 +325,10 @@ impl Server {
             upstream.take_turns();
         }
         upstream.may_park(self.lot.park);
-        upstream.set_dated(self.settings.borrow().rules.may_sleep());
+        upstream.set_dated(self.may_sleep(upstream.key().holder));
+        if upstream.key().holder == Holder::Shared {
+            self.allow_second();
+        }
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
@@ -362,7 +373,12 @@ impl Server {
         mut request: Request<'_>,
         stream: StreamNo,
     ) -> Result<Went, CallError> {
-        let holder = self.holder(client);
+        let era = if request.manner.is_some() { Era::Modern } else { Era::Legacy };
+        // Lists need no process of their era.
+        let holder = match Kind::listed_by(request.what.0) {
+            Some(_) => self.holder(client),
+            None => self.holder_of_call(client, era),
+        };
         request.past.ticket = Some(self.ticket(&request.past));
         if let Some(upstream) = self.upstream(holder) {
             let is_modern = request.manner.is_some();
@@ -418,6 +434,9 @@ impl Server {
         };
         let ours = upstream.forward(request, caller)?;
         upstream.is_used_by(client.house());
+        if self.is_new_era(upstream) {
+            client.remember(self);
+        }
         upstream.watch_reading();
         if was_sent {
             asked.count_again();
@@ -479,7 +498,7 @@ impl Server {
             past: request.past.clone(),
         };
         let (open, is_first) = self.wait(call);
-        Ok(Went::Waits { open, is_first })
+        Ok(Went::Waits { open, for_first: is_first.then_some(holder) })
     }
 
     /// Why it cannot be asked.

@@ -9,6 +9,7 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::census::Census;
+use crate::era::Era;
 
 /// How many resources may be watched, over all servers and clients.
 const MOST: usize = 10_000;
@@ -34,6 +35,8 @@ pub(crate) struct Watcher {
     pub(crate) client: u64,
     /// Whose instance it watches at, where each has its own.
     pub(crate) at: u64,
+    /// The era of the second process that it watches at, if it is that one.
+    pub(crate) era: Option<Era>,
     /// Whether it knows the resource by its name outside.
     pub(crate) by_outside_name: bool,
 }
@@ -73,6 +76,15 @@ impl Subscriptions {
     pub(crate) fn forget_server(&mut self, server: &ServerName) {
         self.watchers.retain(|(of, _), _| of != server);
         self.bytes = self.watchers.keys().map(|(_, uri)| uri.len()).sum();
+    }
+
+    /// Has all who watch at the second instance of a server watch at the shared one. Returns true
+    /// if there are any.
+    pub(crate) fn move_to_shared(&mut self, server: &ServerName) -> bool {
+        let of_server = self.watchers.iter_mut().filter(|((of, _), _)| of == server);
+        let all = of_server.flat_map(|(_, watchers)| watchers.values_mut());
+        let moved = all.filter_map(|watcher| watcher.era.take());
+        moved.count() > 0
     }
 
     /// A client watches a resource no more.
@@ -144,7 +156,11 @@ impl Subscriptions {
 }
 
 fn is_for(holder: Holder, watcher: &Watcher) -> bool {
-    holder == Holder::Shared || holder == Holder::Client(watcher.at)
+    match holder {
+        Holder::Shared => watcher.era.is_none(),
+        Holder::Client(client) => client == watcher.at,
+        Holder::Era(era) => watcher.era == Some(era),
+    }
 }
 
 /// Whether who watches `whole` is told of a change of `uri`.
@@ -166,7 +182,7 @@ mod tests {
     fn a_part_of_what_is_watched_is_watched() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, at: client, by_outside_name: false };
+        let watcher = |client| Watcher { client, at: client, era: None, by_outside_name: false };
         all.add(&server, "file:///dir", watcher(1)).unwrap();
         all.add(&server, "file:///", watcher(2)).unwrap();
         for (uri, expected) in [
@@ -185,7 +201,7 @@ mod tests {
     fn the_last_to_leave_is_known() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, at: client, by_outside_name: false };
+        let watcher = |client| Watcher { client, at: client, era: None, by_outside_name: false };
         for client in [1, 2] {
             all.add(&server, "a", watcher(client)).unwrap();
         }
@@ -206,7 +222,7 @@ mod tests {
     fn what_is_too_much_is_refused_and_a_removed_server_is_forgotten() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let watcher = |client| Watcher { client, at: client, by_outside_name: true };
+        let watcher = |client| Watcher { client, at: client, era: None, by_outside_name: true };
         all.add(&server, &"x".repeat(LONGEST_URI + 1), watcher(1)).unwrap_err();
         for number in 0..MOST {
             all.add(&server, &number.to_string(), watcher(1)).unwrap();

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
 use xy_mcp::envelope::Outcome;
 use xy_protocol::server::ServerName;
-use xy_supervisor::instance::{Holder, InstanceKey};
+use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
 use crate::bridge::hold::Hold;
@@ -29,7 +29,7 @@ use crate::large::LargeReader;
 use crate::message_text::MessageText;
 use crate::modern::Manner;
 use crate::server::{Past, Server};
-use crate::via::Daemons;
+use crate::via::Via;
 
 mod asking;
 mod assembler;
@@ -82,8 +82,8 @@ pub(crate) trait Company {
     fn large_reader(&self) -> &LargeReader;
     /// It has written a message over several lines.
     fn breaks_framing(&self, by: &Upstream);
-    /// The daemons that are served by it.
-    fn daemons_before(&self, upstream: &Upstream) -> Daemons;
+    /// Returns the daemons that it serves.
+    fn daemons_before(&self, upstream: &Upstream) -> Via;
     /// It has answered a client with an error, or something that is to be followed. Answers
     /// a part of that which is to be another.
     fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)>;
@@ -129,6 +129,16 @@ pub(crate) struct Answer<'t> {
     pub(crate) outcome: Outcome<'t>,
 }
 
+/// The versions of a server's lists; each `list_changed` makes a new one.
+#[derive(Debug, Default)]
+struct ListVersions {
+    current: Cell<u64>,
+    /// The current version at the last list request.
+    requested: Cell<u64>,
+    /// The version of the lists that are known.
+    known: Cell<u64>,
+}
+
 /// One living server.
 pub(crate) struct Upstream {
     key: InstanceKey,
@@ -142,8 +152,7 @@ pub(crate) struct Upstream {
     ears: Ears,
     /// Some of its lists may have changed.
     stale: Notify,
-    /// Counts `list_changed`: received, at the last list request, at the last known lists.
-    changes: [Cell<u64>; 3],
+    list_versions: ListVersions,
     /// It is known better.
     learned: Notify,
     /// It writes messages over several lines.
@@ -180,6 +189,8 @@ pub(crate) struct Upstream {
     /// Who did last.
     last_user: Cell<u64>,
     is_dated: Cell<bool>,
+    /// A client has called it, or watches a resource of it.
+    was_used: Cell<bool>,
     /// Somebody forgets what was given up.
     is_forgetting: Cell<bool>,
     /// It lives for one client and has not said what it offers: its client cannot ask it yet.
@@ -272,7 +283,7 @@ impl Upstream {
         company: Rc<dyn Company>,
     ) -> Rc<Self> {
         // What an earlier daemon's client has done with it nobody knows.
-        let is_fresh = !is_adopted && key.holder != Holder::Shared;
+        let is_fresh = !is_adopted && key.holder.is_client();
         Rc::new(Self {
             key,
             wire,
@@ -283,7 +294,7 @@ impl Upstream {
             company,
             ears: Ears::default(),
             stale: Notify::new(),
-            changes: Default::default(),
+            list_versions: ListVersions::default(),
             learned: Notify::new(),
             is_unframed: Cell::new(false),
             strays: RefCell::default(),
@@ -303,6 +314,7 @@ impl Upstream {
             users: RefCell::default(),
             last_user: Cell::new(0),
             is_dated: Cell::new(false),
+            was_used: Cell::new(is_adopted),
             is_forgetting: Cell::new(false),
             holds_off: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
@@ -388,8 +400,24 @@ impl Upstream {
         self.calls.borrow().values().filter(is_other).count()
     }
 
+    /// Returns true if the server has given the session a name.
+    pub(crate) fn has_session(&self) -> bool {
+        self.wire.session().is_some()
+    }
+
+    /// Returns true if a client has called it in this life.
+    pub(crate) fn was_used(&self) -> bool {
+        self.was_used.get()
+    }
+
+    /// Records that clients use it: it is not started over in another era.
+    pub(crate) fn mark_used(&self) {
+        self.was_used.set(true);
+    }
+
     /// Clients of this house call it.
     pub(crate) fn is_used_by(&self, house: u64) {
+        self.mark_used();
         if self.last_user.replace(house) != house {
             self.users.borrow_mut().insert(house);
         }
@@ -534,22 +562,20 @@ impl Upstream {
 
     /// It said that its lists have changed.
     pub(crate) fn lists_changed(&self) {
-        let [all, ..] = &self.changes;
-        all.set(all.get() + 1);
+        let current = &self.list_versions.current;
+        current.set(current.get() + 1);
         self.stale.notify_one();
     }
 
     /// Returns true if its lists may be others than those that are known.
     pub(crate) fn is_stale(&self) -> bool {
-        let [all, _, known] = &self.changes;
-        self.known.borrow().is_none() || all != known
+        self.known.borrow().is_none() || self.list_versions.known != self.list_versions.current
     }
 
     /// It has said what it offers.
     pub(crate) fn set_known(&self, known: Rc<Known>) {
         *self.known.borrow_mut() = Some(known);
-        let [_, asked, known] = &self.changes;
-        known.set(asked.get());
+        self.list_versions.known.set(self.list_versions.requested.get());
         self.learned.notify_waiters();
     }
 

@@ -1,9 +1,11 @@
 //! Finds loops of daemons, by the daemons that a message has passed (as HTTP's `Via` has it). Pure.
 //!
-//! Each daemon has an id. What xy asks of its own accord says for which daemons it asks: itself,
-//! and those among its clients ([`VIA`]). What xy answers another daemon says from which daemons
-//! that comes: itself, and those behind its servers ([`BEHIND`]). Lists carry it too, so that no
-//! list goes round: whatever the order in which daemons meet, one of them finds itself.
+//! Each daemon has an id. Requests of xy itself name the daemons that ask: xy first, then those
+//! among its clients ([`VIA`]). Results for another daemon name the daemons that they come from:
+//! xy, and those behind its servers ([`BEHIND`]). Lists carry them too, so no list goes round.
+//!
+//! Clients and servers can lie. Only the first id of `via` hides servers, from that client alone.
+//! A daemon that finds itself among the others refuses only if one of its servers confirms it.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +30,14 @@ pub(crate) const GATEWAY: &str = "xy.daemon/gateway";
 const LOOP_DETECTED: i64 = -32025;
 const LOOP: &str = "xy.daemon/loop";
 
-/// Daemons behind each other. A longer chain counts as a loop.
-pub(crate) const MOST_DAEMONS: usize = 32;
+/// Maximum number of daemons behind a server. More count as a loop.
+///
+/// The daemons behind all servers share it, so it is far above any real number: a server that
+/// invents ids hides another only if that one names more.
+pub(crate) const MOST_DAEMONS: usize = 256;
+
+/// Maximum number of daemons that a request names beside the one that asks.
+const MOST_BEFORE: usize = 32;
 
 /// Maximum length of an id. Ours have 32 characters.
 const LONGEST_ID: usize = 64;
@@ -44,18 +52,19 @@ impl Daemons {
         Self([id.into()].into())
     }
 
-    /// Reads a JSON list of ids, without what cannot be one.
+    /// Reads a JSON list of ids.
     fn read(list: &str) -> Self {
-        let list: Vec<Value> = serde_json::from_str(list).unwrap_or_default();
-        let ids = list.iter().filter_map(Value::as_str);
-        let ids = ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
-        Self(ids.take(MOST_DAEMONS + 1).map(Into::into).collect())
+        Self(read_ids(list).into_iter().take(MOST_DAEMONS + 1).collect())
     }
 
     /// Adds others, as far as there is room.
     pub(crate) fn add(&mut self, others: &Self) {
+        self.add_within(others, MOST_DAEMONS + 1);
+    }
+
+    fn add_within(&mut self, others: &Self, most: usize) {
         for id in &others.0 {
-            if self.0.len() > MOST_DAEMONS {
+            if self.0.len() >= most {
                 return;
             }
             self.0.insert(id.clone());
@@ -70,7 +79,12 @@ impl Daemons {
     /// Returns true if a daemon is in both, or if one of them is too long to be anything but a
     /// loop.
     pub(crate) fn is_loop_with(&self, others: &Self) -> bool {
-        self.is_long() || others.is_long() || !self.0.is_disjoint(&others.0)
+        self.is_long() || others.is_long() || self.has_any_of(others)
+    }
+
+    /// Returns true if a daemon is in both.
+    pub(crate) fn has_any_of(&self, others: &Self) -> bool {
+        !self.0.is_disjoint(&others.0)
     }
 
     /// Returns true if there are none.
@@ -79,9 +93,65 @@ impl Daemons {
     }
 
     fn to_json(&self) -> String {
-        let ids: Vec<String> = self.0.iter().map(|id| quoted(id)).collect();
-        format!("[{}]", ids.join(","))
+        to_json(self.0.iter())
     }
+}
+
+/// The daemons that a request names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Via {
+    /// The daemon that asks; empty if the client names none.
+    asker: Daemons,
+    /// Those among its clients, by their own word.
+    before: Daemons,
+}
+
+impl Via {
+    /// Names one daemon.
+    pub(crate) fn of(asker: &Daemons) -> Self {
+        Self { asker: asker.clone(), before: Daemons::default() }
+    }
+
+    /// Adds the daemons that a client names, as far as there is room.
+    pub(crate) fn add_client(&mut self, client: &Self) {
+        self.before.add_within(&client.asker, MOST_BEFORE);
+        self.before.add_within(&client.before, MOST_BEFORE);
+    }
+
+    pub(crate) fn asker(&self) -> &Daemons {
+        &self.asker
+    }
+
+    /// Returns true if a request leads back to the daemon that asks. Either that daemon is
+    /// `behind` the answer. Or `this` daemon is among its clients, and one of the `claims` of
+    /// servers here names it; one of these two alone may be a lie.
+    pub(crate) fn is_loop(
+        &self,
+        this: &Daemons,
+        behind: &Daemons,
+        mut claims: impl Iterator<Item = Daemons>,
+    ) -> bool {
+        self.asker.is_loop_with(behind)
+            || self.before.has_any_of(this) && claims.any(|claim| claim.has_any_of(&self.asker))
+    }
+
+    fn read(list: &str) -> Self {
+        let mut ids = read_ids(list).into_iter();
+        let asker = Daemons(ids.next().into_iter().collect());
+        Self { asker, before: Daemons(ids.take(MOST_BEFORE).collect()) }
+    }
+}
+
+/// Reads a JSON list of ids and skips invalid ones.
+fn read_ids(list: &str) -> Vec<Box<str>> {
+    let list: Vec<Value> = serde_json::from_str(list).unwrap_or_default();
+    let ids = list.iter().filter_map(Value::as_str);
+    ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID).map(Into::into).collect()
+}
+
+fn to_json<'i>(ids: impl Iterator<Item = &'i Box<str>>) -> String {
+    let ids: Vec<String> = ids.map(|id| quoted(id)).collect();
+    format!("[{}]", ids.join(","))
 }
 
 /// The servers of a daemon, as another daemon is shown them.
@@ -93,13 +163,12 @@ pub(crate) struct Horizon<S> {
     pub(crate) hidden: BTreeSet<S>,
 }
 
-/// Decides which servers are shown to the daemons that ask, by the daemons that each server says
-/// are behind it. A server that leads back to those who ask is hidden; so is one that would make
-/// the chain too long, the longest claim first. A server can say anything, so it hides only
-/// itself.
+/// Decides which servers are shown to the daemon that asks, by the daemons that each server says
+/// are behind it. A server that leads back to the asker is hidden. So is one that would make the
+/// list too long, the longest claim first.
 pub(crate) fn horizon<S: Ord>(
     this: &Daemons,
-    asking: &Daemons,
+    asker: &Daemons,
     mut claims: Vec<(S, Daemons)>,
 ) -> Horizon<S> {
     claims.sort_by_key(|(_, claim)| claim.0.len()); // Stable: by name otherwise.
@@ -107,7 +176,7 @@ pub(crate) fn horizon<S: Ord>(
     for (server, claim) in claims {
         let mut with_claim = behind.clone();
         with_claim.add(&claim);
-        if claim.is_loop_with(asking) || with_claim.is_long() {
+        if claim.is_loop_with(asker) || with_claim.is_long() {
             hidden.insert(server);
         } else {
             behind = with_claim;
@@ -116,15 +185,15 @@ pub(crate) fn horizon<S: Ord>(
     Horizon { behind, hidden }
 }
 
-/// The member of `_meta` by which a request says which daemons ask.
-pub(crate) fn member(daemons: &Daemons) -> String {
-    format!(r#""{VIA}":{}"#, daemons.to_json())
+/// Returns the member of `_meta` by which a request says which daemons ask.
+pub(crate) fn member(via: &Via) -> String {
+    format!(r#""{VIA}":{}"#, to_json(via.asker.0.iter().chain(&via.before.0)))
 }
 
-/// The daemons that ask, by the `_meta` of a request; `None` if no daemon does.
-pub(crate) fn of_request(meta: Option<&str>) -> Option<Daemons> {
+/// Returns the daemons that ask, by the `_meta` of a request; `None` if no daemon does.
+pub(crate) fn of_request(meta: Option<&str>) -> Option<Via> {
     let meta = meta.filter(|meta| memchr::memmem::find(meta.as_bytes(), VIA.as_bytes()).is_some());
-    Members::read(meta?)?.get(VIA).map(Daemons::read)
+    Members::read(meta?)?.get(VIA).map(Via::read)
 }
 
 /// Where a result comes from: which daemons, and whether it is xy with all its servers.
@@ -180,14 +249,16 @@ mod tests {
 
     #[test]
     fn a_request_says_which_daemons_ask() {
-        let meta = format!(r#"{{"x":1,{}}}"#, member(&daemons(&["a", "b"])));
-        assert_eq!(of_request(Some(&meta)), Some(daemons(&["a", "b"])));
+        let via = |asker, before: &[&str]| Via { asker: daemons(asker), before: daemons(before) };
+        let meta = format!(r#"{{"x":1,{}}}"#, member(&via(&["b"], &["a", "c"])));
+        assert_eq!(meta, r#"{"x":1,"xy.daemon/via":["b","a","c"]}"#);
+        assert_eq!(of_request(Some(&meta)), Some(via(&["b"], &["a", "c"])));
         for none in [None, Some("{}"), Some(r#"{"x":"xy.daemon/via"}"#), Some("xy.daemon/via")] {
             assert_eq!(of_request(none), None, "{none:?}");
         }
         for odd in ["7", "null", "{}", r#"[7,"",null]"#] {
             let meta = format!(r#"{{"{VIA}":{odd}}}"#);
-            assert_eq!(of_request(Some(&meta)), Some(Daemons::default()), "{odd}");
+            assert_eq!(of_request(Some(&meta)), Some(Via::default()), "{odd}");
         }
     }
 
@@ -230,6 +301,17 @@ mod tests {
     }
 
     #[test]
+    fn server_that_invents_a_few_daemons_hides_no_other() {
+        let invented: Vec<String> = (0..15).map(|it| format!("i{it}")).collect();
+        let real: Vec<String> = (0..17).map(|it| format!("r{it}")).collect();
+        let set = |ids: &[String]| Daemons(ids.iter().map(|id| id.as_str().into()).collect());
+        let claims = vec![("hostile", set(&invented)), ("good", set(&real))];
+        let horizon = horizon(&daemons(&["b"]), &daemons(&["a"]), claims);
+        assert_eq!(horizon.hidden, BTreeSet::new());
+        assert!(!horizon.behind.is_loop_with(&daemons(&["a"])));
+    }
+
+    #[test]
     fn a_loop_is_a_daemon_on_both_sides_or_a_chain_without_end() {
         let ab = daemons(&["a", "b"]);
         assert!(ab.is_loop_with(&daemons(&["b", "c"])));
@@ -243,5 +325,29 @@ mod tests {
         let mut both = most;
         both.add(&long);
         assert_eq!(both.0.len(), MOST_DAEMONS + 1);
+    }
+
+    #[test]
+    fn daemon_that_finds_itself_refuses_only_if_a_server_confirms_it() {
+        let (this, none) = (daemons(&["b"]), Daemons::default());
+        let is_loop = |asker: &str, before: &[&str], behind: &Daemons, claims: &[&[&str]]| {
+            let via = Via { asker: Daemons::one(asker), before: daemons(before) };
+            via.is_loop(&this, behind, claims.iter().map(|claim| daemons(claim)))
+        };
+        assert!(is_loop("b", &[], &this, &[]), "it asks itself");
+        assert!(is_loop("a", &[], &daemons(&["b", "a"]), &[]), "the answer comes from the asker");
+        assert!(is_loop("a", &["b"], &none, &[&["c"], &["a"]]), "both say so");
+        assert!(!is_loop("a", &["b"], &none, &[&["c"]]), "only a client says so");
+        assert!(!is_loop("a", &["c"], &none, &[&["a"]]), "only a server says so");
+    }
+
+    #[test]
+    fn request_names_a_bounded_number_of_daemons() {
+        let ids: Vec<String> = (0..1000).map(|it| format!("d{it}")).collect();
+        let many = Via::read(&serde_json::to_string(&ids).unwrap());
+        let mut via = Via::of(&daemons(&["a"]));
+        via.add_client(&many);
+        assert_eq!((many.before.0.len(), via.before.0.len()), (MOST_BEFORE, MOST_BEFORE));
+        assert_eq!(via.asker, daemons(&["a"]));
     }
 }

@@ -1,4 +1,4 @@
-//! The `initialize` request, for whoever repeats it to another peer.
+//! The `initialize` request, as it is repeated to another peer.
 
 use crate::edit::Edits;
 use crate::envelope::{self, Message};

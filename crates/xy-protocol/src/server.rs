@@ -8,6 +8,41 @@ use serde::{Deserialize, Serialize};
 use crate::control::Problem;
 use crate::time::Timestamp;
 
+/// One of the two kinds of MCP revisions, which are different protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Era {
+    /// Revisions up to 2025-11-25: a session begins with `initialize`, and servers ask clients.
+    Legacy,
+    /// Revisions from 2026-07-28 on: every request stands for itself.
+    Modern,
+}
+
+impl Era {
+    /// Returns the other era.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
+
+    /// Returns its name, as settings and logs have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        }
+    }
+}
+
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// The longest name a server may have.
 pub const MAX_NAME_LENGTH: usize = 32;
 
@@ -536,6 +571,12 @@ pub struct InstanceClients {
 pub struct InstanceEntry {
     /// The client it is for; null if all share it.
     pub holder: Option<u64>,
+    /// The era of its clients, if it is the second process of a server that speaks both.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub era: Option<Era>,
+    /// The revision of MCP that is spoken with that process.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub protocol: Option<String>,
     /// The leader of its processes, while there is one.
     pub pid: Option<u32>,
     /// What it is doing.

@@ -52,6 +52,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
         rules: steady(),
         isolation: Isolation::Shared,
         share_key: None,
+        era: None,
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
 use xy_protocol::mask;
-use xy_protocol::server::{Health, ServerName, ServerState};
+use xy_protocol::server::{Era, Health, ServerName, ServerState};
 
 use crate::launch::{Confined, Contained, EndMark, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
@@ -28,6 +28,9 @@ const LAST_LINE_BYTES: usize = 400;
 
 /// How long whoever speaks with an instance may take to say what it knows.
 const SAID_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the second process of a server that speaks both eras may stay unused.
+pub const SECOND_IDLE_STOP: Duration = Duration::from_mins(10);
 
 /// Which instance: of which server, for whom.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +53,8 @@ impl InstanceKey {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (server, holder) = match text.split_once('@') {
             None => (text, Holder::Shared),
+            Some((server, "legacy")) => (server, Holder::Era(Era::Legacy)),
+            Some((server, "modern")) => (server, Holder::Era(Era::Modern)),
             Some((server, client)) => (server, Holder::Client(client.parse().ok()?)),
         };
         Some(Self { server: ServerName::new(server).ok()?, holder })
@@ -61,6 +66,7 @@ impl fmt::Display for InstanceKey {
         match self.holder {
             Holder::Shared => write!(f, "{}", self.server),
             Holder::Client(client) => write!(f, "{}@{client}", self.server),
+            Holder::Era(era) => write!(f, "{}@{era}", self.server),
         }
     }
 }
@@ -72,6 +78,31 @@ pub enum Holder {
     Shared,
     /// One client alone.
     Client(u64),
+    /// All clients of one era, beside the shared instance, which speaks the other era.
+    Era(Era),
+}
+
+impl Holder {
+    /// Returns true if the instance lives for one client alone.
+    pub fn is_client(self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+
+    /// Returns the client that the instance lives for, if it lives for one alone.
+    pub fn client(self) -> Option<u64> {
+        match self {
+            Self::Client(client) => Some(client),
+            Self::Shared | Self::Era(_) => None,
+        }
+    }
+
+    /// Returns the era that the instance is bound to, if it is.
+    pub fn era(self) -> Option<Era> {
+        match self {
+            Self::Era(era) => Some(era),
+            Self::Shared | Self::Client(_) => None,
+        }
+    }
 }
 
 /// What is true of an instance now.
@@ -393,10 +424,10 @@ mod tests {
 
     #[test]
     fn a_key_can_be_read_again() {
-        for text in ["a", "a-b@1", "a@18446744073709551615"] {
+        for text in ["a", "a-b@1", "a@18446744073709551615", "a@legacy", "a@modern"] {
             assert_eq!(InstanceKey::parse(text).unwrap().to_string(), text);
         }
-        for text in ["", "@1", "a@", "a@b", "a@1@2", "a@-1", "a.b"] {
+        for text in ["", "@1", "a@", "a@b", "a@1@2", "a@Modern", "a@modern@1", "a@-1", "a.b"] {
             assert_eq!(InstanceKey::parse(text), None, "{text}");
         }
     }

@@ -107,6 +107,8 @@ pub enum News {
     UnfitOnProbe(String),
     /// The gateway says that it must not be used, and why: it is to be ended for good.
     Unusable(String),
+    /// The gateway needs a new life of it, and why: nothing is counted.
+    StartOver(String),
     /// Whoever speaks with it says that nobody uses it, and why it may go: nothing is asked of
     /// it any more.
     Idle(String),

@@ -113,6 +113,8 @@ pub enum Event {
     UnfitOnProbe(String),
     /// A daemon was killed while it was speaking with it, in the middle of a message.
     Torn,
+    /// The gateway needs a new life of it, for this reason, to speak with it otherwise.
+    StartOver(String),
     /// The state's own deadline has come.
     DeadlineReached,
 }
@@ -147,7 +149,8 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
     use Event::{
         Away, DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
         ProcessChanged, Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged,
-        StartRequested, StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy, Unreachable, Woken,
+        StartOver, StartRequested, StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy,
+        Unreachable, Woken,
     };
     use State::{Asleep, Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
@@ -257,6 +260,9 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         // Half a message cannot be taken back. It is our fault, so nothing is counted.
         (Starting { .. } | Running { .. }, Torn) => {
             stop(life, StartAgain, Reason::Torn, rules, now)
+        }
+        (Starting { .. } | Running { .. }, StartOver(why)) => {
+            stop(life, StartAgain, Reason::StartedOver(why), rules, now)
         }
 
         // Asking it was our doing too. Whoever asks does it otherwise now.
@@ -395,7 +401,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                     launch_counted(life, |_| why, rules, now)
                 }
                 StartAgain
-                    if matches!(life.reason, Reason::Torn | Reason::Probed | Reason::Woken) =>
+                    if matches!(
+                        life.reason,
+                        Reason::Torn | Reason::Probed | Reason::StartedOver(_) | Reason::Woken
+                    ) =>
                 {
                     let why = life.reason.clone();
                     launch(life, why, rules, now)

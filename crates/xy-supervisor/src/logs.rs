@@ -47,8 +47,10 @@ pub(crate) fn forget(logs_dir: &Path, key: &InstanceKey) {
 /// Removes what instances for clients of earlier daemons have logged.
 pub fn forget_clients(logs_dir: &Path) {
     for entry in std::fs::read_dir(logs_dir).into_iter().flatten().flatten() {
-        // No name of a server has an `@`.
-        if entry.file_name().as_encoded_bytes().contains(&b'@') {
+        let name = entry.file_name();
+        let key = name.to_str().and_then(|it| it.split_once(".log")).map(|(key, _)| key);
+        let key = key.and_then(InstanceKey::parse);
+        if key.is_some_and(|key| key.holder.is_client()) {
             let _ = std::fs::remove_file(entry.path()); // What stays does no harm.
         }
     }

@@ -52,6 +52,7 @@ fn is_another(before: &ServerSettings, now: &ServerSettings) -> bool {
     before.kind != now.kind
         || before.isolation != now.isolation
         || before.share_key != now.share_key
+        || before.era != now.era
 }
 
 /// Whether its file could not be used for a while, or there was none.

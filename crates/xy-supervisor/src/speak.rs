@@ -121,6 +121,9 @@ pub enum Said {
     /// (`false`) that is over. If it ends or falls silent meanwhile, that was our doing: it is
     /// started again at once, and nothing is counted, once.
     Probing(bool),
+    /// It has to begin a new life, for this reason, which is our doing: it is ended and started
+    /// again at once, and nothing is counted.
+    StartOver(String),
     /// Nobody uses it, so it may go, for this reason. From here on nothing is asked of it.
     Idle(String),
     /// It has closed its stdout. If it does not end by itself soon, it is unfit.

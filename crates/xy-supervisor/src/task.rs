@@ -267,6 +267,7 @@ impl Task {
             News::Idle(why) => Some(Event::Idle(why)),
             News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
             News::Unusable(why) => Some(Event::Hopeless(why)),
+            News::StartOver(why) => Some(Event::StartOver(why)),
             News::LaunchFailed(fault) => {
                 self.has_nothing();
                 Some(Event::LaunchFailed(fault))

@@ -11,6 +11,8 @@ mod attribution;
 mod bad_clients;
 #[path = "gateway/bad_servers.rs"]
 mod bad_servers;
+#[path = "gateway/both_eras.rs"]
+mod both_eras;
 #[path = "gateway/bounds.rs"]
 mod bounds;
 #[path = "gateway/bridge.rs"]

@@ -157,7 +157,7 @@ fn a_call_that_hangs_its_server_does_not_hang_the_next_life() {
     let hangs = poison.start_call("stall", json!({ "ms": 600_000 }));
     says(&home, "one", "begins to stall");
     let said = other.call_text("echo", json!({ "message": "hi" }));
-    assert_eq!(said, "hi", "nobody had read it");
+    assert_eq!(said, "hi", "no server had read it before");
     let words = poison.wait_answer(hangs)["error"]["message"].to_string();
     assert!(words.contains("outcome unknown: `one` hung"), "{words}");
     assert!(words.contains("the server hung while it was open"), "{words}");
@@ -249,7 +249,8 @@ fn one_that_hangs_before_it_was_asked_anything_is_restarted() {
         let home = home();
         let frozen = home.root().join("harness/frozen");
         let flags = ["--era", era, "--unbuffered", "--freeze-once", frozen.to_str().unwrap()];
-        serve(&home, "one", &flags, HASTY);
+        // So that its greeting is one question.
+        serve(&home, "one", &flags, &format!("{HASTY}era \"{era}\"\n"));
         home.daemon();
         let client = client(&home, "one");
         let call = client.start_call("echo", json!({ "message": "hi" }));
@@ -304,10 +305,9 @@ fn one_of_the_newer_era_is_asked_what_it_knows() {
     let flags = ["--era", "modern", "--diary", diary.to_str().unwrap()];
     serve(&home, "one", &flags, HASTY);
     home.daemon();
-    let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    let now = has_health(&home, "one", "healthy");
     assert!(!std::fs::read_to_string(&diary).unwrap().contains("\"ping\""));
-    signal(first, Signal::STOP);
+    signal(pid_in(&now), Signal::STOP);
     let now = running_after(&home, "one", 1);
     assert!(now["transitions"].to_string().contains("`server/discover` was not answered"));
     home.finish();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use xy_protocol::server::Transport;
+use xy_protocol::server::{Era, Transport};
 
 use super::blocks::{self, CallFields, HealthFields, ReadyFields, RestartFields};
 use super::container::{self, ContainerFields};
@@ -22,7 +22,7 @@ use crate::settings::{Isolation, Start};
 use crate::source::At;
 
 /// Every field of a server file.
-pub(super) const SERVER_WORDS: [Word; 19] = [
+pub(super) const SERVER_WORDS: [Word; 20] = [
     word("command", r#"command "npx""#),
     word("args", r#"args "-y" "some-server""#),
     word("transport", r#"transport "stdio""#),
@@ -36,6 +36,7 @@ pub(super) const SERVER_WORDS: [Word; 19] = [
     word("calls", r#"calls { idle "5m" }"#),
     word("health", r#"health { probe "mcp" }"#),
     word("isolation", r#"isolation "shared""#),
+    word("era", r#"era "legacy""#),
     word("share-key", r#"share-key "x""#),
     word("start", r#"start "eager""#),
     word("idle-stop", r#"idle-stop "10m""#),
@@ -81,6 +82,8 @@ pub(super) struct Fields {
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
+    /// `None` in it is `auto`.
+    pub(super) era: Option<Spanned<Option<Era>>>,
     pub(super) share_key: Option<Spanned<String>>,
     pub(super) start: Option<Spanned<Start>>,
     pub(super) idle_stop: Option<Spanned<Duration>>,
@@ -145,6 +148,7 @@ impl Fields {
             "isolation" => {
                 self.isolation = reader.choice(node, word, "isolation", &ISOLATIONS);
             }
+            "era" => self.era = reader.choice(node, word, "era", &ERAS),
             "share-key" => self.share_key = reader.filled_text(node, word),
             "start" => self.start = reader.choice(node, word, "start", &STARTS),
             "idle-stop" => self.idle_stop = reader.duration(node, word, NO_REST),
@@ -172,6 +176,7 @@ impl Fields {
             health: self.health.or(&defaults.health),
             limits: self.limits.or(&defaults.limits),
             isolation: self.isolation.or_else(|| defaults.isolation.clone()),
+            era: self.era.or_else(|| defaults.era.clone()),
             start: self.start.or_else(|| defaults.start.clone()),
             idle_stop: self.idle_stop.or_else(|| defaults.idle_stop.clone()),
             ..self
@@ -189,6 +194,9 @@ const TRANSPORTS: [(&str, Transport); 3] =
 
 const ISOLATIONS: [(&str, Isolation); 2] =
     [("shared", Isolation::Shared), ("client", Isolation::Client)];
+
+const ERAS: [(&str, Option<Era>); 3] =
+    [("auto", None), ("legacy", Some(Era::Legacy)), ("modern", Some(Era::Modern))];
 
 const STARTS: [(&str, Start); 2] = [("eager", Start::Eager), ("lazy", Start::Lazy)];
 

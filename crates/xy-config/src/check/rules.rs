@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use xy_protocol::server::Transport;
+use xy_protocol::server::{Era, Transport};
 
 use super::Surroundings;
 use super::blocks::{CallFields, RestartFields};
@@ -162,6 +162,11 @@ impl Joining<'_> {
     /// Who shares an instance of it.
     pub(super) fn isolation(&self) -> Isolation {
         said(self.fields.isolation.as_ref(), Isolation::default())
+    }
+
+    /// Returns the only era in which xy speaks with it, if its file names one.
+    pub(super) fn era(&self) -> Option<Era> {
+        self.fields.era.as_ref().and_then(|it| it.value)
     }
 
     /// The rules it lives by.

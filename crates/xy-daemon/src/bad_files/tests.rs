@@ -122,7 +122,7 @@ fn folder_that_others_may_write_costs_its_servers_and_not_the_daemon() {
     }
 }
 
-/// Returns the settings of the servers as long as nobody else may write `folder`.
+/// Returns the settings of the servers as long as no other user may write `folder`.
 fn home_settings(home: &Home, folder: &Path) -> ServerMap {
     std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
     home.load(&[]).settings.servers

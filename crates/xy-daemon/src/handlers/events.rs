@@ -124,6 +124,7 @@ pub(crate) fn event(subscription_id: u64, entry: &Entry) -> Option<Event> {
         subscription_id,
         name: change.server.clone(),
         client: change.holder,
+        era: change.era,
         from: change.from,
         state: change.to,
         reason: change.reason.clone(),

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use xy_protocol::control::{Remove, Removed};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
+use xy_protocol::server::{Era, ServerName};
+use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::lifecycle::State;
-use xy_supervisor::logs::{FILE_GENERATIONS, log_file};
+use xy_supervisor::logs::{FILE_GENERATIONS, instance_log, log_file};
 
 use crate::daemon::{Daemon, closed};
 
@@ -69,9 +70,15 @@ fn with_log_file(daemon: &Daemon, answer: Removed) -> Removed {
 
 /// The log of a server and the older ones that there are.
 fn all_logs(logs_dir: &Path, name: &ServerName) -> Vec<PathBuf> {
-    let latest = log_file(logs_dir, name);
-    let older = (1..=FILE_GENERATIONS).map(|it| latest.with_extension(format!("log.{it}")));
-    std::iter::once(latest.clone()).chain(older).filter(|it| it.exists()).collect()
+    let of_eras = [Era::Legacy, Era::Modern].map(|era| {
+        instance_log(logs_dir, &InstanceKey { server: name.clone(), holder: Holder::Era(era) })
+    });
+    let with_older = |latest: PathBuf| {
+        let older = (1..=FILE_GENERATIONS).map(|it| latest.with_extension(format!("log.{it}")));
+        older.collect::<Vec<_>>().into_iter().chain([latest])
+    };
+    let all = [log_file(logs_dir, name)].into_iter().chain(of_eras).flat_map(with_older);
+    all.filter(|it| it.exists()).collect()
 }
 
 fn purge(logs: Vec<PathBuf>, answer: &mut Removed) {

@@ -24,7 +24,8 @@ pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<Server
         && let Ok(users) = desk.users(ask.name.clone()).await
     {
         for instance in &mut status.instances {
-            let holder = instance.holder.map_or(Holder::Shared, Holder::Client);
+            let shared = instance.era.map_or(Holder::Shared, Holder::Era);
+            let holder = instance.holder.map_or(shared, Holder::Client);
             instance.clients = users.get(&holder).cloned().unwrap_or_default();
         }
     }
@@ -75,6 +76,9 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
     }
     if let Ok(desk) = daemon.desk() {
         status.protocol = desk.protocol(&status.entry.name);
+        for second in status.instances.iter_mut().filter(|it| it.era.is_some()) {
+            second.protocol = desk.protocol_of_second(&status.entry.name);
+        }
         status.parked = desk.parked(&status.entry.name) as u64;
     }
     Ok(status)

@@ -76,7 +76,8 @@ fn is_restart(change: &Change) -> bool {
             let is_end = ends.iter().any(|end| end.to_string() == reason)
                 || Retirement::ALL.iter().any(|end| end.to_string() == reason)
                 || reason == Retirement::ANY;
-            !is_end && !reason.starts_with(reason::GOES_TO_SLEEP)
+            let is_ours = reason.starts_with(reason::STARTED_OVER);
+            !is_end && !is_ours && !reason.starts_with(reason::GOES_TO_SLEEP)
         }
         _ => false,
     }
@@ -98,6 +99,7 @@ mod tests {
         Change {
             server: ServerName::new("a").unwrap(),
             holder: None,
+            era: None,
             from,
             to,
             reason: reason.to_string(),
@@ -134,6 +136,7 @@ mod tests {
             (Running, Stopping, Reason::RetireRequested(Retirement::Replaced), false),
             (Running, Stopping, Reason::RetireRequested(Retirement::ClientLeft), false),
             (Running, Stopping, Reason::RetireRequested(Retirement::DaemonEnds), false),
+            (Running, Stopping, Reason::StartedOver("to speak legacy MCP".into()), false),
             (Stopping, Stopping, Reason::StopOverdue, false),
             (Stopping, Stopping, Reason::RestartRequested, true),
             (Stopping, Stopped, Reason::StopDone, false),

@@ -99,6 +99,7 @@ fn unborn(member: &Member) -> WorkerHealth {
     WorkerHealth {
         name: member.settings.name.clone(),
         client: None,
+        era: None,
         status: WorkerVerdict::Ok,
         state: ServerState::Stopped,
         health: Health::Unknown,
@@ -116,6 +117,7 @@ fn without_file(name: &ServerName, bad: &BadFile) -> WorkerHealth {
     WorkerHealth {
         name: name.clone(),
         client: None,
+        era: None,
         status: WorkerVerdict::Failed,
         state: ServerState::Failed,
         health: Health::Unknown,
@@ -437,6 +439,7 @@ impl One {
         WorkerHealth {
             name: self.instance.key().server.clone(),
             client: view::client_of(self.instance.key()),
+            era: self.instance.key().holder.era(),
             status: outcome.status,
             state: now.state(),
             health: now.health,

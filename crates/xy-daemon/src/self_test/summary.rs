@@ -161,6 +161,7 @@ pub(super) mod tests {
         WorkerHealth {
             name: ServerName::new(name).unwrap(),
             client: None,
+            era: None,
             status,
             state: ServerState::Running,
             health: Health::Unknown,

@@ -10,7 +10,6 @@ use std::time::Duration;
 use xy_mcp::envelope::{Message, text_of};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::instance::Holder;
 
 use super::error_log::method_word;
 use super::{Client, Open, OpenRequest};
@@ -251,7 +250,7 @@ impl Client {
             && request.params.cursor().is_none()
             && (living.is_none() || (is_gateway && kind == Kind::Tools))
             // Of what lives for one client, resources are not remembered for others.
-            && (holder == Holder::Shared || kind != Kind::Resources)
+            && (!holder.is_client() || kind != Kind::Resources)
             && let Some(known) = server.shown_to(self)
         {
             let items: Vec<&str> = known.lists.of(kind).iter().map(|item| &*item.raw).collect();

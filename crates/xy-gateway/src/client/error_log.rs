@@ -9,6 +9,7 @@ use super::{Client, Open};
 use crate::catalog::Kind;
 use crate::error_log::{self, FailedRequest};
 use crate::front::View;
+use crate::upstream::probe::code_of;
 use crate::{names, say};
 
 /// The methods that stand in the log of a request that is open.
@@ -32,7 +33,7 @@ pub(super) fn method_word(method: &str) -> &'static str {
 
 impl Client {
     /// Returns the name and number of the client.
-    fn logged_name(&self) -> String {
+    pub(super) fn logged_name(&self) -> String {
         let name = self.called().map(|name| quoted(&name)).unwrap_or_default();
         format!("{name}#{}", self.number)
     }
@@ -43,7 +44,7 @@ impl Client {
         if !error_log::is_on() {
             return;
         }
-        let code = error_log::code_of(line).unwrap_or_default();
+        let code = code_of(line).unwrap_or_default();
         let client = &self.logged_name();
         FailedRequest { client, method, outcome: "refused", code, ..FailedRequest::default() }
             .log();

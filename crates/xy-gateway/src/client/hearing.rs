@@ -5,8 +5,8 @@ use std::rc::Rc;
 use xy_mcp::envelope::{Malformed, Message};
 
 use super::{Client, LONGEST_ID, MOST_IN_BATCH, MOST_OPEN, Open, ask};
-use crate::era;
-use crate::front::{Heard, StreamNo, To};
+use crate::era::{self, Era};
+use crate::front::{Heard, Stay, StreamNo, To};
 use crate::message_text::MessageText;
 use crate::modern;
 use crate::params::Params;
@@ -111,12 +111,18 @@ impl Client {
             Ok(params) => params,
             Err(problem) => return refuse(-32602, &format!("`params` cannot be read: {problem}")),
         };
+        let is_legacy_only = self.entry.stay == Stay::LegacyOnly;
+        if is_legacy_only && method == modern::DISCOVER {
+            // Its client begins with `initialize` then.
+            return refuse(-32601, "HTTP with SSE has no revision without sessions");
+        }
         let manner = match modern::read(method, params.meta(), !self.stays()) {
+            _ if is_legacy_only => None,
             Ok(manner) => manner.map(Rc::new),
             Err(wrong) => return Heard::Refused(wrong.line(id)),
         };
-        if let Some(daemons) = via::of_request(params.meta()) {
-            self.daemons.replace(Some(daemons));
+        if let Some(via) = via::of_request(params.meta()) {
+            self.via.replace(Some(via));
         }
         if self.is_in_loop() {
             let line = via::refusal().line(id);
@@ -134,6 +140,7 @@ impl Client {
         if is_greeted && method == "initialize" {
             return refuse(-32600, "this client has been introduced already");
         }
+        self.era.set(if manner.is_some() { Era::Modern } else { Era::Legacy });
         if manner.is_some() {
             self.manner.replace(manner.clone());
         }

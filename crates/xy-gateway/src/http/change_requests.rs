@@ -131,7 +131,7 @@ impl ChangeRequests {
     }
 }
 
-/// What a change is about: a resource, or else the log level.
+/// Returns the resource that a change is for; `None` for the log level.
 fn subject(change: &Change) -> Option<&str> {
     match change {
         Change::Subscribe(_, uri) | Change::Unsubscribe(_, uri) => Some(uri),

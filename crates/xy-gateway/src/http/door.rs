@@ -10,13 +10,13 @@ use hyper::header::EXPECT;
 use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
 use tokio::time::Instant;
-use xy_mcp::envelope::{self, Message};
+use xy_mcp::envelope::Message;
 
 use super::ask::{self, Accepts, Ask};
 use super::connection::Pulse;
 use super::connections::Connections;
 use super::counts::{Counts, Gauges};
-use super::event::{self, EventId};
+use super::event;
 use super::failed_tokens::FailedTokens;
 use super::guard::{self, Auth, Guest, Token, Who};
 use super::heads;
@@ -30,28 +30,21 @@ use super::recorder::UnsentChanges;
 use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::route::Place;
-use super::session::{Earlier, Session, Sessions, Way, is_result};
+use super::session::{Session, Sessions, Way, is_result};
 use super::stream::EventStream;
 use super::visit::Visits;
 use super::{HttpRules, HttpStatus, Made};
 use crate::error_log::{self, FailedRequest};
-use crate::front::{Front, Heard, Outlet as _, To};
+use crate::front::{Front, Heard};
 use crate::held::Held;
 use crate::large::{LARGE, LargeReader};
 use crate::metrics::{self, Kind};
-use crate::say;
 
 mod attend;
+mod streams;
 
 use attend::Origin;
-
-/// The answer to a call of an earlier daemon.
-const OUTCOME_UNKNOWN_CODE: i64 = -32010;
-const OUTCOME_UNKNOWN: &str = "outcome unknown: xy was restarted before there was an answer; \
-                               check what was done before calling again";
-
-/// What a client hears that listened to an earlier daemon.
-const MAY_HAVE_MISSED: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","logger":"xy","data":"xy was restarted: events of this stream may be missing"}}"#;
+use streams::hear_older;
 
 /// How much of a path is logged.
 const LOGGED_PATH_MAX: usize = 200;
@@ -339,7 +332,7 @@ impl Door {
         if body.len() <= LARGE {
             return Ok(Received::Small(body.into_bytes()));
         }
-        let read = self.large.read(body.into_collected()).await;
+        let read = self.large.read(body.into_chunks()).await;
         drop(held);
         read.map(Received::Large).ok_or(Refused::Closing)
     }
@@ -387,6 +380,9 @@ impl Door {
         }
         self.check_room(session, message)?;
         let lease = Sessions::open_call(session, accepts.events);
+        if message.is_batch() {
+            lease.mailbox().set_batch();
+        }
         match message {
             // A call that stays silent becomes events soon, so the text is not held for long.
             Received::Small(text) if accepts.names_events => {
@@ -475,80 +471,6 @@ impl Door {
         }
         Ok(reply)
     }
-
-    fn listen(&self, session: &Rc<Session>) -> Result<Reply, Refused> {
-        Ok(reply::events(EventStream::new(self.open_listener(session)?)))
-    }
-
-    fn open_listener(&self, session: &Rc<Session>) -> Result<Lease, Refused> {
-        let max = self.rules().streams_per_session_max;
-        if session.postbox().open() >= max {
-            return Err(Refused::TooManyStreams(max));
-        }
-        Ok(Sessions::open_listener(session))
-    }
-
-    /// Goes on with a stream. That there is nothing more to hear is a status by which clients
-    /// of event streams know not to come back.
-    fn resume(&self, session: &Rc<Session>, after: EventId) -> Result<Reply, Refused> {
-        match session.earlier(after) {
-            Some(Earlier::Call(requests)) if requests.is_empty() => {
-                return Ok(reply::nothing(StatusCode::NO_CONTENT));
-            }
-            Some(Earlier::Call(requests)) => {
-                let lost = requests.iter().flat_map(|request| {
-                    let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
-                    FailedRequest { outcome, code, ..FailedRequest::default() }.log();
-                    let lost = say::error(request, code, OUTCOME_UNKNOWN);
-                    event::framed(None, &lost).0
-                });
-                return Ok(reply::whole_events(lost.collect::<Bytes>()));
-            }
-            Some(Earlier::UnknownCall) => return Err(Refused::UnknownEarlierCall),
-            Some(Earlier::Listener) => {
-                let lease = self.open_listener(session)?;
-                lease.mailbox().say_first(&event::framed(None, MAY_HAVE_MISSED.as_bytes()).0);
-                return Ok(reply::events(EventStream::new(lease)));
-            }
-            None => {}
-        }
-        let lease = Sessions::take_up(session, after, self.rules().streams_per_session_max)?;
-        Ok(match lease {
-            Some(lease) => reply::events(EventStream::new(lease)),
-            None => reply::nothing(StatusCode::NO_CONTENT),
-        })
-    }
-
-    /// A session over the older transport, which ends with this very answer.
-    fn open_older(&self, guest: &Guest<'_>, place: Place<'_>) -> Result<Reply, Refused> {
-        let opening = self.sessions.open(guest, place, Way::Older)?;
-        let lease = Sessions::open_only(opening.session());
-        let id = opening.admit_older()?;
-        let uri = format!("/messages?session={}", id.as_str());
-        lease.mailbox().say_first(&event::endpoint(&uri));
-        Ok(reply::events(EventStream::new(lease)))
-    }
-}
-
-/// A message over the older transport: what is said about it is said on the stream.
-fn hear_older(session: &Session, message: &Received) -> Result<Reply, Refused> {
-    if session.is_over() {
-        return Err(Refused::UnknownSession); // It ended while the body came.
-    }
-    match message.tell(session.conversation(), 0) {
-        Heard::Taken | Heard::Asked => {}
-        // Whoever waits for an answer waits for it there.
-        Heard::Refused(error) if names_request(&error) => {
-            session.postbox().put(&error, To::Answer(0));
-        }
-        Heard::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
-    }
-    Ok(reply::nothing(StatusCode::ACCEPTED))
-}
-
-/// Whether an error says which request it answers.
-fn names_request(error: &[u8]) -> bool {
-    matches!(envelope::parse(error), Ok(Message::Answer { id: Some(id), .. }) if id != "null")
 }
 
 /// An answer before which nothing was said, as the client can read it.

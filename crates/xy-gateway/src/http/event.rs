@@ -10,7 +10,7 @@ use crate::front::StreamNo;
 const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
 const AFTER_DATA: &[u8] = b"\n\n";
 
-/// What a stream carries.
+/// The kind of a stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// The answer to a call, and what belongs to it.

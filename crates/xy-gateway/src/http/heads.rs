@@ -95,6 +95,7 @@ pub(super) enum Posted<'t> {
 pub(super) struct Call<'t> {
     /// As it was written.
     pub(super) id: &'t str,
+    pub(super) method: Cow<'t, str>,
     /// Whether it only listens, and is answered at its end.
     pub(super) listens: bool,
     /// Of a call of a tool.
@@ -148,6 +149,7 @@ pub(super) fn read<'t>(headers: &HeaderMap, body: &'t Received) -> Result<Posted
                 listens: method == LISTEN,
                 tool: params.get("name").and_then(text_of).filter(|_| is_tool),
                 arguments: params.get("arguments"),
+                method,
             }))
         }
         Ok(Message::Notification { .. }) => Ok(Posted::Notification),

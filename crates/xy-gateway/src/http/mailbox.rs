@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
 use tokio::time::Instant;
@@ -14,7 +14,6 @@ use xy_mcp::envelope::{self, Message};
 
 use super::counts::Stored;
 use super::event::{self, StreamId};
-use super::limits::{RETRY_MS, STREAM_BYTES_MAX};
 use super::received;
 use super::recorder::Recorder;
 use super::room::Room;
@@ -22,6 +21,12 @@ use super::tape::{Evicted, Spare, Tape};
 use crate::error_log::FailedRequest;
 use crate::front::StreamNo;
 use crate::say;
+
+mod batch;
+mod mail;
+
+use batch::Batch;
+use mail::Mail;
 
 /// There will be no answer to a call, and nobody knows how far it came.
 const NO_ANSWER_CODE: i64 = -32010;
@@ -40,10 +45,6 @@ pub(super) struct Manner {
     pub(super) polls: bool,
 }
 
-/// Said instead of an answer in a batch whose answers are too large to be sent together.
-const BATCH_TOO_LARGE: &str = "the answers to this batch are too large together; accept \
-    `text/event-stream`, or send the requests one by one";
-
 /// What waits for the reader of one stream.
 #[derive(Debug)]
 pub(super) struct Mailbox {
@@ -53,33 +54,6 @@ pub(super) struct Mailbox {
     room: Rc<Room>,
     /// Writes to the session's record which requests are answered here as events.
     recorder: Option<Rc<Recorder>>,
-}
-
-#[derive(Debug)]
-struct Mail {
-    /// Whether it has become events.
-    begun: bool,
-    /// What is sent before anything else to the connection that is there now.
-    prelude: Vec<u8>,
-    /// Whether that has a name in it.
-    primes: bool,
-    tape: Tape,
-    /// The answer, if nothing came before it.
-    answer: Option<Bytes>,
-    /// Answers to other requests of the same batch, for a client that wants no events.
-    batch: Vec<u8>,
-    end: Option<(End, Instant)>,
-    /// Which of the connections that it had one after the other is served, if any.
-    connection: Option<u32>,
-    last_connection: u32,
-    /// Since when there is none.
-    apart_since: Option<Instant>,
-    /// The message whose requests are answered here, until their ids are needed.
-    message: Bytes,
-    /// The ids of the requests that are still to be answered here, as the client wrote them.
-    unanswered: Vec<Box<str>>,
-    is_recorded: bool,
-    reader: Option<Waker>,
 }
 
 /// Why nothing more will be said on a stream.
@@ -144,7 +118,7 @@ impl Mailbox {
             primes: false,
             tape: Tape::new(id),
             answer: None,
-            batch: Vec::new(),
+            batch: Batch::default(),
             end: None,
             connection: Some(0),
             last_connection: 0,
@@ -165,6 +139,10 @@ impl Mailbox {
 
     pub(super) fn stream(&self) -> StreamNo {
         self.stream
+    }
+
+    pub(super) fn has_events(&self) -> bool {
+        self.manner.events
     }
 
     pub(super) fn polls(&self) -> bool {
@@ -200,6 +178,11 @@ impl Mailbox {
     /// be no answer, the client is told so.
     pub(super) fn set_requests(&self, ids: Vec<Box<str>>) {
         self.mail.borrow_mut().unanswered = ids;
+    }
+
+    /// Has an answer in plain JSON be an array, also if it is the only one.
+    pub(super) fn set_batch(&self) {
+        self.mail.borrow_mut().batch.set_array();
     }
 
     /// Sets the message whose requests are answered here, before any of them is. It is parsed
@@ -255,7 +238,7 @@ impl Mailbox {
                 return Err(NotTaken::Ended);
             }
             if !self.manner.events {
-                return mail.keep_answer(message);
+                return mail.batch.keep(message, &self.room);
             }
             self.begin_events(mail);
             let taken = mail.push(message, false);
@@ -278,7 +261,7 @@ impl Mailbox {
                 self.record_answers(mail, |_| true);
                 taken
             } else {
-                mail.answer = Some(mail.whole_answer(message));
+                mail.answer = Some(mail.batch.complete(message));
                 Taken::Fits
             };
             mail.finish(End::Answered);
@@ -288,28 +271,31 @@ impl Mailbox {
 
     /// There will be no answer.
     pub(super) fn cancel(&self) {
-        let mut mail = self.mail.borrow_mut();
-        self.record_answers(&mut mail, |_| true);
-        mail.answer = mail.answer.take().or_else(|| mail.kept_answers());
-        mail.finish(End::Cancelled);
+        self.change(|mail| {
+            self.record_answers(mail, |_| true);
+            mail.answer = mail.answer.take().or_else(|| mail.batch.take());
+            mail.finish(End::Cancelled);
+        });
     }
 
     /// The session has ended. Who was told that an answer comes is told that none does.
     pub(super) fn session_over(&self) {
-        self.give_up(NO_ANSWER);
+        let client = self.mail.borrow().tape.logged_client();
+        self.give_up(NO_ANSWER, &client, "");
     }
 
-    /// The same where there is no session, and all of xy ends.
-    pub(super) fn door_closes(&self) {
-        self.give_up(DOOR_CLOSED);
+    /// Ends the request of a client without a session, as all of xy ends.
+    pub(super) fn door_closes(&self, client: &str, method: &str) {
+        self.give_up(DOOR_CLOSED, client, method);
     }
 
-    fn give_up(&self, words: &str) {
+    fn give_up(&self, words: &str, client: &str, method: &str) {
         self.change(|mail| {
             if mail.begun && mail.end.is_none() {
                 for request in mail.unanswered.clone() {
                     let (outcome, code) = ("session-ended", NO_ANSWER_CODE);
-                    FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+                    FailedRequest { client, method, outcome, code, ..FailedRequest::default() }
+                        .log();
                     mail.push(&say::error(&request, code, words), true);
                     self.record_answers(mail, |it| *it == *request);
                 }
@@ -444,7 +430,7 @@ impl Mailbox {
     #[cfg(test)]
     pub(super) fn take_all(&self, connection: u32) -> String {
         let mut all = String::new();
-        let context = Context::from_waker(Waker::noop());
+        let context = Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(Some(piece)) = self.poll_events(connection, &context) {
             all += std::str::from_utf8(&piece).unwrap();
         }
@@ -467,337 +453,5 @@ impl Drop for Mailbox {
     }
 }
 
-/// What a client is told that missed something.
-fn gap(missed: u64) -> Bytes {
-    let notice = format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"warning","logger":"xy","data":"{missed} messages of this stream could not be kept for so long, and are lost"}}}}"#
-    );
-    event::framed(None, notice.as_bytes()).0
-}
-
-impl Mail {
-    /// Keeps an answer until those to the rest of its batch are there. What does not fit becomes
-    /// an error.
-    fn keep_answer(&mut self, message: &[u8]) -> Result<Taken, NotTaken> {
-        let Ok(Message::Answer { id, .. }) = envelope::parse(message) else {
-            return Err(NotTaken::NoEvents);
-        };
-        let separator = if self.batch.is_empty() { b'[' } else { b',' };
-        self.batch.push(separator);
-        if self.batch.len() + message.len() <= STREAM_BYTES_MAX {
-            self.batch.extend_from_slice(message);
-        } else {
-            let id = id.unwrap_or("null");
-            self.batch.extend_from_slice(&say::error(id, NO_ANSWER_CODE, BATCH_TOO_LARGE));
-        }
-        Ok(Taken::Fits)
-    }
-
-    /// Returns the last answer, with those that were kept before it.
-    fn whole_answer(&mut self, last: &[u8]) -> Bytes {
-        if self.batch.is_empty() {
-            return Bytes::copy_from_slice(last);
-        }
-        self.batch.push(b',');
-        self.batch.extend_from_slice(last);
-        self.kept_answers().unwrap_or_default()
-    }
-
-    /// Returns the answers that were kept, as an array.
-    fn kept_answers(&mut self) -> Option<Bytes> {
-        let mut all = std::mem::take(&mut self.batch);
-        all.push(b']');
-        (all.len() > 1).then(|| all.into())
-    }
-
-    fn stored(&self) -> Stored {
-        Stored { events: self.tape.len(), bytes: self.tape.bytes() }
-    }
-
-    fn begin(&mut self, manner: Manner) {
-        self.begun = true;
-        self.prime(manner, 0);
-    }
-
-    fn say_missed(&mut self, missed: u64) {
-        if missed > 0 {
-            self.prelude.extend_from_slice(&gap(missed));
-        }
-    }
-
-    /// Tells a client that understands it from where it can go on.
-    fn prime(&mut self, manner: Manner, place: u64) {
-        if manner.polls
-            && let Some(id) = self.tape.name(place)
-        {
-            self.prelude.extend_from_slice(&event::priming(id, RETRY_MS));
-            self.primes = true;
-        }
-    }
-
-    fn push(&mut self, message: &[u8], is_answer: bool) -> Taken {
-        let waiting = self.tape.unsent_bytes();
-        self.tape.push(message, is_answer, Instant::now());
-        if self.connection.is_some() && waiting > 0 && waiting + message.len() > STREAM_BYTES_MAX {
-            self.leave();
-            return Taken::TooSlow;
-        }
-        self.wake();
-        Taken::Fits
-    }
-
-    /// Everything that waits, in one piece.
-    fn send(&mut self) -> Option<Bytes> {
-        let events = self.tape.send();
-        if self.prelude.is_empty() {
-            return events;
-        }
-        if std::mem::take(&mut self.primes) {
-            self.tape.is_told();
-        }
-        let mut piece = std::mem::take(&mut self.prelude);
-        piece.extend_from_slice(&events.unwrap_or_default());
-        Some(piece.into())
-    }
-
-    fn leave(&mut self) {
-        self.connection = None;
-        self.apart_since = Some(Instant::now());
-        self.wake();
-    }
-
-    fn finish(&mut self, end: End) {
-        self.message = Bytes::new();
-        self.end.get_or_insert_with(|| (end, Instant::now()));
-        self.wake();
-    }
-
-    fn wake(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
-    }
-
-    fn wait<T>(&mut self, context: &Context<'_>) -> Poll<T> {
-        match &mut self.reader {
-            Some(reader) => reader.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
-        }
-        Poll::Pending
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::event::StreamKind;
-    use super::*;
-
-    const PLAIN: Manner = Manner { events: true, polls: false };
-    const POLLS: Manner = Manner { events: true, polls: true };
-    const JSON: Manner = Manner { events: false, polls: false };
-
-    fn mailbox(manner: Manner) -> Mailbox {
-        let id = StreamId { tag: 0, kind: Some(StreamKind::Call), stream: 1 };
-        Mailbox::new(1, Some(id), manner, Room::for_session(&Room::for_all()))
-    }
-
-    fn first(mailbox: &Mailbox) -> Option<First> {
-        match mailbox.poll_first(&Context::from_waker(Waker::noop())) {
-            Poll::Ready(first) => Some(first),
-            Poll::Pending => None,
-        }
-    }
-
-    fn events_of(mailbox: &Mailbox, connection: u32) -> Poll<Option<String>> {
-        let events = mailbox.poll_events(connection, &Context::from_waker(Waker::noop()));
-        events.map(|it| it.map(|it| String::from_utf8(it.to_vec()).unwrap()))
-    }
-
-    fn events(mailbox: &Mailbox) -> Poll<Option<String>> {
-        events_of(mailbox, 0)
-    }
-
-    fn text(text: &str) -> Poll<Option<String>> {
-        Poll::Ready(Some(text.to_owned()))
-    }
-
-    #[test]
-    fn an_answer_that_comes_first_is_plain() {
-        let mailbox = mailbox(POLLS);
-        assert_eq!(first(&mailbox), None);
-        mailbox.put_answer(b"{}").unwrap();
-        assert_eq!(first(&mailbox), Some(First::Answer(Bytes::from_static(b"{}"))));
-        assert!(!mailbox.is_resumable());
-    }
-
-    #[test]
-    fn what_comes_before_the_answer_makes_both_events_in_one_piece() {
-        let mailbox = mailbox(PLAIN);
-        mailbox.put_event(b"1").unwrap();
-        mailbox.put_answer(b"2").unwrap();
-        assert_eq!(first(&mailbox), Some(First::Events));
-        let both = "id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n\
-                    id: 0000000000000000-c1-2\nevent: message\ndata: 2\n\n";
-        assert_eq!(events(&mailbox), text(both));
-        assert!(mailbox.is_over(0));
-        assert_eq!(events(&mailbox), Poll::Ready(None));
-    }
-
-    #[test]
-    fn who_can_come_back_is_told_from_where_before_anything_else() {
-        let mailbox = mailbox(POLLS);
-        mailbox.begin();
-        assert_eq!(first(&mailbox), Some(First::Events));
-        assert_eq!(events(&mailbox), text("id: 0000000000000000-c1-0\nretry: 1000\ndata: \n\n"));
-        mailbox.put_answer(b"1").unwrap();
-        assert_eq!(
-            events(&mailbox),
-            text("id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n")
-        );
-        assert_eq!(events(&mailbox), Poll::Ready(None));
-
-        // The last piece was lost on its way.
-        assert_eq!(mailbox.resume(0), Some(Resumed::On(1)));
-        let again = "id: 0000000000000000-c1-0\nretry: 1000\ndata: \n\n\
-                     id: 0000000000000000-c1-1\nevent: message\ndata: 1\n\n";
-        assert_eq!(events(&mailbox), Poll::Ready(None), "the older connection is left");
-        assert_eq!(events_of(&mailbox, 1), text(again));
-        assert_eq!(mailbox.resume(1), Some(Resumed::Over));
-        assert_eq!(mailbox.resume(2), None);
-    }
-
-    #[test]
-    fn who_was_sent_nothing_knows_no_place_to_come_back_to() {
-        let mailbox = mailbox(POLLS);
-        mailbox.put_event(b"1").unwrap();
-        assert!(!mailbox.is_resumable());
-        assert!(events(&mailbox).is_ready());
-        assert!(mailbox.is_resumable());
-    }
-
-    #[test]
-    fn who_does_not_know_empty_events_gets_none() {
-        let mailbox = mailbox(PLAIN);
-        mailbox.begin();
-        assert_eq!(first(&mailbox), Some(First::Events));
-        assert_eq!(events(&mailbox), Poll::Pending);
-        assert!(!mailbox.is_resumable());
-    }
-
-    #[test]
-    fn who_missed_something_is_told_so() {
-        let mailbox = mailbox(POLLS);
-        mailbox.put_event(b"1").unwrap();
-        assert!(events(&mailbox).is_ready());
-        mailbox.put_event(b"2").unwrap();
-        mailbox.put_event(b"3").unwrap();
-        mailbox.detach(0);
-        for _ in 0..2 {
-            assert!(mailbox.evict(Spare::All).is_some());
-        }
-        assert_eq!(mailbox.resume(1), Some(Resumed::On(1)));
-        let Poll::Ready(Some(heard)) = events_of(&mailbox, 1) else { panic!("it hears more") };
-        assert!(heard.contains("1 messages of this stream could not be kept"), "{heard}");
-        assert!(heard.ends_with("data: 3\n\n"), "{heard}");
-        // The first that it reads does not make it believe that it has heard the rest.
-        assert!(heard.starts_with("id: 0000000000000000-c1-1\nretry: "), "{heard}");
-    }
-
-    #[test]
-    fn nothing_is_taken_after_the_end() {
-        let cancelled = mailbox(POLLS);
-        cancelled.cancel();
-        assert_eq!(cancelled.put_event(b"1"), Err(NotTaken::Ended));
-        assert_eq!(cancelled.put_answer(b"2"), Err(NotTaken::Ended));
-        assert_eq!(first(&cancelled), Some(First::Nothing));
-
-        let answered = mailbox(POLLS);
-        answered.put_answer(b"1").unwrap();
-        answered.session_over();
-        assert_eq!(first(&answered), Some(First::Answer(Bytes::from_static(b"1"))));
-    }
-
-    #[test]
-    fn who_was_told_that_an_answer_comes_is_told_that_none_does() {
-        let begun = mailbox(PLAIN);
-        begun.set_requests(vec!["\"x\"".into()]);
-        begun.begin();
-        begun.session_over();
-        let Poll::Ready(Some(heard)) = events(&begun) else { panic!("it hears more") };
-        assert!(heard.contains(r#""id":"x","error":{"code":-32010"#), "{heard}");
-        assert_eq!(events(&begun), Poll::Ready(None));
-
-        let silent = mailbox(PLAIN);
-        silent.set_requests(vec!["1".into()]);
-        silent.session_over();
-        assert_eq!(first(&silent), Some(First::SessionOver));
-    }
-
-    #[test]
-    fn a_stream_that_wants_no_events_still_gets_its_answer() {
-        let mailbox = mailbox(JSON);
-        assert_eq!(mailbox.put_event(b"1"), Err(NotTaken::NoEvents));
-        mailbox.begin();
-        assert_eq!(first(&mailbox), None);
-        mailbox.put_answer(b"2").unwrap();
-        assert_eq!(first(&mailbox), Some(First::Answer(Bytes::from_static(b"2"))));
-    }
-
-    #[test]
-    fn batch_of_a_client_that_wants_no_events_is_answered_as_an_array() {
-        let answer = |id: u64| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-        let mailbox = mailbox(JSON);
-        assert_eq!(mailbox.put_event(answer(1).as_bytes()), Ok(Taken::Fits));
-        assert_eq!(
-            mailbox.put_event(br#"{"jsonrpc":"2.0","method":"m"}"#),
-            Err(NotTaken::NoEvents)
-        );
-        assert_eq!(first(&mailbox), None);
-        let large =
-            format!(r#"{{"jsonrpc":"2.0","id":2,"result":"{}"}}"#, "x".repeat(STREAM_BYTES_MAX));
-        assert_eq!(mailbox.put_event(large.as_bytes()), Ok(Taken::Fits));
-        mailbox.put_answer(answer(3).as_bytes()).unwrap();
-        let Some(First::Answer(all)) = first(&mailbox) else { panic!("it is answered") };
-        let all: serde_json::Value = serde_json::from_slice(&all).unwrap();
-        assert_eq!(
-            (&all[0]["id"], &all[1]["id"], &all[2]["id"]),
-            (&1.into(), &2.into(), &3.into())
-        );
-        assert_eq!(all[1]["error"]["code"], NO_ANSWER_CODE);
-
-        let cancelled = self::mailbox(JSON);
-        cancelled.put_event(answer(1).as_bytes()).unwrap();
-        cancelled.cancel();
-        let whole = First::Answer(format!("[{}]", answer(1)).into());
-        assert_eq!(first(&cancelled), Some(whole), "the rest is cancelled");
-    }
-
-    #[test]
-    fn a_reader_that_is_too_slow_is_left_but_one_message_may_be_of_any_size() {
-        let large = vec![b'1'; STREAM_BYTES_MAX + 1];
-        let mailbox = mailbox(PLAIN);
-        assert_eq!(mailbox.put_event(&large), Ok(Taken::Fits));
-        assert_eq!(mailbox.put_event(b"2"), Ok(Taken::TooSlow));
-        assert_eq!(events(&mailbox), Poll::Ready(None));
-        assert!(!mailbox.detach(0), "it was left already");
-    }
-
-    #[test]
-    fn what_waits_for_a_connection_that_is_there_is_not_given_up() {
-        let mailbox = mailbox(POLLS);
-        mailbox.put_event(b"1").unwrap();
-        assert_eq!((mailbox.evict(Spare::Sent), mailbox.evict(Spare::All)), (None, None));
-        assert!(events(&mailbox).is_ready());
-        assert_eq!(mailbox.evict(Spare::Sent), Some(Evicted::Sent));
-    }
-
-    #[test]
-    fn room_is_given_back() {
-        let room = Room::for_session(&Room::for_all());
-        let mailbox = Mailbox::new(1, None, POLLS, Rc::clone(&room));
-        mailbox.put_event(b"1").unwrap();
-        assert_eq!(room.taken().events, 1);
-        drop(mailbox);
-        assert_eq!(room.taken(), Stored::default());
-    }
-}
+mod tests;

@@ -249,7 +249,7 @@ impl Postbox {
         if mailbox.is_resumable() {
             let mut streams = self.streams.borrow_mut();
             self.set_apart(&mut streams, mailbox, kind);
-            self.make_room(&streams);
+            self.make_room(&streams, 0);
         } else {
             mailbox.end_record();
         }
@@ -292,9 +292,9 @@ impl Postbox {
         streams.apart.push_back(Apart { mailbox, kind });
     }
 
-    /// Forgets events until the rest has room: first what was sent once.
-    fn make_room(&self, streams: &Streams) {
-        while self.room.is_over() {
+    /// Forgets events until the rest and so many bytes more have room: first what was sent once.
+    fn make_room(&self, streams: &Streams, more: usize) {
+        while self.room.is_over_with(more) {
             let evict = |spare| streams.all().find_map(|mailbox| mailbox.evict(spare));
             match evict(Spare::Sent).or_else(|| evict(Spare::All)) {
                 Some(Evicted::Sent) => {}
@@ -318,6 +318,9 @@ impl Postbox {
 
     fn put_during(&self, message: &[u8], stream: StreamNo) {
         let found = self.streams.borrow().find(stream);
+        if found.as_ref().is_some_and(|(call, _)| !call.has_events()) {
+            self.make_room(&self.streams.borrow(), message.len() + 1); // It may be kept there.
+        }
         let outcome = found.map(|(call, _)| (call.put_event(message), call));
         match outcome {
             // It may be a question: a client that reads JSON only, or has hung up on its call,
@@ -375,7 +378,7 @@ impl Postbox {
 
     fn note(&self, outcome: Result<Taken, NotTaken>, mailbox: &Rc<Mailbox>) {
         match outcome {
-            Ok(Taken::Fits) => self.make_room(&self.streams.borrow()),
+            Ok(Taken::Fits) => self.make_room(&self.streams.borrow(), 0),
             Ok(Taken::TooSlow) => {
                 self.counts.cut("slow-reader");
                 self.close(mailbox);

@@ -13,7 +13,7 @@ use crate::front::{Conversation, Heard, StreamNo};
 use crate::held::Held;
 use crate::large::LargeMessage;
 use crate::message_text::MessageText;
-use crate::piece::{self, Collected};
+use crate::piece::{self, BodyChunks};
 
 /// The body of a POST.
 #[derive(Debug)]
@@ -47,6 +47,11 @@ impl Received {
     /// Returns the ids of its requests, as the client wrote them.
     pub(super) fn request_ids(&self) -> Vec<Box<str>> {
         request_ids(self.as_text())
+    }
+
+    /// Returns true if it holds several messages, or one in an array.
+    pub(super) fn is_batch(&self) -> bool {
+        self.text().trim_ascii_start().starts_with(b"[")
     }
 
     /// Returns all of it; nothing of a large one that is no text.
@@ -105,7 +110,7 @@ pub(super) async fn collect(
 pub(super) enum Body {
     /// It came in one piece, as most do.
     Whole(Bytes),
-    Chunks(Collected),
+    Chunks(BodyChunks),
 }
 
 impl Body {
@@ -126,7 +131,7 @@ impl Body {
     }
 
     /// Returns a large body, to be joined elsewhere.
-    pub(super) fn into_collected(self) -> Collected {
+    pub(super) fn into_chunks(self) -> BodyChunks {
         match self {
             Self::Whole(bytes) => bytes.into(),
             Self::Chunks(collected) => collected,
@@ -139,8 +144,8 @@ async fn collect_rest(
     first: &[u8],
     max: usize,
     held: &mut Held,
-) -> Result<Collected, Refused> {
-    let mut whole = Collected::default();
+) -> Result<BodyChunks, Refused> {
+    let mut whole = BodyChunks::default();
     whole.append(first).await;
     while let Some(piece) = next_piece(body).await? {
         if whole.len() + piece.len() > max {

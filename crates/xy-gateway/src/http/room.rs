@@ -35,12 +35,17 @@ impl Room {
         self.taken.get()
     }
 
-    /// Whether more is taken than may be, here or in all.
+    /// Returns true if more is taken than may be, here or in all.
     pub(super) fn is_over(&self) -> bool {
+        self.is_over_with(0)
+    }
+
+    /// Returns true if so many bytes more would be more than may be taken, here or in all.
+    pub(super) fn is_over_with(&self, bytes: usize) -> bool {
         let taken = self.taken.get();
         taken.events > self.max.events
-            || taken.bytes > self.max.bytes
-            || self.whole.as_ref().is_some_and(|whole| whole.is_over())
+            || taken.bytes.saturating_add(bytes) > self.max.bytes
+            || self.whole.as_ref().is_some_and(|whole| whole.is_over_with(bytes))
     }
 
     /// What took `before` takes `after` now.

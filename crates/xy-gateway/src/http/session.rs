@@ -257,7 +257,7 @@ impl Sessions {
         let entry = Entry {
             view,
             may_manage,
-            stay: Stay::Long,
+            stay: if way == Way::Older { Stay::LegacyOnly } else { Stay::Long },
             who,
             bound: guest.profile.map(str::to_owned),
         };

@@ -145,6 +145,11 @@ impl Tape {
         self.id.map(|of| EventId { of, place })
     }
 
+    /// Returns the session as the log names it; empty if there is none.
+    pub(super) fn logged_client(&self) -> String {
+        self.id.map(|id| format!("session {:016x}", id.tag)).unwrap_or_default()
+    }
+
     /// The client was told the name of a place up to which everything was sent.
     pub(super) fn is_told(&mut self) {
         self.is_known |= self.id.is_some();
@@ -227,7 +232,7 @@ impl Tape {
 
     /// Says instead of the first event, which is an answer, that it is lost.
     fn lose_answer(&mut self, place: u64) {
-        let (name, is_sent) = (self.name(place), self.sent >= place);
+        let (name, is_sent, client) = (self.name(place), self.sent >= place, self.logged_client());
         let Some(event) = self.events.front_mut() else { return };
         let answer = event::unframed(&event.bytes, event.data_at);
         let id = match envelope::parse(&answer) {
@@ -235,7 +240,7 @@ impl Tape {
             _ => "null".to_owned(),
         };
         let (outcome, code) = ("answer-lost", ANSWER_LOST_CODE);
-        FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+        FailedRequest { client: &client, outcome, code, ..FailedRequest::default() }.log();
         let error = say::error(&id, code, ANSWER_LOST);
         let (bytes, data_at) = event::framed(name, &error);
         self.bytes = self.bytes + bytes.len() - event.bytes.len();

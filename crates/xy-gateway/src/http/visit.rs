@@ -66,6 +66,7 @@ struct Visitor {
     mailbox: Rc<Mailbox>,
     /// The id of its request, as it was written.
     id: Box<str>,
+    method: Box<str>,
     /// Whether that only listens.
     listens: bool,
     /// Whether the request was taken, and is answered.
@@ -132,6 +133,7 @@ impl Visits {
             conversation: self.front.open(entry, Rc::new(outlet))?,
             mailbox,
             id: call.id.into(),
+            method: (*call.method).into(),
             listens: call.listens,
             asked: Cell::new(false),
             over: Cell::new(false),
@@ -187,7 +189,8 @@ impl Visits {
             let gone =
                 CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
             let (outcome, code) = ("token-gone", say::code(gone.kind).into());
-            FailedRequest { outcome, code, ..FailedRequest::default() }.log();
+            let (client, method) = (&visitor.conversation.logged_name(), &*visitor.method);
+            FailedRequest { client, method, outcome, code, ..FailedRequest::default() }.log();
             // It may have been answered already.
             let _ = visitor.mailbox.put_answer(&say::fault(&visitor.id, &gone));
             visitor.end();
@@ -197,7 +200,7 @@ impl Visits {
     /// Ends all of them.
     pub(super) fn end_all(&self) {
         for visitor in self.all() {
-            visitor.mailbox.door_closes();
+            visitor.mailbox.door_closes(&visitor.conversation.logged_name(), &visitor.method);
             visitor.end();
         }
     }

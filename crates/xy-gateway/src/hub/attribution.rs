@@ -27,7 +27,7 @@ use crate::params::Params;
 use crate::say;
 use crate::tasks::{self, Related};
 use crate::upstream::{Answer, Cause, Company, Follow, Lost, Told, Upstream, Whose};
-use crate::via::Daemons;
+use crate::via::Via;
 
 /// The error that says that a user has to go elsewhere first.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
@@ -98,7 +98,7 @@ impl Hub {
         match by.key().holder {
             Holder::Client(number) if self.is_house(number) => None,
             Holder::Client(number) => Some(number),
-            Holder::Shared => None,
+            Holder::Shared | Holder::Era(_) => None,
         }
     }
 
@@ -192,13 +192,7 @@ impl Hub {
         if !server.has_asked(by) {
             return;
         }
-        let known = server.known.borrow().clone();
-        if let Some(known) = known {
-            let (hub, settings) = (self.me(), server.settings.borrow().clone());
-            tokio::task::spawn_local(async move {
-                hub.manifests.remember(&settings, &known, true).await;
-            });
-        }
+        self.remember(&server);
         self.tell_asking();
     }
 
@@ -267,7 +261,7 @@ impl Company for Hub {
         &self.large
     }
 
-    fn daemons_before(&self, upstream: &Upstream) -> Daemons {
+    fn daemons_before(&self, upstream: &Upstream) -> Via {
         Hub::daemons_before(self, upstream)
     }
 
@@ -375,7 +369,7 @@ impl Company for Hub {
             }
             // Whether it failed or not, there is nothing more to come.
             (Follow::Outcome(id), _) => owners.ended(key, id),
-            (Follow::Tasks, Outcome::Result(result)) if key.holder == Holder::Shared => {
+            (Follow::Tasks, Outcome::Result(result)) if !key.holder.is_client() => {
                 return tasks::only(result, |id| owners.owner_of_task(key, id) == Some(client));
             }
             _ => {}

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 
 use super::Hub;
@@ -17,13 +18,14 @@ impl Hub {
     pub(crate) fn use_of(&self, server: &Rc<Server>, upstream: &Upstream) -> Use {
         let key = upstream.key();
         let watched = self.watched(server, key.holder);
+        let beside = server.beside(upstream).map(|it| self.use_of(server, &it)).unwrap_or_default();
         Use {
-            calls: upstream.calls_of_others(),
-            waiting: server.waiting_for(key.holder),
-            tasks: self.owners.borrow().kept_at(key, Instant::now()),
-            watched: watched.uris.len() + watched.tasks.len(),
+            calls: upstream.calls_of_others() + beside.calls,
+            waiting: server.waiting_for(key.holder) + beside.waiting,
+            tasks: self.owners.borrow().kept_at(key, Instant::now()) + beside.tasks,
+            watched: watched.uris.len() + watched.tasks.len() + beside.watched,
             has_client: match key.holder {
-                Holder::Shared => false,
+                Holder::Shared | Holder::Era(_) => false,
                 Holder::Client(number) => self.client(number).is_some() || self.is_open(number),
             },
             is_new: upstream.introduction().is_none() || upstream.known().is_none(),
@@ -32,16 +34,17 @@ impl Hub {
 
     /// For how long nobody has used an instance; `None` if somebody does.
     pub(crate) fn idle_for(&self, server: &Rc<Server>, upstream: &Upstream) -> Option<Duration> {
-        Idleness::so_far(self.use_of(server, upstream), upstream.called_at(), Instant::now())
+        let called_at = called_at(server, upstream);
+        Idleness::so_far(self.use_of(server, upstream), called_at, Instant::now())
     }
 
     /// Closes an instance if nobody uses it: whether it goes. Whoever wants it from here on
     /// waits for its next life.
     pub(crate) fn close_if_idle(&self, server: &Rc<Server>, upstream: &Upstream) -> bool {
-        let may = server.settings.borrow().rules.may_sleep();
+        let may = server.may_sleep(upstream.key().holder);
         let goes = may && !self.use_of(server, upstream).is_any();
         if goes {
-            upstream.take_no_more();
+            take_no_more(server, upstream);
         }
         goes
     }
@@ -55,9 +58,9 @@ impl Hub {
         idle_stop: Duration,
     ) -> Verdict {
         let used = self.use_of(server, upstream);
-        let verdict = idle.look(used, upstream.called_at(), idle_stop, Instant::now());
+        let verdict = idle.look(used, called_at(server, upstream), idle_stop, Instant::now());
         if verdict == Verdict::Rest {
-            upstream.take_no_more();
+            take_no_more(server, upstream);
         }
         verdict
     }
@@ -106,6 +109,31 @@ impl Hub {
         }
     }
 
+    /// Has the shared process serve those who need a second one, which has failed.
+    pub(crate) fn second_failed(&self, server: &Rc<Server>, second: Holder, why: &str) {
+        let is_needed = server.waiting_for(second) > 0;
+        if is_needed || !self.watched(server, second).uris.is_empty() {
+            self.fall_back_to_shared(server, second, &server.down(why));
+        }
+    }
+
+    /// Has the shared process serve the clients of a second one, which does not start.
+    fn fall_back_to_shared(&self, server: &Rc<Server>, second: Holder, why: &CallError) {
+        server.refuse_second(&why.to_string());
+        self.move_watchers_to_shared(server);
+        server.send_again_all(second);
+    }
+
+    /// Has all who watch resources at the second instance of a server watch at the shared one.
+    pub(crate) fn move_watchers_to_shared(&self, server: &Rc<Server>) {
+        if !self.subscriptions.borrow_mut().move_to_shared(&server.name) {
+            return;
+        }
+        if let Some(shared) = server.upstream(Holder::Shared) {
+            self.restore_watched(server, &shared);
+        }
+    }
+
     /// Has an instance come, unless that is being done.
     fn hold(&self, server: &Rc<Server>, holder: Holder) {
         if !server.begins_to_hold(holder) {
@@ -122,11 +150,31 @@ impl Hub {
             if came.is_ok() && server.looks() != looks {
                 hub.wake_needed(&server); // It may have come and gone meanwhile.
             }
-            if let Err(fault) = came {
-                for waited in server.take_all_waiting(Some(holder)) {
-                    server.give_up(&waited, &fault);
+            match came {
+                Ok(()) => {}
+                Err(fault) if holder.era().is_some() => {
+                    hub.fall_back_to_shared(&server, holder, &fault);
+                }
+                Err(fault) => {
+                    for waited in server.take_all_waiting(Some(holder)) {
+                        server.give_up(&waited, &fault);
+                    }
                 }
             }
         });
+    }
+}
+
+/// Returns when a call of a process last began or ended.
+fn called_at(server: &Server, upstream: &Upstream) -> Instant {
+    let beside = server.beside(upstream).map(|it| it.called_at());
+    beside.map_or(upstream.called_at(), |beside| beside.max(upstream.called_at()))
+}
+
+/// Sends nothing more to a process.
+fn take_no_more(server: &Server, upstream: &Upstream) {
+    upstream.take_no_more();
+    if let Some(beside) = server.beside(upstream) {
+        beside.take_no_more();
     }
 }

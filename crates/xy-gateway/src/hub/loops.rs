@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::front::View;
 use crate::server::Server;
 use crate::upstream::Upstream;
-use crate::via::{self, Daemons, Horizon};
+use crate::via::{self, Daemons, Horizon, Via};
 
 impl Hub {
     /// This daemon.
@@ -17,17 +17,24 @@ impl Hub {
         &self.this_daemon
     }
 
-    /// The daemons that are served by an instance: this one, and those among its clients.
-    pub(super) fn daemons_before(&self, upstream: &Upstream) -> Daemons {
-        let mut all = self.this_daemon.clone();
+    /// Returns the daemons that an instance serves: this one, and those among its clients.
+    pub(super) fn daemons_before(&self, upstream: &Upstream) -> Via {
+        let mut all = Via::of(&self.this_daemon);
         for client in self.clients.borrow().values() {
-            if let Some(daemons) = client.daemons()
+            if let Some(via) = client.via()
                 && client.reaches(upstream.key().server.as_str())
             {
-                all.add(&daemons);
+                all.add_client(&via);
             }
         }
         all
+    }
+
+    /// Returns true if the requests of a client lead back to the daemon that sends them.
+    pub(crate) fn is_loop(&self, client: &Client, via: &Via) -> bool {
+        let servers = self.servers.borrow();
+        let claims = servers.values().map(|server| claim(server));
+        via.is_loop(&self.this_daemon, &self.daemons_behind(client), claims)
     }
 
     /// The daemons that a client reaches: this one, and those behind the servers it is shown.
@@ -58,7 +65,7 @@ impl Hub {
         let is_shown = |it: &&Rc<Server>| it.is_shown() && client.reaches(it.name.as_str());
         let claims = servers.values().filter(is_shown).map(|it| (it.name.clone(), claim(it)));
         let claims = claims.filter(|(_, claim)| !claim.is_empty()).collect();
-        via::horizon(&self.this_daemon, &client.daemons().unwrap_or_default(), claims)
+        via::horizon(&self.this_daemon, client.via().unwrap_or_default().asker(), claims)
     }
 
     /// Forgets what a server offers that leads back here.

@@ -58,10 +58,10 @@ impl Hub {
         };
         let all: Vec<Holder> = self.servers().iter().flat_map(others).collect();
         let here = self.server(server.as_str()).map(|it| others(&it)).unwrap_or_default();
-        let here: Vec<Holder> = here.into_iter().filter(|it| *it != Holder::Shared).collect();
+        let here: Vec<Holder> = here.into_iter().filter(|it| it.is_client()).collect();
         let is_own = |holder: &&Holder| match holder {
             Holder::Client(number) => self.token_of(*number).is_some_and(|it| it.id == token.id),
-            Holder::Shared => false,
+            Holder::Shared | Holder::Era(_) => false,
         };
         // Of all instances, and of those that one server may have for single clients.
         let bounds = [(all, self.instances_max.get()), (here, MAX_CLIENT_INSTANCES)];

@@ -81,7 +81,9 @@ impl Hub {
     fn find_modern_task(&self, client: &Client, id: &str) -> Found {
         let is_theirs = |at: &InstanceKey, asked: &ServerName| {
             client.sees_server(asked.as_str())
-                && self.server(at.server.as_str()).is_none_or(|it| it.holder(client) == at.holder)
+                && self
+                    .server(at.server.as_str())
+                    .is_none_or(|it| !at.holder.is_client() || it.holder(client) == at.holder)
         };
         self.owners.borrow().find_for(owner(client), id, is_theirs)
     }

@@ -40,10 +40,12 @@ impl Hub {
         client: &Rc<Client>,
         uris: BTreeSet<String>,
     ) -> Result<Rc<Wanted>, CallError> {
-        let (holder, by) = (server.holder(client), Instant::now() + WATCHED_WITHIN);
-        self.want(server, client);
+        let holder = server.at_home().holder_of_call(client, client.era());
+        let by = Instant::now() + WATCHED_WITHIN;
+        self.want_for(server, holder);
         let upstream = self.once_there(server, holder, by).await;
         let upstream = upstream.ok_or_else(|| server.not_yet())?;
+        upstream.mark_used();
         if upstream.era() == Era::Modern {
             let watched = self.watched(&server.at_home(), holder);
             return upstream.listen_to(watched).await;

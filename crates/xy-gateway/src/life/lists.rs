@@ -106,7 +106,7 @@ pub(crate) async fn learn_lists(
         let for_all = hub.learn(server, upstream, known);
         if asked == Asked::All {
             if let Some(for_all) = for_all {
-                hub.manifests.remember(settings, &for_all, server.asks()).await;
+                hub.manifests.remember(settings, &for_all, server.traits()).await;
             }
             again_after = ASK_AGAIN_AFTER;
             upstream.until_lists_change().await;

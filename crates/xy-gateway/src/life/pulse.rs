@@ -27,14 +27,14 @@ impl Pulse {
         let Some(within) = within else {
             let outcome = Outcome::NotMade("it was not asked".to_owned());
             let idle_for = hub.idle_for(&server, &upstream);
-            let _ = reply.send(seen(&upstream, outcome, idle_for)); // Whoever asked may have left.
+            let _ = reply.send(seen(&server, &upstream, outcome, idle_for)); // Whoever asked may have left.
             return;
         };
         self.end();
         self.0 = Some(tokio::task::spawn_local(async move {
             let outcome = ask(&upstream, within, is_in_doubt).await;
             let idle_for = hub.idle_for(&server, &upstream);
-            let _ = reply.send(seen(&upstream, outcome, idle_for));
+            let _ = reply.send(seen(&server, &upstream, outcome, idle_for));
         }));
     }
 
@@ -51,10 +51,18 @@ impl Drop for Pulse {
     }
 }
 
-fn seen(upstream: &Upstream, outcome: Outcome, idle_for: Option<Duration>) -> Seen {
+fn seen(
+    server: &Server,
+    upstream: &Upstream,
+    outcome: Outcome,
+    idle_for: Option<Duration>,
+) -> Seen {
+    let beside = server.beside(upstream);
     let (messages, reads) = upstream.heard_so_far();
-    let calls = u32::try_from(upstream.open_calls()).unwrap_or(u32::MAX);
-    Seen { outcome, calls, messages, reads, idle_for }
+    let (more, more_reads) = beside.as_ref().map(|it| it.heard_so_far()).unwrap_or_default();
+    let calls = upstream.open_calls() + beside.map_or(0, |it| it.open_calls());
+    let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+    Seen { outcome, calls, messages: messages + more, reads: reads + more_reads, idle_for }
 }
 
 /// Asks the cheapest thing that each server of its era has to answer. One of which nobody knows

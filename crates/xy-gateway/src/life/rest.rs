@@ -15,7 +15,7 @@ pub(crate) async fn when_idle(hub: Rc<Hub>, server: Rc<Server>, upstream: Rc<Ups
     let mut idle = Idleness::begins(Instant::now());
     loop {
         let changed = server.rules_change();
-        let idle_stop = server.settings.borrow().rules.idle_stop;
+        let idle_stop = server.idle_stop(upstream.key().holder);
         let Some(idle_stop) = idle_stop else {
             changed.await;
             idle = Idleness::begins(Instant::now());

@@ -1,6 +1,7 @@
 //! One life of a server that listens somewhere: greets it, again if it forgets us, and says
 //! what the supervisor has to know.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,12 @@ use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::error::CallError;
 use xy_supervisor::speak::{Line, Said, Told};
 
+use super::legacy_session::LegacySession;
 use super::pulse::Pulse;
 use super::{Ended, capabilities, end_of, give_up_loop, learn_lists, rest};
 use crate::era::{Era, Introduction};
 use crate::hub::Hub;
-use crate::server::Server;
+use crate::server::{Greeting, Server, SpokenEras};
 use crate::upstream::greet::{INITIALIZED, Meeting, Note};
 use crate::upstream::probe::{Came, Hello};
 use crate::upstream::web::{GOOD_AFTER, TAKEN_WITHIN, Trouble, Web};
@@ -66,12 +68,16 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     let upstream = Upstream::new(key, said, note.first_id, is_adopted, web.clone(), hub.clone());
     web.speak_for(&upstream);
     server.add(&upstream);
+    let legacy = Rc::new(LegacySession::default());
     let leader = Leader {
         hub: hub.clone(),
         server: server.clone(),
         settings,
         upstream: upstream.clone(),
         web: web.clone(),
+        shown: Cell::default(),
+        legacy: legacy.clone(),
+        session: None,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn_local(web.clone().tell_all());
@@ -90,6 +96,7 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
                     upstream.mark_hung();
                 }
                 upstream.take_no_more();
+                legacy.take_no_more(is_hung);
                 if !web.is_older() {
                     leading.abort();
                 }
@@ -99,6 +106,7 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
             None => break (format!("`{}` has ended", server.name), None),
         }
     };
+    let session = legacy.end(&hub, &server, &why);
     match reply {
         None => upstream.close(Cause::end(&why)),
         Some(reply) => {
@@ -112,14 +120,24 @@ pub(super) async fn live(hub: Rc<Hub>, line: Line) {
     if web.is_remote() {
         web.end().await; // Nobody goes on with it.
     }
+    if let Some(session) = session {
+        session.end().await; // The next daemon begins its own.
+    }
 }
 
-struct Leader {
-    hub: Rc<Hub>,
-    server: Rc<Server>,
-    settings: Arc<ServerSettings>,
-    upstream: Rc<Upstream>,
+/// Leads one conversation with a server: greets it, and serves it.
+pub(super) struct Leader {
+    pub(super) hub: Rc<Hub>,
+    pub(super) server: Rc<Server>,
+    pub(super) settings: Arc<ServerSettings>,
+    pub(super) upstream: Rc<Upstream>,
     web: Rc<Web>,
+    /// The eras that the server has shown to speak, or not to.
+    shown: Cell<SpokenEras>,
+    /// The legacy session beside it, if the server speaks both eras.
+    pub(super) legacy: Rc<LegacySession>,
+    /// If it is that session itself: set once the server refuses the legacy era.
+    session: Option<Rc<Cell<bool>>>,
 }
 
 /// What to do when a server could not be greeted.
@@ -184,8 +202,27 @@ fn came(of: Hello, answer: Result<Box<str>, CallError>, trouble: Option<Trouble>
 }
 
 impl Leader {
+    /// Returns the leader of the legacy session beside this one.
+    pub(super) fn of_session(
+        &self,
+        upstream: Rc<Upstream>,
+        web: Rc<Web>,
+        is_refused: Rc<Cell<bool>>,
+    ) -> Self {
+        Self {
+            hub: self.hub.clone(),
+            server: self.server.clone(),
+            settings: self.settings.clone(),
+            upstream,
+            web,
+            shown: Cell::default(),
+            legacy: Rc::default(),
+            session: Some(is_refused),
+        }
+    }
+
     /// Leads a life: from greeting to greeting.
-    async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
+    pub(super) async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
         // Without a session there is nothing to go on with, unless there are none at all.
         let has_session = note.session.is_some();
         let goes_on = |it: &Introduction| it.era() == Era::Modern || has_session;
@@ -208,10 +245,16 @@ impl Leader {
                         tries = 0;
                         self.upstream.say(Said::Ready).await;
                     }
-                    self.serve(&introduction, &mut streams, &mut troubles).await
+                    let lost = self.serve(&introduction, &mut streams, &mut troubles).await;
+                    let why = lost.clone().words();
+                    drop(self.legacy.end(&self.hub, &self.server, &why));
+                    lost
                 }
                 Err(trouble) => trouble,
             };
+            if self.session.is_some() && lost != Trouble::Forgotten {
+                return self.upstream.say(Said::Unreachable(lost.words())).await;
+            }
             if lost == Trouble::Loop {
                 let Self { hub, server, settings, upstream, .. } = &self;
                 return give_up_loop(hub, server, settings, upstream).await;
@@ -293,7 +336,11 @@ impl Leader {
             }
         };
         self.web.agree(&introduction.version);
-        self.server.hunch.borrow_mut().speaks(&self.settings, Some(introduction.era()));
+        let eras = (introduction.era(), introduction.era());
+        self.server.record_greeting(&self.settings, self.shown.get(), eras, false);
+        if self.session.is_some() {
+            self.hub.remember(&self.server);
+        }
         if introduction.era() == Era::Legacy {
             self.upstream.send(INITIALIZED);
         }
@@ -305,24 +352,41 @@ impl Leader {
         Ok(introduction)
     }
 
+    /// Decides what to ask first.
+    fn first_question(&self) -> Hello {
+        let eras = self.server.hint.borrow().eras(&self.settings);
+        match self.settings.only_era() {
+            _ if self.web.is_older() || self.session.is_some() => Hello::Initialize,
+            Some(era) => Hello::of(era),
+            None if eras.modern == Some(true) => Hello::Discover,
+            None if eras.legacy == Some(true) => Hello::Initialize,
+            None => Hello::Discover,
+        }
+    }
+
     /// Finds out how to speak with it.
     async fn meet(&self, troubles: &mut mpsc::Receiver<Trouble>) -> Result<Introduction, Trouble> {
         let capabilities = capabilities(&self.hub, &self.upstream);
-        let first = if self.web.is_older() {
-            Hello::Initialize
-        } else {
-            self.server.hunch.borrow().first(&self.settings)
-        };
-        let is_older = self.web.is_older();
+        // Each request is for itself: both eras may be asked at once.
+        let greeting =
+            Greeting { first: self.first_question(), learns: false, is_known_modern: false };
+        let is_older = self.web.is_older() || self.session.is_some();
         let meeting = Meeting {
             capabilities: &capabilities,
             daemon: self.hub.this_daemon(),
-            first,
-            is_known_modern: false, // Each request is for itself: both eras may be asked at once.
+            greeting,
             is_one_process: false,
             probing: None,
+            shown: &self.shown,
         };
         let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
+            Came::No(Trouble::Failing(why)) if self.session.is_some() => {
+                Came::Never(Trouble::Unreachable(why))
+            }
+            Came::No(trouble) | Came::Pinned(trouble) if self.session.is_some() => {
+                self.session.iter().for_each(|is_refused| is_refused.set(true));
+                Came::Never(trouble)
+            }
             // There is no other way.
             Came::No(trouble) | Came::Unreadable(trouble) if is_older => Came::Never(trouble),
             came => came,
@@ -335,7 +399,12 @@ impl Leader {
                     "{why}; it speaks the older HTTP with SSE: write `transport \"sse\"` in its file"
                 )))
             }
-            met => met,
+            Ok((introduction, introductions)) => {
+                let mut hint = self.server.hint.borrow_mut();
+                hint.keep_introductions(&self.settings, introductions);
+                Ok(introduction)
+            }
+            Err(trouble) => Err(trouble),
         }
     }
 
@@ -361,6 +430,7 @@ impl Leader {
                 Some(Ended::Refused { why, .. }) => return Trouble::Hopeless(why),
             },
             () = self.upstream.keep_listening() => {}
+            never = self.speak_legacy_too() => match never {},
             trouble = until_lost(troubles) => return trouble,
             () = self.web.until_forgotten() => return Trouble::Forgotten,
             Some(ended) = streams.join_next() => {

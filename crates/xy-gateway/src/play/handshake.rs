@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::era::{Era, MODERN};
 use crate::modern;
+use crate::server::{Greeting, SpokenEras};
 use crate::upstream::greet::Meeting;
 use crate::upstream::probe::Hello;
 use crate::upstream::web::Trouble;
@@ -32,10 +33,12 @@ struct Slow {
     discover: Reply,
     /// The answer to `initialize` if the server is pinned to no era.
     initialize: Reply,
-    /// Whether `server/discover` pins the process to the modern era, as in Python's SDK.
+    /// True if `server/discover` pins the process to the modern era, as in Python's SDK.
     discover_pins: bool,
-    /// Whether the server answers the last request first.
+    /// True if the server answers the last request first.
     is_backwards: bool,
+    /// It is asked in both eras, to learn which it speaks.
+    learns: bool,
 }
 
 const TYPESCRIPT: Slow = Slow {
@@ -44,6 +47,7 @@ const TYPESCRIPT: Slow = Slow {
     initialize: Reply::Good,
     discover_pins: false,
     is_backwards: false,
+    learns: false,
 };
 
 const PYTHON: Slow = Slow { discover_pins: true, ..TYPESCRIPT };
@@ -55,6 +59,8 @@ struct Met {
     sent: Rc<Sent>,
     /// The era that the process is pinned to.
     pinned: Option<Era>,
+    /// The eras that it has shown to speak, or not to.
+    shown: SpokenEras,
 }
 
 fn reply(request: &Value, reply: Reply, result: &Value) -> Option<Value> {
@@ -124,16 +130,18 @@ impl Slow {
         server.add(&upstream);
         tokio::task::spawn_local(async move { while heard.recv().await.is_some() {} });
         let (over, mut is_over) = oneshot::channel();
-        let met = upstream.clone();
+        let (met, learns) = (upstream.clone(), self.learns);
+        let shown = Rc::new(Cell::new(SpokenEras::default()));
+        let eras = shown.clone();
         tokio::task::spawn_local(async move {
             let daemon = hub.this_daemon();
             let meeting = Meeting {
                 capabilities: "{}",
                 daemon,
-                first,
-                is_known_modern,
+                greeting: Greeting { first, learns, is_known_modern },
                 is_one_process: true,
                 probing: None,
+                shown: &shown,
             };
             let _ = over.send(met.meet(meeting, |of, answer| of.read(&answer.unwrap())).await);
         });
@@ -151,7 +159,8 @@ impl Slow {
             }
             tokio::time::sleep(SECOND / 10).await;
             if let Ok(result) = is_over.try_recv() {
-                return Some(Met { result, upstream, sent, pinned });
+                let result = result.map(|(introduction, _)| introduction);
+                return Some(Met { result, upstream, sent, pinned, shown: eras.get() });
             }
         }
         None
@@ -289,6 +298,57 @@ async fn a_server_that_names_the_revisions_it_speaks_is_greeted_in_one_of_them()
         let met = met(unknown, stubborn, Hello::Discover).await;
         assert_eq!(met.sent.messages.borrow().len(), 2, "it is not asked for ever");
         assert!(met.reason().contains("refused `initialize`"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_of_which_nothing_is_known_is_asked_in_both_eras() {
+    use Era::{Legacy, Modern};
+    use Hello::{Discover, Initialize};
+    let (yes, no) = (Some(true), Some(false));
+    let refuses = |code| Slow { initialize: Reply::Refusal(code), ..TYPESCRIPT };
+    let only_legacy = Slow { discover: Reply::Refusal(-32601), ..TYPESCRIPT };
+    here(async {
+        for reads_after in [Duration::ZERO, 3 * SECOND, 10 * SECOND, 30 * SECOND] {
+            for (server, first, era, legacy, modern) in [
+                // `initialize` in the same process is enough.
+                (TYPESCRIPT, Discover, Legacy, yes, yes),
+                (only_legacy, Discover, Legacy, yes, no),
+                (refuses(-32601), Discover, Modern, no, yes),
+                // `server/discover` may be why it is refused: only a fresh process shows.
+                (PYTHON, Discover, Modern, None, yes),
+                (refuses(-32022), Discover, Modern, None, yes),
+                // Which is asked with `initialize` first.
+                (PYTHON, Initialize, Legacy, yes, None),
+                (TYPESCRIPT, Initialize, Legacy, yes, None),
+                (refuses(-32022), Initialize, Modern, no, yes),
+                (refuses(-32601), Initialize, Modern, no, yes),
+            ] {
+                let server = Slow { reads_after, learns: true, ..server };
+                let story = format!("{server:?} {first:?}");
+                let met = server.meet(first, false).await.unwrap_or_else(|| panic!("{story}"));
+                assert_eq!(met.shown, SpokenEras { legacy, modern }, "{story}");
+                assert_eq!(met.era().await, era, "{story}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_on_the_second_question_of_a_learned_server_is_no_success() {
+    here(async {
+        for (first, initialize) in [
+            (Hello::Discover, Reply::Silence),
+            (Hello::Initialize, Reply::Silence),
+            (Hello::Discover, Reply::Garbage),
+        ] {
+            let server = Slow { initialize, learns: true, ..TYPESCRIPT };
+            let met = server.meet(first, false).await.unwrap();
+            assert_eq!(met.shown.modern, Some(true), "{first:?} {initialize:?}");
+            assert!(met.reason().contains("`initialize`"));
+        }
     })
     .await;
 }

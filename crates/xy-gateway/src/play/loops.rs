@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::catalog::{Item, Kind, Known, Lists};
 use crate::life::{Ended, learn_lists};
-use crate::server::Standing;
+use crate::server::{Greeting, Standing};
 use crate::upstream::Cause;
 use crate::upstream::greet::Meeting;
 use crate::upstream::probe::Hello;
@@ -129,14 +129,18 @@ impl Daemons {
             let meeting = Meeting {
                 capabilities: "{}",
                 daemon,
-                first: Hello::Discover,
-                is_known_modern: false,
+                greeting: Greeting {
+                    first: Hello::Discover,
+                    learns: false,
+                    is_known_modern: false,
+                },
                 is_one_process: true,
                 probing: None,
+                shown: &Cell::default(),
             };
             let met = upstream.meet(meeting, |of, answer| of.read(&answer.unwrap())).await;
             let ended = match met {
-                Ok(introduction) => {
+                Ok((introduction, _)) => {
                     let introduction = upstream.open(introduction).await;
                     hub.opened(&upstream);
                     tokio::select! {
@@ -234,6 +238,13 @@ async fn a_ring_of_daemons_ends_whatever_the_order() {
     .await;
 }
 
+/// Asserts that a daemon shows no tool twice, whatever its name.
+async fn assert_each_once(daemons: &Daemons, of: usize) {
+    let tools = daemons.tools(of).await;
+    let once: BTreeSet<&str> = tools.iter().filter_map(|it| it.rsplit("__").next()).collect();
+    assert_eq!(once.len(), tools.len(), "{of}: {tools:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ring_that_closes_at_one_moment_ends_too() {
     here(async {
@@ -242,10 +253,17 @@ async fn a_ring_that_closes_at_one_moment_ends_too() {
             let links: Vec<Link> =
                 (0..count).map(|from| daemons.link(from, (from + 1) % count, View::All)).collect();
             sleep(SETTLED).await;
+            for of in 0..count {
+                assert_each_once(&daemons, of).await;
+            }
+            // In a ring of three all hide their servers at first, and have no reason to ask again.
+            let added = add_hostile(&daemons.0[0], "[]").await;
+            sleep(SETTLED).await;
             assert!(links.iter().any(|link| link.is_loop.get()), "{count}");
             for of in 0..count {
-                assert!(daemons.tools(of).await.len() <= count);
+                assert_each_once(&daemons, of).await;
             }
+            drop(added);
         }
     })
     .await;
@@ -277,9 +295,9 @@ async fn server_that_names_another_daemon_hides_only_itself() {
             let told = format!("first: {comes_first}, many: {names_many}");
             let daemons = Daemons::new(2).await;
             let behind = if names_many {
-                json!((0..32).map(|it| format!("d{it}")).collect::<Vec<_>>()).to_string()
+                json!((0..300).map(|it| format!("d{it}")).collect::<Vec<_>>()).to_string()
             } else {
-                crate::via::member(daemons.0[0].this_daemon()).split_once(':').unwrap().1.to_owned()
+                json!(daemons.0[0].this_daemon()).to_string()
             };
             let mut hostile = None;
             if comes_first {
@@ -295,6 +313,46 @@ async fn server_that_names_another_daemon_hides_only_itself() {
             assert_eq!(daemons.tools(0).await, ["s__tool0", "to1__s__tool1"], "{told}");
             assert_eq!(daemons.tools(1).await, ["h__bad", "s__tool1"], "{told}");
             drop(hostile);
+        }
+    })
+    .await;
+}
+
+/// Connects a client to a daemon. It says that these daemons ask, as a JSON list.
+fn connect_liar(hub: &Rc<Hub>, via: &Value) -> Visitor {
+    let entry = Entry { view: View::All, may_manage: false, stay: Stay::Long, who: 0, bound: None };
+    let heard = Rc::new(Heard::default());
+    let conversation = hub.open(entry, heard.clone()).unwrap();
+    let visitor = Visitor { conversation, heard };
+    let meta = json!({ "xy.daemon/via": via });
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "_meta": meta });
+    visitor.ask(&json!(1), "initialize", &params);
+    visitor
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_names_other_daemons_changes_nothing_for_other_clients() {
+    here(async {
+        for (comes_first, lie) in [true, false].iter().flat_map(|it| [(it, 1), (it, 2), (it, 0)]) {
+            let told = format!("first: {comes_first}, lie: {lie}");
+            let daemons = Daemons::new(3).await;
+            let via = match lie {
+                0 => json!((0..300).map(|it| format!("d{it}")).collect::<Vec<_>>()),
+                of => json!(daemons.0[of].this_daemon()),
+            };
+            let far = daemons.link(1, 2, View::All);
+            sleep(SETTLED).await;
+            let mut liar = comes_first.then(|| connect_liar(&daemons.0[0], &via));
+            let near = daemons.link(0, 1, View::All);
+            sleep(SETTLED).await;
+            liar.get_or_insert_with(|| connect_liar(&daemons.0[0], &via));
+            // A changed list has daemon 0 ask again.
+            let added = add_hostile(&daemons.0[1], "[]").await;
+            sleep(SETTLED).await;
+            assert!(!near.is_loop.get() && !far.is_loop.get(), "{told}");
+            let all = ["s__tool0", "to1__h__bad", "to1__s__tool1", "to1__to2__s__tool2"];
+            assert_eq!(daemons.tools(0).await, all, "{told}");
+            drop((liar, added));
         }
     })
     .await;

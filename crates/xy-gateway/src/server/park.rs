@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
+use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
@@ -20,6 +21,7 @@ use super::lot::{Load, Place};
 use super::{ADVICE, STOPPED, Server, Standing};
 use crate::bridge::rounds::Rounds;
 use crate::client::{Client, Open};
+use crate::era::Era;
 use crate::front::StreamNo;
 use crate::message_text::StoredText;
 use crate::say;
@@ -261,9 +263,14 @@ impl Server {
 
     /// An instance can be asked: sends what has waited for it, in order.
     pub(crate) fn release_for(self: &Rc<Self>, holder: Holder) {
-        if self.asks() {
+        if self.asks() && !self.upstream(holder).is_some_and(|it| it.is_modern()) {
             return self.release();
         }
+        self.release_all_for(holder);
+    }
+
+    /// Sends all that has waited for an instance, in order, if that can be asked.
+    pub(super) fn release_all_for(&self, holder: Holder) {
         let is_too_soon = self.upstream(holder).is_none_or(|it| it.is_held_back());
         if is_too_soon || self.is_releasing.replace(true) {
             return;
@@ -279,13 +286,29 @@ impl Server {
         waited.client.again_after(&waited.id, text, waited.stream, past);
     }
 
+    /// Dispatches all calls anew that wait for an instance.
+    pub(crate) fn send_again_all(&self, holder: Holder) {
+        for waited in self.take_all_waiting(Some(holder)) {
+            Self::send_again(&waited);
+        }
+    }
+
     /// Its settings have changed: who waits for an instance that is not its own any more waits
     /// for another, or goes to it. So does who asked under a name that is another's by now.
     pub(crate) fn find_others(&self) {
-        let is_other =
-            |it: &Waiting| it.holder != self.holder(&it.client) || !self.is_home_of(&it.asked);
+        let is_other = |it: &Waiting| !self.is_holder_of(it) || !self.is_home_of(&it.asked);
         for waited in self.take_those(is_other) {
             Self::send_again(&waited);
+        }
+    }
+
+    /// Returns true if a call waits for an instance that may serve it.
+    fn is_holder_of(&self, it: &Waiting) -> bool {
+        match (self.settings.borrow().isolation, it.holder) {
+            (Isolation::Client, holder) => holder == Holder::Client(it.client.house()),
+            (Isolation::Shared, Holder::Shared) => true,
+            (Isolation::Shared, Holder::Era(_)) => self.may_split(),
+            (Isolation::Shared, Holder::Client(_)) => false,
         }
     }
 
@@ -352,6 +375,13 @@ impl Server {
         self.waiting.borrow().len()
     }
 
+    /// Returns the era of the oldest call that waits for the shared process.
+    pub(super) fn era_of_first_waiting(&self) -> Option<Era> {
+        let waiting = self.waiting.borrow();
+        let first = waiting.iter().find(|it| it.holder == Holder::Shared)?;
+        Some(if first.is_modern { Era::Modern } else { Era::Legacy })
+    }
+
     /// How many wait for one instance.
     pub(crate) fn waiting_for(&self, holder: Holder) -> usize {
         self.waiting.borrow().iter().filter(|it| it.holder == holder).count()
@@ -395,7 +425,7 @@ impl Server {
                 )),
             };
         }
-        let is_shared = waited.holder == Holder::Shared;
+        let is_shared = !waited.holder.is_client();
         let (with, one, hint) = if is_shared {
             let hint = format!("{ADVICE} in the file of `{name}`, or try again later");
             ("another client", "client", hint)

@@ -70,7 +70,7 @@ impl Server {
     pub(crate) fn trouble(&self, holder: Holder) -> Option<String> {
         let trouble = self.sleep.troubles.borrow().get(&holder).and_then(|trouble| trouble())?;
         match holder {
-            Holder::Shared => trouble.lines().next().map(str::to_owned),
+            Holder::Shared | Holder::Era(_) => trouble.lines().next().map(str::to_owned),
             Holder::Client(_) => Some(trouble),
         }
     }
@@ -139,7 +139,7 @@ impl Server {
             return;
         }
         for upstream in self.upstreams.borrow().values() {
-            upstream.set_dated(rules.may_sleep());
+            upstream.set_dated(self.may_sleep(upstream.key().holder));
         }
         self.sleep.rules.notify_waiters();
     }

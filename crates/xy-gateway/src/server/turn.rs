@@ -48,7 +48,11 @@ impl Server {
         let holders: BTreeSet<Holder> = taking_turns.map(|it| it.holder).collect();
         drop(waiting);
         for holder in holders {
-            self.release_at(holder);
+            match self.upstream(holder) {
+                // There each request stands for itself.
+                Some(upstream) if upstream.is_modern() => self.release_all_for(holder),
+                _ => self.release_at(holder),
+            }
         }
     }
 
@@ -88,7 +92,7 @@ impl Server {
         past: &Past,
         upstream: &Rc<Upstream>,
     ) -> bool {
-        if !self.takes_turns(client) {
+        if !self.takes_turns(client) || upstream.is_modern() {
             return self.would_overtake(client, upstream.key().holder);
         }
         if self.turn_of.get() == Some(client.number()) {

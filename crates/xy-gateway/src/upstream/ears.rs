@@ -170,8 +170,7 @@ impl Upstream {
 
     /// Lists are asked for now: if nothing listens, once more when something does.
     pub(crate) fn lists_are_asked(&self) {
-        let [all, asked, _] = &self.changes;
-        asked.set(all.get());
+        self.list_versions.requested.set(self.list_versions.current.get());
         self.ears.is_behind.set(self.ears.current.get().is_none());
     }
 

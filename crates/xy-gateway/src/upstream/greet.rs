@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::CallError;
 use xy_supervisor::speak::Said;
 
-use super::probe::{Asked, Came, Hello, Next};
+use super::probe::{Asked, Came, Hello, Next, SETTLES_WITHIN};
 use super::web::Trouble;
 use super::{Question, Stage, Upstream, own};
 use crate::era::{self, Introduction};
 use crate::modern::DISCOVER;
+use crate::server::{Greeting, Introductions, SpokenEras};
 use crate::via::Daemons;
 
 /// No daemon has come so far by counting.
@@ -54,14 +55,14 @@ pub(crate) struct Meeting<'m> {
     pub(crate) capabilities: &'m str,
     /// This daemon, which must not be behind it.
     pub(crate) daemon: &'m Daemons,
-    /// What is asked first.
-    pub(crate) first: Hello,
-    /// Whether the server spoke the revision without sessions in an earlier life.
-    pub(crate) is_known_modern: bool,
+    /// What is asked, and in which order.
+    pub(crate) greeting: Greeting,
     /// Whether one process hears both questions, so that `initialize` can pin it to an era.
     pub(crate) is_one_process: bool,
-    /// Set while it is asked what it need not know, where it may not bear that.
-    pub(crate) probing: Option<&'m Cell<bool>>,
+    /// The question that the server need not know, while it is open: it may not survive that.
+    pub(crate) probing: Option<&'m Cell<Option<Hello>>>,
+    /// The eras that the server has shown to speak, or not to.
+    pub(crate) shown: &'m Cell<SpokenEras>,
 }
 
 impl Note {
@@ -86,18 +87,19 @@ impl Note {
 
 impl Upstream {
     /// Finds out how to speak with a server, and begins to. `judge` says what came of each
-    /// question.
+    /// question. Returns the era that is spoken, and all that the server said of itself.
     pub(crate) async fn meet(
         self: &Rc<Self>,
         meeting: Meeting<'_>,
         mut judge: impl FnMut(Hello, Result<Box<str>, CallError>) -> Came,
-    ) -> Result<Introduction, Trouble> {
+    ) -> Result<(Introduction, Introductions), Trouble> {
         self.leave_note_surely().await;
-        let late_after = if meeting.is_known_modern { LATE_AFTER_IF_MODERN } else { LATE_AFTER };
-        let mut asked = Asked::nothing(meeting.is_one_process);
+        let Greeting { first, learns, is_known_modern } = meeting.greeting;
+        let late_after = if is_known_modern { LATE_AFTER_IF_MODERN } else { LATE_AFTER };
+        let mut asked = Asked::nothing(meeting.is_one_process, learns);
         let (mut discover, mut initialize) = (None, None);
         let mut late_at = None;
-        let mut next = Next::Ask(meeting.first);
+        let mut next = Next::Ask(first);
         let met = loop {
             match next {
                 Next::Ask(hello) => {
@@ -106,9 +108,13 @@ impl Upstream {
                         Hello::Discover => &mut discover,
                         Hello::Initialize => &mut initialize,
                     };
-                    if hello == Hello::Discover {
+                    if hello == Hello::Initialize && asked.is_discovered() {
+                        late_at = Some(Instant::now() + SETTLES_WITHIN);
+                        // The server has survived the first question.
+                        meeting.probing.iter().for_each(|probing| probing.set(Some(hello)));
+                    } else if hello == Hello::Discover || (learns && hello == first) {
                         late_at = Some(Instant::now() + late_after);
-                        self.begin_probing(meeting.probing).await;
+                        self.begin_probing(meeting.probing, hello).await;
                     }
                     match self.say_hello(hello, meeting.capabilities) {
                         Ok(question) => *place = Some(question),
@@ -143,7 +149,8 @@ impl Upstream {
                     asked.is_late()
                 }
             };
-            if asked.is_discovered() {
+            meeting.shown.set(asked.eras());
+            if asked.is_discovered() && !learns {
                 self.end_probing(meeting.probing).await; // The server bears the question.
             }
         };
@@ -151,18 +158,20 @@ impl Upstream {
             left.forget(); // Whatever it still says to that.
         }
         self.end_probing(meeting.probing).await;
-        met
+        met.map(|introduction| (introduction, asked.introductions()))
     }
 
-    async fn begin_probing(&self, probing: Option<&Cell<bool>>) {
-        if let Some(probing) = probing {
-            probing.set(true);
+    /// Records that a question is open that the server may not survive. If it dies while two are
+    /// open, the first is to blame.
+    async fn begin_probing(&self, probing: Option<&Cell<Option<Hello>>>, hello: Hello) {
+        if let Some(probing) = probing.filter(|it| it.get().is_none()) {
+            probing.set(Some(hello));
             self.say(Said::Probing(true)).await;
         }
     }
 
-    async fn end_probing(&self, probing: Option<&Cell<bool>>) {
-        if probing.is_some_and(|probing| probing.replace(false)) {
+    async fn end_probing(&self, probing: Option<&Cell<Option<Hello>>>) {
+        if probing.is_some_and(|probing| probing.take().is_some()) {
             self.say(Said::Probing(false)).await;
         }
     }

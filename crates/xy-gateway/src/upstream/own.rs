@@ -3,7 +3,7 @@
 use xy_mcp::members::Members;
 
 use crate::modern::{Manner, meta_for_modern};
-use crate::via::{self, Daemons};
+use crate::via::{self, Via};
 
 /// xy, as a client that can do nothing: nobody stands behind its own requests.
 pub(crate) fn manner() -> Manner {
@@ -12,10 +12,9 @@ pub(crate) fn manner() -> Manner {
     Manner { capabilities: "{}".into(), info: Some(info.into()), level: None }
 }
 
-/// Params with all that this revision wants in `_meta`. What a person has written there stays
-/// as it is, and what is no object is theirs to explain.
-/// Says which `daemons` ask.
-pub(crate) fn params(given: Option<&str>, daemons: &Daemons) -> String {
+/// Returns params with all that this revision wants in `_meta`, and with the daemons that ask.
+/// What a person has written there stays as it is, and what is no object is theirs to explain.
+pub(crate) fn params(given: Option<&str>, daemons: &Via) -> String {
     let given = given.unwrap_or("{}");
     let Some(members) = Members::read(given) else { return given.to_owned() };
     let before = members.get("_meta");
@@ -44,9 +43,14 @@ mod tests {
 
     use super::*;
     use crate::modern::{CAPABILITIES, CLIENT_INFO, VERSION};
+    use crate::via::Daemons;
+
+    fn via() -> Via {
+        Via::of(&Daemons::one("d"))
+    }
 
     fn meta(given: Option<&str>) -> Value {
-        let params: Value = serde_json::from_str(&params(given, &Daemons::one("d"))).unwrap();
+        let params: Value = serde_json::from_str(&params(given, &via())).unwrap();
         params["_meta"].clone()
     }
 
@@ -58,9 +62,7 @@ mod tests {
             assert_eq!(meta[CLIENT_INFO]["name"], "xy");
             assert_eq!(meta[via::VIA], json!(["d"]));
         }
-        assert!(
-            params(Some(r#"{"cursor":1.50}"#), &Daemons::one("d")).ends_with(r#","cursor":1.50}"#)
-        );
+        assert!(params(Some(r#"{"cursor":1.50}"#), &via()).ends_with(r#","cursor":1.50}"#));
     }
 
     #[test]
@@ -69,9 +71,9 @@ mod tests {
         let meta = meta(Some(&given));
         assert_eq!(meta[CAPABILITIES], json!({ "roots": {} }));
         assert_eq!((&meta[VERSION], &meta["x"]), (&json!("2026-07-28"), &json!(1.5)));
-        assert_eq!(params(Some(&given), &Daemons::one("d")).matches(CAPABILITIES).count(), 1);
+        assert_eq!(params(Some(&given), &via()).matches(CAPABILITIES).count(), 1);
         for odd in ["7", "[1]", r#"{"_meta":7}"#] {
-            assert_eq!(params(Some(odd), &Daemons::one("d")), odd);
+            assert_eq!(params(Some(odd), &via()), odd);
         }
     }
 }

@@ -28,7 +28,7 @@ use super::assembler::{Assembler, Step};
 use super::outgoing::{ATOMIC, Block, Outgoing};
 use super::wire::{MAX_MESSAGE, Wire};
 use crate::chunks::Chunks;
-use crate::large::LARGE;
+use crate::large::{self, LARGE};
 
 /// What one read takes.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
@@ -245,7 +245,8 @@ impl Pipes {
                     |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
                 upstream.hear_large_unless(line, None, may_begin).await;
             }
-            self.later.borrow_mut().pop_front();
+            let heard = self.later.borrow_mut().pop_front();
+            heard.into_iter().for_each(large::free);
             upstream.tell_strays().await;
         }
     }

@@ -8,6 +8,8 @@
 //! `initialize` can pin a process to the older revisions, and some SDKs then answer modern
 //! requests wrongly without an error. So once a process has been sent `initialize`, only a
 //! refusal of it makes the answer to `server/discover` count.
+//!
+//! A server of which nothing is known is asked both questions, to learn which eras it speaks.
 
 use std::time::Duration;
 
@@ -17,12 +19,13 @@ use xy_mcp::envelope::{self, Message, Outcome};
 
 use super::said::SaidError;
 use super::web::Trouble;
-use crate::era::{Introduction, LATEST, MODERN, VERSIONS};
+use crate::era::{Era, Introduction, LATEST, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
+use crate::server::{Introductions, SpokenEras};
 use crate::via;
 
 /// How long a server may leave `initialize` unanswered after it has answered `server/discover`.
-const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
 const INVALID_PARAMS: i64 = -32602;
 
@@ -42,6 +45,8 @@ pub(crate) enum Came {
     Good(Introduction),
     /// It is not, for this reason.
     No(Trouble),
+    /// A refusal of `initialize` in any revision: the process may be pinned to the modern era.
+    Pinned(Trouble),
     /// A refusal of the revision that was asked in, which names another one of ours that begins
     /// with `initialize`.
     Other { revision: &'static str, is_modern_named: bool, trouble: Trouble },
@@ -79,6 +84,14 @@ pub(crate) struct Asked {
     tried: Vec<&'static str>,
     /// A revision that the server has named, and whether it has named the newer era too.
     named: Option<(&'static str, bool)>,
+    /// Both questions are asked, to learn which eras the server speaks.
+    learns: bool,
+    /// The question that was asked first.
+    first: Option<Hello>,
+    /// The eras that the server has shown to speak, or not to.
+    eras: SpokenEras,
+    /// What it said of itself in each.
+    introductions: Introductions,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,6 +107,14 @@ enum Fate {
 }
 
 impl Hello {
+    /// Returns how to begin in an era.
+    pub(crate) fn of(era: Era) -> Self {
+        match era {
+            Era::Legacy => Self::Initialize,
+            Era::Modern => Self::Discover,
+        }
+    }
+
     fn other(self) -> Self {
         match self {
             Self::Discover => Self::Initialize,
@@ -114,19 +135,58 @@ impl Hello {
 }
 
 impl Asked {
-    /// Nothing has been asked. `is_one_process` says whether one process hears all questions.
-    pub(crate) fn nothing(is_one_process: bool) -> Self {
+    /// Nothing has been asked. `is_one_process` says whether one process hears all questions,
+    /// `learns` whether it is asked in both eras.
+    pub(crate) fn nothing(is_one_process: bool, learns: bool) -> Self {
         Self {
             discover: Fate::Unasked,
             initialize: Fate::Unasked,
             is_one_process,
             tried: Vec::new(),
             named: None,
+            learns,
+            first: None,
+            eras: SpokenEras::default(),
+            introductions: Introductions::default(),
+        }
+    }
+
+    /// Returns what the server said of itself in each era.
+    pub(crate) fn introductions(&self) -> Introductions {
+        self.introductions.clone()
+    }
+
+    /// Returns the eras that the server has shown to speak, or not to.
+    pub(crate) fn eras(&self) -> SpokenEras {
+        self.eras
+    }
+
+    /// Records what an answer shows. A process that was asked something else before may refuse
+    /// a question only for that.
+    fn note(&mut self, of: Hello, came: &Came) {
+        if let Came::Good(introduction) = came {
+            self.introductions.set(introduction.clone());
+        }
+        let shown = match came {
+            Came::Good(_) => Some(true),
+            Came::Never(_) | Came::No(Trouble::Failing(_)) => None,
+            Came::Pinned(_) | Came::Other { .. } if matches!(self.discover, Fate::Held(_)) => None,
+            Came::No(_) | Came::Pinned(_) | Came::Other { .. } | Came::Unreadable(_) => {
+                let is_pinned = of == Hello::Discover
+                    && self.is_one_process
+                    && self.first == Some(Hello::Initialize);
+                (!is_pinned).then_some(false)
+            }
+        };
+        match of {
+            Hello::Discover => self.eras.modern = shown.or(self.eras.modern),
+            Hello::Initialize => self.eras.legacy = shown.or(self.eras.legacy),
         }
     }
 
     /// It is asked now.
     pub(crate) fn ask(&mut self, hello: Hello) {
+        self.first.get_or_insert(hello);
         match hello {
             Hello::Discover => self.discover = Fate::Open,
             Hello::Initialize => self.ask_in(LATEST),
@@ -141,6 +201,7 @@ impl Asked {
 
     /// Decides what one answer means.
     pub(crate) fn came(&mut self, of: Hello, came: Came) -> Next {
+        self.note(of, &came);
         match (of, came) {
             (Hello::Discover, Came::Good(introduction)) => self.discovered(introduction),
             (Hello::Initialize, Came::Good(introduction)) => Next::Open(introduction),
@@ -151,7 +212,7 @@ impl Asked {
             (of, Came::Never(trouble)) if *self.fate(of.other()) != Fate::Open => {
                 Next::GiveUp(trouble)
             }
-            (of, Came::Never(trouble) | Came::No(trouble)) => {
+            (of, Came::Never(trouble) | Came::No(trouble) | Came::Pinned(trouble)) => {
                 *self.fate(of) = Fate::Vain(trouble);
                 self.next()
             }
@@ -175,6 +236,10 @@ impl Asked {
                 Next::WaitAtMost(SETTLES_WITHIN)
             }
             Fate::Unreadable(trouble) if self.is_one_process => unsettled(trouble.clone()),
+            Fate::Unasked if self.is_one_process && self.learns => {
+                self.discover = Fate::Held(introduction);
+                Next::Ask(Hello::Initialize)
+            }
             _ => Next::Open(introduction),
         }
     }
@@ -183,7 +248,7 @@ impl Asked {
     fn not_initialized(&mut self, came: Came) -> Next {
         match (came, std::mem::take(&mut self.discover)) {
             // The process is not pinned to the older revisions.
-            (Came::No(_) | Came::Other { .. }, Fate::Held(introduction)) => {
+            (Came::No(_) | Came::Pinned(_) | Came::Other { .. }, Fate::Held(introduction)) => {
                 Next::Open(introduction)
             }
             (Came::Never(trouble) | Came::Unreadable(trouble), _) => unsettled(trouble),
@@ -225,6 +290,7 @@ impl Asked {
     pub(crate) fn is_late(&self) -> Next {
         match (&self.discover, &self.initialize) {
             (Fate::Open, Fate::Unasked) => Next::Ask(Hello::Initialize),
+            (Fate::Unasked, Fate::Open) if self.learns => Next::Ask(Hello::Discover),
             (Fate::Held(_), Fate::Open) => {
                 let why = format!("it has not answered `initialize` within {SETTLES_WITHIN:?}");
                 unsettled(Trouble::Hopeless(why))
@@ -331,7 +397,9 @@ fn initialized(answer: &str) -> Came {
         Ok(result) => result,
         Err(error) => {
             let trouble = Trouble::Hopeless(format!("it refused `initialize`: {error}"));
-            return other_revision(answer, &trouble).unwrap_or(Came::No(trouble));
+            let is_pinned = code_of(answer.as_bytes()) == Some(UNSUPPORTED_VERSION);
+            let refused = if is_pinned { Came::Pinned } else { Came::No };
+            return other_revision(answer, &trouble).unwrap_or_else(|| refused(trouble));
         }
     };
     match Introduction::read(result) {
@@ -380,6 +448,7 @@ mod tests {
         match came {
             Came::Good(_) => "good",
             Came::No(_) => "no",
+            Came::Pinned(_) => "pinned",
             Came::Other { revision, .. } => revision,
             Came::Unreadable(_) => "unreadable",
             Came::Never(_) => "never",
@@ -438,7 +507,7 @@ mod tests {
 
     /// What is asked first, and then each thing that comes and what is to be done then.
     fn play(first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
-        play_with(Asked::nothing(true), first, story);
+        play_with(Asked::nothing(true, false), first, story);
     }
 
     fn play_with(mut asked: Asked, first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
@@ -492,7 +561,7 @@ mod tests {
         );
         // Over HTTP each request is for itself.
         play_with(
-            Asked::nothing(false),
+            Asked::nothing(false, false),
             Discover,
             &[(late(), ask(Initialize)), (discovered(), open(modern()))],
         );
@@ -536,7 +605,7 @@ mod tests {
             vec![Some((Discover, good())), None],
             vec![Some((Initialize, garbled())), Some((Discover, good()))],
         ] {
-            let mut asked = Asked::nothing(true);
+            let mut asked = Asked::nothing(true, false);
             asked.ask(Discover);
             asked.ask(Initialize);
             let (last, first) = story.split_last().unwrap();
@@ -552,12 +621,12 @@ mod tests {
         }
         let unknown = result(r#"{"protocolVersion":"2099-01-01"}"#);
         assert_eq!(word(&Initialize.read(&unknown)), "unreadable");
-        assert_eq!(word(&Initialize.read(&error(-32022, "null"))), "no");
+        assert_eq!(word(&Initialize.read(&error(-32022, "null"))), "pinned");
     }
 
     #[test]
     fn what_may_be_otherwise_the_next_time_is_tried_again() {
-        let mut asked = Asked::nothing(true);
+        let mut asked = Asked::nothing(true, false);
         asked.ask(Hello::Discover);
         let failing = Trouble::Failing("503".to_owned());
         let next = asked.came(Hello::Discover, Came::No(failing.clone()));

@@ -118,7 +118,7 @@ impl Upstream {
             None => "it reads nothing that it is sent".to_owned(),
         };
         let apart = match self.key.holder {
-            Holder::Shared => "write `isolation \"client\"`, ",
+            Holder::Shared | Holder::Era(_) => "write `isolation \"client\"`, ",
             Holder::Client(_) => "",
         };
         CallError::new(

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::server::{ServerEntry, ServerName, ServerState, Stream};
+use crate::server::{Era, ServerEntry, ServerName, ServerState, Stream};
 use crate::time::Timestamp;
 
 /// A server that did not become what was asked, among several.
@@ -190,6 +190,9 @@ pub struct Event {
     /// The client that this instance of it is for, unless all share it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<u64>,
+    /// The era of this instance, if it is the second one of a server that speaks both.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub era: Option<Era>,
     /// The state before.
     pub from: ServerState,
     /// The state after.

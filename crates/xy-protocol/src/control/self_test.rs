@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::server::{Health, ServerName, ServerState};
+use crate::server::{Era, Health, ServerName, ServerState};
 use crate::time::Timestamp;
 
 /// How to test.
@@ -119,6 +119,9 @@ pub struct WorkerHealth {
     /// The client that this instance is for, unless all share it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<u64>,
+    /// The era of this instance, if it is the second one of a server that speaks both.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub era: Option<Era>,
     /// How it is.
     pub status: WorkerVerdict,
     /// What it is doing.
@@ -302,6 +305,7 @@ mod tests {
         let worker = WorkerHealth {
             name: name("a"),
             client: None,
+            era: None,
             status: WorkerVerdict::Restarted,
             state: ServerState::Running,
             health: Health::Unknown,

@@ -1,18 +1,20 @@
 //! Which servers there are: what files say, and what is added and removed beside them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xy_config::Broken;
 use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, Wanted};
 
+use super::holding::settings_for;
 use super::owner::Owner;
 use super::sharing::goes_on;
 use super::{
     AddError, AddReply, Applied, EstablishError, MAX_SERVERS, Member, Removed, Roster, settings_of,
 };
 use crate::added::AddedServers;
-use crate::instance::InstanceHandle;
+use crate::instance::{Holder, InstanceHandle};
 use crate::lifecycle::{Event, Retirement, State};
 use crate::logs;
 use crate::reload::{ServerMap, diff};
@@ -33,15 +35,20 @@ impl Owner {
         restarted.sort_by_key(|it| roster.get(&it.name).is_some_and(|it| it.owner.is_some()));
         for settings in restarted {
             let Some(member) = roster.get(&settings.name) else { continue };
-            let is_same = member.settings.kind == settings.kind;
+            let is_same =
+                member.settings.kind == settings.kind && member.settings.era == settings.era;
             if !goes_on(&roster, member, settings) {
                 let left = self.leave(&mut roster, &settings.name, Retirement::Replaced).await;
                 leaving.extend(left);
                 coming.extend(self.join(&mut roster, settings).filter(is_wanted));
             } else if is_same {
+                if settings.only_era().is_some() {
+                    leaving.extend(self.retire_seconds(&mut roster, &settings.name).await);
+                }
                 reconfigure(&mut roster, settings, &Event::RulesChanged).await;
                 kept.push(settings.name.clone()); // Only its key has changed.
             } else {
+                leaving.extend(self.retire_seconds(&mut roster, &settings.name).await);
                 coming.extend(reconfigure(&mut roster, settings, &Event::ProcessChanged).await);
             }
         }
@@ -128,6 +135,23 @@ impl Owner {
         Some(Removed { leaving, warnings })
     }
 
+    /// Ends the second process of a server whose file describes another process: which eras that
+    /// speaks is unknown.
+    async fn retire_seconds(
+        &mut self,
+        roster: &mut Roster,
+        name: &ServerName,
+    ) -> Vec<InstanceHandle> {
+        let Some(member) = roster.get_mut(name) else { return Vec::new() };
+        let all = std::mem::take(&mut member.instances);
+        let (seconds, others) = all.into_iter().partition(|(holder, _)| holder.era().is_some());
+        member.instances = others;
+        let seconds: BTreeMap<Holder, InstanceHandle> = seconds;
+        let seconds: Vec<InstanceHandle> = seconds.into_values().collect();
+        self.retire(seconds.clone(), Retirement::Replaced).await;
+        seconds
+    }
+
     /// A server leaves the roster; its instances end.
     async fn leave(
         &mut self,
@@ -197,7 +221,8 @@ async fn reconfigure(
     let mut coming = Vec::new();
     for instance in member.own_instances() {
         let is_starting = matches!(instance.now().life.state, State::Starting { .. });
-        let _ = instance.reconfigure(event.clone(), settings.clone()).await; // Gone: nothing to do.
+        let settings = settings_for(instance.key().holder, settings);
+        let _ = instance.reconfigure(event.clone(), settings).await; // Gone: nothing to do.
         if is_wanted(instance) && !(is_starting && *event == Event::RulesChanged) {
             coming.push(instance.clone());
         }

@@ -7,8 +7,8 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::owner::Owner;
 use super::{FailedInstance, HoldError, MAX_CLIENT_INSTANCES, Member, Roster, room};
-use crate::instance::{Holder, InstanceHandle, InstanceKey};
-use crate::lifecycle::{Event, Retirement};
+use crate::instance::{Holder, InstanceHandle, InstanceKey, SECOND_IDLE_STOP};
+use crate::lifecycle::{Event, Retirement, State};
 use crate::logs;
 use crate::wait::time_of_day;
 
@@ -27,15 +27,25 @@ impl Owner {
         }
         let settings = member.settings.clone();
         let holder = match (settings.isolation, key.holder) {
+            (Isolation::Shared, Holder::Era(_)) if settings.only_era().is_none() => key.holder,
             (Isolation::Shared, _) => Holder::Shared,
-            (Isolation::Client, Holder::Shared) => return Err(HoldError::NoneForAll),
+            (Isolation::Client, Holder::Shared | Holder::Era(_)) => {
+                return Err(HoldError::NoneForAll);
+            }
             (Isolation::Client, holder) => holder,
         };
         if let Some(instance) = member.instances.get(&holder) {
             let instance = instance.clone();
-            if instance.now().life.state.is_away() {
+            let state = instance.now().life.state;
+            // The gateway decides when a second process that has failed is tried again.
+            let wakes = match holder {
+                _ if state.is_away() => Some(Event::Woken),
+                Holder::Era(_) if state == State::Failed => Some(Event::StartRequested),
+                _ => None,
+            };
+            if let Some(wakes) = wakes {
                 self.check_room(&roster, &settings)?;
-                instance.request(Event::Woken).await.map_err(|_| HoldError::Unknown)?;
+                instance.request(wakes).await.map_err(|_| HoldError::Unknown)?;
             }
             return Ok(instance);
         }
@@ -95,6 +105,17 @@ impl Owner {
         }
         self.publish(roster);
     }
+}
+
+/// Returns the settings that an instance lives by: the second process of a server that speaks
+/// both eras sleeps while it is not used.
+pub(super) fn settings_for(holder: Holder, settings: &Arc<ServerSettings>) -> Arc<ServerSettings> {
+    let mut settings = settings.clone();
+    if let Holder::Era(_) = holder {
+        let idle_stop = &mut Arc::make_mut(&mut settings).rules.idle_stop;
+        *idle_stop = idle_stop.or(Some(SECOND_IDLE_STOP));
+    }
+    settings
 }
 
 /// Keeps an instance whose client leaves if it is failing. Returns the one that was kept before.

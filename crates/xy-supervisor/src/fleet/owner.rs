@@ -9,8 +9,8 @@ use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::room::Usage;
-use super::sharing;
 use super::{Command, FleetParts, Member, Roster};
+use super::{holding, sharing};
 use crate::added::AddedServers;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::lifecycle::{Event, Retirement, State};
@@ -109,7 +109,7 @@ impl Owner {
                 // Nobody waits for this lock: a client of the same number would have taken
                 // its predecessor from here.
                 let _ = std::fs::remove_file(lock_file(&parts.locks_dir, key));
-                if !is_kept(key) {
+                if key.holder.is_client() && !is_kept(key) {
                     logs::forget(&parts.logs_dir, key);
                 }
             }
@@ -174,7 +174,7 @@ impl Owner {
     ) -> InstanceHandle {
         let logs = Arc::new(LogBook::new(History::note(&instance_log(&self.parts.logs_dir, key))));
         let before = self.predecessor_of(key, settings).map_or(Before::Nothing, Before::Ending);
-        let handle = self.begin(key, settings.clone(), logs, before);
+        let handle = self.begin(key, holding::settings_for(key.holder, settings), logs, before);
         self.member(roster, settings).instances.insert(key.holder, handle.clone());
         handle
     }

@@ -16,6 +16,7 @@ use crate::logs;
 mod added;
 mod adopted;
 mod clients;
+mod eras;
 mod sharing;
 mod sleeping;
 

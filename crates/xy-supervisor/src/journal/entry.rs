@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use xy_protocol::server::{ServerName, ServerState};
+use xy_protocol::server::{Era, ServerName, ServerState};
 use xy_protocol::time::Timestamp;
 
-use crate::instance::{ChangeKind, Holder, StateChange};
+use crate::instance::{ChangeKind, StateChange};
 
 /// Of a longer reason only so many bytes are kept.
 const MAX_REASON: usize = 2000;
@@ -51,6 +51,9 @@ pub struct Change {
     /// The client that this instance of it is for, unless all share it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub holder: Option<u64>,
+    /// The era of this instance, if it is the second one of a server that speaks both.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub era: Option<Era>,
     /// The state before.
     pub from: ServerState,
     /// The state after.
@@ -70,10 +73,8 @@ impl What {
         let transition = &told.transition;
         let change = |reason: String| Change {
             server: told.key.server.clone(),
-            holder: match told.key.holder {
-                Holder::Shared => None,
-                Holder::Client(client) => Some(client),
-            },
+            holder: told.key.holder.client(),
+            era: told.key.holder.era(),
             from: transition.from,
             to: transition.to,
             reason: shortened(reason),
@@ -106,7 +107,16 @@ impl Change {
     /// Somebody asked to change a server that is in this state.
     pub fn asked(server: ServerName, state: ServerState, reason: String) -> Self {
         let reason = shortened(reason);
-        Self { server, holder: None, from: state, to: state, reason, pid: None, restart_count: 0 }
+        Self {
+            server,
+            holder: None,
+            era: None,
+            from: state,
+            to: state,
+            reason,
+            pid: None,
+            restart_count: 0,
+        }
     }
 }
 
@@ -159,6 +169,7 @@ mod tests {
         let change = Change {
             server: ServerName::new("a").unwrap(),
             holder: None,
+            era: None,
             from: ServerState::Starting,
             to: ServerState::Running,
             reason: "ready".into(),

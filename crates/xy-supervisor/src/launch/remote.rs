@@ -134,6 +134,7 @@ impl Driver {
             }
             Said::Ready
             | Said::Idle(_)
+            | Said::StartOver(_)
             | Said::Probing(_)
             | Said::Mute
             | Said::Note(_)

@@ -99,6 +99,8 @@ pub(super) enum Meaning {
     Unfit(String),
     /// It is to be ended and not started again, for this reason.
     Unusable(String),
+    /// It is to be ended and started again at once, for this reason.
+    StartOver(String),
     /// Whether it is asked what it need not know.
     Probed(bool),
     /// It has so long to end by itself.
@@ -126,6 +128,7 @@ pub(super) fn meaning(said: Said, is_probed: bool) -> Meaning {
         // What is wrong with a server here is ended with it.
         Said::Unfit(why) | Said::Unreachable(why) | Said::Hopeless(why) => Meaning::Unfit(why),
         Said::Unusable(why) => Meaning::Unusable(why),
+        Said::StartOver(why) => Meaning::StartOver(why),
         Said::Probing(is_probed) => Meaning::Probed(is_probed),
         Said::Mute if is_probed => Meaning::Mute(MUTE_ON_PROBE_FOR),
         Said::Mute => Meaning::Mute(MUTE_FOR),
@@ -146,6 +149,7 @@ pub(super) fn passed(said: Said) -> Option<Passed> {
         Meaning::Tell(_)
         | Meaning::Unfit(_)
         | Meaning::Unusable(_)
+        | Meaning::StartOver(_)
         | Meaning::Probed(_)
         | Meaning::Mute(_) => None,
     }
@@ -186,6 +190,7 @@ mod tests {
         assert_eq!(shown(Said::Mute, false), "Mute(2s)");
         assert_eq!(shown(Said::Mute, true), "Mute(200ms)");
         assert_eq!(shown(Said::Probing(true), false), "Probed(true)");
+        assert_eq!(shown(Said::StartOver("a".into()), true), "StartOver(\"a\")");
         assert_eq!(shown(Said::Stray(b"a".to_vec()), false), "Pass(Stray([97, 10]))");
         assert!(passed(Said::Ready).is_none() && passed(Said::WriteEnds).is_some());
         assert_eq!(unfit("a\nb", true), News::UnfitOnProbe("a".into()));

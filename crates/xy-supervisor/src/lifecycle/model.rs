@@ -422,6 +422,7 @@ impl Book {
             ) => return None,
             (
                 Event::Torn
+                | Event::StartOver(_)
                 | Event::Preparing
                 | Event::ExitedOnProbe(_)
                 | Event::UnfitOnProbe(_)

@@ -167,6 +167,9 @@ impl fmt::Display for Retirement {
     }
 }
 
+/// How the reason of a new life begins that xy itself needed.
+pub const STARTED_OVER: &str = "started again by xy: ";
+
 /// Why a server is in the state it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -180,6 +183,11 @@ pub enum Reason {
     Torn,
     /// It did not bear the question how it is to be spoken with, and is asked otherwise.
     Probed,
+    /// The gateway needs a new life of it, to speak with it otherwise.
+    StartedOver(
+        /// Why.
+        String,
+    ),
     /// A start was asked for.
     StartRequested,
     /// It starts when it is first used.
@@ -299,6 +307,7 @@ impl fmt::Display for Reason {
             Self::Adopted => write!(f, "taken over from an earlier daemon"),
             Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
             Self::Probed => write!(f, "it did not bear its first question, and is asked another"),
+            Self::StartedOver(why) => write!(f, "{STARTED_OVER}{why}"),
             Self::StartRequested => write!(f, "start requested"),
             Self::NotUsed => write!(f, "it starts when it is first used"),
             Self::Woken => write!(f, "somebody uses it"),

@@ -179,6 +179,7 @@ fn every_reason_in_words() {
         Reason::Adopted,
         Reason::Torn,
         Reason::Probed,
+        Reason::StartedOver("to speak legacy MCP".into()),
         Reason::SettingsChanged,
         Reason::Ready,
         Reason::StopDone,
@@ -222,6 +223,7 @@ fn every_reason_in_words() {
     taken over from an earlier daemon
     its daemon was killed in the middle of a message to it
     it did not bear its first question, and is asked another
+    started again by xy: to speak legacy MCP
     its file has changed
     ready
     stopped as requested
@@ -259,6 +261,18 @@ fn a_torn_server_is_started_anew_and_nothing_is_counted() {
     assert_eq!(play.sees(crash()), Some(Effect::Launch));
     assert_eq!(play.life.tally, before);
     assert_eq!(play.life.reason, Reason::Torn);
+}
+
+#[test]
+fn server_that_xy_starts_over_is_launched_at_once_and_nothing_is_counted() {
+    for mut play in [Play::starting(steady()), Play::running(steady())] {
+        let before = play.life.tally.clone();
+        assert_eq!(play.sees(Event::StartOver("why".into())), Some(Effect::Stop));
+        assert_eq!(play.sees(Event::StartOver("why".into())), None, "it is ending");
+        assert_eq!(play.sees(crash()), Some(Effect::Launch));
+        assert_eq!(play.life.tally, before);
+        assert_eq!(play.life.reason, Reason::StartedOver("why".into()));
+    }
 }
 
 #[test]

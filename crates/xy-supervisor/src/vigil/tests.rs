@@ -205,14 +205,20 @@ async fn evidence_of_life_outweighs_any_number_of_probes() {
     assert_eq!(launcher.launches(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_written_between_two_probes_counts() {
+/// Begins a server that is healthy, and then answers nothing while it has a call. Returns its log.
+async fn healthy_then_stuck() -> (FakeLauncher, InstanceHandle, Arc<LogBook>) {
     let launcher = FakeLauncher::each_lives_on();
     launcher.bears(ANSWERS);
     let logs = Arc::new(LogBook::default());
     let server = begin_with(&launcher, settings("a"), logs.clone());
     reaches(&server, |now| now.health == Health::Healthy).await;
     launcher.bears(Bearing { calls: 1, ..SILENT });
+    (launcher, server, logs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_between_two_probes_counts() {
+    let (launcher, server, logs) = healthy_then_stuck().await;
     // Each time a probe has been given up and the wait for the next has begun.
     for line in 1..=50 {
         let probes = launcher.probes();
@@ -229,13 +235,8 @@ async fn what_is_written_between_two_probes_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_xy_writes_to_the_log_of_a_server_speaks_for_nobody() {
-    let launcher = FakeLauncher::each_lives_on();
-    launcher.bears(ANSWERS);
-    let logs = Arc::new(LogBook::default());
-    let server = begin_with(&launcher, settings("a"), logs.clone());
-    reaches(&server, |now| now.health == Health::Healthy).await;
-    launcher.bears(Bearing { calls: 1, ..SILENT });
+async fn lines_that_xy_writes_to_the_log_are_no_sign_of_life() {
+    let (_launcher, server, logs) = healthy_then_stuck().await;
     let writing = tokio::spawn(async move {
         for seq in 1.. {
             sleep(10 * SECOND).await;

@@ -48,6 +48,7 @@ pub(crate) fn script(script: &str) -> ServerSettings {
     ServerSettings {
         isolation: Isolation::Shared,
         share_key: None,
+        era: None,
         name: ServerName::new(NAME).unwrap(),
         source: Source {
             file: PathBuf::from("one.kdl"),

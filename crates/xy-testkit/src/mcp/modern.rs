@@ -171,6 +171,11 @@ fn encoded(name: &str) -> String {
     all + "?="
 }
 
+#[track_caller]
+fn read_json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|cause| panic!("no JSON ({cause}): {text}"))
+}
+
 /// A request and what is said about it. Dropping it hangs up.
 #[derive(Debug)]
 pub struct Exchange {
@@ -231,12 +236,15 @@ impl Exchange {
     /// The next message, an event or the whole body; `None` at the end.
     #[track_caller]
     pub fn next_message(&mut self) -> Option<Value> {
+        self.next_text().map(|text| read_json(&text))
+    }
+
+    /// Returns the next message as it came; `None` at the end.
+    #[track_caller]
+    pub fn next_text(&mut self) -> Option<String> {
         self.head();
         match self.hear(WAIT_WITHIN)? {
-            Told::Message(text) => {
-                let read = serde_json::from_str(&text);
-                Some(read.unwrap_or_else(|cause| panic!("no JSON ({cause}): {text}")))
-            }
+            Told::Message(text) => Some(text),
             told => panic!("no message, but {told:?}"),
         }
     }
@@ -252,6 +260,18 @@ impl Exchange {
         loop {
             match self.next_message() {
                 Some(message) if message.get("method").is_none() => return message,
+                Some(_) => {}
+                None => panic!("it ended without an answer"),
+            }
+        }
+    }
+
+    /// Returns the answer as it came; messages before it are skipped.
+    #[track_caller]
+    pub fn answer_text(mut self) -> String {
+        loop {
+            match self.next_text() {
+                Some(text) if read_json(&text).get("method").is_none() => return text,
                 Some(_) => {}
                 None => panic!("it ended without an answer"),
             }

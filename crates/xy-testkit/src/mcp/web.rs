@@ -97,7 +97,7 @@ impl Connection {
 
     /// Writes a request that is whole.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Some kernels let nobody else use the core while they take all of 30 MB.
+        // Some kernels let no other process use the core while they take all of 30 MB.
         bytes.chunks(WRITE_BYTES).try_for_each(|chunk| self.reader.get_mut().write_all(chunk))
     }
 

@@ -30,10 +30,11 @@ pub(crate) fn render(event: &Event, name_width: usize) -> String {
     )
 }
 
-/// The server, and the client if it is for one alone.
+/// Returns the server, with the client or the era that the instance is for.
 fn instance(event: &Event) -> String {
     let client = event.client.map(|client| format!("@{client}")).unwrap_or_default();
-    format!("{}{client}", event.name)
+    let era = event.era.map(|era| format!("@{era}")).unwrap_or_default();
+    format!("{}{client}{era}", event.name)
 }
 
 /// What stands between two events of different days, or of different daemons.
@@ -70,6 +71,7 @@ mod tests {
             subscription_id: 1,
             name: samples::name("flaky"),
             client: None,
+            era: None,
             from: ServerState::Running,
             state: ServerState::Restarting,
             reason: "exited with code 1".into(),

@@ -95,9 +95,10 @@ fn worker(worker: &WorkerHealth, now: Timestamp) -> Row {
     words.extend(worker.round_trip_ms.map(|took| format!("answered in {took} ms")));
     words.extend(worker.last_health_check.map(|at| format!("checked {}", ago(at, now))));
     words.extend(worker.note.clone());
-    let name = match worker.client {
-        Some(client) => format!("server {} (client {client})", worker.name),
-        None => format!("server {}", worker.name),
+    let name = match (worker.client, worker.era) {
+        (Some(client), _) => format!("server {} (client {client})", worker.name),
+        (None, Some(era)) => format!("server {} ({era} clients)", worker.name),
+        (None, None) => format!("server {}", worker.name),
     };
     row(&name, status, &words.join(", "))
 }

@@ -95,14 +95,22 @@ fn last_failed(failed: &FailedEntry, now: Timestamp) -> String {
 /// Those that live for one client each; one that all share is the server itself.
 fn instances(status: &ServerStatus) -> Option<String> {
     let one = |it: &InstanceEntry| {
-        let holder = it.holder?;
+        let whose = match (it.holder, it.era) {
+            (Some(client), _) => format!("client {client}"),
+            (None, Some(era)) => {
+                let protocol = it.protocol.as_ref().map(|it| format!(" ({})", safe_text(it)));
+                let protocol = protocol.unwrap_or_default();
+                format!("{era} clients{protocol}, apart from the others' state")
+            }
+            (None, None) => return None,
+        };
         let pid = it.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
         let who = it.clients.first().filter(|it| !it.name.is_empty());
         let who = who.map(|it| format!(" ({})", safe_text(&it.name))).unwrap_or_default();
         let state = paint(style_of(it.state), it.state);
         let used = used(it).map(|used| format!(", {used}")).unwrap_or_default();
         let log = it.log_file.as_ref().map(|log| format!(", log {}", safe_text(log)));
-        Some(format!("{state} for client {holder}{who}{pid}{used}{}", log.unwrap_or_default()))
+        Some(format!("{state} for {whose}{who}{pid}{used}{}", log.unwrap_or_default()))
     };
     let all: Vec<String> = status.instances.iter().filter_map(one).collect();
     (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
@@ -135,7 +143,7 @@ fn uses(status: &ServerStatus) -> Option<String> {
 
 /// Who uses the instance that all share.
 fn clients(status: &ServerStatus) -> Option<String> {
-    let shared = status.instances.iter().find(|it| it.holder.is_none())?;
+    let shared = status.instances.iter().find(|it| it.holder.is_none() && it.era.is_none())?;
     let total: usize = shared.clients.iter().map(|it| it.count).sum();
     let named = |it: &InstanceClients| {
         let name = if it.name.is_empty() { "(no name)".into() } else { safe_text(&it.name) };
@@ -314,6 +322,8 @@ mod tests {
         let mut status = samples::failed_status();
         let one = |holder, pid, state| InstanceEntry {
             holder,
+            era: None,
+            protocol: None,
             pid,
             state,
             clients: vec![InstanceClients { name: "editor".to_owned(), count: 2 }],

@@ -126,7 +126,7 @@ fn a_file_that_cannot_be_recorded_to_is_an_error_at_once() {
 #[cfg(target_os = "linux")]
 fn a_folder_that_may_not_be_written_is_an_error_at_once() {
     let home = home();
-    // Nobody may create files here, not even root.
+    // Not even root may create files here.
     let told = refused(&home, &["--record", "/sys/kernel/session.jsonl"]);
     assert!(told.starts_with("exit 1\nerror: the session cannot be recorded"), "{told}");
     assert!(told.contains("hint: name a file in a folder that you may write"), "{told}");

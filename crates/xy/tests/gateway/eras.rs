@@ -126,13 +126,22 @@ fn a_modern_server_is_listed_asked_and_listened_to() {
     assert!(answer["result"]["tools"].is_array(), "{answer}");
     let mine = heard_of(&home, "s", "tools/list");
     assert_eq!(mine.last().unwrap()["params"]["_meta"]["x"], 1, "{mine:?}");
-    let never = ["initialize", "ping", "logging/setLevel", "notifications/initialized"];
+    let never = ["ping", "logging/setLevel", "notifications/initialized"];
     assert!(!methods(&home, 0).iter().any(|it| never.contains(&it.as_str())));
+    // One process was asked after `server/discover`, and a fresh one before it.
+    let learned = ["server/discover", "initialize", "initialize", "server/discover"];
+    assert_eq!(methods(&home, 0)[..4], learned);
+    assert_eq!(status(&home, "s")["restarts_total"], 0);
     let key = "io.modelcontextprotocol/protocolVersion";
-    for asked in heard(&home, "s").iter().filter(|it| it.get("id").is_some()) {
+    for asked in heard(&home, "s").iter().skip(3).filter(|it| it.get("id").is_some()) {
         assert_eq!(asked["params"]["_meta"][key], MODERN, "{asked}");
     }
     assert_eq!(heard_of(&home, "s", "subscriptions/listen").len(), 1);
+    remembered(&home, MODERN);
+    let before = heard(&home, "s").len();
+    restart(&home);
+    assert_eq!(methods(&home, before)[0], "server/discover");
+    assert_eq!(heard_of(&home, "s", "initialize").len(), 2, "that was learned once");
     home.finish();
 }
 
@@ -197,15 +206,23 @@ fn a_modern_server_without_listeners_does_without() {
 }
 
 #[test]
-fn one_that_speaks_both_is_spoken_with_in_the_newer() {
-    let home = home_with(&["--era", "both"]);
-    assert_eq!(spoken(&home), MODERN);
-    assert!(heard_of(&home, "s", "initialize").is_empty());
+fn server_that_speaks_both_eras_is_learned_once_in_one_process() {
+    let home = home();
+    serve_unprobed(&home, &["--era", "both"]);
+    home.daemon();
+    ready(&home, &["s"]);
+    assert_eq!(spoken(&home), LEGACY);
+    let learned = ["server/discover", "initialize", "notifications/initialized"];
+    assert_eq!(methods(&home, 0)[..3], learned);
+    remembered(&home, LEGACY);
+    let before = heard(&home, "s").len();
+    restart(&home);
+    assert_eq!(methods(&home, before)[..2], ["initialize", "notifications/initialized"]);
     home.finish();
 }
 
 #[test]
-fn one_that_keeps_to_what_it_hears_first_is_spoken_with_in_the_newer_over_pipes_and_http() {
+fn server_of_both_eras_begins_legacy_over_pipes_and_modern_over_http() {
     let home = home();
     let port = free_port().to_string();
     for (name, way, more) in [
@@ -219,8 +236,8 @@ fn one_that_keeps_to_what_it_hears_first_is_spoken_with_in_the_newer_over_pipes_
     home.daemon();
     ready(&home, &["pipes", "http"]);
     let client = local(&home);
-    for name in ["pipes", "http"] {
-        assert_eq!(status(&home, name)["protocol"], MODERN, "{name}");
+    for (name, protocol) in [("pipes", LEGACY), ("http", MODERN)] {
+        assert_eq!(status(&home, name)["protocol"], protocol, "{name}");
         let tool = format!("{name}__test_simple_text");
         home.wait_until("its tools are there", || client.tool_names().contains(&tool));
         let answer = client.call(&tool, json!({}));
@@ -415,12 +432,13 @@ fn an_adopted_modern_server_is_not_asked_again() {
     ready(&home, &["s"]);
     remembered(&home, MODERN);
     let pid = status(&home, "s")["pid"].clone();
+    let discovered = heard_of(&home, "s", "server/discover").len();
     daemon.kill9();
     home.daemon();
     ready(&home, &["s"]);
     home.wait_until("it is spoken with", || spoken(&home) == MODERN);
     assert_eq!(status(&home, "s")["pid"], pid);
-    assert_eq!(heard_of(&home, "s", "server/discover").len(), 1);
+    assert_eq!(heard_of(&home, "s", "server/discover").len(), discovered);
     home.wait_until("what the earlier daemon listened to is ended", || {
         heard_of(&home, "s", "notifications/cancelled").len() == 1
     });
@@ -475,7 +493,8 @@ fn a_modern_server_over_http_is_told_in_the_head_what_each_call_is() {
     assert_eq!(odd["error"]["code"], -32602, "{odd}");
     let heads = remote.heads();
     assert!(heads.iter().all(|head| head.method == "POST"), "no GET and no DELETE");
-    assert!(!heads.iter().any(|head| head.message == "initialize"));
+    let asked = heads.iter().filter(|head| head.message == "initialize").count();
+    assert_eq!(asked, 1, "whether it speaks the legacy era too is learned once");
     home.wait_until("it is listened to", || remote.listeners() == 1);
     home.finish();
 }

@@ -45,6 +45,19 @@ fn an_older_client_sees_all_servers_and_hears_everything_on_its_stream() {
 }
 
 #[test]
+fn modern_client_of_the_older_transport_is_told_to_initialize() {
+    let home = home_of_two();
+    let client = older(&home, "/sse");
+    let meta = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28" });
+    let answer = client.request("server/discover", json!({ "_meta": meta }));
+    assert_eq!(answer["error"]["code"], -32601, "{answer}");
+    greet(&client);
+    echoes(&client, "a");
+    drop(client);
+    home.finish();
+}
+
+#[test]
 fn an_older_client_is_asked_by_servers_and_told_of_new_tools() {
     let home = home_of_two();
     let client = older(&home, "/sse");

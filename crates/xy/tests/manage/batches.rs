@@ -64,7 +64,7 @@ fn no_depth_of_batches_ends_the_daemon() {
     let deep = ["[".repeat(500_000), "]".repeat(500_000)].concat();
     let refused = client.post(&deep);
     let refused: Value = serde_json::from_str(&refused.body).unwrap();
-    assert_eq!(refused["error"]["message"], "a batch holds no batches");
+    assert_eq!(refused[0]["error"]["message"], "a batch holds no batches");
     assert_eq!(client.request("ping", Value::Null)["result"], json!({}));
     home.finish();
 }

@@ -110,6 +110,10 @@ fn wished_version(params: &Params<'_>, text: Option<&str>) -> Result<String, Cal
 /// What a server said of itself, and in which era, if it is known.
 pub(super) fn said(server: &Rc<Server>, client: &Client) -> Option<(String, Era)> {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
+    let speaks_it = living.as_ref().is_some_and(|it| it.era() == client.era());
+    if !speaks_it && let Some(own) = server.at_home().introduction_in(client.era()) {
+        return Some((own.result, client.era()));
+    }
     if let Some(living) = living {
         return Some((living.result.clone(), living.era()));
     }

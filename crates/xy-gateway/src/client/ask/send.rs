@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use xy_mcp::members::Members;
 use xy_protocol::error::CallError;
-use xy_supervisor::instance::Holder;
 
 use super::meet::said;
 use super::{Request, Verdict};
@@ -130,9 +129,9 @@ impl Client {
         let went = home.call(&self.me(), outgoing, request.stream);
         match went.map_err(|fault| say::under(&server.name, &home.name, &fault))? {
             Went::Sent(open) => Ok(Verdict::Under(open)),
-            Went::Waits { open, is_first } => {
-                if is_first {
-                    self.hub.want(server, &self.me());
+            Went::Waits { open, for_first } => {
+                if let Some(holder) = for_first {
+                    self.hub.want_for(server, holder);
                 }
                 Ok(Verdict::Under(open))
             }
@@ -152,7 +151,7 @@ impl Client {
         let mut told: Vec<Rc<Upstream>> = Vec::new();
         for server in servers {
             let holder = server.holder(self);
-            if concerns_one && holder == Holder::Shared {
+            if concerns_one && !holder.is_client() {
                 continue;
             }
             let upstream = server.upstream(holder).filter(|_| !server.is_hidden());

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
+use super::super::mailbox::First;
 use super::super::store::Store;
 use super::*;
 
@@ -70,6 +71,26 @@ fn what_nobody_hears_is_kept_for_the_next_who_listens_up_to_a_bound() {
     assert_eq!(unsent(&postbox.open_listener(true)), KEPT_MESSAGES_MAX);
     assert_eq!(unsent(&postbox.open_listener(false)), 0);
     assert_eq!(postbox.room.taken(), Stored::default());
+}
+
+#[tokio::test]
+async fn events_that_were_sent_make_room_for_answers_of_a_batch() {
+    let postbox = postbox();
+    let listener = postbox.open_listener(true);
+    for _ in 0..2 {
+        postbox.put(&vec![b'1'; STORED_BYTES_MAX / 2 - 100], To::Anyone);
+        listener.take_all(0);
+    }
+    let batch = postbox.open_call(JSON);
+    let answer =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(STORED_BYTES_MAX / 2));
+    postbox.put(answer.as_bytes(), To::During(batch.stream()));
+    assert!(!postbox.room.is_over(), "{:?}", postbox.room.taken());
+    postbox.put(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#, To::Answer(batch.stream()));
+    let First::Answer(all) = batch.first().await else { panic!("it is answered") };
+    let all: serde_json::Value = serde_json::from_slice(&all).unwrap();
+    assert!(all[0]["result"].is_string() && all[1]["result"].is_object());
+    assert!(!lost(&postbox));
 }
 
 #[test]

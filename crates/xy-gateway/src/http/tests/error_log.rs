@@ -2,6 +2,50 @@
 
 use super::*;
 use crate::error_log::capture::Capture;
+use crate::front::To;
+
+/// Asserts that the only failed request in the log is told with all of this.
+#[track_caller]
+fn assert_told(log: &Capture, parts: &[&str]) {
+    let line = log.failed_request();
+    for part in parts {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn request_whose_token_is_removed_is_told_with_client_and_method() {
+    let rules = HttpRules { auth: Auth::Tokens(Vec::new()), ..rules() };
+    at_the_door(rules, async |world| {
+        world.door.let_in(&[token("s3cr3t", false)]);
+        let log = Capture::begin();
+        let mut client = world.client().await;
+        let visit = Request::visit(1, "wait", "{}").with("authorization", "Bearer s3cr3t");
+        client.send(visit.text().as_bytes()).await;
+        world.wait_for_visits(1).await;
+        world.door.let_in(&[]);
+        assert_told(&log, &["client=\"fake #0\"", "method=\"wait\"", "outcome=\"token-gone\""]);
+        client.head().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn request_of_a_session_that_ends_is_told_with_its_session() {
+    at_the_door(rules(), async |world| {
+        let (mut client, session) = world.session().await;
+        client.send(Request::call(&session, 5, "wait", "[]").text().as_bytes()).await;
+        world.wait_for_gauges((1, 1)).await;
+        let conversation = world.front.newest();
+        conversation.say("1", To::During(conversation.streams_of("wait")[0]));
+        client.head().await;
+        client.event().await;
+        let log = Capture::begin();
+        world.door.sessions().end_all();
+        assert_told(&log, &["client=\"session ", "outcome=\"session-ended\""]);
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn each_refused_http_request_is_told() {

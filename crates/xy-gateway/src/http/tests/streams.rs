@@ -47,6 +47,25 @@ async fn what_is_said_one_by_one_arrives_one_by_one() {
 }
 
 #[tokio::test]
+async fn batch_of_one_request_is_answered_as_an_array_of_one() {
+    at_the_door(rules(), async |world| {
+        let (mut client, id) = world.session().await;
+        let batch = r#" [{"jsonrpc":"2.0","id":7,"method":"echo","params":[]}]"#;
+        for accept in ["application/json", "application/json, text/event-stream"] {
+            let post = Request::post("/mcp", batch).with("mcp-session-id", &id);
+            let answer = client.ask(&post.with("accept", accept)).await;
+            assert_eq!(answer.header("content-type"), Some("application/json"), "{accept}");
+            let answers: Vec<serde_json::Value> = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((answers.len(), &answers[0]["id"]), (1, &7.into()), "{accept}");
+        }
+        let answer = client.ask(&Request::call(&id, 8, "echo", "[]")).await;
+        let answer: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer["id"], 8, "a single request has a single answer");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_quiet_stream_has_a_comment_now_and_then() {
     at_the_door(rules(), async |world| {
         let (mut client, id) = world.session().await;

@@ -47,8 +47,8 @@ async fn a_connection_that_breaks_while_a_hung_server_is_ended_repeats_no_call()
 const QUEUE: Duration = Duration::from_secs(30);
 
 impl Play {
-    /// The server has read all but this many of the messages that it was sent.
-    fn has_read_all_but(&self, unread: u64) {
+    /// Has the server read all but this many of the messages that it was sent.
+    fn read_all_but(&self, unread: u64) {
         self.sent();
         self.sent.read_up_to.set(Some(self.sent.written.get() as u64 - unread));
     }
@@ -60,7 +60,7 @@ async fn a_call_that_a_busy_server_does_not_read_waits_no_longer_than_the_queue(
         let mut play = Play::known().await;
         let (a, b) = (play.client(&json!({})), play.client(&json!({})));
         a.call_tool("read", "begun");
-        play.has_read_all_but(0);
+        play.read_all_but(0);
         later(10 * SECOND).await;
         b.call_tool("x", "unread");
         let (ours, _) = play.calls()[0].clone();
@@ -76,7 +76,7 @@ async fn a_call_that_a_busy_server_does_not_read_waits_no_longer_than_the_queue(
         let sent = play.sent();
         assert_eq!(sent[0]["method"], "notifications/cancelled");
         assert_eq!(sent[0]["params"]["requestId"], ours);
-        // The call that it is busy with is not sent to its successor, whoever ends the server.
+        // The call that it is busy with is not sent to the next instance, however this one ends.
         play.sent.unread_from.set(Some(play.sent.read_up_to.get().unwrap()));
         play.die();
         let words = a.error();
@@ -97,7 +97,7 @@ async fn calls_wait_for_as_long_as_their_server_reads_on() {
             client.call_tool("x", id);
         }
         for unread in (0..5).rev() {
-            play.has_read_all_but(unread);
+            play.read_all_but(unread);
             for _ in 0..4 {
                 later(QUEUE / 6).await;
             }
@@ -116,15 +116,15 @@ async fn a_server_that_reads_on_is_not_hung_any_more() {
         let mut play = Play::known().await;
         let (a, b) = (play.client(&json!({})), play.client(&json!({})));
         a.call_tool("read", "slow");
-        play.has_read_all_but(0);
+        play.read_all_but(0);
         b.call_tool("x", "unread");
         play.sent();
         later(QUEUE + SECOND).await;
         assert_eq!(b.heard().len(), 1);
-        play.has_read_all_but(0);
+        play.read_all_but(0);
         later(QUEUE).await;
         b.call_tool("read", "next");
-        play.has_read_all_but(0);
+        play.read_all_but(0);
         play.die();
         assert!(a.heard().is_empty() && b.heard().is_empty());
         play.come_back().await;

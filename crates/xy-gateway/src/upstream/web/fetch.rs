@@ -21,7 +21,7 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::place::{is_same_origin, resolve, shown};
 use crate::held::Held;
-use crate::piece::{self, Collected};
+use crate::piece::{self, BodyChunks};
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -234,7 +234,7 @@ pub(super) async fn whole(
     if body.is_end_stream() && first.len() <= most {
         return Ok(first); // As most are: nothing is copied.
     }
-    let mut all = Collected::default();
+    let mut all = BodyChunks::default();
     all.append(&first).await;
     while all.len() <= most {
         if !reading.holds(all.len()) {

@@ -11,7 +11,6 @@ use xy_protocol::server::Transport;
 use xy_shim::grip::Word;
 use xy_shim::wire::{self, Confined, ExitReport, PastExit, StatusReport};
 
-use super::attach::with_fresh;
 use super::engine::{Engine, is_between};
 use super::fate::{self, Fate, Now};
 use super::grip::{self, Grip};
@@ -19,6 +18,7 @@ use super::kept::{self, Keeper, Kept, PlaceFile};
 use super::life::Driver;
 use super::log::{self, Ledger};
 use super::missed::{self, Heard, Known, Missed, NotKept, Place};
+use super::overlap::with_fresh;
 use super::reconcile::Hold;
 use super::start::Begun;
 use super::stream::{self, At};

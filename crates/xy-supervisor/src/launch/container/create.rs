@@ -34,6 +34,7 @@ pub(super) fn name(home: &str, key: &InstanceKey) -> String {
     match key.holder {
         Holder::Shared => format!("xy-{}-{home}", key.server),
         Holder::Client(client) => format!("xy-{}.client{client}-{home}", key.server),
+        Holder::Era(era) => format!("xy-{}.{era}-{home}", key.server),
     }
 }
 

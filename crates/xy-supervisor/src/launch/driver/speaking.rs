@@ -82,7 +82,10 @@ impl Driver {
             Meaning::Unusable(why) if !self.is_ending && self.end.is_none() => {
                 self.tell(News::Unusable(plain_why(&why))).await;
             }
-            Meaning::Unusable(_) => {}
+            Meaning::StartOver(why) if !self.is_ending && self.end.is_none() => {
+                self.tell(News::StartOver(plain_why(&why))).await;
+            }
+            Meaning::Unusable(_) | Meaning::StartOver(_) => {}
             Meaning::Probed(is_probed) => self.is_probed = is_probed,
             Meaning::Mute(time) => self.wait_for(time, Due::Mute),
             Meaning::Pass(passed) => self.pass_on(passed),

@@ -120,6 +120,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("ExitedOnProbe SIGKILL", Event::ExitedOnProbe(KILLED)),
         ("UnfitOnProbe", Event::UnfitOnProbe("it closed its stdout".into())),
         ("Torn", Event::Torn),
+        ("StartOver", Event::StartOver("to speak legacy MCP".into())),
         ("DeadlineReached", Event::DeadlineReached),
     ]
 }
@@ -314,8 +315,8 @@ fn the_rows_of_one_that_lives_somewhere_else() {
         it.restart.max_retries_per_minute = 1;
     });
     let is_its_own = |_: &Row, event: &Event| {
-        use Event::{ExitedOnProbe, Torn, Unfit, UnfitOnProbe};
-        !matches!(event, Unfit(_) | Torn | ExitedOnProbe(_) | UnfitOnProbe(_))
+        use Event::{ExitedOnProbe, StartOver, Torn, Unfit, UnfitOnProbe};
+        !matches!(event, Unfit(_) | Torn | StartOver(_) | ExitedOnProbe(_) | UnfitOnProbe(_))
     };
     insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_its_own));
 }

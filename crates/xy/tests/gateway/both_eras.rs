@@ -1,0 +1,270 @@
+//! A server that speaks both eras: each client is served in its own, as without xy.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use xy_testkit::{Home, McpClient, McpModern, free_port};
+
+use crate::stage::{capabilities, home, ready};
+use crate::support::{signal, status};
+
+const MODERN: &str = "2026-07-28";
+const LEGACY: &str = "2025-11-25";
+
+/// Writes the file of a server that speaks both eras at its pipes.
+fn write_server(home: &Home, more: &str) {
+    let kdl = home.kdl_command("xy-test-fixture", &["--stdio", "--era", "both"]);
+    home.write_config("servers/s.kdl", &format!("{kdl}{more}"));
+}
+
+/// A home with such a server and its daemon; the server runs.
+#[track_caller]
+fn home_with(more: &str) -> Home {
+    let home = home();
+    write_server(&home, more);
+    home.daemon();
+    ready(&home, &["s"]);
+    home
+}
+
+/// A legacy client of the server alone, which can be asked.
+#[track_caller]
+fn legacy(home: &Home) -> xy_testkit::McpHttp {
+    let client = home.mcp_http("/mcp/s/s");
+    client.initialize_with(&capabilities());
+    client.answer_with(|question| {
+        let is_it = question["method"] == "sampling/createMessage";
+        let content = json!({ "type": "text", "text": "from the client" });
+        is_it.then(|| Ok(json!({ "role": "assistant", "content": content, "model": "m" })))
+    });
+    client
+}
+
+/// A modern client of the server alone.
+#[track_caller]
+fn modern(home: &Home) -> McpModern {
+    McpModern::http(&home.gateway_address(), "/mcp/s/s", &home.gateway_token())
+}
+
+/// Calls a tool that answers at once.
+#[track_caller]
+fn call_modern(client: &McpModern) {
+    let answer = client.call_tool("test_simple_text", json!({}));
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+}
+
+/// Calls a tool that answers at once, as a legacy client.
+#[track_caller]
+fn call_legacy(client: &McpClient) {
+    let answer = client.call("test_simple_text", json!({}));
+    assert!(answer["result"]["content"].is_array(), "{answer}");
+}
+
+/// Calls a tool that asks its client in the middle of the call.
+#[track_caller]
+fn call_and_be_asked(client: &McpClient) {
+    let answer = client.call("test_sampling", json!({ "prompt": "x" }));
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.contains("from the client"), "{answer}");
+}
+
+/// Returns the revision of the shared process, and the eras of all processes that run or start.
+#[track_caller]
+fn spoken(home: &Home) -> (String, Vec<String>) {
+    let now = status(home, "s");
+    let is_up = |it: &&Value| it["state"] == "running" || it["state"] == "starting";
+    let up = now["instances"].as_array().unwrap().iter().filter(is_up);
+    let eras = up.map(|it| it["era"].as_str().unwrap_or("shared").to_owned());
+    (now["protocol"].as_str().unwrap_or_default().to_owned(), eras.collect())
+}
+
+/// Waits until the processes are these: `status` may lag behind the answer to a call.
+#[track_caller]
+fn expect_spoken(home: &Home, expected: &(String, Vec<String>)) {
+    home.wait_until(&format!("the processes are {expected:?}"), || spoken(home) == *expected);
+}
+
+fn one(protocol: &str) -> (String, Vec<String>) {
+    (protocol.to_owned(), vec!["shared".to_owned()])
+}
+
+fn two(protocol: &str, second: &str) -> (String, Vec<String>) {
+    (protocol.to_owned(), vec!["shared".to_owned(), second.to_owned()])
+}
+
+#[test]
+fn server_that_nobody_has_called_is_spoken_with_in_the_legacy_era() {
+    let home = home_with("");
+    expect_spoken(&home, &one(LEGACY));
+    let now = status(&home, "s");
+    assert_eq!((&now["restarts_total"], &now["restart_count"]), (&json!(0), &json!(0)), "{now}");
+    call_and_be_asked(&legacy(&home));
+    expect_spoken(&home, &one(LEGACY));
+    home.finish();
+}
+
+#[test]
+fn clients_of_one_era_share_one_process_of_that_era_also_after_a_restart() {
+    let home = home_with("");
+    call_modern(&modern(&home));
+    expect_spoken(&home, &one(MODERN));
+    assert_eq!(status(&home, "s")["restarts_total"], 0, "started over by xy");
+    assert_eq!(home.xy(&["restart", "s"]).code, 0);
+    ready(&home, &["s"]);
+    expect_spoken(&home, &one(MODERN)); // The era that was last called.
+    let manifest = home.root().join("state/xy/manifests/s.json");
+    let is_kept = || {
+        std::fs::read_to_string(&manifest)
+            .is_ok_and(|text| text.contains(r#""last_called":"modern""#))
+    };
+    home.wait_until("the era is remembered", is_kept);
+    assert_eq!(home.xy(&["shutdown"]).code, 0);
+    home.daemon();
+    ready(&home, &["s"]);
+    expect_spoken(&home, &one(MODERN)); // Also by the next daemon.
+    home.finish();
+}
+
+#[test]
+fn clients_of_both_eras_have_a_process_each() {
+    let home = home_with("");
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_and_be_asked(&legacy);
+    expect_spoken(&home, &one(LEGACY)); // No client has called in the modern era.
+    assert!(modern.request("tools/list", json!({}))["result"]["tools"].is_array());
+    expect_spoken(&home, &one(LEGACY)); // Lists need no second process.
+    call_modern(&modern);
+    expect_spoken(&home, &two(LEGACY, "modern"));
+    call_and_be_asked(&legacy);
+    call_modern(&modern);
+    let shown = home.xy(&["status", "s"]).stdout;
+    let told = "running for modern clients (2026-07-28), apart from the others' state";
+    assert!(shown.contains(told), "{shown}");
+    let second = second(&home);
+    assert!(std::path::Path::new(second["log_file"].as_str().unwrap()).ends_with("s@modern.log"));
+    home.finish();
+}
+
+/// Returns the second process.
+#[track_caller]
+fn second(home: &Home) -> Value {
+    let now = status(home, "s");
+    let found = now["instances"].as_array().unwrap().iter().find(|it| it.get("era").is_some());
+    found.unwrap_or_else(|| panic!("{now}")).clone()
+}
+
+#[test]
+fn second_process_comes_back_after_its_death_and_stops_with_its_server() {
+    let home = home_with("restart { backoff-initial \"0s\"; max-attempts 0 }\n");
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_and_be_asked(&legacy);
+    call_modern(&modern);
+    let first = second(&home)["pid"].as_u64().unwrap();
+    signal(u32::try_from(first).unwrap(), Signal::KILL);
+    home.wait_until("the second process is back", || {
+        let second = second(&home);
+        second["state"] == "running" && second["pid"] != first
+    });
+    call_modern(&modern);
+    call_and_be_asked(&legacy);
+    assert_eq!(home.xy(&["stop", "s"]).code, 0);
+    home.wait_until("both have ended", || spoken(&home).1.is_empty());
+    assert_eq!(home.xy(&["start", "s"]).code, 0);
+    ready(&home, &["s"]);
+    call_modern(&modern);
+    call_and_be_asked(&legacy);
+    home.finish();
+}
+
+#[test]
+fn second_process_of_a_killed_daemon_ends_and_another_serves_its_clients() {
+    let home = home();
+    write_server(&home, "");
+    let daemon = home.daemon();
+    ready(&home, &["s"]);
+    call_and_be_asked(&legacy(&home));
+    call_modern(&modern(&home));
+    let earlier = second(&home)["pid"].as_u64().unwrap();
+    daemon.kill9();
+    home.daemon();
+    ready(&home, &["s"]);
+    home.wait_until("the earlier second process has ended", || {
+        !xy_testkit::is_alive(u32::try_from(earlier).unwrap())
+    });
+    // For a minute the adopted server cannot ask: it may mean a client of the earlier daemon.
+    call_legacy(&legacy(&home));
+    call_modern(&modern(&home));
+    assert_ne!(second(&home)["pid"], earlier);
+    home.finish();
+}
+
+#[test]
+fn clients_share_the_living_process_if_there_is_no_room_for_a_second() {
+    let home = home();
+    write_server(&home, "");
+    home.write_config("xy.kdl", "instances { most 1; }\n");
+    home.daemon();
+    ready(&home, &["s"]);
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_and_be_asked(&legacy);
+    call_modern(&modern);
+    call_and_be_asked(&legacy);
+    expect_spoken(&home, &one(LEGACY));
+    let logs = home.xy(&["logs", "s"]).stdout;
+    assert!(logs.contains("a second process for clients of the other MCP era"), "{logs}");
+    home.finish();
+}
+
+#[test]
+fn setting_keeps_a_server_in_one_process_of_one_era() {
+    for (era, protocol) in [("legacy", LEGACY), ("modern", MODERN)] {
+        let home = home_with(&format!("era \"{era}\"\n"));
+        call_modern(&modern(&home));
+        call_legacy(&legacy(&home));
+        call_modern(&modern(&home));
+        expect_spoken(&home, &one(protocol));
+        assert_eq!(status(&home, "s")["restarts_total"], 0);
+        home.finish();
+    }
+}
+
+#[test]
+fn setting_that_changes_takes_effect_with_a_reload() {
+    let home = home_with("");
+    call_and_be_asked(&legacy(&home));
+    call_modern(&modern(&home));
+    expect_spoken(&home, &two(LEGACY, "modern"));
+    write_server(&home, "era \"modern\"\n");
+    assert_eq!(home.xy(&["reload"]).code, 0);
+    expect_spoken(&home, &one(MODERN));
+    call_modern(&modern(&home));
+    home.finish();
+}
+
+#[test]
+fn clients_of_both_eras_use_their_own_at_an_http_server() {
+    let home = home();
+    let port = free_port().to_string();
+    let kdl = home.kdl_command("xy-test-fixture", &["--http", &port, "--era", "both"]);
+    home.write_config("servers/s.kdl", &format!("{kdl}port {port}\n"));
+    home.daemon();
+    ready(&home, &["s"]);
+    expect_spoken(&home, &one(MODERN));
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_modern(&modern);
+    call_and_be_asked(&legacy);
+    call_modern(&modern);
+    expect_spoken(&home, &one(MODERN)); // One process speaks both.
+    home.finish();
+}
+
+#[test]
+fn each_client_with_an_instance_of_its_own_is_served_in_its_era() {
+    let home = home();
+    write_server(&home, "isolation \"client\"\n");
+    home.daemon();
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_and_be_asked(&legacy);
+    call_modern(&modern);
+    call_and_be_asked(&legacy);
+    home.finish();
+}
