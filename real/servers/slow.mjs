@@ -1,10 +1,11 @@
 // A server with TypeScript's SDK that reads nothing for a while after its start.
 //
-//     slow.mjs ERA FILE
+//     slow.mjs ERA FILE [noisy]
 //
 // FILE says for how many seconds. ERA is `both`, `modern` (it refuses `initialize`) or
-// `legacy` (it knows nothing else). Its only tool says what it is given. `slow.py` is the same
-// in Python.
+// `legacy` (it knows nothing else). A noisy one writes a line to stdout that is no message
+// before it reads, and another one afterwards. Its only tool says what it is given. `slow.py`
+// is the same in Python, without noise.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -15,7 +16,8 @@ const { McpServer } = require("@modelcontextprotocol/server");
 const { serveStdio, StdioServerTransport } = require("@modelcontextprotocol/server/stdio");
 const { z } = require("zod");
 
-const [era, file] = process.argv.slice(2);
+const [era, file, noisy] = process.argv.slice(2);
+const makeNoise = (text) => noisy && process.stdout.write(`${text}\n`);
 const seconds = Number(readFileSync(file, "utf8"));
 
 function makeServer() {
@@ -26,9 +28,11 @@ function makeServer() {
   return server;
 }
 
+makeNoise("Starting {");
 await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 if (era === "legacy") {
   await makeServer().connect(new StdioServerTransport());
 } else {
   serveStdio(makeServer, { legacy: era === "both" ? "serve" : "reject" });
 }
+makeNoise("[ready]");

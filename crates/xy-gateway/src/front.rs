@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use xy_protocol::error::CallError;
 
-use crate::large::LargeMessage;
+use crate::large::{LargeMessage, LargeReader};
 use crate::mirror::Mirror;
 
 /// Opens conversations.
@@ -21,6 +21,11 @@ pub trait Front {
     /// The names of all profiles, in order, for those who may know them all.
     fn profiles(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Returns the reader of large messages, which all listeners share.
+    fn large_reader(&self) -> LargeReader {
+        LargeReader::default()
     }
 }
 

@@ -538,4 +538,8 @@ impl Front for Hub {
     fn profiles(&self) -> Vec<String> {
         self.profile_names().into_iter().collect()
     }
+
+    fn large_reader(&self) -> LargeReader {
+        self.large.clone()
+    }
 }

@@ -1,25 +1,30 @@
 //! Messages so large that parsing them would keep other clients waiting. They are parsed on
-//! blocking threads; the gateway's thread only gets the places of what it needs.
+//! threads of low priority; the gateway's thread only gets the places of what it needs.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::params::{ParamPlaces, Params};
 use crate::piece::BodyChunks;
 
-/// A longer message is parsed on a blocking thread. A shorter one takes less time than waking
+/// A longer message is parsed on another thread. A shorter one takes less time than waking
 /// another thread and coming back.
 pub(crate) const LARGE: usize = 1024 * 1024;
 
 /// Large messages that are parsed at the same time; others wait. Their bytes count as those of
-/// bodies that are not whole.
-const READ_AT_ONCE: usize = 2;
+/// bodies that are not whole. With two it would take four cores to leave one for calls and one
+/// for the servers that answer them.
+const PARSED_AT_ONCE: usize = 1;
+
+/// The priority of a parsing thread (`nice`): calls come before it on a busy machine.
+#[cfg(target_os = "linux")]
+const PARSING_NICE: i32 = 10;
 
 /// Maximum size of `_meta` in a large message: the gateway's thread parses it several times.
 const META_MAX: usize = 256 * 1024;
@@ -223,34 +228,43 @@ fn on_one_line(text: String) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Parses large messages, a few at a time.
+/// Parses large messages, one after another. Its clones share the bound.
 #[derive(Debug, Clone)]
-pub(crate) struct LargeReader(Arc<Semaphore>);
+pub struct LargeReader(Arc<Semaphore>);
 
 impl Default for LargeReader {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(READ_AT_ONCE)))
+        Self(Arc::new(Semaphore::new(PARSED_AT_ONCE)))
     }
 }
 
 impl LargeReader {
-    /// Parses a message on a blocking thread. A caller that leaves does not end that: the
-    /// message counts until it is parsed.
+    /// Parses a message on a thread of its own. A caller that leaves does not end that: the
+    /// message counts until it is parsed. Returns `None` if no thread can be started.
     pub(crate) async fn read(&self, text: impl Into<BodyChunks>) -> Option<Arc<LargeMessage>> {
         let text = text.into();
         let turn = self.0.clone().acquire_owned().await.ok()?;
-        let parsing = tokio::task::spawn_blocking(move || {
+        let (sender, parsed) = oneshot::channel();
+        let parse = move || {
+            lower_priority();
             let message = Arc::new(LargeMessage::read(text.join()));
             drop(turn);
-            message
-        });
-        parsing.await.ok()
+            let _ = sender.send(message); // The caller may have left.
+        };
+        std::thread::Builder::new().name("large-message".into()).spawn(parse).ok()?;
+        parsed.await.ok()
     }
 
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.available_permits() == READ_AT_ONCE
+        self.0.available_permits() == PARSED_AT_ONCE
     }
+}
+
+/// Lowers the priority of this thread. Elsewhere than on Linux that would be the whole process's.
+fn lower_priority() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(None, PARSING_NICE); // It only takes longer.
 }
 
 #[cfg(test)]
@@ -376,7 +390,7 @@ mod tests {
     async fn messages_beyond_the_bound_wait() {
         let reader = LargeReader::default();
         let turns: Vec<_> =
-            (0..READ_AT_ONCE).map(|_| reader.0.clone().try_acquire_owned().unwrap()).collect();
+            (0..PARSED_AT_ONCE).map(|_| reader.0.clone().try_acquire_owned().unwrap()).collect();
         let mut waiting = Box::pin(reader.read(Bytes::from_static(b"{}")));
         assert!(poll_once(&mut waiting).await.is_none());
         drop(turns);

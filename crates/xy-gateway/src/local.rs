@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     leaving: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
-    let large = LargeReader::default();
+    let large = front.large_reader();
     let door = Door { front, own_uid, most_clients: MOST_CLIENTS, large };
     door.serve(listener, again, leaving).await;
 }

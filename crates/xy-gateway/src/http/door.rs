@@ -76,6 +76,7 @@ impl Door {
         sessions: (Persistence, Vec<Record>),
     ) -> Rc<Self> {
         let counts = Rc::new(Counts::default());
+        let large = front.large_reader();
         let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), VISITS_MAX);
         let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max, sessions);
         let lasting = match &rules.auth {
@@ -84,7 +85,7 @@ impl Door {
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
         let (made, connections) = (RefCell::default(), Rc::default());
-        let (failed_tokens, large) = (RefCell::default(), LargeReader::default());
+        let failed_tokens = RefCell::default();
         Rc::new(Self {
             rules,
             lasting,
