@@ -9,7 +9,7 @@ use crate::blows::Blow;
 use crate::chance::Chance;
 use crate::pause;
 use crate::scene::Scene;
-use crate::support::{pid_in, signal};
+use crate::support::{pid_in, signal_if_alive};
 
 /// Whether a server may be struck while what its last death interrupted is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +63,12 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
             };
             *condition = next;
         }
-        let may_be_struck = |server: &usize| match weather.mercy {
-            Mercy::Some => conditions[*server] == Condition::Well,
-            Mercy::None => {
-                let pid = listed[*server]["pid"].as_u64();
-                pid.is_some_and(|pid| last[*server] != pid)
+        let may_be_struck = |server: &usize| {
+            // xy replaces a process of the wrong era by itself: there may be none just now.
+            let Some(pid) = listed[*server]["pid"].as_u64() else { return false };
+            match weather.mercy {
+                Mercy::Some => conditions[*server] == Condition::Well,
+                Mercy::None => last[*server] != pid,
             }
         };
         let some: Vec<usize> = weather.servers.iter().copied().filter(may_be_struck).collect();
@@ -78,8 +79,8 @@ pub(crate) fn strike(scene: &Scene, chance: &mut Chance, weather: &Weather) -> V
                 // Whoever keeps that one starts it again, soon or after a while.
                 let most = if chance.one_in(2) { 100 } else { 1 };
                 far.kill(chance.millis_below(most));
-            } else {
-                signal(pid, weather.signal);
+            } else if !signal_if_alive(pid, weather.signal) {
+                continue;
             }
             conditions[server] = Condition::Struck(pid);
             last[server] = pid.into();

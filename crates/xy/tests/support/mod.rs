@@ -7,6 +7,7 @@ pub(crate) mod disk;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use xy_testkit::{Home, Wire};
@@ -74,9 +75,18 @@ pub(crate) fn says(home: &Home, name: &str, text: &str) {
 /// Sends a signal to a process that is there.
 #[track_caller]
 pub(crate) fn signal(pid: u32, signal: Signal) {
+    assert!(signal_if_alive(pid, signal), "no {signal:?} to {pid}: it is gone");
+}
+
+/// Sends a signal to a process, and answers whether it was there.
+#[track_caller]
+pub(crate) fn signal_if_alive(pid: u32, signal: Signal) -> bool {
     let known = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
-    rustix::process::kill_process(known, signal)
-        .unwrap_or_else(|cause| panic!("no {signal:?} to {pid}: {cause}"));
+    match rustix::process::kill_process(known, signal) {
+        Ok(()) => true,
+        Err(Errno::SRCH) => false,
+        Err(cause) => panic!("no {signal:?} to {pid}: {cause}"),
+    }
 }
 
 /// One change of state, as `status` tells it.
