@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
-use xy_gateway::Desk;
+use xy_gateway::Admin;
 use xy_gateway::http::{ListenState, ListeningSocket, Token};
 use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -55,8 +55,8 @@ pub(crate) struct Daemon {
     /// Whether there ever was one that an engine has to end.
     has_containers: AtomicBool,
     /// The gateway's, once there is one.
-    desk: OnceLock<Desk>,
-    /// Why nobody can come in over HTTP, beside what the gateway itself knows.
+    admin: OnceLock<Admin>,
+    /// Why the HTTP gateway is not listening, beyond what the gateway itself reports.
     no_token: OnceLock<String>,
     /// Servers that are being added: until that is done, nobody else adds them.
     adding: Mutex<BTreeSet<ServerName>>,
@@ -127,7 +127,7 @@ impl Daemon {
             reading: Arc::new(Semaphore::new(1)),
             longest_grace: AtomicU64::new(0),
             has_containers: AtomicBool::new(false),
-            desk: OnceLock::new(),
+            admin: OnceLock::new(),
             no_token: OnceLock::new(),
             adding: Mutex::default(),
             sockets,
@@ -144,8 +144,8 @@ impl Daemon {
     }
 
     /// The gateway is there.
-    pub(crate) fn open_desk(&self, desk: Desk, no_token: Option<String>) {
-        let _ = self.desk.set(desk); // There is only ever one.
+    pub(crate) fn open_admin(&self, admin: Admin, no_token: Option<String>) {
+        let _ = self.admin.set(admin); // There is only ever one.
         if let Some(problem) = no_token {
             let _ = self.no_token.set(problem); // The same.
         }
@@ -153,7 +153,7 @@ impl Daemon {
 
     /// Returns the socket that listens for HTTP, once there is a gateway.
     pub(crate) fn listening_socket(&self) -> Option<&ListeningSocket> {
-        self.desk.get().map(Desk::listening_socket)
+        self.admin.get().map(Admin::listening_socket)
     }
 
     /// Holds a lock for as long as the daemon lives. An older one is of no file any more.
@@ -162,14 +162,14 @@ impl Daemon {
     }
 
     /// Where people ask the gateway.
-    pub(crate) fn desk(&self) -> Result<&Desk, CallError> {
+    pub(crate) fn admin(&self) -> Result<&Admin, CallError> {
         let not_yet = || CallError::new(ErrorKind::NotRunning, "the gateway is not there yet");
-        self.desk.get().ok_or_else(|| not_yet().hint("try again in a moment"))
+        self.admin.get().ok_or_else(|| not_yet().hint("try again in a moment"))
     }
 
     /// Adds what the gateway knows that could be better about a server.
     pub(crate) fn advise(&self, entry: &mut ServerEntry) {
-        entry.warnings.extend(self.desk.get().into_iter().flat_map(|it| it.advice(&entry.name)));
+        entry.warnings.extend(self.admin.get().into_iter().flat_map(|it| it.advice(&entry.name)));
     }
 
     /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.
@@ -177,11 +177,11 @@ impl Daemon {
         if let Some(problem) = self.no_token.get() {
             return (None, Some(problem.clone()));
         }
-        match self.desk.get().and_then(Desk::listening) {
+        match self.admin.get().and_then(Admin::listening) {
             Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
             Some(ListenState::Taken { addr, cause, in_use, .. }) => {
                 let stolen = if in_use { SQUATTER } else { "" };
-                let problem = format!("nobody can come in over HTTP: {addr}: {cause}{stolen}");
+                let problem = format!("HTTP gateway is not listening: {addr}: {cause}{stolen}");
                 (None, Some(format!("{problem}; trying again")))
             }
             None => (None, None),
@@ -190,7 +190,7 @@ impl Daemon {
 
     /// Limits that kept clients out lately, with the names of their tokens.
     pub(crate) fn limit_hits(&self) -> Vec<LimitHit> {
-        let Some(desk) = self.desk.get() else { return Vec::new() };
+        let Some(admin) = self.admin.get() else { return Vec::new() };
         let tokens = self.token_news.borrow();
         let by = |token: Option<u64>| match token {
             None => "unauthenticated".to_owned(),
@@ -206,7 +206,7 @@ impl Daemon {
             by: by(hit.token),
             times: hit.times,
         };
-        desk.limit_hits().into_iter().map(wire).collect()
+        admin.limit_hits().into_iter().map(wire).collect()
     }
 
     /// Has the daemon end like this, unless it is ending already.
@@ -295,8 +295,8 @@ impl Daemon {
     pub(crate) async fn show(&self, profiles: Profiles) -> Result<ChangedProfiles, CallError> {
         let profiles = Arc::new(profiles);
         let before = self.profiles.send_replace(profiles.clone());
-        if let Some(desk) = self.desk.get() {
-            desk.show(profiles.clone()).await?;
+        if let Some(admin) = self.admin.get() {
+            admin.show(profiles.clone()).await?;
         }
         Ok(ChangedProfiles::between(&before, &profiles))
     }

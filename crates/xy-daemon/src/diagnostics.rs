@@ -45,8 +45,8 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
     let (loaded, turn) = daemon.load().await?;
     drop(turn);
     let roster = daemon.fleet.roster();
-    let numbers = match daemon.desk() {
-        Ok(desk) => desk.numbers().await.unwrap_or_default(),
+    let numbers = match daemon.admin() {
+        Ok(admin) => admin.numbers().await.unwrap_or_default(),
         Err(_) => String::new(), // The gateway is not there yet.
     };
     let state = DaemonState { info: info::handle(daemon), rss: machine::resident() };

@@ -136,8 +136,9 @@ pub(crate) fn http(
         }
         Err(cause) => {
             let file = paths.token_file.display();
-            let problem =
-                format!("nobody can come in over HTTP: the token `{file}` cannot be kept: {cause}");
+            let problem = format!(
+                "HTTP gateway is not listening: cannot store the token in `{file}`: {cause}"
+            );
             tracing::error!("{problem}");
             (None, Some(problem))
         }

@@ -193,7 +193,7 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         changes: daemon.fleet.changes(),
     });
     let gateway = gateway.map_err(|cause| not_started().cause(cause))?;
-    daemon.open_desk(gateway.desk(), no_token);
+    daemon.open_admin(gateway.admin(), no_token);
     let _ = timeout(DOOR_WITHIN, gateway.settled()).await; // So that `info` can say where.
     let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
 

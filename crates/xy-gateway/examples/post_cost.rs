@@ -1,4 +1,4 @@
-//! What a POST costs at the HTTP door if the gateway behind it answers at once, beside a
+//! What a POST costs at the HTTP gateway if the gateway behind it answers at once, beside a
 //! bare socket that is answered by the same runtime.
 //!
 //! `cargo run --release -p xy-gateway --example post_cost -- [calls]`; under `strace -f -c`
@@ -15,7 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
-use xy_gateway::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To};
+use xy_gateway::frontend::{
+    Accepted, ClientSession, Entry, Frontend, Refusal, Responder, Route, StreamNo,
+};
 use xy_gateway::http::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -25,22 +27,26 @@ const CALL: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__b","arguments":{}}}"#;
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
 
-struct AtOnce;
+struct ImmediateFrontend;
 
-impl Front for AtOnce {
-    fn open(&self, _: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal> {
-        Ok(Rc::new(Answers { outlet }))
+impl Frontend for ImmediateFrontend {
+    fn open(
+        &self,
+        _: Entry,
+        responder: Rc<dyn Responder>,
+    ) -> Result<Rc<dyn ClientSession>, Refusal> {
+        Ok(Rc::new(FixedSession { responder }))
     }
 }
 
-struct Answers {
-    outlet: Rc<dyn Outlet>,
+struct FixedSession {
+    responder: Rc<dyn Responder>,
 }
 
-impl Conversation for Answers {
-    fn hear(&self, _: &[u8], stream: StreamNo) -> Heard {
-        self.outlet.put(ANSWER, To::Answer(stream));
-        Heard::Asked
+impl ClientSession for FixedSession {
+    fn handle(&self, _: &[u8], stream: StreamNo) -> Accepted {
+        self.responder.put(ANSWER, Route::Answer(stream));
+        Accepted::Asked
     }
 
     fn version(&self) -> Option<&'static str> {
@@ -54,7 +60,7 @@ impl Conversation for Answers {
     fn close(&self) {}
 }
 
-impl HttpStatus for AtOnce {
+impl HttpStatus for ImmediateFrontend {
     fn is_ready(&self) -> bool {
         true
     }
@@ -67,24 +73,24 @@ impl HttpStatus for AtOnce {
 fn main() {
     let calls = std::env::args().nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(50_000);
     let (addrs, known) = mpsc::channel();
-    std::thread::spawn(move || run_doors(&addrs));
-    let (bare, door) = known.recv().expect("the doors open");
-    let session = begin(door);
+    std::thread::spawn(move || run_listeners(&addrs));
+    let (bare, gateway) = known.recv().expect("both listeners are bound");
+    let session = begin(gateway);
     let request = request(CALL, &format!("mcp-session-id: {session}\r\n"));
     for _ in 0..3 {
         report("bare socket", &measure(bare, &request, calls));
-        report("http door", &measure(door, &request, calls));
+        report("gateway", &measure(gateway, &request, calls));
     }
 }
 
-/// A bare socket and a door, on one thread.
-fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
+/// Serves a bare socket and the HTTP gateway on one thread.
+fn run_listeners(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let both = async {
         let bare = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let door = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let gateway = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let addr = |listener: &TcpListener| listener.local_addr().expect("it is bound");
-        addrs.send((addr(&bare), addr(&door))).expect("somebody waits");
+        addrs.send((addr(&bare), addr(&gateway))).expect("somebody waits");
         tokio::task::spawn_local(answer_bare(bare));
         let secret = Secret::Plain(TOKEN.to_owned());
         let token = Token { id: 1, name: String::new(), secret, may_manage: false, profile: None };
@@ -98,12 +104,20 @@ fn run_doors(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
         };
         let (_, made) = tokio::sync::watch::channel(std::sync::Arc::default());
         let pending = std::future::pending();
-        serve(door, Rc::new(AtOnce), (rules, made), None, Rc::new(AtOnce), pending).await;
+        serve(
+            gateway,
+            Rc::new(ImmediateFrontend),
+            (rules, made),
+            None,
+            Rc::new(ImmediateFrontend),
+            pending,
+        )
+        .await;
     };
     LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
 }
 
-/// Answers whatever comes with the same bytes, which is the least that can be done.
+/// Answers every request with the same bytes: the lower bound.
 async fn answer_bare(listener: TcpListener) {
     let length = ANSWER.len();
     let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();
@@ -129,17 +143,17 @@ fn request(body: &str, headers: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-fn begin(door: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(door).expect("the door is open");
-    stream.write_all(&request(INITIALIZE, "")).expect("the door reads");
+fn begin(gateway: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(gateway).expect("the gateway listens");
+    stream.write_all(&request(INITIALIZE, "")).expect("the gateway reads");
     let mut buffer = [0; 4096];
-    let read = stream.read(&mut buffer).expect("the door answers");
+    let read = stream.read(&mut buffer).expect("the gateway answers");
     let head = String::from_utf8_lossy(&buffer[..read]).into_owned();
     let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
     id.expect("there is a session").to_owned()
 }
 
-/// How long each call took, sorted.
+/// Returns the sorted latencies of `calls` requests.
 fn measure(addr: SocketAddr, request: &[u8], calls: usize) -> Vec<Duration> {
     let mut stream = TcpStream::connect(addr).expect("it is open");
     stream.set_nodelay(true).expect("it is a socket");

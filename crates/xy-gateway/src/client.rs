@@ -1,6 +1,6 @@
 //! One client's conversation: what it has said, what it waits for, what it is told.
 //!
-//! `client/hearing.rs` reads what it says, `client/ask.rs` decides what each of its requests means, `client/questions.rs` keeps what
+//! `client/inbound.rs` reads what it says, `client/dispatch.rs` decides what each of its requests means, `client/server_requests.rs` keeps what
 //! servers ask it, `client/listen.rs` what it wants to be told of. A request may be of either
 //! era, whatever those before it were.
 
@@ -14,37 +14,37 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
+use crate::backend::Backend;
 use crate::bridge::rounds::Round;
 use crate::capabilities::{self, Capabilities, Wants};
 use crate::catalog::Kind;
-use crate::census::Census;
 use crate::control::Asker;
 use crate::era::{self, Era};
-use crate::front::{Conversation, Entry, Heard, Outlet, Stay, StreamNo, To, View};
+use crate::frontend::{Accepted, ClientSession, Entry, Lifetime, Responder, Route, StreamNo, View};
 use crate::held::Held;
 use crate::http::HttpStatus as _;
-use crate::hub::{Hub, LOCAL, TokenUse};
 use crate::large::LargeMessage;
 use crate::level::Level;
-use crate::mirror::{self, Mirror};
-use crate::modern::{self, Manner};
-use crate::say;
-use crate::server::Server;
+use crate::modern::{self, RequestMeta};
+use crate::param_headers::{self, Mirror};
+use crate::reply;
+use crate::retained::Retained;
+use crate::router::{LOCAL, Router, TokenUse};
 use crate::subscriptions::Watcher;
 use crate::upstream::Upstream;
 use crate::via::Via;
 
-pub(crate) mod ask;
+pub(crate) mod dispatch;
 mod error_log;
-mod hearing;
-mod lens;
+mod inbound;
 mod listen;
-mod parking;
-mod questions;
+mod pending_input;
+mod server_requests;
+mod visibility;
 
-pub(crate) use lens::Lens;
 use listen::Listens;
-use questions::Questions;
+use server_requests::Questions;
+pub(crate) use visibility::Visibility;
 
 /// Requests that one client may have open.
 const MOST_OPEN: usize = 1000;
@@ -58,20 +58,20 @@ pub(crate) const MOST_IN_BATCH: usize = 100;
 /// One client.
 pub(crate) struct Client {
     number: u64,
-    house: Cell<u64>,
+    group_id: Cell<u64>,
     entry: Entry,
     /// The token that it came in with over HTTP.
     token: TokenUse,
     /// What of all servers it is shown.
-    lens: RefCell<Lens>,
-    hub: Rc<Hub>,
-    outlet: Rc<dyn Outlet>,
+    visibility: RefCell<Visibility>,
+    router: Rc<Router>,
+    responder: Rc<dyn Responder>,
     me: Weak<Self>,
     greeted: RefCell<Option<Greeted>>,
     /// The daemons that ask, if it is another xy.
     via: RefCell<Option<Via>>,
     /// What its latest request said of it, if that was modern.
-    manner: RefCell<Option<Rc<Manner>>>,
+    manner: RefCell<Option<Rc<RequestMeta>>>,
     /// The era of its latest request.
     era: Cell<Era>,
     open: RefCell<HashMap<Box<str>, OpenRequest>>,
@@ -95,7 +95,7 @@ pub(crate) struct Client {
 
 /// Clients of one person, as far as a door can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kin {
+pub(crate) enum Principal {
     /// This client alone.
     Alone(u64),
     /// All that come with one request each and this token.
@@ -137,7 +137,7 @@ pub(crate) enum Open {
     /// With a server.
     Sent { upstream: Rc<Upstream>, ours: u64 },
     /// Waiting for a server.
-    Waiting { server: Rc<Server>, ticket: u64 },
+    Waiting { server: Rc<Backend>, ticket: u64 },
     /// Being answered by ourselves.
     Here(AbortHandle),
     /// Its server wants to know something of the client first.
@@ -149,19 +149,19 @@ pub(crate) enum Open {
 impl Client {
     pub(crate) fn new(
         number: u64,
-        (entry, lens, token): (Entry, Lens, TokenUse),
-        hub: Rc<Hub>,
-        outlet: Rc<dyn Outlet>,
+        (entry, visibility, token): (Entry, Visibility, TokenUse),
+        router: Rc<Router>,
+        responder: Rc<dyn Responder>,
     ) -> Rc<Self> {
-        let counted = hub.counts_client();
+        let counted = router.counts_client();
         Rc::new_cyclic(|me| Self {
             number,
-            house: Cell::new(number),
+            group_id: Cell::new(number),
             entry,
             token,
-            lens: RefCell::new(lens),
-            hub,
-            outlet,
+            visibility: RefCell::new(visibility),
+            router,
+            responder,
             me: me.clone(),
             greeted: RefCell::default(),
             via: RefCell::default(),
@@ -186,7 +186,7 @@ impl Client {
     }
 
     /// How much is kept for it.
-    pub(crate) fn count(&self, census: &mut Census) {
+    pub(crate) fn count(&self, census: &mut Retained) {
         census.add("client_requests", self.open.borrow().len());
         census.add("client_batches", self.batches.borrow().len());
         census.add("client_listens", self.listens.borrow().len());
@@ -201,7 +201,7 @@ impl Client {
 
     /// Notes that a limit kept it out.
     pub(crate) fn limit_hit(&self, limit: &'static str) {
-        self.hub.limit_hit(limit, Some(self.token.id));
+        self.router.limit_hit(limit, Some(self.token.id));
     }
 
     /// Who it is, for the daemon's journal.
@@ -222,7 +222,7 @@ impl Client {
 
     /// Returns true if its requests lead back to the daemon that sends them.
     fn is_in_loop(&self) -> bool {
-        self.via().is_some_and(|via| self.hub.is_loop(self, &via))
+        self.via().is_some_and(|via| self.router.is_loop(self, &via))
     }
 
     /// What it is shown.
@@ -255,8 +255,8 @@ impl Client {
     }
 
     /// Writes what is remembered of a server.
-    pub(crate) fn remember(&self, server: &Server) {
-        self.hub.remember(server);
+    pub(crate) fn remember(&self, server: &Backend) {
+        self.router.remember(server);
     }
 
     /// Returns true if it has declared that a server may ask it something.
@@ -278,40 +278,40 @@ impl Client {
 
     /// Whether it is there for longer than one request.
     pub(crate) fn stays(&self) -> bool {
-        self.entry.stay != Stay::Once
+        self.entry.lifetime != Lifetime::Request
     }
 
     /// Who has the same as its token, if that is all that the door knows of it; else nobody.
-    pub(crate) fn kin(&self) -> Kin {
-        match self.entry.stay {
-            Stay::Long | Stay::LegacyOnly => Kin::Alone(self.number),
-            Stay::Once => Kin::Token(self.entry.who),
+    pub(crate) fn principal(&self) -> Principal {
+        match self.entry.lifetime {
+            Lifetime::Session | Lifetime::LegacyOnly => Principal::Alone(self.number),
+            Lifetime::Request => Principal::Token(self.entry.who),
         }
     }
 
     /// Whose instance it shares with others, where clients do not share one: its own, or that
     /// of all whom the door cannot tell apart.
-    pub(crate) fn house(&self) -> u64 {
-        self.house.get()
+    pub(crate) fn group_id(&self) -> u64 {
+        self.group_id.get()
     }
 
     /// It is among those whom the door cannot tell apart.
-    pub(crate) fn joins(&self, house: u64) {
-        self.house.set(house);
+    pub(crate) fn joins(&self, group_id: u64) {
+        self.group_id.set(group_id);
     }
 
     /// It watches a resource from now on.
     fn subscribe(
         &self,
-        server: &Rc<Server>,
+        server: &Rc<Backend>,
         uri: &str,
         by_outside_name: bool,
     ) -> Result<(), CallError> {
         self.has_watched.set(true);
-        let holder = server.at_home().holder_of_call(self, self.era());
-        let (client, at) = (self.number, self.house());
+        let holder = server.primary_or_self().holder_of_call(self, self.era());
+        let (client, at) = (self.number, self.group_id());
         let watcher = Watcher { client, at, era: holder.era(), by_outside_name };
-        self.hub.subscribe(server, uri, watcher)
+        self.router.subscribe(server, uri, watcher)
     }
 
     /// Whether it has ever watched a resource.
@@ -320,14 +320,14 @@ impl Client {
     }
 
     /// What a modern server is told of it, if it is not modern itself.
-    pub(crate) fn as_modern(&self) -> Manner {
+    pub(crate) fn as_modern(&self) -> RequestMeta {
         let greeted = self.greeted.borrow();
         let (capabilities, info) = match &*greeted {
             Some(it) => (modern::capabilities_from_legacy(&it.capabilities), it.info.clone()),
             None => ("{}".to_owned(), None),
         };
         let level = Some(self.level.get().unwrap_or(Level::USUAL));
-        Manner { capabilities: capabilities.into(), info, level }
+        RequestMeta { capabilities: capabilities.into(), info, level }
     }
 
     /// Whether a server may ask it this; if not, a code and a sentence.
@@ -342,7 +342,7 @@ impl Client {
 
     /// For what is kept of its requests; there is a bound for all clients.
     pub(crate) fn hold_bytes(&self) -> Held {
-        self.hub.hold_bytes()
+        self.router.hold_bytes()
     }
 
     /// What it was last shown of a list.
@@ -377,7 +377,7 @@ impl Client {
     /// Answers a request of this stream.
     fn put_answer(&self, line: &[u8], stream: StreamNo) {
         let is_last = self.is_last_of(stream);
-        self.tell(line, if is_last { To::Answer(stream) } else { To::During(stream) });
+        self.tell(line, if is_last { Route::Answer(stream) } else { Route::Related(stream) });
     }
 
     /// One request less is open on this stream; whether nothing more is to be said there.
@@ -413,17 +413,17 @@ impl Client {
     pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
         self.log_error(id, fault);
         if !self.is_closed.get() {
-            self.outlet.fails(fault, stream);
+            self.responder.fails(fault, stream);
         }
-        self.answered(id, stream, &say::fault(id, fault));
+        self.answered(id, stream, &reply::fault(id, fault));
     }
 
     /// It is told something. What belongs to no request is for clients that were greeted: the
     /// others have to ask for it.
-    pub(crate) fn tell(&self, message: &[u8], to: To) {
-        let is_asked_for = to != To::Anyone || self.greeted.borrow().is_some();
+    pub(crate) fn tell(&self, message: &[u8], to: Route) {
+        let is_asked_for = to != Route::Broadcast || self.greeted.borrow().is_some();
         if is_asked_for && !self.is_closed.get() {
-            self.outlet.put(message, to);
+            self.responder.put(message, to);
         }
     }
 
@@ -432,17 +432,17 @@ impl Client {
     }
 }
 
-impl Conversation for Client {
-    fn hear(&self, message: &[u8], stream: StreamNo) -> Heard {
+impl ClientSession for Client {
+    fn handle(&self, message: &[u8], stream: StreamNo) -> Accepted {
         if self.is_closed.get() {
-            return Heard::Taken;
+            return Accepted::Taken;
         }
         self.hear_text(message.into(), stream)
     }
 
-    fn hear_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Heard {
+    fn handle_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Accepted {
         if self.is_closed.get() {
-            return Heard::Taken;
+            return Accepted::Taken;
         }
         self.hear_text(message.into(), stream)
     }
@@ -472,13 +472,13 @@ impl Conversation for Client {
         }
         let followed = self.hears_no_more();
         self.answer_no_more();
-        self.hub.left(self);
-        self.hub.follows_no_more(followed);
+        self.router.left(self);
+        self.router.follows_no_more(followed);
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {
         let found = match &self.entry.view {
-            View::Server(name) => self.hub.server(name).map(|server| (server, tool.to_owned())),
+            View::Server(name) => self.router.server(name).map(|server| (server, tool.to_owned())),
             View::Profile(_) | View::All => self.resolve(Kind::Tools, tool),
         };
         let Some((server, inside)) = found else { return Vec::new() };
@@ -486,6 +486,6 @@ impl Conversation for Client {
         let mut tools = known.lists.of(Kind::Tools).iter();
         let tool = tools.find(|item| *item.name == *inside);
         // By marks that cannot be followed no client may go.
-        tool.and_then(|tool| mirror::of_tool(&tool.raw).ok()).unwrap_or_default()
+        tool.and_then(|tool| param_headers::of_tool(&tool.raw).ok()).unwrap_or_default()
     }
 }

@@ -122,7 +122,7 @@ impl Introduction {
         })
     }
 
-    /// Reads a server's answer to `server/discover`; an error is for its status.
+    /// Reads a server's answer to `backend/discover`; an error is for its status.
     pub fn discovered(result: &str) -> Result<Self, String> {
         let answer: Discovered = serde_json::from_str(result)
             .map_err(|cause| format!("its answer to `server/discover` is not one: {cause}"))?;

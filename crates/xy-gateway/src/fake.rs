@@ -9,8 +9,10 @@ use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::members::Members;
 
 use crate::era;
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, StreamNo, To, View};
-use crate::mirror::{self, Mirror};
+use crate::frontend::{
+    Accepted, ClientSession, Entry, Frontend, Refusal, Responder, Route, StreamNo, View,
+};
+use crate::param_headers::{self, Mirror};
 use crate::params::Params;
 
 /// What the tool `mirrored` takes.
@@ -36,8 +38,12 @@ impl FakeFront {
     }
 }
 
-impl Front for FakeFront {
-    fn open(&self, entry: Entry, outlet: Rc<dyn Outlet>) -> Result<Rc<dyn Conversation>, Refusal> {
+impl Frontend for FakeFront {
+    fn open(
+        &self,
+        entry: Entry,
+        responder: Rc<dyn Responder>,
+    ) -> Result<Rc<dyn ClientSession>, Refusal> {
         match &entry.view {
             View::Server(name) if name == "none" => return Err(Refusal::NoServer(name.clone())),
             View::Profile(name) if name == "none" => return Err(Refusal::NoProfile(name.clone())),
@@ -45,10 +51,10 @@ impl Front for FakeFront {
             _ => {}
         }
         let number = self.conversations.borrow().len();
-        let conversation = Rc::new(FakeConversation {
+        let client_session = Rc::new(FakeConversation {
             number,
             entry,
-            outlet,
+            responder,
             ids: RefCell::default(),
             heard: RefCell::default(),
             version: Cell::new(self.version.get().unwrap_or("2025-11-25")),
@@ -57,15 +63,15 @@ impl Front for FakeFront {
             is_slow: self.is_slow.get(),
             closed: Cell::new(false),
         });
-        self.conversations.borrow_mut().push(Rc::clone(&conversation));
-        Ok(conversation)
+        self.conversations.borrow_mut().push(Rc::clone(&client_session));
+        Ok(client_session)
     }
 }
 
 pub(crate) struct FakeConversation {
     number: usize,
     pub(crate) entry: Entry,
-    pub(crate) outlet: Rc<dyn Outlet>,
+    pub(crate) responder: Rc<dyn Responder>,
     /// The ids of requests, as they were written.
     ids: RefCell<Vec<String>>,
     /// Methods, and the streams they came on.
@@ -102,16 +108,16 @@ impl FakeConversation {
     }
 
     /// Says something as a gateway would: nothing after the end.
-    pub(crate) fn say(&self, message: &str, to: To) {
+    pub(crate) fn say(&self, message: &str, to: Route) {
         assert!(!self.is_closed());
-        self.outlet.put(message.as_bytes(), to);
+        self.responder.put(message.as_bytes(), to);
     }
 
     fn answer(&self, id: &str, params: &str, stream: StreamNo) {
         let number = self.number;
         let answer =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"by":{number},"for":{params}}}}}"#);
-        self.say(&answer, To::Answer(stream));
+        self.say(&answer, Route::Answer(stream));
     }
 
     fn ask(&self, id: &str, method: &str, params: &str, stream: StreamNo) {
@@ -124,15 +130,15 @@ impl FakeConversation {
             "fail" => {
                 let error =
                     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#);
-                self.say(&error, To::Answer(stream));
+                self.say(&error, Route::Answer(stream));
             }
             "initialize" if params == "[]" => self.ask(id, "fail", params, stream),
             "initialize" if params == "[1]" || self.is_slow => {} // The story may answer.
-            "cancelled" => self.say("", To::Nobody(stream)),
+            "cancelled" => self.say("", Route::Cancelled(stream)),
             // As many words as asked for, and then the answer.
             "tell" => {
                 for count in 0..number(params, "count") {
-                    self.say(&told(count), To::During(stream));
+                    self.say(&told(count), Route::Related(stream));
                 }
                 self.answer(id, params, stream);
             }
@@ -143,17 +149,17 @@ impl FakeConversation {
             "resources/subscribe" if params.contains("slow") => {} // The story answers.
             "error" => {
                 let code = -number(params, "minus").cast_signed();
-                let error = crate::say::error(id, code, "no");
-                self.outlet.put(&error, To::Answer(stream));
+                let error = crate::reply::error(id, code, "no");
+                self.responder.put(&error, Route::Answer(stream));
             }
-            "subscriptions/listen" => self.say(ACKNOWLEDGED, To::During(stream)),
+            "subscriptions/listen" => self.say(ACKNOWLEDGED, Route::Related(stream)),
             _ => self.answer(id, params, stream),
         }
     }
 }
 
-impl Conversation for FakeConversation {
-    fn hear(&self, message: &[u8], stream: StreamNo) -> Heard {
+impl ClientSession for FakeConversation {
+    fn handle(&self, message: &[u8], stream: StreamNo) -> Accepted {
         assert!(!self.is_closed());
         self.hear_one(message, stream)
     }
@@ -171,7 +177,7 @@ impl Conversation for FakeConversation {
     }
 
     fn mirrors(&self, tool: &str) -> Vec<Mirror> {
-        if tool == "mirrored" { mirror::of_schema(MIRRORED).unwrap() } else { Vec::new() }
+        if tool == "mirrored" { param_headers::of_schema(MIRRORED).unwrap() } else { Vec::new() }
     }
 
     fn close(&self) {
@@ -180,30 +186,30 @@ impl Conversation for FakeConversation {
 }
 
 impl FakeConversation {
-    fn hear_one(&self, message: &[u8], stream: StreamNo) -> Heard {
+    fn hear_one(&self, message: &[u8], stream: StreamNo) -> Accepted {
         match envelope::parse(message) {
             Ok(Message::Request { id, method, .. }) if method == "refuse" => {
-                Heard::Refused(crate::say::error(id, -32602, "not like this"))
+                Accepted::Refused(crate::reply::error(id, -32602, "not like this"))
             }
             Ok(Message::Request { id, method, params }) => {
                 self.heard.borrow_mut().push((method.to_string(), stream));
                 self.ids.borrow_mut().push(id.to_owned());
                 self.ask(id, &method, params.unwrap_or("null"), stream);
-                Heard::Asked
+                Accepted::Asked
             }
             Ok(Message::Notification { method, .. }) => {
                 self.heard.borrow_mut().push((method.to_string(), stream));
-                Heard::Taken
+                Accepted::Taken
             }
-            Ok(Message::Answer { .. }) => Heard::Taken,
+            Ok(Message::Answer { .. }) => Accepted::Taken,
             Err(Malformed::Batch) if message != b"[]" => {
                 let parts: Vec<&RawValue> = serde_json::from_slice(message).unwrap();
                 for part in parts {
                     self.hear_one(part.get().as_bytes(), stream);
                 }
-                Heard::Asked
+                Accepted::Asked
             }
-            Err(malformed) => Heard::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
+            Err(malformed) => Accepted::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
         }
     }
 }
@@ -220,10 +226,10 @@ fn number(params: &str, name: &str) -> u64 {
 }
 
 /// Answers the only `wait` of a conversation after a while.
-pub(crate) fn answer_later(conversation: Rc<FakeConversation>, id: u64, after: Duration) {
+pub(crate) fn answer_later(client_session: Rc<FakeConversation>, id: u64, after: Duration) {
     tokio::task::spawn_local(async move {
         tokio::time::sleep(after).await;
-        let stream = *conversation.streams_of("wait").last().unwrap();
-        conversation.answer(&id.to_string(), "null", stream);
+        let stream = *client_session.streams_of("wait").last().unwrap();
+        client_session.answer(&id.to_string(), "null", stream);
     });
 }

@@ -24,18 +24,18 @@ use xy_supervisor::fleet::{Member, Roster};
 use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use xy_supervisor::speak::{Line, Speak};
 
+use crate::admin::{AdminQuery, GatewayStatus, Tool, Users};
+use crate::backend::Availability;
 use crate::bridge::Key;
-use crate::bridge::hold::Parked;
+use crate::bridge::pending_input::Parked;
 use crate::control::Control;
-use crate::desk::{Question, Seen, Tool, Users};
-use crate::front::Conversation;
-use crate::http::{ListenState, ListeningSocket, Made};
-use crate::hub::Hub;
+use crate::frontend::ClientSession;
+use crate::http::{ListenState, ListeningSocket, TokenWatch};
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
-use crate::server::Standing;
+use crate::router::Router;
 use crate::upstream::RoundTrip;
-use crate::{desk, life, local};
+use crate::{admin, local, upstream_session};
 
 mod coming;
 mod web;
@@ -91,7 +91,7 @@ pub struct Parts {
     /// Where clients come in over HTTP, if they may.
     pub http: Option<HttpParts>,
     /// The tokens that let them in beside those of the rules.
-    pub tokens: Made,
+    pub tokens: TokenWatch,
     /// How much may wait for each server, and for how long.
     pub park: ParkSettings,
     /// How many instances there may be at one time.
@@ -122,9 +122,9 @@ pub enum End {
 /// A running gateway. Dropping it ends the thread, after a while.
 #[derive(Debug)]
 pub struct Gateway {
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<AdminQuery>,
     listening: watch::Receiver<Option<ListenState>>,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<GatewayStatus>,
     socket: ListeningSocket,
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<()>>,
@@ -136,7 +136,7 @@ impl Gateway {
         let (end, ended) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (state, listening) = watch::channel(None);
-        let (show, seen) = watch::channel(Seen::default());
+        let (show, seen) = watch::channel(GatewayStatus::default());
         let runtime = runtime::Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
@@ -154,8 +154,8 @@ impl Gateway {
     }
 
     /// What people at the control socket can ask.
-    pub fn desk(&self) -> Desk {
-        Desk {
+    pub fn admin(&self) -> Admin {
+        Admin {
             questions: self.questions.clone(),
             listening: self.listening.clone(),
             seen: self.seen.clone(),
@@ -185,10 +185,10 @@ impl Gateway {
 
 /// Where people ask, from any thread.
 #[derive(Debug, Clone)]
-pub struct Desk {
-    questions: mpsc::Sender<Question>,
+pub struct Admin {
+    questions: mpsc::Sender<AdminQuery>,
     listening: watch::Receiver<Option<ListenState>>,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<GatewayStatus>,
     socket: ListeningSocket,
 }
 
@@ -211,7 +211,7 @@ pub struct RawRequest {
     pub within: Duration,
 }
 
-impl Desk {
+impl Admin {
     /// Whether clients can come in over HTTP; `None` if they are not meant to.
     pub fn listening(&self) -> Option<ListenState> {
         self.listening.borrow().clone()
@@ -255,7 +255,7 @@ impl Desk {
 
     /// The tools of one server, or of all that are there.
     pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
-        self.ask(|reply| Question::Tools { server, reply }).await
+        self.ask(|reply| AdminQuery::Tools { server, reply }).await
     }
 
     /// Calls a tool by the name it has outside; the result as its server wrote it.
@@ -265,12 +265,12 @@ impl Desk {
         arguments: String,
         within: Option<Duration>,
     ) -> Result<Box<RawValue>, CallError> {
-        self.ask(|reply| Question::Call { name, arguments, within, reply }).await
+        self.ask(|reply| AdminQuery::Call { name, arguments, within, reply }).await
     }
 
     /// Asks one server anything; the whole answer, under the given id.
     pub async fn request(&self, ask: RawRequest) -> Result<Box<RawValue>, CallError> {
-        self.ask(|reply| Question::Request { ask, reply }).await
+        self.ask(|reply| AdminQuery::Request { ask, reply }).await
     }
 
     /// Asks one instance something that it must be able to answer; `is_other` asks something
@@ -281,37 +281,37 @@ impl Desk {
         is_other: bool,
         within: Duration,
     ) -> Result<RoundTrip, CallError> {
-        self.ask(|reply| Question::RoundTrip { key, is_other, within, reply }).await
+        self.ask(|reply| AdminQuery::RoundTrip { key, is_other, within, reply }).await
     }
 
     /// Which clients use each instance of a server.
     pub async fn users(&self, server: String) -> Result<Users, CallError> {
-        self.ask(|reply| Question::Users { server, reply }).await
+        self.ask(|reply| AdminQuery::Users { server, reply }).await
     }
 
     /// Has profiles show this from now on; answers once they do.
     pub async fn show(&self, profiles: Arc<Profiles>) -> Result<(), CallError> {
-        self.ask(|reply| Question::Show { profiles, reply }).await
+        self.ask(|reply| AdminQuery::Show { profiles, reply }).await
     }
 
     /// Tools by what they do.
     pub async fn search(&self, ask: Search) -> Result<FoundTools, CallError> {
-        self.ask(|reply| Question::Search { ask, reply }).await
+        self.ask(|reply| AdminQuery::Search { ask, reply }).await
     }
 
     /// Whether a profile shows something, and why.
     pub async fn explain(&self, ask: Explain) -> Result<Explained, CallError> {
-        self.ask(|reply| Question::Explain { ask, reply }).await
+        self.ask(|reply| AdminQuery::Explain { ask, reply }).await
     }
 
     /// The gateway's numbers, as `/metrics` writes them.
     pub async fn numbers(&self) -> Result<String, CallError> {
-        self.ask(|reply| Question::Numbers { reply }).await
+        self.ask(|reply| AdminQuery::Numbers { reply }).await
     }
 
     async fn ask<T>(
         &self,
-        question: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> Question,
+        question: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> AdminQuery,
     ) -> Result<T, CallError> {
         let gone = || CallError::new(ErrorKind::Internal, "the gateway has ended");
         let (reply, answer) = oneshot::channel();
@@ -322,8 +322,8 @@ impl Desk {
 
 async fn run(
     parts: Parts,
-    (asked, socket): (mpsc::Receiver<Question>, ListeningSocket),
-    (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<Seen>),
+    (asked, socket): (mpsc::Receiver<AdminQuery>, ListeningSocket),
+    (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<GatewayStatus>),
     ended: oneshot::Receiver<End>,
 ) {
     let Parts {
@@ -343,42 +343,42 @@ async fn run(
     } = parts;
     let parked = Parked::new(Key::of(key.as_bytes()), first_parked(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
-    let hub = Hub::new(manifests, control, first_client(), seen, (parked, park));
-    hub.set_instances_max(instances_max);
-    hub.set_profiles(&profiles);
+    let router = Router::new(manifests, control, first_client(), seen, (parked, park));
+    router.set_instances_max(instances_max);
+    router.set_profiles(&profiles);
     // Before anybody is let in: lists of cold servers are there from the first question on.
     let first = roster.borrow().clone();
-    hub.recall(first.values().map(|member| &member.settings)).await;
+    router.recall(first.values().map(|member| &member.settings)).await;
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
     };
     let mut parts = JoinSet::new();
-    parts.spawn_local(take_lines(hub.clone(), lines));
-    parts.spawn_local(answer_questions(hub.clone(), asked));
-    parts.spawn_local(watch_servers(hub.clone(), roster, changes));
+    parts.spawn_local(take_lines(router.clone(), lines));
+    parts.spawn_local(answer_questions(router.clone(), asked));
+    parts.spawn_local(watch_servers(router.clone(), roster, changes));
     let (closing, closed) = oneshot::channel::<()>();
     let shared = (tokens, key, socket);
-    let http = tokio::task::spawn_local(web::serve(http, shared, hub.clone(), state, closed));
+    let http = tokio::task::spawn_local(web::serve(http, shared, router.clone(), state, closed));
     let (leave, leaving) = watch::channel(false);
-    let local = tokio::task::spawn_local(local::serve(local, local_again, hub.clone(), leaving));
+    let local = tokio::task::spawn_local(local::serve(local, local_again, router.clone(), leaving));
     if ended.await == Ok(End::ForGood) {
         leave.send_replace(true);
         let _ = local.await; // It has a limit of its own.
     }
     drop(closing);
     let _ = http.await; // It has a limit of its own.
-    for client in hub.clients() {
+    for client in router.clients() {
         client.close();
     }
 }
 
 /// Speaks with each server, from its first word to its last.
-async fn take_lines(hub: Rc<Hub>, mut lines: mpsc::Receiver<Line>) {
+async fn take_lines(router: Rc<Router>, mut lines: mpsc::Receiver<Line>) {
     let mut spoken_with = JoinSet::new();
     loop {
         tokio::select! {
-            Some(line) = lines.recv() => drop(spoken_with.spawn_local(life::live(hub.clone(), line))),
+            Some(line) = lines.recv() => drop(spoken_with.spawn_local(upstream_session::live(router.clone(), line))),
             Some(ended) = spoken_with.join_next() => if let Err(problem) = ended {
                 tracing::error!(%problem, "a conversation with a server has failed");
             },
@@ -387,12 +387,12 @@ async fn take_lines(hub: Rc<Hub>, mut lines: mpsc::Receiver<Line>) {
     }
 }
 
-async fn answer_questions(hub: Rc<Hub>, mut asked: mpsc::Receiver<Question>) {
+async fn answer_questions(router: Rc<Router>, mut asked: mpsc::Receiver<AdminQuery>) {
     let mut answers = JoinSet::new();
     loop {
         tokio::select! {
             Some(question) = asked.recv() => {
-                drop(answers.spawn_local(desk::answer(hub.clone(), question)));
+                drop(answers.spawn_local(admin::answer(router.clone(), question)));
             }
             Some(_) = answers.join_next() => {}
             else => return,
@@ -417,56 +417,56 @@ fn first_parked() -> u64 {
 
 /// Keeps what is known of servers as it is.
 async fn watch_servers(
-    hub: Rc<Hub>,
-    mut roster: watch::Receiver<Arc<Roster>>,
+    router: Rc<Router>,
+    mut members: watch::Receiver<Arc<Roster>>,
     mut changes: broadcast::Receiver<StateChange>,
 ) {
-    let first = roster.borrow().clone();
-    hub.manifests.tidy(first.keys().map(ToString::to_string).collect());
+    let first = members.borrow().clone();
+    router.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
-        let now = roster.borrow_and_update().clone();
-        hub.recall(now.values().map(|member| &member.settings)).await;
-        look_at(&hub, &now);
+        let now = members.borrow_and_update().clone();
+        router.recall(now.values().map(|member| &member.settings)).await;
+        look_at(&router, &now);
         tokio::select! {
-            more = roster.changed() => if more.is_err() { return },
+            more = members.changed() => if more.is_err() { return },
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
         while changes.try_recv().is_ok() {} // One look is enough for all that has happened.
     }
 }
 
-fn look_at(hub: &Rc<Hub>, roster: &Roster) {
-    for member in roster.values() {
-        hub.server_of(&member.settings).configure(member.settings.clone());
+fn look_at(router: &Rc<Router>, members: &Roster) {
+    for member in members.values() {
+        router.server_of(&member.settings).configure(member.settings.clone());
     }
-    hub.set_owners(roster);
-    for member in roster.values() {
-        let server = hub.server_of(&member.settings);
-        let home = member.owner.as_ref().and_then(|owner| roster.get(owner)).unwrap_or(member);
+    router.set_owners(members);
+    for member in members.values() {
+        let server = router.server_of(&member.settings);
+        let home = member.owner.as_ref().and_then(|owner| members.get(owner)).unwrap_or(member);
         server.set_progress(progress(home));
         server.set_troubles(troubles(home));
-        hub.stand(&server, standing(member));
+        router.set_availability(&server, standing(member));
         server.set_down(down_for_clients(member));
         if let Some((holder, why)) = second_down(member) {
-            hub.second_failed(&server, holder, &why);
+            router.second_failed(&server, holder, &why);
         }
         server.give_up_hopeless(&retries(member));
         server.set_away(away(member));
         server.find_others();
-        hub.wake_needed(&server);
+        router.wake_needed(&server);
     }
-    for server in hub.servers() {
-        let is_removed = !roster.contains_key(&server.name);
+    for server in router.servers() {
+        let is_removed = !members.contains_key(&server.name);
         server.is_removed.set(is_removed);
         if is_removed {
-            hub.remove(&server);
+            router.remove(&server);
         }
     }
-    hub.tell_asking();
+    router.tell_asking();
 }
 
 /// Whether a server is there, or will be.
-fn standing(member: &Member) -> Standing {
+fn standing(member: &Member) -> Availability {
     // Those for single clients come when they are called.
     let shared = match member.settings.isolation {
         Isolation::Shared => member.instances.values().next(),
@@ -474,8 +474,8 @@ fn standing(member: &Member) -> Standing {
     };
     let Some(shared) = shared else {
         return match member.wanted {
-            Wanted::Up => Standing::Up,
-            Wanted::Down => Standing::Down("it was stopped".to_owned()),
+            Wanted::Up => Availability::Up,
+            Wanted::Down => Availability::Down("it was stopped".to_owned()),
         };
     };
     standing_of(shared)
@@ -486,7 +486,7 @@ fn standing(member: &Member) -> Standing {
 fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
     let down = member.instances.iter().filter_map(|(holder, instance)| {
         match (holder, standing_of(instance)) {
-            (Holder::Client(_), Standing::Down(why)) => Some((*holder, why)),
+            (Holder::Client(_), Availability::Down(why)) => Some((*holder, why)),
             _ => None,
         }
     });
@@ -497,22 +497,22 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
 fn second_down(member: &Member) -> Option<(Holder, String)> {
     let seconds = member.instances.iter().filter(|(holder, _)| holder.era().is_some());
     seconds.into_iter().find_map(|(holder, instance)| match standing_of(instance) {
-        Standing::Down(why) if member.wanted == Wanted::Up => Some((*holder, why)),
+        Availability::Down(why) if member.wanted == Wanted::Up => Some((*holder, why)),
         _ => None,
     })
 }
 
 /// Whether an instance is there, or will be once somebody uses it.
-fn standing_of(instance: &InstanceHandle) -> Standing {
+fn standing_of(instance: &InstanceHandle) -> Availability {
     let now = instance.now();
     match now.state() {
         ServerState::Starting
         | ServerState::Running
         | ServerState::Restarting
-        | ServerState::Asleep => Standing::Up,
-        ServerState::Stopping if now.life.wanted == Wanted::Up => Standing::Up,
+        | ServerState::Asleep => Availability::Up,
+        ServerState::Stopping if now.life.wanted == Wanted::Up => Availability::Up,
         ServerState::Stopped | ServerState::Failed | ServerState::Stopping => {
-            Standing::Down(now.life.reason.to_string())
+            Availability::Down(now.life.reason.to_string())
         }
     }
 }

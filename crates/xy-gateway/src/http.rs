@@ -28,41 +28,40 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
-use crate::front::Front;
+use crate::frontend::Frontend;
 
-mod ask;
 mod change_requests;
 mod connection;
 mod connections;
 mod counts;
-mod door;
 mod event;
 mod failed_tokens;
 mod guard;
-mod heads;
+mod headers;
 mod inherit;
 mod limits;
 mod listen;
-mod mailbox;
 mod persistence;
-mod postbox;
 mod received;
 mod record;
 mod recorder;
 mod refused;
+mod replay_buffer;
 mod reply;
+mod request;
+mod response_stream;
 mod room;
 mod route;
+mod service;
 mod session;
 mod session_id;
+mod session_streams;
+mod stateless;
 mod store;
 mod stream;
-mod tape;
 mod token;
-mod visit;
 
-use connection::Pulse;
-use door::Door;
+use connection::ConnTimers;
 pub(crate) use guard::ANYBODY;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 pub use inherit::ListeningSocket;
@@ -72,6 +71,7 @@ pub use listen::{ListenState, listen_patiently};
 use persistence::Persistence;
 pub use persistence::SessionFile;
 use refused::Refused;
+use service::HttpService;
 pub use token::{random_token, read_or_make_token};
 
 /// What the door keeps to.
@@ -104,22 +104,22 @@ pub trait HttpStatus {
 }
 
 /// Lets in whoever has one of the tokens that are there at the time.
-async fn follow_tokens(door: Rc<Door>, mut made: Made) {
+async fn follow_tokens(door: Rc<HttpService>, mut made: TokenWatch) {
     while made.changed().await.is_ok() {
         door.rules(); // It looks itself.
     }
 }
 
 /// Tokens that come and go.
-pub type Made = watch::Receiver<Arc<Vec<Token>>>;
+pub type TokenWatch = watch::Receiver<Arc<Vec<Token>>>;
 
 /// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
 /// and ends all sessions. `made` are tokens beside those of the rules, `file` is where sessions
 /// are kept for the next daemon. Must run within a [`tokio::task::LocalSet`].
 pub async fn serve(
     listener: TcpListener,
-    front: Rc<dyn Front>,
-    (rules, made): (HttpRules, Made),
+    front: Rc<dyn Frontend>,
+    (rules, made): (HttpRules, TokenWatch),
     file: Option<SessionFile>,
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
@@ -128,14 +128,18 @@ pub async fn serve(
         Some(file) => Persistence::open(file).await,
         None => (Persistence::none(), Vec::new()),
     };
-    let door = Door::new(front, rules, status, sessions);
+    let door = HttpService::new(front, rules, status, sessions);
     door.follow(made.clone()); // Before the first client comes.
     let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
     serve_door(listener, &door, shutdown).await;
     following.abort();
 }
 
-async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Future<Output = ()>) {
+async fn serve_door(
+    listener: TcpListener,
+    door: &Rc<HttpService>,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut shutdown = pin!(shutdown);
     let (closing, closes) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -149,7 +153,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
             () = door.visits().leave_slow() => {}
             () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
             stream = accept(&listener) => {
-                let pulse = Rc::new(Pulse::new(stream.peer_addr().ok()));
+                let pulse = Rc::new(ConnTimers::new(stream.peer_addr().ok()));
                 match door.connections().enter(&pulse) {
                     Some((place, has_ended_one)) => {
                         if has_ended_one {
@@ -161,7 +165,7 @@ async fn serve_door(listener: TcpListener, door: &Rc<Door>, shutdown: impl Futur
                         let run = connection::run(stream, door_of_it, (pulse, place), closes);
                         door.connections().runs(number, connections.spawn_local(run));
                     }
-                    None => turn_away(&stream, door),
+                    None => reject_overload(&stream, door),
                 }
             }
         }
@@ -210,7 +214,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 }
 
 /// One answer that says why, and good-bye.
-fn turn_away(stream: &TcpStream, door: &Door) {
+fn reject_overload(stream: &TcpStream, door: &HttpService) {
     let refused = Refused::TooManyConnections;
     door.limit_hit("unauthenticated HTTP connections", None);
     door.counts().refused(refused.reason());

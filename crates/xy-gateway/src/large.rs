@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, oneshot};
 use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
+use crate::body::BodyChunks;
 use crate::params::{ParamPlaces, Params};
-use crate::piece::BodyChunks;
 
 /// A longer message is parsed on another thread. A shorter one takes less time than waking
 /// another thread and coming back.

@@ -4,31 +4,32 @@
 //! socket into a server's pipe, and back, without a lock, a channel or another task in
 //! between, and its inside stays the text it was.
 
+mod admin;
+mod backend;
+mod body;
 mod bridge;
 mod capabilities;
 mod catalog;
-mod census;
 mod chunks;
 mod client;
+mod client_limits;
 pub mod control;
-mod crowd;
-mod desk;
 pub mod era;
 mod error_log;
+mod exclusive;
 #[cfg(test)]
 mod fake;
-mod fit;
-pub mod front;
+pub mod frontend;
 mod gateway;
 mod generation;
+#[cfg(test)]
+mod harness;
 mod held;
 pub mod http;
-mod hub;
 mod idle;
 mod instructions;
 mod large;
 mod level;
-mod life;
 mod limit_hits;
 #[cfg(test)]
 mod limits_table;
@@ -36,29 +37,28 @@ mod local;
 mod manifest;
 mod message_text;
 pub mod metrics;
-mod mirror;
 mod modern;
 mod names;
-mod owners;
+mod ownership;
+mod param_headers;
 mod params;
-mod piece;
-#[cfg(test)]
-mod play;
-mod say;
+mod reply;
+mod retained;
+mod router;
+mod sanitize;
 mod scope;
-mod server;
 mod share;
 mod subscriptions;
 mod tasks;
 mod tools;
-mod turns;
 mod upstream;
+mod upstream_session;
 mod via;
 
-pub use desk::{Tool, Users};
-pub use gateway::{Desk, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
+pub use admin::{Tool, Users};
+pub use backend::instance_failed;
+pub use gateway::{Admin, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
 pub use generation::Generation;
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;
-pub use server::instance_failed;
 pub use upstream::RoundTrip;

@@ -19,10 +19,12 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
 
 use crate::error_log::FailedRequest;
-use crate::front::{Conversation, Entry, Front, Heard, Outlet, Refusal, Stay, To, View};
+use crate::frontend::{
+    Accepted, ClientSession, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
+};
 use crate::large::{LARGE, LargeReader};
 use crate::names;
-use crate::say;
+use crate::reply;
 use crate::upstream::pipes::READ_BYTES;
 use crate::upstream::wire::MAX_MESSAGE;
 use socket::Socket;
@@ -60,24 +62,24 @@ const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) async fn serve(
     listener: UnixListener,
     again: mpsc::Receiver<std::os::unix::net::UnixListener>,
-    front: Rc<dyn Front>,
+    front: Rc<dyn Frontend>,
     leaving: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
     let large = front.large_reader();
-    let door = Door { front, own_uid, most_clients: MOST_CLIENTS, large };
+    let door = LocalListener { front, own_uid, most_clients: MOST_CLIENTS, large };
     door.serve(listener, again, leaving).await;
 }
 
 /// Who may come in, and where to.
-struct Door {
-    front: Rc<dyn Front>,
+struct LocalListener {
+    front: Rc<dyn Frontend>,
     own_uid: u32,
     most_clients: usize,
     large: LargeReader,
 }
 
-impl Door {
+impl LocalListener {
     async fn serve(
         &self,
         mut listener: UnixListener,
@@ -113,7 +115,7 @@ impl Door {
                             }
                         });
                     }
-                    Err(refusal) => turn_away(stream, &refusal),
+                    Err(refusal) => reject_overload(stream, &refusal),
                 },
                 Err(problem) => {
                     tracing::warn!(%problem, "a local client could not come in");
@@ -139,7 +141,7 @@ impl Door {
 }
 
 /// One line that says why, and good-bye.
-fn turn_away(stream: UnixStream, refusal: &Answer) {
+fn reject_overload(stream: UnixStream, refusal: &Answer) {
     tracing::warn!(?refusal, "a local client was turned away");
     let mut line = text_of(refusal);
     line.push('\n');
@@ -237,9 +239,9 @@ impl Lines {
     }
 }
 
-impl Outlet for Lines {
-    fn put(&self, message: &[u8], to: To) {
-        if !matches!(to, To::Nobody(_)) {
+impl Responder for Lines {
+    fn put(&self, message: &[u8], to: Route) {
+        if !matches!(to, Route::Cancelled(_)) {
             self.push(message);
         }
     }
@@ -247,7 +249,7 @@ impl Outlet for Lines {
 
 async fn converse(
     stream: UnixStream,
-    (front, large): (&dyn Front, &LargeReader),
+    (front, large): (&dyn Frontend, &LargeReader),
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let socket = Socket::new(stream)?;
@@ -257,49 +259,49 @@ async fn converse(
         Ok(hello) => hello?.and_then(|hello| welcome(&hello, front, lines.clone())),
         Err(_) => Err(refused("nothing was said for 10 s", None)),
     };
-    let (answer, conversation) = match opened {
-        Ok(conversation) => (Answer::Welcome { protocol: DOOR_PROTOCOL }, Some(conversation)),
+    let (answer, client_session) = match opened {
+        Ok(client_session) => (Answer::Welcome { protocol: DOOR_PROTOCOL }, Some(client_session)),
         Err(refusal) => {
             tracing::debug!(?refusal, "refused a local client");
             (refusal, None)
         }
     };
     lines.push(text_of(&answer).as_bytes());
-    let Some(conversation) = conversation else {
+    let Some(client_session) = client_session else {
         return timeout(LAST_WORDS_WITHIN, lines.write(&socket)).await.unwrap_or(Ok(()));
     };
     let ended = tokio::select! {
-        ended = hear(&socket, (&*conversation, large), ahead, &lines) => ended,
+        ended = handle(&socket, (&*client_session, large), ahead, &lines) => ended,
         ended = speak(&lines, &socket) => ended,
         ended = lines.overflow() => ended,
         Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
             lines.push(text_of(&Answer::Goodbye).as_bytes());
             let said = timeout(GOODBYE_WITHIN, lines.write(&socket)).await;
-            conversation.close();
+            client_session.close();
             return said.unwrap_or(Ok(()));
         }
     };
     if ended.is_ok() {
         // It asks no more; what it has asked is answered as long as it listens.
-        let answers = answers(&*conversation, &lines, &socket);
+        let answers = answers(&*client_session, &lines, &socket);
         let _ = timeout(LAST_WORDS_WITHIN, answers).await;
     }
-    conversation.close();
+    client_session.close();
     ended
 }
 
 /// Lets somebody in, or says why not.
 fn welcome(
     hello: &[u8],
-    front: &dyn Front,
-    outlet: Rc<Lines>,
-) -> Result<Rc<dyn Conversation>, Answer> {
+    front: &dyn Frontend,
+    responder: Rc<Lines>,
+) -> Result<Rc<dyn ClientSession>, Answer> {
     let hello: Hello = serde_json::from_slice(hello).map_err(|problem| {
         refused(format!("the first line is not a hello: {problem}"), Some("use `xy connect`"))
     })?;
     if hello.protocol != DOOR_PROTOCOL {
         let message = format!(
-            "this daemon speaks revision {DOOR_PROTOCOL} of the local door, and `xy connect` {}",
+            "this daemon speaks revision {DOOR_PROTOCOL} of the local protocol, and `xy connect` {}",
             hello.protocol
         );
         return Err(refused(
@@ -311,8 +313,8 @@ fn welcome(
         door::View::Profile(name) => View::Profile(name),
         door::View::Server(name) => View::Server(name),
     };
-    let entry = Entry { view, may_manage: true, stay: Stay::Long, who: 0, bound: None };
-    front.open(entry, outlet).map_err(|refusal| {
+    let entry = Entry { view, may_manage: true, lifetime: Lifetime::Session, who: 0, bound: None };
+    front.open(entry, responder).map_err(|refusal| {
         let hint = match &refusal {
             Refusal::NoServer(_) => Some("see `xy list`".to_owned()),
             Refusal::NoProfile(name) => Some(other_profiles(name, &front.profiles())),
@@ -372,30 +374,30 @@ async fn first_line(socket: &Socket, ahead: &mut Vec<u8>) -> io::Result<Result<V
 }
 
 /// Hears a client until it stops speaking.
-async fn hear(
+async fn handle(
     socket: &Socket,
-    (conversation, large): (&dyn Conversation, &LargeReader),
+    (client_session, large): (&dyn ClientSession, &LargeReader),
     ahead: Vec<u8>,
     lines: &Lines,
 ) -> io::Result<()> {
     let mut splitter = LineSplitter::new(MAX_MESSAGE);
     let mut later = Vec::new();
-    take(conversation, &mut splitter, &ahead, lines, &mut later);
+    take(client_session, &mut splitter, &ahead, lines, &mut later);
     drop(ahead);
     loop {
         // Nothing more is read until these are heard.
         for line in later.drain(..) {
             let heard = if line.len() > LARGE {
                 let message = large.read(line).await;
-                message.map(|message| conversation.hear_large(&message, 0))
+                message.map(|message| client_session.handle_large(&message, 0))
             } else {
-                Some(conversation.hear(&line, 0))
+                Some(client_session.handle(&line, 0))
             };
-            if let Some(Heard::Refused(error)) = heard {
+            if let Some(Accepted::Refused(error)) = heard {
                 lines.push(&error);
             }
         }
-        let take = |bytes: &[u8]| take(conversation, &mut splitter, bytes, lines, &mut later);
+        let take = |bytes: &[u8]| take(client_session, &mut splitter, bytes, lines, &mut later);
         if !socket.read(take).await? {
             return Ok(());
         }
@@ -405,7 +407,7 @@ async fn hear(
 /// Hears every line that is whole, up to one that is large: that and all after it are heard
 /// `later`, in their order.
 fn take(
-    conversation: &dyn Conversation,
+    client_session: &dyn ClientSession,
     splitter: &mut LineSplitter,
     mut bytes: &[u8],
     lines: &Lines,
@@ -417,7 +419,7 @@ fn take(
                 later.push(Bytes::copy_from_slice(line));
             }
             Line::Whole(line) => {
-                if let Heard::Refused(error) = conversation.hear(line, 0) {
+                if let Accepted::Refused(error) = client_session.handle(line, 0) {
                     lines.push(&error);
                 }
             }
@@ -425,7 +427,7 @@ fn take(
                 let problem = format!("the message is longer than {} MiB", MAX_MESSAGE >> 20);
                 let (outcome, code) = ("too-long", -32600);
                 FailedRequest { client: "local", outcome, code, ..FailedRequest::default() }.log();
-                lines.push(&say::error("null", code, &problem));
+                lines.push(&reply::error("null", code, &problem));
             }
         }
     }
@@ -441,7 +443,7 @@ async fn speak(lines: &Lines, socket: &Socket) -> io::Result<()> {
 
 /// Says what is still asked for, as it comes.
 async fn answers(
-    conversation: &dyn Conversation,
+    client_session: &dyn ClientSession,
     lines: &Lines,
     socket: &Socket,
 ) -> io::Result<()> {
@@ -451,7 +453,7 @@ async fn answers(
             ended = lines.overflow() => return ended,
         }
         // It may have gone altogether: then nobody waits for these answers.
-        if !conversation.is_busy() || socket.is_hung_up() {
+        if !client_session.is_busy() || socket.is_hung_up() {
             return Ok(());
         }
         let _ = timeout(LOOK_AGAIN, lines.flush.notified()).await;

@@ -20,10 +20,10 @@ use xy_config::settings::{ServerKind, ServerSettings};
 use xy_config::trust;
 use xy_protocol::server::ServerName;
 
+use crate::backend::{Introductions, SpokenEras};
 use crate::capabilities;
 use crate::catalog::{Item, Kind, Known, Lists};
 use crate::era::{Era, Introduction};
-use crate::server::{Introductions, SpokenEras};
 
 const FORMAT: u32 = 1;
 

@@ -45,7 +45,7 @@ const INVALID_PARAMS: i64 = -32602;
 
 /// What a request says of its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct RequestMeta {
     /// What the client can do, as it was written.
     pub(crate) capabilities: Box<str>,
     /// Who it is, as it was written.
@@ -54,7 +54,7 @@ pub(crate) struct Manner {
     pub(crate) level: Option<Level>,
 }
 
-impl Manner {
+impl RequestMeta {
     /// Whether the client knows tasks.
     pub(crate) fn has_tasks(&self) -> bool {
         has_tasks(&self.capabilities)
@@ -107,7 +107,7 @@ pub(crate) fn read(
     method: &str,
     meta: Option<&str>,
     must_be: bool,
-) -> Result<Option<Manner>, Wrong> {
+) -> Result<Option<RequestMeta>, Wrong> {
     let is_ours =
         |meta: &&str| memchr::memmem::find(meta.as_bytes(), b"modelcontextprotocol").is_some();
     let members = meta.filter(is_ours).and_then(Members::read).unwrap_or_default();
@@ -135,7 +135,7 @@ pub(crate) fn read(
         }
     };
     let info = members.get(CLIENT_INFO).map(Into::into);
-    Ok(Some(Manner { capabilities: capabilities.into(), info, level }))
+    Ok(Some(RequestMeta { capabilities: capabilities.into(), info, level }))
 }
 
 /// The revision that a request says it is of, if it says so.
@@ -173,7 +173,7 @@ pub(crate) fn meta_for_legacy(meta: &str, token: Option<&str>) -> Option<String>
 pub(crate) fn meta_for_modern(
     before: Option<&str>,
     token: Option<&str>,
-    manner: &Manner,
+    manner: &RequestMeta,
 ) -> String {
     let before = before.and_then(Members::read).unwrap_or_default();
     let before = with_token(&before, token);
@@ -211,7 +211,7 @@ pub(crate) fn capabilities_from_legacy(capabilities: &str) -> String {
     without_tasks(&members.without(|key| key == "tasks"))
 }
 
-/// Who the server is that answered `server/discover` like this.
+/// Who the server is that answered `backend/discover` like this.
 pub(crate) fn server_info(result: &str) -> Option<&str> {
     let members = Members::read(result)?;
     let meta = members.get("_meta").and_then(Members::read);
@@ -331,13 +331,13 @@ pub(crate) fn has_tasks(capabilities: &str) -> bool {
             .is_some_and(|extensions| extensions.get(TASKS).is_some_and(|it| it.starts_with('{')))
 }
 
-/// Whether a server that answered `server/discover` like this has it.
+/// Whether a server that answered `backend/discover` like this has it.
 pub(crate) fn offers_tasks(discovered: &str) -> bool {
     let members = Members::read(discovered);
     members.is_some_and(|it| it.get("capabilities").is_some_and(has_tasks))
 }
 
-/// Our own answer to `server/discover`, which offers no extension, with that of tasks.
+/// Our own answer to `backend/discover`, which offers no extension, with that of tasks.
 pub(crate) fn with_tasks(discovered: &str) -> String {
     let capabilities = Members::read(discovered).and_then(|it| it.get("capabilities"));
     let Some(before) = capabilities.filter(|it| it.starts_with('{')) else {
@@ -412,7 +412,8 @@ mod tests {
     #[test]
     fn what_this_revision_wants_is_added() {
         let capabilities = capabilities_from_legacy(r#"{"roots":{},"tasks":{"list":{}}}"#).into();
-        let manner = Manner { capabilities, info: Some(r#"{"name":"c"}"#.into()), level: None };
+        let manner =
+            RequestMeta { capabilities, info: Some(r#"{"name":"c"}"#.into()), level: None };
         let expected = |more: &str| {
             format!(
                 r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{{"roots":{{}}}},"{CLIENT_INFO}":{{"name":"c"}}{more}}}"#

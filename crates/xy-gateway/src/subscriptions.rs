@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
-use crate::census::Census;
 use crate::era::Era;
+use crate::retained::Retained;
 
 /// How many resources may be watched, over all servers and clients.
 const MOST: usize = 10_000;
@@ -149,7 +149,7 @@ impl Subscriptions {
     }
 
     /// How much is kept.
-    pub(crate) fn count(&self, census: &mut Census) {
+    pub(crate) fn count(&self, census: &mut Retained) {
         census.add("subscriptions", self.watchers.values().map(BTreeMap::len).sum());
         census.add("subscriptions_bytes", self.bytes);
     }

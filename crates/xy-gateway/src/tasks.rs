@@ -104,13 +104,13 @@ pub(crate) fn related(params: Option<&str>) -> Option<Related> {
     };
     let task = meta.task?.get();
     let id = serde_json::from_str(task).ok().and_then(|task: Task<'_>| task.id());
-    Some(id.map_or(Related::Unreadable, Related::To))
+    Some(id.map_or(Related::Unreadable, Related::Route))
 }
 
 /// Which task a message belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Related {
-    To(String),
+    Route(String),
     /// To one, but nobody knows to which.
     Unreadable,
 }
@@ -189,7 +189,7 @@ mod tests {
     fn a_message_says_which_task_it_belongs_to() {
         let key = "io.modelcontextprotocol/related-task";
         let of = |task: &str| related(Some(&format!(r#"{{"_meta":{{"x":1,"{key}":{task}}}}}"#)));
-        assert_eq!(of(r#"{"taskId":"a"}"#), Some(Related::To("a".to_owned())));
+        assert_eq!(of(r#"{"taskId":"a"}"#), Some(Related::Route("a".to_owned())));
         for odd in ["7", "{}", r#"{"taskId":null}"#, "null"] {
             let expected = (odd != "null").then_some(Related::Unreadable);
             assert_eq!(of(odd), expected, "{odd}");

@@ -16,8 +16,8 @@ use xy_protocol::error::CallError;
 
 use crate::catalog::{Kind, Shown};
 use crate::control::Asker;
-use crate::hub::Hub;
-use crate::say;
+use crate::reply;
+use crate::router::Router;
 
 mod add_server;
 mod get_diagnostics;
@@ -85,16 +85,21 @@ impl Own {
         }
     }
 
-    async fn call(self, hub: &Rc<Hub>, by: Asker, arguments: &str) -> Result<Value, CallError> {
+    async fn call(
+        self,
+        router: &Rc<Router>,
+        by: Asker,
+        arguments: &str,
+    ) -> Result<Value, CallError> {
         match self {
-            Self::Add => add_server::call(hub, by, read(arguments)?).await,
-            Self::Remove => remove_server::call(hub, by, read(arguments)?).await,
-            Self::Reload => reload_server::call(hub, by, read(arguments)?).await,
-            Self::List => list_servers::call(hub, read(arguments)?).await,
-            Self::Restart => restart_server::call(hub, by, read(arguments)?).await,
-            Self::Logs => server_logs::call(hub, read(arguments)?).await,
-            Self::SelfTest => self_test::call(hub, by, read(arguments)?).await,
-            Self::Diagnostics => get_diagnostics::call(hub, read(arguments)?).await,
+            Self::Add => add_server::call(router, by, read(arguments)?).await,
+            Self::Remove => remove_server::call(router, by, read(arguments)?).await,
+            Self::Reload => reload_server::call(router, by, read(arguments)?).await,
+            Self::List => list_servers::call(router, read(arguments)?).await,
+            Self::Restart => restart_server::call(router, by, read(arguments)?).await,
+            Self::Logs => server_logs::call(router, read(arguments)?).await,
+            Self::SelfTest => self_test::call(router, by, read(arguments)?).await,
+            Self::Diagnostics => get_diagnostics::call(router, read(arguments)?).await,
         }
     }
 }
@@ -117,14 +122,14 @@ pub(crate) fn shown(kind: Kind, may_manage: bool) -> Vec<Shown> {
 
 /// Does what a tool of xy's own does, asked for by a client; the result as that gets it.
 pub(crate) async fn call(
-    hub: &Rc<Hub>,
+    router: &Rc<Router>,
     by: Asker,
     name: &str,
     arguments: &str,
 ) -> Result<String, CallError> {
     let own = Own::named(name)
-        .ok_or_else(|| say::invalid(format!("Unknown tool: {}", shortened(name))))?;
-    Ok(match own.call(hub, by, arguments).await {
+        .ok_or_else(|| reply::invalid(format!("Unknown tool: {}", shortened(name))))?;
+    Ok(match own.call(router, by, arguments).await {
         Ok(value) => done(&value),
         Err(fault) => failed(&fault),
     })
@@ -147,7 +152,7 @@ pub(crate) fn given(arguments: Option<&str>) -> Result<&str, CallError> {
     match arguments {
         None | Some("null") => Ok("{}"),
         Some(object) if object.starts_with('{') => Ok(object),
-        Some(_) => Err(say::invalid("`arguments` is not an object")
+        Some(_) => Err(reply::invalid("`arguments` is not an object")
             .hint("give each by its name, as the tool's `inputSchema` says")),
     }
 }
@@ -155,7 +160,7 @@ pub(crate) fn given(arguments: Option<&str>) -> Result<&str, CallError> {
 /// Reads the arguments of a tool of ours.
 pub(crate) fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
     serde_json::from_str(arguments)
-        .map_err(|cause| say::invalid("the arguments do not fit the tool").cause(cause))
+        .map_err(|cause| reply::invalid("the arguments do not fit the tool").cause(cause))
 }
 
 /// An argument that need not be given: one that is `null` is not.
@@ -228,7 +233,7 @@ mod tests {
         assert!(all.iter().all(|name| is_own(name)));
         // No profile gives their names to others.
         let mut reserved: Vec<&str> = xy_config::profile::OWN_TOOLS.to_vec();
-        reserved.retain(|name| !crate::client::ask::find::is_one(name));
+        reserved.retain(|name| !crate::client::dispatch::find::is_one(name));
         assert_eq!(reserved, all);
         assert!(!is_own("a__add_server") && !is_own(""));
     }

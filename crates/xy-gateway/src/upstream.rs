@@ -3,8 +3,8 @@
 //!
 //! A call is appended to one buffer and remembered under an id of ours; its answer goes
 //! straight to the outlet of whoever asked. There is no task and no channel in between.
-//! What is sent is in `asking.rs`, what is said in `hearing.rs`; what moves the bytes is behind
-//! `wire.rs`; `greet.rs` says hello.
+//! What is sent is in `asking.rs`, what is said in `inbound.rs`; what moves the bytes is behind
+//! `wire.rs`; `handshake.rs` says hello.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -19,53 +19,53 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::speak::Said;
 
-use crate::bridge::hold::Hold;
+use crate::backend::{Backend, RetryState};
+use crate::bridge::pending_input::PendingInput;
 use crate::bridge::{Across, Bond};
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
-use crate::front::StreamNo;
+use crate::frontend::StreamNo;
 use crate::large::LargeReader;
 use crate::message_text::MessageText;
-use crate::modern::Manner;
-use crate::server::{Past, Server};
+use crate::modern::RequestMeta;
 use crate::via::Via;
 
+mod activity;
 mod asking;
 mod assembler;
 pub(crate) mod call_log;
 mod caller;
-pub(crate) mod ears;
 mod ending;
-pub(crate) mod fate;
-mod flight;
-pub(crate) mod greet;
-mod heard;
-mod hearing;
+pub(crate) mod event_subscription;
+pub(crate) mod handshake;
+pub(crate) mod http_client;
 mod ids;
+mod in_flight;
+mod inbound;
 mod kept;
 mod outgoing;
-pub(crate) mod own;
-mod patience;
 pub(crate) mod pipes;
 pub(crate) mod probe;
+mod response;
+pub(crate) mod retry;
 mod round_trip;
-mod said;
+pub(crate) mod self_meta;
+mod timeout;
 mod unread;
-pub(crate) mod web;
 pub(crate) mod wire;
 
 use call_log::CallLog;
 pub(crate) use caller::{Caller, Follow, Question, Whose};
-use ears::Ears;
-pub(crate) use ears::Wanted;
-pub(crate) use ending::{Cause, Lost};
-pub(crate) use hearing::UNFRAMED;
+pub(crate) use ending::{Cause, UnansweredCall};
+use event_subscription::Ears;
+pub(crate) use event_subscription::Wanted;
 use ids::Ids;
+pub(crate) use inbound::UNFRAMED;
 use kept::Kept;
-pub(crate) use patience::Watch;
+pub(crate) use response::result_of;
 pub use round_trip::RoundTrip;
-pub(crate) use said::result_of;
+pub(crate) use timeout::Watch;
 use wire::Wire;
 
 /// How long something a server says may belong to a call that was given up, or to one of
@@ -73,7 +73,7 @@ use wire::Wire;
 pub(crate) const ECHO: Duration = Duration::from_secs(60);
 
 /// Who hears what a server says of its own accord.
-pub(crate) trait Company {
+pub(crate) trait UpstreamEvents {
     /// It told something that belongs to no call by itself.
     fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
     /// It asks something, under this id of its own.
@@ -93,14 +93,14 @@ pub(crate) trait Company {
     fn is_over(&self, by: &Rc<Upstream>);
     /// It does not answer these calls, in the order in which they were sent: `why` says how it
     /// came.
-    fn lost(&self, by: &Upstream, calls: Vec<Lost>, why: Cause<'_>);
+    fn lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>);
     /// A server refused a modern client's request until its user has done something elsewhere,
     /// if this error says so: then the client is asked for that. Whether it is.
     fn wants_elsewhere(
         &self,
         client: &Rc<Client>,
         request: (&str, StreamNo),
-        manner: &Manner,
+        manner: &RequestMeta,
         bond: &Bond,
         error: &str,
     ) -> bool;
@@ -120,7 +120,7 @@ pub(crate) struct Told<'t> {
 pub(crate) struct Answer<'t> {
     pub(crate) client: &'t Rc<Client>,
     /// The server, by the name that the client used.
-    pub(crate) asked: &'t Rc<Server>,
+    pub(crate) asked: &'t Rc<Backend>,
     /// Our id of the call.
     pub(crate) ours: u64,
     /// The client's token for its progress.
@@ -147,7 +147,7 @@ pub(crate) struct Upstream {
     ids: RefCell<Ids>,
     stage: RefCell<Stage>,
     said: mpsc::Sender<Said>,
-    company: Rc<dyn Company>,
+    company: Rc<dyn UpstreamEvents>,
     /// What listens to what it says of its own accord, where it has to be asked for that.
     ears: Ears,
     /// Some of its lists may have changed.
@@ -181,7 +181,7 @@ pub(crate) struct Upstream {
     /// How long its calls wait.
     patience: Cell<Duration>,
     /// How much it has said.
-    heard: heard::Heard,
+    heard: activity::Activity,
     /// When a call of it last began or ended, where anybody wants to know that.
     called_at: Cell<Instant>,
     /// Who has called it and is still there.
@@ -225,7 +225,7 @@ struct Call {
     /// The server has asked its client something meanwhile.
     has_asked: bool,
     /// What was before.
-    past: Past,
+    past: RetryState,
     /// What its client wrote, if it may be sent again.
     kept: Option<Kept>,
     /// What is told of it in the debug log, if anybody wants to know.
@@ -234,7 +234,7 @@ struct Call {
 
 impl Call {
     fn of(caller: Caller, place: u64) -> Self {
-        let past = Past::default();
+        let past = RetryState::default();
         let (kept, log, watch) = (None, None, None);
         Self { caller, place, sent_at: Instant::now(), watch, has_asked: false, past, kept, log }
     }
@@ -253,7 +253,7 @@ pub(crate) struct Request<'t> {
     /// What is asked, for people: its method, and what that is about.
     pub(crate) what: (&'t str, Option<&'t str>),
     /// The server, by the name that its client used.
-    pub(crate) asked: Rc<Server>,
+    pub(crate) asked: Rc<Backend>,
     /// How its answer is looked at.
     pub(crate) follow: Follow,
     /// How long it may take.
@@ -263,11 +263,11 @@ pub(crate) struct Request<'t> {
     /// Their `_meta`, if that is an object.
     pub(crate) meta: Option<&'t str>,
     /// What it says of its client, if that is modern.
-    pub(crate) manner: Option<Rc<Manner>>,
+    pub(crate) manner: Option<Rc<RequestMeta>>,
     /// What it says there that an equal server must not hear, and what it hears instead.
     pub(crate) hidden: Option<(&'t str, String)>,
     /// What has happened to it before.
-    pub(crate) past: Past,
+    pub(crate) past: RetryState,
     /// It says that it is sent again.
     pub(crate) has_state: bool,
 }
@@ -280,7 +280,7 @@ impl Upstream {
         first_id: u64,
         is_adopted: bool,
         wire: Rc<dyn Wire>,
-        company: Rc<dyn Company>,
+        company: Rc<dyn UpstreamEvents>,
     ) -> Rc<Self> {
         // What an earlier daemon's client has done with it nobody knows.
         let is_fresh = !is_adopted && key.holder.is_client();
@@ -309,7 +309,7 @@ impl Upstream {
             held_back_until: Cell::new(None),
             most_kept: Cell::new(0),
             patience: Cell::new(Duration::ZERO),
-            heard: heard::Heard::default(),
+            heard: activity::Activity::default(),
             called_at: Cell::new(Instant::now()),
             users: RefCell::default(),
             last_user: Cell::new(0),
@@ -416,16 +416,16 @@ impl Upstream {
     }
 
     /// Clients of this house call it.
-    pub(crate) fn is_used_by(&self, house: u64) {
+    pub(crate) fn is_used_by(&self, group_id: u64) {
         self.mark_used();
-        if self.last_user.replace(house) != house {
-            self.users.borrow_mut().insert(house);
+        if self.last_user.replace(group_id) != group_id {
+            self.users.borrow_mut().insert(group_id);
         }
     }
 
     /// They have gone.
-    pub(crate) fn forget_user(&self, house: u64) {
-        self.users.borrow_mut().remove(&house);
+    pub(crate) fn forget_user(&self, group_id: u64) {
+        self.users.borrow_mut().remove(&group_id);
         self.last_user.set(0);
     }
 
@@ -476,13 +476,13 @@ impl Upstream {
     /// What a client is shown of this, under the name that it used.
     pub(crate) fn shown_as(
         &self,
-        asked: &Server,
+        asked: &Backend,
         client: &Client,
         known: Rc<Known>,
     ) -> Option<Rc<Known>> {
         let is_own = asked.name == self.key.server;
         let known = if is_own { known } else { known.under(&asked.name) };
-        client.sees(&asked.name, known)
+        client.visible(&asked.name, known)
     }
 
     /// It has asked a client something: in this call, or in any of that client's.
@@ -499,7 +499,7 @@ impl Upstream {
     }
 
     /// What a call said of its client, if that is modern.
-    pub(crate) fn manner_of(&self, ours: u64) -> Option<Rc<Manner>> {
+    pub(crate) fn manner_of(&self, ours: u64) -> Option<Rc<RequestMeta>> {
         match &self.calls.borrow().get(&ours)?.caller {
             Caller::Client { manner, .. } => manner.clone(),
             Caller::Parked(hold) => Some(hold.manner.clone()),
@@ -518,7 +518,7 @@ impl Upstream {
 
     /// Takes a call from its client, which is to answer something before it goes on: what it
     /// was, if it can be parked.
-    pub(crate) fn unhand(&self, ours: u64) -> Option<Caller> {
+    pub(crate) fn detach_call(&self, ours: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&ours)?;
         let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
@@ -530,7 +530,7 @@ impl Upstream {
     }
 
     /// From now on this call is somebody else's.
-    pub(crate) fn rejoin(self: &Rc<Self>, ours: u64, caller: Caller) {
+    pub(crate) fn attach(self: &Rc<Self>, ours: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.get_mut(&ours) else { return };
         call.caller = caller;
@@ -542,7 +542,7 @@ impl Upstream {
     }
 
     /// Whether this very call waits for its client.
-    pub(crate) fn is_parked(&self, hold: &Rc<Hold>) -> bool {
+    pub(crate) fn is_parked(&self, hold: &Rc<PendingInput>) -> bool {
         let calls = self.calls.borrow();
         let call = calls.get(&hold.ours);
         call.is_some_and(|it| matches!(&it.caller, Caller::Parked(it) if Rc::ptr_eq(it, hold)))

@@ -93,7 +93,7 @@ mod cgroups {
         assert_eq!(status["limits"], limits);
         assert_eq!(status["containment"], "cgroup");
         let shown = shown(&home);
-        assert!(shown.contains("held together by a cgroup and a subreaper"), "{shown}");
+        assert!(shown.contains("tracked by cgroup + subreaper"), "{shown}");
         assert!(shown.contains("memory 64 MiB (all together), pids 20 (all together)"), "{shown}");
         home.finish();
     }
@@ -115,7 +115,7 @@ mod cgroups {
         let reason = ended["reason"].as_str().unwrap();
         assert!(reason.contains("it used more than its memory limit (64 MiB)"), "{reason}");
         let shown = shown(&home);
-        assert!(shown.contains("signal 9, over its memory limit, unasked"), "{shown}");
+        assert!(shown.contains("signal 9 (unexpected), over its memory limit"), "{shown}");
         home.finish();
     }
 

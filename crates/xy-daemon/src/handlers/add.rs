@@ -199,11 +199,11 @@ impl<'a> Adding<'a> {
             Reason::NeverReady { stray: None, .. } => format!(
                 "what is fetched at the first start takes longer: `xy add {} --ready-within 2m …` \
                  in a shell gives it more time, or `ready {{ within \"2m\" }}` in a file; or \
-                 correct what it needs",
+                 fix the problem above",
                 self.name
             ),
             ref reason @ Reason::NeverReady { .. } => reason.hint().unwrap_or_default().to_owned(),
-            _ => "correct what it needs, and add it again".to_owned(),
+            _ => "fix the problem above and retry".to_owned(),
         };
         CallError { message: self.not_added(), ..error }.hint(hint)
     }

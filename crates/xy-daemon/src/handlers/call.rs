@@ -11,5 +11,5 @@ use crate::daemon::Daemon;
 pub(super) async fn handle(daemon: &Daemon, ask: Call) -> Result<Box<RawValue>, CallError> {
     let arguments = ask.arguments.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
     let within = ask.timeout_ms.map(Duration::from_millis);
-    daemon.desk()?.call(ask.name, arguments, within).await
+    daemon.admin()?.call(ask.name, arguments, within).await
 }

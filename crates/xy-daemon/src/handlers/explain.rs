@@ -8,5 +8,5 @@ use crate::daemon::Daemon;
 
 pub(super) async fn handle(daemon: &Daemon, ask: Explain) -> Result<Explained, CallError> {
     check_profile(daemon, &ask.profile)?; // It knows the nearest name.
-    daemon.desk()?.explain(ask).await
+    daemon.admin()?.explain(ask).await
 }

@@ -11,7 +11,7 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
     let is_running = |state| state == ServerState::Running;
     let (gateway_url, gateway_problem) = daemon.gateway_url();
     let mut warnings = daemon.faults().warnings.clone();
-    warnings.extend(daemon.desk().map(xy_gateway::Desk::warnings).unwrap_or_default());
+    warnings.extend(daemon.admin().map(xy_gateway::Admin::warnings).unwrap_or_default());
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),

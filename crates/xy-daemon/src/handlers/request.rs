@@ -56,7 +56,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: RawRequest) -> Result<Box<RawVa
         id: ask.id.map_or_else(|| "1".to_owned(), |it| it.get().to_owned()),
         within: left,
     };
-    daemon.desk()?.request(ask).await
+    daemon.admin()?.request(ask).await
 }
 
 /// Returns true if the instance that all clients share sleeps.
@@ -77,7 +77,7 @@ async fn comes_up(
     match timeout_at(give_up_at, instance.settled()).await {
         Ok(now) if now.state() == ServerState::Running => Ok(()),
         Ok(_) => Err(instance_failed(name, &instance.explain())
-            .hint(format!("correct what it needs, and try again; `xy logs {name}` shows more"))),
+            .hint(format!("fix the problem above and retry; `xy logs {name}` shows more"))),
         Err(_) => {
             let now = instance.now();
             let message = format!("`{name}` did not come up within {within:?}");

@@ -13,5 +13,5 @@ pub(super) async fn handle(daemon: &Daemon, ask: Search) -> Result<FoundTools, C
     if let Some(server) = &ask.server {
         daemon.find(server)?; // It knows the nearest name.
     }
-    daemon.desk()?.search(ask).await
+    daemon.admin()?.search(ask).await
 }

@@ -20,8 +20,8 @@ pub(super) async fn handle_whole(daemon: &Daemon, ask: &ByName) -> Result<Server
     }
     let name = status.entry.shares.clone().unwrap_or_else(|| status.entry.name.clone());
     daemon.earlier.complete(&daemon.journal, &name, &mut status.transitions).await;
-    if let Ok(desk) = daemon.desk()
-        && let Ok(users) = desk.users(ask.name.clone()).await
+    if let Ok(admin) = daemon.admin()
+        && let Ok(users) = admin.users(ask.name.clone()).await
     {
         for instance in &mut status.instances {
             let shared = instance.era.map_or(Holder::Shared, Holder::Era);
@@ -74,12 +74,12 @@ pub(crate) fn handle(daemon: &Daemon, ask: &ByName) -> Result<ServerStatus, Call
         let warning = "`xy.kdl` cannot be used, so its last good version is: see `xy check`";
         status.entry.warnings.push(warning.to_owned());
     }
-    if let Ok(desk) = daemon.desk() {
-        status.protocol = desk.protocol(&status.entry.name);
+    if let Ok(admin) = daemon.admin() {
+        status.protocol = admin.protocol(&status.entry.name);
         for second in status.instances.iter_mut().filter(|it| it.era.is_some()) {
-            second.protocol = desk.protocol_of_second(&status.entry.name);
+            second.protocol = admin.protocol_of_second(&status.entry.name);
         }
-        status.parked = desk.parked(&status.entry.name) as u64;
+        status.parked = admin.parked(&status.entry.name) as u64;
     }
     Ok(status)
 }

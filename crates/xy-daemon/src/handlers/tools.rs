@@ -10,7 +10,7 @@ pub(super) async fn handle(daemon: &Daemon, ask: Tools) -> Result<ToolList, Call
     if let Some(name) = &ask.server {
         daemon.find(name)?; // It knows the nearest name.
     }
-    let tools = daemon.desk()?.tools(ask.server).await?;
+    let tools = daemon.admin()?.tools(ask.server).await?;
     let tools: Result<Vec<ToolEntry>, CallError> = tools.into_iter().map(entry).collect();
     Ok(ToolList { tools: tools? })
 }

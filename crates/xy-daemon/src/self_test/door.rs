@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use xy_gateway::Desk;
+use xy_gateway::Admin;
 use xy_gateway::http::ListenState;
 use xy_protocol::control::{DoorVerdict, WebServerHealth};
 
@@ -22,7 +22,7 @@ const MOST_ANSWER: u64 = 4 << 20;
 /// Looks whether clients can come in.
 pub(super) async fn test(daemon: &Daemon) -> WebServerHealth {
     let closed = |status, port, note| WebServerHealth { status, port, active_connections: 0, note };
-    let listening = daemon.desk().ok().and_then(Desk::listening);
+    let listening = daemon.admin().ok().and_then(Admin::listening);
     let (url, problem) = daemon.gateway_url();
     let Some(ListenState::Listening { addr }) = listening else {
         let status = if problem.is_some() { DoorVerdict::Error } else { DoorVerdict::NotRunning };

@@ -411,8 +411,8 @@ impl One {
 
     async fn round_trip(&self, is_other: bool) -> RoundTrip {
         let key = self.instance.key().clone();
-        let Ok(desk) = self.daemon.desk() else { return RoundTrip::Nobody };
-        match desk.round_trip(key, is_other, ANSWERS_WITHIN).await {
+        let Ok(admin) = self.daemon.admin() else { return RoundTrip::Nobody };
+        match admin.round_trip(key, is_other, ANSWERS_WITHIN).await {
             Ok(seen) => seen,
             Err(fault) => RoundTrip::Broken(fault.to_string()),
         }

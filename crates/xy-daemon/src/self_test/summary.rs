@@ -30,9 +30,9 @@ fn servers(worker: &[WorkerHealth]) -> String {
     let answers = worker.iter().filter(|it| it.pid.is_some() || it.round_trip_ms.is_some()).count();
     match (worker.len(), answers) {
         (0, _) => "there are no servers".to_owned(),
-        (1, 1) => "the only server is there".to_owned(),
-        (all, answers) if all == answers => format!("all {all} servers are there"),
-        (all, answers) => format!("of {all} servers {answers} are there, and the rest need not be"),
+        (1, 1) => "the only server is running".to_owned(),
+        (all, answers) if all == answers => format!("all {all} servers are running"),
+        (all, answers) => format!("{answers} of {all} running, {} idle by design", all - answers),
     }
 }
 
@@ -44,7 +44,7 @@ fn troubles(health: &TestedHealth) -> Vec<String> {
         .map(|it| format!("`{}` has failed{}", it.name, because(it.note.as_deref())))
         .collect();
     if health.web_server.status == DoorVerdict::Error {
-        let words = "nobody can come in over HTTP";
+        let words = "HTTP gateway is not listening";
         let note = health.web_server.note.as_deref();
         all.push(match note.filter(|note| note.starts_with(words)) {
             Some(note) => note.to_owned(),
@@ -179,7 +179,7 @@ pub(super) mod tests {
         let mut health = well().health;
         assert_eq!(of(&health, &[]), "all is well: there are no servers");
         health.worker = vec![worker("a", WorkerVerdict::Ok)];
-        assert_eq!(of(&health, &[]), "all is well: the only server is there");
+        assert_eq!(of(&health, &[]), "all is well: the only server is running");
         let made = Repair::FolderCreated { path: "/x".into(), reason: "r".into() };
         let told = of(&health, std::slice::from_ref(&made));
         assert_eq!(told, "all is well again: the folder /x was made again");

@@ -29,8 +29,8 @@ pub(super) async fn ask(daemon: &Daemon) -> Parts {
     let fleet = timeout(ANSWERS_WITHIN, daemon.fleet.ask(Ask::Start, Some(Vec::new())));
     let journal = timeout(ANSWERS_WITHIN, daemon.journal.follow());
     let gateway = async {
-        let desk = daemon.desk().ok()?;
-        Some(matches!(timeout(ANSWERS_WITHIN, desk.numbers()).await, Ok(Ok(_))))
+        let admin = daemon.admin().ok()?;
+        Some(matches!(timeout(ANSWERS_WITHIN, admin.numbers()).await, Ok(Ok(_))))
     };
     let (fleet, journal, gateway) = tokio::join!(fleet, journal, gateway);
     Parts { fleet: matches!(fleet, Ok(Ok(_))), journal: journal.is_ok(), gateway }

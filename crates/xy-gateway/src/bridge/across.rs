@@ -6,14 +6,14 @@ use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::rounds::Rounds;
-use super::{Bond, Unfit, hold};
+use super::{Bond, Unfit, pending_input};
 use crate::client::Client;
 use crate::era::Era;
-use crate::front::{Entry, View};
+use crate::frontend::{Entry, View};
 use crate::held::Held;
 use crate::message_text::StoredText;
-use crate::modern::{self, Manner, Wrong};
-use crate::say;
+use crate::modern::{self, RequestMeta, Wrong};
+use crate::reply;
 use crate::upstream::Request;
 
 /// What stands between a client and a server of different eras, for one call.
@@ -31,7 +31,7 @@ pub(crate) enum Across {
     /// The server is modern, and the client is not.
     ToModern {
         /// What the server is told of the client.
-        manner: Manner,
+        manner: RequestMeta,
         /// What the client asked, if the server may ask for input, to ask it again.
         asked: Option<Asked>,
     },
@@ -75,14 +75,14 @@ pub(crate) fn between(
         (Some(_), Era::Modern) | (None, Era::Legacy) => return Ok(None),
         (Some(_), Era::Legacy) => {
             if request.has_state {
-                return Err(hold::refused(Unfit::NotOurs));
+                return Err(pending_input::refused(Unfit::NotOurs));
             }
             let bond = can_want_input(method).then(|| bond(client.entry(), method, request.params));
             Across::ToLegacy { method: method.into(), bond, lacks: None }
         }
         (None, Era::Modern) => {
             if request.params.is_some_and(|params| !params.starts_with('{')) {
-                return Err(say::invalid("`params` is no object, which this server wants"));
+                return Err(reply::invalid("`params` is no object, which this server wants"));
             }
             let asked = can_want_input(method).then(|| keep(client, request)).transpose()?;
             Across::ToModern { manner: client.as_modern(), asked }

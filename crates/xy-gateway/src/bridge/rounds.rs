@@ -13,12 +13,12 @@ use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::across::{Asked, is_empty};
+use crate::backend::RetryState;
 use crate::capabilities::Wants;
 use crate::client::Client;
-use crate::front::{StreamNo, To};
+use crate::frontend::{Route, StreamNo};
 use crate::names::quoted;
-use crate::say;
-use crate::server::Past;
+use crate::reply;
 use crate::upstream::Watch;
 
 /// How many times a server may want to know more.
@@ -122,7 +122,7 @@ impl Round {
             .map(|(key, it)| Wanted { key: (*key).into(), method: it.method.into(), answer: None })
             .collect();
         for (key, Question { method, params }) in questions {
-            let asked = client.ask_for_round(&round, key, method, &params, To::During(stream));
+            let asked = client.ask_for_round(&round, key, method, &params, Route::Related(stream));
             if let Err(fault) = asked {
                 round.end(); // What was asked before is of no use.
                 return Err(fault);
@@ -175,7 +175,7 @@ impl Round {
             Outcome::Result(_) => {
                 drop(wanted);
                 self.end();
-                let fault = say::invalid("what the client answered to its server is no object");
+                let fault = reply::invalid("what the client answered to its server is no object");
                 return client.failed(&self.id, self.stream, &fault);
             }
             Outcome::Error(_) if &*one.method == "elicitation/create" => {
@@ -203,7 +203,7 @@ impl Round {
         let Rounds { count, watch } = self.asked.rounds.clone();
         let rounds = Rounds { count: count + 1, watch };
         let was_written = self.asked.was_written;
-        let past = Past { rounds, was_written, ..Past::default() };
+        let past = RetryState { rounds, was_written, ..RetryState::default() };
         match self.request() {
             Some(text) => client.again_after(&self.id, text.as_slice().into(), self.stream, past),
             None => client.failed(&self.id, self.stream, &strange("it cannot be asked again")),

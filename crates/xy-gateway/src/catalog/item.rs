@@ -12,8 +12,8 @@ use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 
 use super::{Kind, TOLD};
-use crate::fit::Fit;
 use crate::names;
+use crate::sanitize::Fit;
 
 /// One tool, prompt, resource or template, as its server wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]

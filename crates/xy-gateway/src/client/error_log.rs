@@ -4,13 +4,13 @@ use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 
-use super::ask::Request;
+use super::dispatch::Request;
 use super::{Client, Open};
 use crate::catalog::Kind;
 use crate::error_log::{self, FailedRequest};
-use crate::front::View;
+use crate::frontend::View;
 use crate::upstream::probe::code_of;
-use crate::{names, say};
+use crate::{names, reply};
 
 /// The methods that stand in the log of a request that is open.
 const METHODS: [&str; 10] = [
@@ -87,7 +87,7 @@ impl Client {
 
     /// Logs the error that an open request is answered with.
     pub(super) fn log_error(&self, id: &str, fault: &CallError) {
-        self.log_ended(id, &format!("{:?}", fault.kind), say::code(fault.kind).into());
+        self.log_ended(id, &format!("{:?}", fault.kind), reply::code(fault.kind).into());
     }
 
     /// Returns the name of the server that a request is about, if there is such a server.
@@ -105,7 +105,7 @@ impl Client {
             _ => {
                 let uri = request.params.uri().and_then(text_of)?;
                 let (server, _) = names::uri_inside(&uri)?;
-                Some(self.hub.server_for(self, server)?.name.to_string())
+                Some(self.router.server_for(self, server)?.name.to_string())
             }
         }
     }

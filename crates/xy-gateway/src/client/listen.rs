@@ -13,16 +13,16 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 
-use super::ask::{Request, Verdict};
+use super::dispatch::{Outcome, Request};
 use super::{Client, Open, Shown};
+use crate::backend::Backend;
 use crate::catalog::Kind;
-use crate::front::{StreamNo, To, View};
+use crate::frontend::{Route, StreamNo, View};
 use crate::held::Held;
 use crate::modern::{self, SUBSCRIPTION};
 use crate::names::{self, quoted};
-use crate::owners::Owner;
-use crate::say;
-use crate::server::Server;
+use crate::ownership::Owner;
+use crate::reply;
 use crate::upstream::Wanted;
 
 /// How many such requests one client may have open.
@@ -91,7 +91,7 @@ impl Drop for Listen {
 /// A resource that is watched.
 #[derive(Clone)]
 struct Watched {
-    server: Rc<Server>,
+    server: Rc<Backend>,
     /// What the server calls it.
     uri: String,
     /// As the client wrote it.
@@ -130,15 +130,15 @@ impl Filter {
 impl Client {
     /// Tells what the client asks for, from now on. The first word is what that will be, once
     /// the servers have said which resources can be watched.
-    pub(super) fn listen(&self, request: &Request<'_>) -> Result<Verdict, CallError> {
+    pub(super) fn listen(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
         let filter = request.params.notifications().unwrap_or("null");
         if !filter.starts_with('{') && filter != "null" {
-            return Err(say::invalid("`notifications` is not an object"));
+            return Err(reply::invalid("`notifications` is not an object"));
         }
         let filter: Option<Filter> = serde_json::from_str(filter).map_err(|problem| {
-            say::invalid(format!("`notifications` cannot be read: {problem}"))
+            reply::invalid(format!("`notifications` cannot be read: {problem}"))
         })?;
-        let filter = filter.ok_or_else(|| say::invalid("`notifications` says what to tell"))?;
+        let filter = filter.ok_or_else(|| reply::invalid("`notifications` says what to tell"))?;
         let most = filter.resource_subscriptions.len().max(filter.task_ids.len());
         if self.listens.borrow().len() >= MOST || most > MOST_URIS {
             let message = format!(
@@ -148,11 +148,11 @@ impl Client {
         }
         let knows_tasks = request.manner.as_ref().is_some_and(|manner| manner.has_tasks());
         if !filter.task_ids.is_empty() && !knows_tasks {
-            return Ok(Verdict::Error(modern::knows_no_tasks()));
+            return Ok(Outcome::Error(modern::knows_no_tasks()));
         }
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| filter.wants(*kind)).collect();
         for kind in &kinds {
-            self.shows(*kind, Shown::Print(self.hub.print(*kind, self)));
+            self.shows(*kind, Shown::Print(self.router.print(*kind, self)));
         }
         let names = LISTS.into_iter().filter(|(_, kind)| kinds.contains(kind));
         let accepted: Vec<&'static str> = names.map(|(name, _)| name).collect();
@@ -163,7 +163,7 @@ impl Client {
             .collect();
         let tasks = filter.task_ids.into_iter();
         let followed: BTreeSet<(InstanceKey, String)> =
-            tasks.filter_map(|id| Some((self.hub.place_of_task(self, &id)?, id))).collect();
+            tasks.filter_map(|id| Some((self.router.place_of_task(self, &id)?, id))).collect();
         let (client, id) = (self.me(), request.id.to_owned());
         let (all, tasks) = (watched.clone(), followed.clone());
         let stream = request.stream;
@@ -172,7 +172,7 @@ impl Client {
         self.listens.borrow_mut().insert(request.id.into(), listen);
         if all.is_empty() && tasks.is_empty() {
             client.acknowledge(&id, &accepted, &Wanted::default());
-            return Ok(Verdict::Under(Open::Listening));
+            return Ok(Outcome::Under(Open::Listening));
         }
         let asking = tokio::task::spawn_local(async move {
             let heard = client.watch_all(&id, all, tasks).await;
@@ -181,25 +181,25 @@ impl Client {
         if let Some(listen) = self.listens.borrow_mut().get_mut(request.id) {
             listen.asking = Some(asking.abort_handle());
         }
-        Ok(Verdict::Under(Open::Listening))
+        Ok(Outcome::Under(Open::Listening))
     }
 
     /// Whose a resource is.
     fn find(&self, uri: &str) -> Option<Watched> {
-        let watched = |server: Rc<Server>, inside: &str, by_outside_name| {
+        let watched = |server: Rc<Backend>, inside: &str, by_outside_name| {
             let (uri, written) = (inside.to_owned(), uri.to_owned());
             Some(Watched { server, uri, written, by_outside_name })
         };
         if let View::Server(name) = &self.entry.view {
-            return watched(self.hub.server(name)?, uri, false);
+            return watched(self.router.server(name)?, uri, false);
         }
         match names::uri_inside(uri) {
             Some((server, inside)) => {
-                let server = self.hub.server_for(self, server)?;
+                let server = self.router.server_for(self, server)?;
                 let is_shown = self.may_see(Kind::Resources, &server.name, inside);
                 watched(server, inside, true).filter(|_| is_shown)
             }
-            None => watched(self.hub.owner_of(self, uri).ok()?, uri, false),
+            None => watched(self.router.owner_of(self, uri).ok()?, uri, false),
         }
     }
 
@@ -212,14 +212,14 @@ impl Client {
         tasks: BTreeSet<(InstanceKey, String)>,
     ) -> Wanted {
         // A process that has several names is asked once.
-        let home = |server: &Rc<Server>| server.at_home().name.clone();
-        let mut servers: BTreeMap<ServerName, (Rc<Server>, BTreeSet<String>)> = BTreeMap::new();
+        let home = |server: &Rc<Backend>| server.primary_or_self().name.clone();
+        let mut servers: BTreeMap<ServerName, (Rc<Backend>, BTreeSet<String>)> = BTreeMap::new();
         for one in &all {
             let of = servers.entry(home(&one.server));
             of.or_insert_with(|| (one.server.clone(), BTreeSet::new())).1.insert(one.uri.clone());
         }
         for (at, _) in &tasks {
-            if let Some(server) = self.hub.server(at.server.as_str()) {
+            if let Some(server) = self.router.server(at.server.as_str()) {
                 servers.entry(at.server.clone()).or_insert_with(|| (server, BTreeSet::new()));
             }
         }
@@ -227,7 +227,7 @@ impl Client {
         for (name, (server, uris)) in servers {
             let client = self.clone();
             asked.spawn_local(async move {
-                let watched = client.hub.watch(&server, &client, uris).await;
+                let watched = client.router.watch(&server, &client, uris).await;
                 (name, watched.unwrap_or_default())
             });
         }
@@ -272,31 +272,31 @@ impl Client {
             r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}},"notifications":{{{}}}}}}}"#,
             accepted.join(",")
         );
-        self.tell(line.as_bytes(), To::During(stream));
+        self.tell(line.as_bytes(), Route::Related(stream));
         let mut listens = self.listens.borrow_mut();
         let untold = listens.get_mut(id).and_then(|listen| listen.untold.take());
         drop(listens);
         for line in untold.into_iter().flat_map(|untold| untold.lines) {
-            self.tell(&line, To::During(stream));
+            self.tell(&line, Route::Related(stream));
         }
     }
 
     /// Tells who listens, once it has been told what it will hear.
     fn tell_listener(&self, listen: &mut Listen, line: Vec<u8>) {
         match &mut listen.untold {
-            None => self.tell(&line, To::During(listen.stream)),
+            None => self.tell(&line, Route::Related(listen.stream)),
             Some(untold) => untold.add(line),
         }
     }
 
     /// A list has changed.
     pub(crate) fn tell_changed(&self, changed: &str) {
-        self.pass_changed(changed, &say::notification(changed));
+        self.pass_changed(changed, &reply::notification(changed));
     }
 
     /// Passes on what a server says of a list that has changed; `line` is all of it.
     pub(crate) fn pass_changed(&self, changed: &str, line: &[u8]) {
-        self.tell(&without_subscription(line), To::Anyone);
+        self.tell(&without_subscription(line), Route::Broadcast);
         for (id, listen) in self.listens.borrow_mut().iter_mut() {
             if !listen.kinds.contains(changed) {
                 continue;
@@ -316,8 +316,8 @@ impl Client {
     }
 
     /// A resource has changed that it watches; `line` says so in the words it knows.
-    pub(crate) fn tell_updated(&self, server: &Server, uri: &str, line: &[u8]) {
-        self.tell(&without_subscription(line), To::Anyone);
+    pub(crate) fn tell_updated(&self, server: &Backend, uri: &str, line: &[u8]) {
+        self.tell(&without_subscription(line), Route::Broadcast);
         for (id, listen) in self.listens.borrow_mut().iter_mut() {
             let is_it = |one: &Watched| {
                 one.server.name == server.name && crate::subscriptions::covers(&one.uri, uri)
@@ -369,7 +369,7 @@ impl Client {
     /// It has heard enough of what it listened to under this id.
     pub(super) fn listens_no_more(&self, id: &str) {
         let Some(mut listen) = self.listens.borrow_mut().remove(id) else { return };
-        self.hub.follows_no_more(listen.followed_where());
+        self.router.follows_no_more(listen.followed_where());
         for one in std::mem::take(&mut listen.watched) {
             self.unwatch(&one);
         }
@@ -382,7 +382,7 @@ impl Client {
         drop(listens);
         let key = (one.server.name.clone(), one.uri.clone());
         if !is_wanted && !self.subscribed.borrow().contains(&key) {
-            self.hub.unwatch(&one.server, self, &one.uri);
+            self.router.unwatch(&one.server, self, &one.uri);
         }
     }
 }

@@ -8,7 +8,7 @@ use xy_supervisor::fleet::Member;
 use xy_supervisor::instance::{Holder, InstanceHandle};
 use xy_supervisor::lifecycle::State;
 
-use crate::server::{Progressing, Trouble};
+use crate::backend::{Progressing, Trouble};
 
 /// The instances that come back only if somebody wakes them.
 pub(super) fn away(member: &Member) -> HashSet<Holder> {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::http::{self, HttpRules, ListenState, ListeningSocket, Made, SessionFile};
-use crate::hub::Hub;
+use crate::http::{self, HttpRules, ListenState, ListeningSocket, SessionFile, TokenWatch};
+use crate::router::Router;
 
 /// Where clients come in over HTTP.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct HttpParts {
 /// Serves clients over HTTP until `closed`.
 pub(super) async fn serve(
     parts: Option<HttpParts>,
-    (tokens, state_key, socket): (Made, String, ListeningSocket),
-    hub: Rc<Hub>,
+    (tokens, state_key, socket): (TokenWatch, String, ListeningSocket),
+    router: Rc<Router>,
     state: watch::Sender<Option<ListenState>>,
     closed: oneshot::Receiver<()>,
 ) {
@@ -41,7 +41,7 @@ pub(super) async fn serve(
         listener = http::listen(address, inherited, &state, &socket) => listener,
         () = &mut closed => return,
     };
-    let generation = hub.generation;
+    let generation = router.generation;
     let file = SessionFile { path: sessions_file, home, state_key, generation };
-    http::serve(listener, hub.clone(), (rules, tokens), Some(file), hub, closed).await;
+    http::serve(listener, router.clone(), (rules, tokens), Some(file), router, closed).await;
 }

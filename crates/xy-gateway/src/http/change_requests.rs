@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::record::{Change, Record, RequestedChange, SUBSCRIPTIONS_MAX};
-use crate::front::StreamNo;
+use crate::frontend::StreamNo;
 
 /// Pending changes of one session. Further ones are not restored by the next daemon.
 const PENDING_MAX: usize = 256;

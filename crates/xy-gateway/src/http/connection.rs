@@ -1,6 +1,6 @@
 //! One connection: hyper does the talking, this makes sure that it does not take for ever.
 //!
-//! A [`Pulse`] holds what the connection is doing and since when. One timer stands behind
+//! A [`ConnTimers`] holds what the connection is doing and since when. One timer stands behind
 //! it, and is moved only when something is due earlier than it would ring; so a call that is
 //! answered at once costs no timer.
 
@@ -22,15 +22,15 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::connections::{Place, Waits};
-use super::door::Door;
-use super::guard::Who;
+use super::connections::{Endpoint, Waits};
+use super::guard::TokenId;
 use super::limits::{
     BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, IDLE_UNAUTHENTICATED,
     WRITE_WITHIN,
 };
-use super::mailbox::Mailbox;
-use crate::piece::CHUNK;
+use super::response_stream::ResponseStream;
+use super::service::HttpService;
+use crate::body::CHUNK;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,17 +74,17 @@ enum Due {
 #[derive(Debug)]
 struct Silent {
     speaks_at: Instant,
-    mailbox: Rc<Mailbox>,
+    response_stream: Rc<ResponseStream>,
 }
 
 /// What is known of a connection, to whoever works for it.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct ConnTimers {
     /// The address of the client, if it is known.
     peer: Option<SocketAddr>,
     doing: Cell<Doing>,
     /// Whose token was shown on it; `None` while it is unauthenticated.
-    owner: Cell<Option<Who>>,
+    owner: Cell<Option<TokenId>>,
     /// Bytes that were read since other tasks had their turn.
     read_since_pause: Cell<usize>,
     /// Since when nothing of what we write is taken.
@@ -101,7 +101,7 @@ pub(super) struct Pulse {
     unwanted: RefCell<Option<(Incoming, usize)>>,
 }
 
-impl Pulse {
+impl ConnTimers {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
         // Who connects is expected to say something soon.
         let doing = Cell::new(Doing::Head { since: Instant::now() });
@@ -125,11 +125,11 @@ impl Pulse {
     }
 
     /// Whose token was shown on it, if one was.
-    pub(super) fn owner(&self) -> Option<Who> {
+    pub(super) fn owner(&self) -> Option<TokenId> {
         self.owner.get()
     }
 
-    pub(super) fn set_owner(&self, who: Who) {
+    pub(super) fn set_owner(&self, who: TokenId) {
         self.owner.set(Some(who));
     }
 
@@ -160,9 +160,9 @@ impl Pulse {
 
     /// The client waits for the first word about a call: unless there is one within this time,
     /// it becomes events.
-    pub(super) fn waits(&self, mailbox: Rc<Mailbox>, within: Duration) {
+    pub(super) fn waits(&self, response_stream: Rc<ResponseStream>, within: Duration) {
         let speaks_at = Instant::now() + within;
-        *self.silent.borrow_mut() = Some(Silent { speaks_at, mailbox });
+        *self.silent.borrow_mut() = Some(Silent { speaks_at, response_stream });
     }
 
     /// Ends the wait for a first word.
@@ -187,7 +187,7 @@ impl Pulse {
 
     fn break_silence(&self) {
         if let Some(silent) = self.silent.take() {
-            silent.mailbox.begin();
+            silent.response_stream.begin();
         }
     }
 
@@ -260,8 +260,8 @@ impl Pulse {
 /// what it was asked is answered.
 pub(super) async fn run(
     stream: TcpStream,
-    door: Rc<Door>,
-    (pulse, _place): (Rc<Pulse>, Place),
+    door: Rc<HttpService>,
+    (pulse, _place): (Rc<ConnTimers>, Endpoint),
     mut closes: watch::Receiver<bool>,
 ) {
     // Answers are written whole: there is nothing to wait for before they are sent.
@@ -328,7 +328,7 @@ struct Timer {
 
 impl Timer {
     /// Ready with what took too long. What else is due is done.
-    fn poll(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<&'static str> {
+    fn poll(&mut self, context: &mut Context<'_>, pulse: &ConnTimers) -> Poll<&'static str> {
         loop {
             let deadline = pulse.deadline();
             if let Some((at, _)) = deadline {
@@ -362,7 +362,7 @@ impl Timer {
 /// A stream that tells a pulse what goes over it.
 struct Watched {
     stream: TcpStream,
-    pulse: Rc<Pulse>,
+    pulse: Rc<ConnTimers>,
 }
 
 impl AsyncRead for Watched {

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::connection::Pulse;
-use super::guard::Who;
+use super::connection::ConnTimers;
+use super::guard::TokenId;
 use super::limits::{AUTHENTICATED_MAX, UNAUTHENTICATED_MAX};
 use super::refused::{Refused, Shared};
 
@@ -25,7 +25,7 @@ pub(super) struct Connections {
 
 #[derive(Debug)]
 struct Open {
-    pulse: Rc<Pulse>,
+    pulse: Rc<ConnTimers>,
     /// `None` until its task runs.
     task: Option<AbortHandle>,
 }
@@ -51,12 +51,12 @@ impl Waits {
 
 /// The place of a connection among all, as long as this lives.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Endpoint {
     among: Rc<Connections>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         self.among.by_number.borrow_mut().remove(&self.number);
     }
@@ -65,7 +65,7 @@ impl Drop for Place {
 impl Connections {
     /// Makes a place for a new connection, which has shown no token yet. Returns `None` if
     /// there is none and no other connection can go for it; the flag says whether one has gone.
-    pub(super) fn enter(self: &Rc<Self>, pulse: &Rc<Pulse>) -> Option<(Place, bool)> {
+    pub(super) fn enter(self: &Rc<Self>, pulse: &Rc<ConnTimers>) -> Option<(Endpoint, bool)> {
         let mut has_ended_one = false;
         if self.count_of(None) >= UNAUTHENTICATED_MAX {
             if !self.end_first(None, |_| true) {
@@ -77,7 +77,7 @@ impl Connections {
         self.last_number.set(number);
         let open = Open { pulse: Rc::clone(pulse), task: None };
         self.by_number.borrow_mut().insert(number, open);
-        Some((Place { among: Rc::clone(self), number }, has_ended_one))
+        Some((Endpoint { among: Rc::clone(self), number }, has_ended_one))
     }
 
     /// Names the task of a connection, by which it is ended.
@@ -89,7 +89,7 @@ impl Connections {
 
     /// A request on this connection has shown a valid token. If the token may have no more
     /// connections, the longest idle one of its own goes; otherwise this one is refused.
-    pub(super) fn authenticate(&self, pulse: &Pulse, who: Who) -> Result<(), Refused> {
+    pub(super) fn authenticate(&self, pulse: &ConnTimers, who: TokenId) -> Result<(), Refused> {
         if pulse.owner() == Some(who) {
             return Ok(());
         }
@@ -108,12 +108,12 @@ impl Connections {
         })
     }
 
-    fn count_of(&self, owner: Option<Who>) -> usize {
+    fn count_of(&self, owner: Option<TokenId>) -> usize {
         self.by_number.borrow().values().filter(|it| it.pulse.owner() == owner).count()
     }
 
     /// Ends the connection of this owner that has waited for longest, if there is one.
-    fn end_first(&self, owner: Option<Who>, may_go: impl Fn(Waits) -> bool) -> bool {
+    fn end_first(&self, owner: Option<TokenId>, may_go: impl Fn(Waits) -> bool) -> bool {
         let open = self.by_number.borrow();
         let waiting =
             open.iter().filter(|(_, it)| it.pulse.owner() == owner).filter_map(|(number, it)| {
@@ -129,7 +129,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl Endpoint {
     pub(super) fn number(&self) -> u64 {
         self.number
     }

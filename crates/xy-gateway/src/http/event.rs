@@ -5,7 +5,7 @@ use std::fmt;
 use hyper::body::Bytes;
 use xy_mcp::edit::append_on_one_line;
 
-use crate::front::StreamNo;
+use crate::frontend::StreamNo;
 
 const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
 const AFTER_DATA: &[u8] = b"\n\n";

@@ -13,7 +13,7 @@ use hyper::http::request::Parts;
 use xy_config::profile::DEFAULT_PROFILE;
 
 use super::refused::Refused;
-use super::route::Place;
+use super::route::Endpoint;
 use crate::share;
 
 /// Who may come in.
@@ -90,9 +90,9 @@ impl fmt::Debug for Token {
 
 /// Who somebody turned out to be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Guest<'r> {
+pub(super) struct Identity<'r> {
     /// Which token it was: a session belongs to the token that began it.
-    pub(super) who: Who,
+    pub(super) who: TokenId,
     pub(super) may_manage: bool,
     /// The only profile that its token is for.
     pub(super) profile: Option<&'r str>,
@@ -104,9 +104,9 @@ pub(crate) const ANYBODY: u64 = 1;
 
 /// Which token somebody has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Who(u64);
+pub(super) struct TokenId(u64);
 
-impl Who {
+impl TokenId {
     /// Where there are no tokens.
     const ANYBODY: Self = Self(ANYBODY);
 
@@ -122,7 +122,7 @@ impl Who {
     }
 }
 
-impl<'r> Guest<'r> {
+impl<'r> Identity<'r> {
     /// Returns the digest of its token's secret, which sessions belong to. `None` where no token
     /// is needed.
     pub(super) fn owner(&self) -> Option<Digest> {
@@ -131,13 +131,13 @@ impl<'r> Guest<'r> {
 
     /// Where it is led by a path to `place`, if it may go there. What of a single server it may
     /// be shown is not known here.
-    pub(super) fn led_to<'p>(&self, place: Place<'p>) -> Result<Place<'p>, Refused>
+    pub(super) fn led_to<'p>(&self, place: Endpoint<'p>) -> Result<Endpoint<'p>, Refused>
     where
         'r: 'p,
     {
         match (place, self.profile) {
-            (Place::Bare, profile) => Ok(Place::Profile(profile.unwrap_or(DEFAULT_PROFILE))),
-            (Place::Profile(name), Some(only)) if name != only => {
+            (Endpoint::Bare, profile) => Ok(Endpoint::Profile(profile.unwrap_or(DEFAULT_PROFILE))),
+            (Endpoint::Profile(name), Some(only)) if name != only => {
                 Err(Refused::OtherView(only.to_owned()))
             }
             (place, _) => Ok(place),
@@ -217,10 +217,15 @@ pub(super) fn check_origin<'h>(
 }
 
 /// Finds out by its token who it is.
-pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<'r>, Refused> {
+pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Identity<'r>, Refused> {
     let tokens = match auth {
         Auth::None => {
-            return Ok(Guest { who: Who::ANYBODY, may_manage: false, profile: None, secret: None });
+            return Ok(Identity {
+                who: TokenId::ANYBODY,
+                may_manage: false,
+                profile: None,
+                secret: None,
+            });
         }
         Auth::Tokens(tokens) => tokens,
     };
@@ -241,8 +246,8 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Guest<
         }
     }
     let Token { id, may_manage, profile, secret, .. } = found.ok_or(Refused::WrongToken)?;
-    let (who, profile, secret) = (Who(*id), profile.as_deref(), Some(secret));
-    Ok(Guest { who, may_manage: *may_manage, profile, secret })
+    let (who, profile, secret) = (TokenId(*id), profile.as_deref(), Some(secret));
+    Ok(Identity { who, may_manage: *may_manage, profile, secret })
 }
 
 /// The only value of a header; more than one, or one that is not ASCII, is an error.
@@ -419,7 +424,7 @@ mod tests {
         ] {
             let headers: Vec<_> = shown.map(|shown| ("authorization", shown)).into_iter().collect();
             let found = identify(&head("/", &headers).headers, &auth)
-                .map(|guest| (guest.who.0, guest.may_manage));
+                .map(|identity| (identity.who.0, identity.may_manage));
             assert_eq!(found, expected, "{shown:?}");
         }
     }
@@ -433,23 +438,23 @@ mod tests {
 
     #[test]
     fn without_tokens_everyone_comes_in_and_nobody_manages() {
-        let guest = identify(&HeaderMap::new(), &Auth::None).unwrap();
-        assert!(!guest.may_manage);
-        assert!(guest.led_to(Place::Server("any")).is_ok() && guest.is_free().is_ok());
-        assert_eq!(guest.led_to(Place::Bare), Ok(Place::Profile("default")));
+        let identity = identify(&HeaderMap::new(), &Auth::None).unwrap();
+        assert!(!identity.may_manage);
+        assert!(identity.led_to(Endpoint::Server("any")).is_ok() && identity.is_free().is_ok());
+        assert_eq!(identity.led_to(Endpoint::Bare), Ok(Endpoint::Profile("default")));
     }
 
     #[test]
     fn a_token_for_one_profile_opens_no_other() {
         let auth = Auth::Tokens(vec![digested(5, "beta", Some("work"))]);
         let head = head("/", &[("authorization", "Bearer beta")]);
-        let guest = identify(&head.headers, &auth).unwrap();
-        assert_eq!(guest.led_to(Place::Bare), Ok(Place::Profile("work")));
-        assert_eq!(guest.led_to(Place::Profile("work")), Ok(Place::Profile("work")));
-        assert_eq!(guest.led_to(Place::Server("git")), Ok(Place::Server("git")));
+        let identity = identify(&head.headers, &auth).unwrap();
+        assert_eq!(identity.led_to(Endpoint::Bare), Ok(Endpoint::Profile("work")));
+        assert_eq!(identity.led_to(Endpoint::Profile("work")), Ok(Endpoint::Profile("work")));
+        assert_eq!(identity.led_to(Endpoint::Server("git")), Ok(Endpoint::Server("git")));
         let other = Err(Refused::OtherView("work".to_owned()));
-        assert_eq!(guest.led_to(Place::Profile("default")), other);
-        assert!(guest.is_free().is_err());
+        assert_eq!(identity.led_to(Endpoint::Profile("default")), other);
+        assert!(identity.is_free().is_err());
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::guard::Guest;
+use super::guard::Identity;
 use super::record::Record;
 use super::refused::Refused;
-use super::route::Place;
+use super::route::Endpoint;
 use super::session_id::{Claims, Keyring, endpoint};
 use super::store::{Left, Store};
 use crate::generation::Generation;
@@ -53,7 +53,7 @@ impl Persistence {
     pub(super) fn seal(
         &self,
         session: u128,
-        (guest, place): (&Guest<'_>, Place<'_>),
+        (identity, place): (&Identity<'_>, Endpoint<'_>),
         revision: &'static str,
     ) -> Result<(String, u32), Refused> {
         #[expect(clippy::disallowed_methods, reason = "another process reads it")]
@@ -62,7 +62,7 @@ impl Persistence {
             session,
             epoch: self.epoch,
             home: self.home,
-            owner: guest.owner(),
+            owner: identity.owner(),
             endpoint: endpoint(&place.to_view()),
             revision,
             made_at: made_at.map_or(0, |since| since.as_secs()),
@@ -71,11 +71,16 @@ impl Persistence {
     }
 
     /// Returns the claims of an id, if it belongs to this guest, place and journal.
-    pub(super) fn claims(&self, id: &str, guest: &Guest<'_>, place: Place<'_>) -> Option<Claims> {
+    pub(super) fn claims(
+        &self,
+        id: &str,
+        identity: &Identity<'_>,
+        place: Endpoint<'_>,
+    ) -> Option<Claims> {
         self.keys.open(id).filter(|claims| {
             claims.epoch == self.epoch
                 && claims.home == self.home
-                && claims.owner == guest.owner()
+                && claims.owner == identity.owner()
                 && claims.endpoint == endpoint(&place.to_view())
         })
     }

@@ -7,13 +7,13 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use xy_mcp::envelope::{Malformed, Message};
 use xy_mcp::members::Members;
 
-use super::connection::Pulse;
+use super::connection::ConnTimers;
 use super::refused::Refused;
-use crate::front::{Conversation, Heard, StreamNo};
+use crate::body::{self, BodyChunks};
+use crate::frontend::{Accepted, ClientSession, StreamNo};
 use crate::held::Held;
 use crate::large::LargeMessage;
 use crate::message_text::MessageText;
-use crate::piece::{self, BodyChunks};
 
 /// The body of a POST.
 #[derive(Debug)]
@@ -60,10 +60,10 @@ impl Received {
     }
 
     /// Gives it to a conversation.
-    pub(super) fn tell(&self, conversation: &dyn Conversation, stream: StreamNo) -> Heard {
+    pub(super) fn tell(&self, client_session: &dyn ClientSession, stream: StreamNo) -> Accepted {
         match self {
-            Self::Small(text) => conversation.hear(text, stream),
-            Self::Large(large) => conversation.hear_large(large, stream),
+            Self::Small(text) => client_session.handle(text, stream),
+            Self::Large(large) => client_session.handle_large(large, stream),
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn request_ids(text: MessageText<'_>) -> Vec<Box<str>> {
 pub(super) async fn collect(
     body: &mut Option<Incoming>,
     max: usize,
-    pulse: &Pulse,
+    pulse: &ConnTimers,
     held: &mut Held,
 ) -> Result<Body, Refused> {
     let Some(incoming) = body.as_mut() else { return Err(Refused::BodyBroken) };
@@ -161,5 +161,5 @@ async fn collect_rest(
 
 /// The next piece of a body.
 async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Refused> {
-    piece::next_piece(body).await.map_err(|_| Refused::BodyBroken)
+    body::next_piece(body).await.map_err(|_| Refused::BodyBroken)
 }

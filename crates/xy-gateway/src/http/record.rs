@@ -16,7 +16,7 @@ use super::guard::Digest;
 use super::received::Received;
 use super::session_id::{KEYS_MAX, KeyBytes};
 use crate::client::MOST_IN_BATCH;
-use crate::front::StreamNo;
+use crate::frontend::StreamNo;
 use crate::level::Level;
 use crate::message_text::MessageText;
 

@@ -12,7 +12,7 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use super::change_requests::ChangeRequests;
 use super::record::{Change, EventTag, Record, RequestedChange, StreamedCall};
 use super::store::Store;
-use crate::front::{StreamNo, To};
+use crate::frontend::{Route, StreamNo};
 
 /// The writer of one session's record.
 pub(super) struct Recorder {
@@ -88,11 +88,11 @@ impl Recorder {
     }
 
     /// Looks for the answers to requested changes among the messages for the client.
-    pub(super) fn observe(&self, message: &[u8], to: To) {
+    pub(super) fn observe(&self, message: &[u8], to: Route) {
         let (stream, is_last) = match to {
-            To::Answer(stream) | To::Nobody(stream) => (stream, true),
-            To::During(stream) => (stream, false),
-            To::Anyone => return,
+            Route::Answer(stream) | Route::Cancelled(stream) => (stream, true),
+            Route::Related(stream) => (stream, false),
+            Route::Broadcast => return,
         };
         let mut requests = self.requests.borrow_mut();
         if !requests.has_pending(stream) {

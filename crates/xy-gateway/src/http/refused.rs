@@ -5,8 +5,8 @@ use std::fmt;
 use hyper::StatusCode;
 
 use crate::era::VERSIONS;
-use crate::front::Refusal;
-use crate::say;
+use crate::frontend::Refusal;
+use crate::reply;
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,10 +97,10 @@ pub(super) enum Refused {
     OverShare { what: Shared, own: usize, most: usize },
     #[error("too many large requests are coming in at the same time: try again later")]
     TooManyBodies,
-    #[error("there is no randomness to make a session of: {0}")]
+    #[error("could not generate a session id: {0}")]
     NoRandomness(String),
     #[error(transparent)]
-    Front(#[from] Refusal),
+    Frontend(#[from] Refusal),
 }
 
 /// Something of which one token has a share.
@@ -128,9 +128,9 @@ impl Refused {
             R::NoSuchPath
             | R::UnknownSession
             | R::SessionEnded
-            | R::Front(Refusal::NoServer(_) | Refusal::NoProfile(_)) => StatusCode::NOT_FOUND,
+            | R::Frontend(Refusal::NoServer(_) | Refusal::NoProfile(_)) => StatusCode::NOT_FOUND,
             R::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            R::Host(_) | R::Origin(_) | R::OtherView(_) | R::Front(Refusal::Outside { .. }) => {
+            R::Host(_) | R::Origin(_) | R::OtherView(_) | R::Frontend(Refusal::Outside { .. }) => {
                 StatusCode::FORBIDDEN
             }
             R::NoToken | R::WrongToken => StatusCode::UNAUTHORIZED,
@@ -151,7 +151,7 @@ impl Refused {
             | R::TooManyConnections
             | R::Closing
             | R::NoRandomness(_)
-            | R::Front(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            | R::Frontend(Refusal::TooMany(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -164,7 +164,7 @@ impl Refused {
             Self::Origin(_) => "origin",
             Self::NoToken => "no-token",
             Self::WrongToken => "wrong-token",
-            Self::OtherView(_) | Self::Front(Refusal::Outside { .. }) => "other-view",
+            Self::OtherView(_) | Self::Frontend(Refusal::Outside { .. }) => "other-view",
             Self::ContentType => "content-type",
             Self::Accept | Self::AcceptEvents => "accept",
             Self::BodyTooLarge { .. } => "body-too-large",
@@ -176,7 +176,7 @@ impl Refused {
             Self::EventGone => "event-gone",
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",
-            Self::TooManySessions(_) | Self::Front(Refusal::TooMany(_)) => "too-many-sessions",
+            Self::TooManySessions(_) | Self::Frontend(Refusal::TooMany(_)) => "too-many-sessions",
             Self::OverShare { what: Shared::Sessions, .. } => "share-of-sessions",
             Self::OverShare { what: Shared::Requests, .. } => "share-of-requests",
             Self::OverShare { what: Shared::Connections, .. } => "share-of-connections",
@@ -186,8 +186,8 @@ impl Refused {
             Self::TooManyBodies => "too-many-bodies",
             Self::TooManyConnections => "too-many-connections",
             Self::NoRandomness(_) => "no-randomness",
-            Self::Front(Refusal::NoServer(_)) => "no-server",
-            Self::Front(Refusal::NoProfile(_)) => "no-profile",
+            Self::Frontend(Refusal::NoServer(_)) => "no-server",
+            Self::Frontend(Refusal::NoProfile(_)) => "no-profile",
         }
     }
 
@@ -203,7 +203,7 @@ impl Refused {
                 Some("HTTP requests without a session")
             }
             Self::TooManyBodies => Some("large HTTP requests"),
-            Self::Front(Refusal::TooMany(_)) => Some("clients"),
+            Self::Frontend(Refusal::TooMany(_)) => Some("clients"),
             _ => None,
         }
     }
@@ -229,7 +229,7 @@ impl Refused {
 
     /// The same as the answer to a request that is known.
     pub(super) fn answer(&self, id: &str) -> Vec<u8> {
-        say::error(id, self.code(), &self.to_string())
+        reply::error(id, self.code(), &self.to_string())
     }
 
     /// The code of JSON-RPC: of those it leaves to us, one for sessions and one for limits.
@@ -287,8 +287,8 @@ mod tests {
                 Some(("retry-after", "1")),
             ),
             (Refused::TooManyStreams(1), 429, Some(("retry-after", "1"))),
-            (Refused::Front(Refusal::NoServer(String::new())), 404, None),
-            (Refused::Front(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),
+            (Refused::Frontend(Refusal::NoServer(String::new())), 404, None),
+            (Refused::Frontend(Refusal::TooMany(1)), 503, Some(("retry-after", "5"))),
         ] {
             assert_eq!(
                 (refused.status().as_u16(), refused.header()),

@@ -13,12 +13,12 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 
-use super::ask::SESSION;
-use super::connection::Pulse;
+use super::connection::ConnTimers;
 use super::refused::Refused;
+use super::request::SESSION;
 use super::session::SessionId;
 use super::stream::EventStream;
-use crate::mirror::PREFIX;
+use crate::param_headers::PREFIX;
 
 pub(super) type Reply = Response<Body>;
 
@@ -27,7 +27,7 @@ pub(super) type Reply = Response<Body>;
 pub(super) struct Body {
     content: Content,
     /// Told when this is done with.
-    answers: Option<Rc<Pulse>>,
+    answers: Option<Rc<ConnTimers>>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Body {
     }
 
     /// Tells `pulse` once all of it has been taken, or nobody wants it any more.
-    pub(super) fn answers(&mut self, pulse: Rc<Pulse>) {
+    pub(super) fn answers(&mut self, pulse: Rc<ConnTimers>) {
         self.answers = Some(pulse);
     }
 }

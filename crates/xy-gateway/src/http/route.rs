@@ -2,16 +2,16 @@
 
 use hyper::Method;
 
-use crate::front::View;
+use crate::frontend::View;
 use xy_config::profile::DEFAULT_PROFILE;
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route<'p> {
     /// A conversation with what is shown there.
-    Mcp(Place<'p>),
+    Mcp(Endpoint<'p>),
     /// The same over the older transport: the stream of it.
-    Older(Place<'p>),
+    Older(Endpoint<'p>),
     /// Where messages of the older transport are posted to.
     Messages,
     /// Whether there is anybody.
@@ -24,14 +24,14 @@ pub(super) enum Route<'p> {
 
 /// A [`View`] that is borrowed from the path, so that no call has to copy its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place<'p> {
+pub(super) enum Endpoint<'p> {
     /// What a client's token is for, or else the default profile.
     Bare,
     Profile(&'p str),
     Server(&'p str),
 }
 
-impl Place<'_> {
+impl Endpoint<'_> {
     pub(super) fn is(self, view: &View) -> bool {
         match (self, view) {
             (Self::Bare, View::Profile(other)) => other == DEFAULT_PROFILE,
@@ -54,8 +54,8 @@ impl Place<'_> {
 pub(super) fn route(path: &str) -> Option<Route<'_>> {
     let path = path.strip_suffix('/').unwrap_or(path);
     match path {
-        "/mcp" => return Some(Route::Mcp(Place::Bare)),
-        "/sse" => return Some(Route::Older(Place::Bare)),
+        "/mcp" => return Some(Route::Mcp(Endpoint::Bare)),
+        "/sse" => return Some(Route::Older(Endpoint::Bare)),
         "/messages" => return Some(Route::Messages),
         "/healthz" => return Some(Route::Health),
         "/readyz" => return Some(Route::Ready),
@@ -68,13 +68,13 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     place(path.strip_prefix("/sse/")?).map(Route::Older)
 }
 
-fn place(path: &str) -> Option<Place<'_>> {
+fn place(path: &str) -> Option<Endpoint<'_>> {
     let place = match path.split_once('/')? {
-        ("p", name) => Place::Profile(name),
-        ("s", name) => Place::Server(name),
+        ("p", name) => Endpoint::Profile(name),
+        ("s", name) => Endpoint::Server(name),
         _ => return None,
     };
-    let (Place::Profile(name) | Place::Server(name)) = place else { return None };
+    let (Endpoint::Profile(name) | Endpoint::Server(name)) = place else { return None };
     (!name.is_empty() && !name.contains('/')).then_some(place)
 }
 
@@ -108,19 +108,19 @@ mod tests {
 
     #[test]
     fn each_path_leads_to_one_place() {
-        let profile = |name| Some(Route::Mcp(Place::Profile(name)));
-        let server = |name| Some(Route::Mcp(Place::Server(name)));
+        let profile = |name| Some(Route::Mcp(Endpoint::Profile(name)));
+        let server = |name| Some(Route::Mcp(Endpoint::Server(name)));
         for (path, expected) in [
-            ("/mcp", Some(Route::Mcp(Place::Bare))),
-            ("/mcp/", Some(Route::Mcp(Place::Bare))),
+            ("/mcp", Some(Route::Mcp(Endpoint::Bare))),
+            ("/mcp/", Some(Route::Mcp(Endpoint::Bare))),
             ("/mcp/p/default", profile("default")),
             ("/mcp/p/work", profile("work")),
             ("/mcp/p/work/", profile("work")),
             ("/mcp/s/git", server("git")),
             ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has that name, and none is found.
-            ("/sse", Some(Route::Older(Place::Bare))),
-            ("/sse/p/work", Some(Route::Older(Place::Profile("work")))),
-            ("/sse/s/git/", Some(Route::Older(Place::Server("git")))),
+            ("/sse", Some(Route::Older(Endpoint::Bare))),
+            ("/sse/p/work", Some(Route::Older(Endpoint::Profile("work")))),
+            ("/sse/s/git/", Some(Route::Older(Endpoint::Server("git")))),
             ("/sse/git", None),
             ("/messages", Some(Route::Messages)),
             ("/messages/p/work", None),
@@ -145,15 +145,15 @@ mod tests {
 
     #[test]
     fn a_place_is_its_own_view_and_no_other() {
-        assert!(Place::Profile("a").is(&Place::Profile("a").to_view()));
-        assert!(Place::Server("a").is(&Place::Server("a").to_view()));
-        assert!(!Place::Server("a").is(&Place::Profile("a").to_view()));
-        assert!(!Place::Server("a").is(&Place::Server("b").to_view()));
+        assert!(Endpoint::Profile("a").is(&Endpoint::Profile("a").to_view()));
+        assert!(Endpoint::Server("a").is(&Endpoint::Server("a").to_view()));
+        assert!(!Endpoint::Server("a").is(&Endpoint::Profile("a").to_view()));
+        assert!(!Endpoint::Server("a").is(&Endpoint::Server("b").to_view()));
     }
 
     #[test]
     fn the_methods_that_are_listed_are_answered_and_no_others() {
-        let place = Place::Profile("a");
+        let place = Endpoint::Profile("a");
         let conversations = [Route::Mcp(place), Route::Older(place), Route::Messages];
         let routes = conversations.into_iter().chain([Route::Health, Route::Ready, Route::Metrics]);
         for route in routes {

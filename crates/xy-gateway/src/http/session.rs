@@ -11,20 +11,20 @@ use tokio::time::Instant;
 
 use super::counts::{Counts, Gauges};
 use super::event::EventId;
-use super::guard::{Digest, Guest, Token, Who};
+use super::guard::{Digest, Identity, Token, TokenId};
 use super::limits::RETRY_CLOSING_MS;
-use super::mailbox::Manner;
 use super::persistence::Persistence;
-use super::postbox::{Lease, Postbox, TakenUp};
 use super::received::Received;
 use super::record::{self, Change, Record};
 use super::recorder::{Recorder, UnsentChanges};
 use super::refused::{Refused, Shared};
+use super::response_stream::StreamMode;
 use super::room::Room;
-use super::route::Place;
+use super::route::Endpoint;
+use super::session_streams::{Lease, SessionStreams, TakenUp};
 use super::store::KEEP_WITHIN;
 use crate::era;
-use crate::front::{Conversation, Entry, Front, Stay, View};
+use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, View};
 
 mod opening;
 mod restore;
@@ -66,11 +66,11 @@ impl fmt::Debug for SessionId {
 
 /// Which transport a session is spoken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// Streamable HTTP: streams come and go.
-    Streamable,
+    StreamableHttp,
     /// The older pair: everything is said on one stream, and ends with it.
-    Older,
+    LegacySse,
 }
 
 /// One client's session.
@@ -78,15 +78,15 @@ pub(super) struct Session {
     /// Known once it is admitted.
     id: OnceCell<SessionId>,
     recorder: Rc<Recorder>,
-    way: Way,
+    way: Transport,
     among: Weak<ById>,
     view: View,
-    who: Who,
+    who: TokenId,
     /// The digest of its token's secret.
     owner: Option<Digest>,
     earlier: RefCell<EarlierStreams>,
-    conversation: Rc<dyn Conversation>,
-    postbox: Rc<Postbox>,
+    client: Rc<dyn ClientSession>,
+    streams: Rc<SessionStreams>,
     /// Held while a message is read and heard, so that messages keep their order.
     order: Rc<Mutex<()>>,
     used_at: Cell<Instant>,
@@ -105,12 +105,12 @@ impl Session {
         self.earlier.borrow().find(after)
     }
 
-    pub(super) fn conversation(&self) -> &dyn Conversation {
-        &*self.conversation
+    pub(super) fn client_session(&self) -> &dyn ClientSession {
+        &*self.client
     }
 
-    pub(super) fn postbox(&self) -> &Postbox {
-        &self.postbox
+    pub(super) fn session_streams(&self) -> &SessionStreams {
+        &self.streams
     }
 
     /// Held while a message is read and heard: what its client says next waits.
@@ -124,13 +124,13 @@ impl Session {
 
     /// Whether its client comes back to a stream that is closed before its answer.
     pub(super) fn polls(&self) -> bool {
-        self.conversation.version().is_some_and(era::has_polling)
+        self.client.version().is_some_and(era::has_polling)
     }
 
     /// A stream of it has lost its connection.
     pub(super) fn lost_stream(&self) {
         self.touch();
-        if self.way == Way::Older {
+        if self.way == Transport::LegacySse {
             self.remove();
             self.end();
         }
@@ -143,14 +143,14 @@ impl Session {
 
     /// When it has been idle for too long; `None` while something is open.
     fn expires_at(&self, idle: Duration) -> Option<Instant> {
-        if self.postbox.open() > 0 {
+        if self.streams.open() > 0 {
             return None;
         }
         self.used_at.get().checked_add(idle) // What no clock can hold is never.
     }
 
-    fn belongs_to(&self, guest: &Guest<'_>, place: Place<'_>) -> bool {
-        self.way == Way::Streamable && self.who == guest.who && place.is(&self.view)
+    fn belongs_to(&self, identity: &Identity<'_>, place: Endpoint<'_>) -> bool {
+        self.way == Transport::StreamableHttp && self.who == identity.who && place.is(&self.view)
     }
 
     /// Makes sure that it is not found any more.
@@ -163,8 +163,8 @@ impl Session {
     /// Ends it, once.
     fn end(&self) {
         if !self.over.replace(true) {
-            self.conversation.close();
-            self.postbox.end();
+            self.client.close();
+            self.streams.end();
         }
     }
 }
@@ -173,10 +173,10 @@ impl Session {
 pub(super) struct Sessions {
     by_id: Rc<ById>,
     /// Sessions that have begun and whose `initialize` is not answered yet.
-    opening: RefCell<Vec<Who>>,
+    opening: RefCell<Vec<TokenId>>,
     /// What all of them hold for their clients.
     room: Rc<Room>,
-    front: Rc<dyn Front>,
+    front: Rc<dyn Frontend>,
     counts: Rc<Counts>,
     max: usize,
     persistence: Persistence,
@@ -189,7 +189,7 @@ pub(super) struct Sessions {
 impl Sessions {
     /// Makes the sessions of a door; `left` are those of an earlier daemon.
     pub(super) fn new(
-        front: Rc<dyn Front>,
+        front: Rc<dyn Frontend>,
         counts: Rc<Counts>,
         max: usize,
         (persistence, left): (Persistence, Vec<Record>),
@@ -209,8 +209,8 @@ impl Sessions {
     }
 
     /// Checks that there is room for one more session of a token.
-    fn check_room(&self, who: Who) -> Result<(), Refused> {
-        let count = |is_counted: &dyn Fn(Who) -> bool| {
+    fn check_room(&self, who: TokenId) -> Result<(), Refused> {
+        let count = |is_counted: &dyn Fn(TokenId) -> bool| {
             let by_id = self.by_id.borrow();
             by_id.values().filter(|session| is_counted(session.who)).count()
                 + self.opening.borrow().iter().filter(|who| is_counted(**who)).count()
@@ -227,7 +227,7 @@ impl Sessions {
 
     /// Ends the session that has been idle for longest, if that is long enough: many clients
     /// go without a word. Whether there was one.
-    fn make_room(&self, may_go: impl Fn(Who) -> bool) -> bool {
+    fn make_room(&self, may_go: impl Fn(TokenId) -> bool) -> bool {
         let mut all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
         all.retain(|session| may_go(session.who));
         let idle =
@@ -243,41 +243,45 @@ impl Sessions {
     /// Begins a session, which is not to be found before it is [admitted](Opening::admit).
     pub(super) fn open(
         &self,
-        guest: &Guest<'_>,
-        place: Place<'_>,
-        way: Way,
+        identity: &Identity<'_>,
+        place: Endpoint<'_>,
+        way: Transport,
     ) -> Result<Opening<'_>, Refused> {
-        self.check_room(guest.who)?;
+        self.check_room(identity.who)?;
         let room = Room::for_session(&self.room);
         let recorder = Recorder::new(Rc::clone(&self.persistence.store), self.random_tag()?);
         let recorder = Rc::new(recorder);
         let counts = Rc::clone(&self.counts);
-        let postbox = Rc::new(Postbox::new(Rc::clone(&recorder), room, counts));
-        let (view, may_manage, who) = (place.to_view(), guest.may_manage, guest.who.number());
+        let session_streams = Rc::new(SessionStreams::new(Rc::clone(&recorder), room, counts));
+        let (view, may_manage, who) = (place.to_view(), identity.may_manage, identity.who.number());
         let entry = Entry {
             view,
             may_manage,
-            stay: if way == Way::Older { Stay::LegacyOnly } else { Stay::Long },
+            lifetime: if way == Transport::LegacySse {
+                Lifetime::LegacyOnly
+            } else {
+                Lifetime::Session
+            },
             who,
-            bound: guest.profile.map(str::to_owned),
+            bound: identity.profile.map(str::to_owned),
         };
-        let conversation = self.front.open(entry, Rc::clone(&postbox) as _)?;
+        let client_session = self.front.open(entry, Rc::clone(&session_streams) as _)?;
         let session = Rc::new(Session {
             id: OnceCell::new(),
             recorder,
             way,
             among: Rc::downgrade(&self.by_id),
             view: place.to_view(),
-            who: guest.who,
-            owner: guest.owner(),
+            who: identity.who,
+            owner: identity.owner(),
             earlier: RefCell::default(),
-            conversation,
-            postbox,
+            client: client_session,
+            streams: session_streams,
             order: Rc::default(),
             used_at: Cell::new(Instant::now()),
             over: Cell::new(false),
         });
-        self.opening.borrow_mut().push(guest.who);
+        self.opening.borrow_mut().push(identity.who);
         Ok(Opening { session, sessions: self, admitted: false })
     }
 
@@ -286,24 +290,30 @@ impl Sessions {
     pub(super) async fn find(
         &self,
         id: &str,
-        guest: &Guest<'_>,
-        place: Place<'_>,
+        identity: &Identity<'_>,
+        place: Endpoint<'_>,
     ) -> Result<Rc<Session>, Refused> {
         let session = self.by_id.borrow().get(id).cloned();
         match session {
-            Some(session) if session.belongs_to(guest, place) => {
+            Some(session) if session.belongs_to(identity, place) => {
                 session.touch();
                 Ok(session)
             }
             Some(_) => Err(Refused::UnknownSession),
-            None => self.restore(id, guest, place).await,
+            None => self.restore(id, identity, place).await,
         }
     }
 
     /// The session with this id that is spoken over the older pair, if it is this guest's.
-    pub(super) fn find_older(&self, id: &str, guest: &Guest<'_>) -> Result<Rc<Session>, Refused> {
+    pub(super) fn find_older(
+        &self,
+        id: &str,
+        identity: &Identity<'_>,
+    ) -> Result<Rc<Session>, Refused> {
         let sessions = self.by_id.borrow();
-        let is_it = |session: &&Rc<Session>| session.way == Way::Older && session.who == guest.who;
+        let is_it = |session: &&Rc<Session>| {
+            session.way == Transport::LegacySse && session.who == identity.who
+        };
         sessions.get(id).filter(is_it).cloned().ok_or(Refused::UnknownSession)
     }
 
@@ -381,7 +391,7 @@ impl Sessions {
         let mut next = now + idle.min(SWEEP_AT_LEAST_EVERY);
         let mut expired = Vec::new();
         for session in self.by_id.borrow().values() {
-            session.postbox.sweep(now);
+            session.streams.sweep(now);
             match session.expires_at(idle) {
                 Some(at) if at <= now => expired.push(Rc::clone(session)),
                 Some(at) => next = next.min(at),
@@ -399,9 +409,9 @@ impl Sessions {
     /// Ends all streams that only listen. Those of the older pair do if nothing is under way.
     pub(super) fn end_listeners(&self) {
         for session in self.by_id.borrow().values() {
-            session.postbox.end_listeners(RETRY_CLOSING_MS);
-            if !session.conversation.is_busy() {
-                session.postbox.end_only();
+            session.streams.end_listeners(RETRY_CLOSING_MS);
+            if !session.client.is_busy() {
+                session.streams.end_only();
             }
         }
     }
@@ -421,9 +431,9 @@ impl Sessions {
 
     pub(super) fn gauges(&self) -> Gauges {
         let sessions = self.by_id.borrow();
-        let streams = sessions.values().map(|session| session.postbox.open()).sum();
-        let apart = sessions.values().map(|session| session.postbox.apart()).sum();
-        let kept = sessions.values().map(|session| session.postbox.kept()).sum();
+        let streams = sessions.values().map(|session| session.streams.open()).sum();
+        let apart = sessions.values().map(|session| session.streams.apart()).sum();
+        let kept = sessions.values().map(|session| session.streams.kept()).sum();
         let stored = self.room.taken();
         Gauges { sessions: sessions.len(), streams, apart, kept, stored, ..Gauges::default() }
     }
@@ -441,21 +451,21 @@ impl Sessions {
 
     /// Opens the stream of a call.
     pub(super) fn open_call(session: &Rc<Session>, events: bool) -> Lease {
-        let manner = Manner { events, polls: events && session.polls() };
-        let mailbox = session.postbox.open_call(manner);
-        Lease::new(Rc::clone(session), mailbox, 0)
+        let manner = StreamMode { events, polls: events && session.polls() };
+        let response_stream = session.streams.open_call(manner);
+        Lease::new(Rc::clone(session), response_stream, 0)
     }
 
     /// Opens a stream that listens.
     pub(super) fn open_listener(session: &Rc<Session>) -> Lease {
-        let mailbox = session.postbox.open_listener(session.polls());
-        Lease::new(Rc::clone(session), mailbox, 0)
+        let response_stream = session.streams.open_listener(session.polls());
+        Lease::new(Rc::clone(session), response_stream, 0)
     }
 
     /// Opens the only stream of the older pair.
     pub(super) fn open_only(session: &Rc<Session>) -> Lease {
-        let mailbox = session.postbox.open_only();
-        Lease::new(Rc::clone(session), mailbox, 0)
+        let response_stream = session.streams.open_only();
+        Lease::new(Rc::clone(session), response_stream, 0)
     }
 
     /// What tells the events of a session from those of others. It is no secret.
@@ -472,10 +482,10 @@ impl Sessions {
         after: EventId,
         max: usize,
     ) -> Result<Option<Lease>, Refused> {
-        Ok(match session.postbox.take_up(after, max)? {
+        Ok(match session.streams.take_up(after, max)? {
             TakenUp::Over => None,
-            TakenUp::On(mailbox, connection) => {
-                Some(Lease::new(Rc::clone(session), mailbox, connection))
+            TakenUp::On(response_stream, connection) => {
+                Some(Lease::new(Rc::clone(session), response_stream, connection))
             }
         })
     }

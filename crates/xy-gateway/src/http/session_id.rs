@@ -13,7 +13,7 @@ use ring::hkdf;
 use super::guard::Digest;
 use super::refused::Refused;
 use crate::era;
-use crate::front::View;
+use crate::frontend::View;
 
 /// Maximum length of an id, in characters.
 pub(super) const ID_CHARS_MAX: usize = 512;

@@ -342,7 +342,7 @@ mod tests {
     use super::super::session_id::{Claims, endpoint};
     use super::*;
     use crate::era::LATEST;
-    use crate::front::View;
+    use crate::frontend::View;
 
     /// A disk that fails or hangs when it is told to.
     #[derive(Clone, Default)]

@@ -9,9 +9,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::event;
 use super::limits::{KEEP_ALIVE_EVERY, RETRY_CROWDED_MS};
-use super::mailbox::Mailbox;
-use super::postbox::Lease;
-use super::visit::Visit;
+use super::response_stream::ResponseStream;
+use super::session_streams::Lease;
+use super::stateless::StatelessRequest;
 
 const KEEP_ALIVE: &[u8] = b": still here\n\n";
 
@@ -19,28 +19,28 @@ const KEEP_ALIVE: &[u8] = b": still here\n\n";
 #[derive(Debug)]
 enum Source {
     Session(Lease),
-    Visit(Visit),
+    StatelessRequest(StatelessRequest),
 }
 
 impl Source {
-    fn mailbox(&self) -> &Mailbox {
+    fn response_stream(&self) -> &ResponseStream {
         match self {
-            Self::Session(lease) => lease.mailbox(),
-            Self::Visit(visit) => visit.mailbox(),
+            Self::Session(lease) => lease.response_stream(),
+            Self::StatelessRequest(stateless_request) => stateless_request.response_stream(),
         }
     }
 
     fn connection(&self) -> u32 {
         match self {
             Self::Session(lease) => lease.connection(),
-            Self::Visit(_) => 0, // There is never another.
+            Self::StatelessRequest(_) => 0, // There is never another.
         }
     }
 
     fn is_crowded(&self) -> bool {
         match self {
             Self::Session(lease) => lease.is_crowded(),
-            Self::Visit(_) => false, // Whoever cannot come back is not asked to.
+            Self::StatelessRequest(_) => false, // Whoever cannot come back is not asked to.
         }
     }
 }
@@ -60,8 +60,8 @@ impl EventStream {
     }
 
     /// Of a client that cannot come back.
-    pub(super) fn of_visit(visit: Visit) -> Self {
-        Self { source: Source::Visit(visit), quiet: None, lets_go: false }
+    pub(super) fn of_visit(stateless_request: StatelessRequest) -> Self {
+        Self { source: Source::StatelessRequest(stateless_request), quiet: None, lets_go: false }
     }
 
     /// What is to be sent next; `None` at the end.
@@ -70,7 +70,8 @@ impl EventStream {
             return Poll::Ready(None);
         }
         let connection = self.source.connection();
-        if let Poll::Ready(events) = self.source.mailbox().poll_events(connection, context) {
+        if let Poll::Ready(events) = self.source.response_stream().poll_events(connection, context)
+        {
             if let Some(quiet) = &mut self.quiet {
                 quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
             }
@@ -81,7 +82,7 @@ impl EventStream {
             self.quiet.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
         ready!(quiet.as_mut().poll(context));
         quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
-        if self.source.is_crowded() && self.source.mailbox().polls() {
+        if self.source.is_crowded() && self.source.response_stream().polls() {
             self.lets_go = true;
             return Poll::Ready(Some(event::retry(RETRY_CROWDED_MS)));
         }
@@ -105,6 +106,6 @@ impl EventStream {
 
     /// Whether there is nothing more to send, now and later.
     pub(super) fn is_over(&self) -> bool {
-        self.lets_go || self.source.mailbox().is_over(self.source.connection())
+        self.lets_go || self.source.response_stream().is_over(self.source.connection())
     }
 }

@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
 use super::counts::{Gauges, Stored};
-use super::door::Door;
 use super::persistence::Persistence;
 use super::record::Record;
+use super::service::HttpService;
 use super::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve_door};
 use crate::fake::FakeFront;
 use client::{Client, Request};
@@ -39,7 +39,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","param
 struct World {
     addr: SocketAddr,
     front: Rc<FakeFront>,
-    door: Rc<Door>,
+    door: Rc<HttpService>,
     is_ready: Rc<Cell<bool>>,
     limit_hits: LimitHits,
     meanwhile: RefCell<Vec<JoinHandle<()>>>,
@@ -99,7 +99,7 @@ async fn at_a_door_with(
         let front = Rc::new(FakeFront::default());
         let limit_hits = LimitHits::default();
         let status = Rc::new(FakeStatus(Rc::clone(&is_ready), Rc::clone(&limit_hits)));
-        let door = Door::new(Rc::clone(&front) as _, rules, status, sessions);
+        let door = HttpService::new(Rc::clone(&front) as _, rules, status, sessions);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::task::spawn_local({
             let door = Rc::clone(&door);
@@ -196,11 +196,11 @@ impl World {
         assert_eq!(self.door.gauges(), Gauges::default());
         assert_eq!(self.door.sessions().opening(), 0);
         assert_eq!(Rc::strong_count(&self.door), 1);
-        for conversation in self.front.conversations() {
-            assert!(conversation.is_closed());
+        for client_session in self.front.conversations() {
+            assert!(client_session.is_closed());
             // The front's list, and what is held right here.
-            assert_eq!(Rc::strong_count(&conversation), 2);
-            assert_eq!(Rc::strong_count(&conversation.outlet), 1);
+            assert_eq!(Rc::strong_count(&client_session), 2);
+            assert_eq!(Rc::strong_count(&client_session.responder), 1);
         }
     }
 }

@@ -24,17 +24,18 @@ struct World {
 }
 
 /// Changes what a door keeps to.
-fn as_it_is(_: &mut Door) {}
+fn as_it_is(_: &mut LocalListener) {}
 
 /// Plays a story at an open door; at its end no conversation may be left open.
-async fn at_the_door(change: impl FnOnce(&mut Door), story: impl AsyncFnOnce(&World)) {
+async fn at_the_door(change: impl FnOnce(&mut LocalListener), story: impl AsyncFnOnce(&World)) {
     let play = async {
         let home = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(home.path().join("s")).unwrap();
         let front = Rc::new(FakeFront::default());
         let own_uid = rustix::process::geteuid().as_raw();
         let large = LargeReader::default();
-        let mut door = Door { front: Rc::clone(&front) as _, own_uid, most_clients: 8, large };
+        let mut door =
+            LocalListener { front: Rc::clone(&front) as _, own_uid, most_clients: 8, large };
         change(&mut door);
         let (leave, leaving) = watch::channel(false);
         let (renew, again) = mpsc::channel(1);
@@ -44,7 +45,9 @@ async fn at_the_door(change: impl FnOnce(&mut Door), story: impl AsyncFnOnce(&Wo
         story(&world).await;
         world.leave.send_replace(true);
         within(serving).await.unwrap();
-        assert!(world.front.conversations().iter().all(|conversation| conversation.is_closed()));
+        assert!(
+            world.front.conversations().iter().all(|client_session| client_session.is_closed())
+        );
     };
     LocalSet::new().run_until(play).await;
 }
@@ -154,7 +157,7 @@ async fn what_is_asked_is_answered_line_by_line() {
 async fn a_message_with_line_breaks_in_it_is_one_line() {
     at_the_door(as_it_is, async |world| {
         let mut client = world.client().await;
-        world.front.newest().say("{\r\n\"a\":\n1}", To::Anyone);
+        world.front.newest().say("{\r\n\"a\":\n1}", Route::Broadcast);
         assert_eq!(client.line().await, r#"{  "a": 1}"#);
     })
     .await;
@@ -175,7 +178,7 @@ async fn a_client_need_not_wait_for_its_welcome() {
 async fn messages_keep_their_order_behind_a_large_one() {
     at_the_door(as_it_is, async |world| {
         let (mut client, mut other) = (world.client().await, world.client().await);
-        let conversation = world.front.conversations()[0].clone();
+        let client_session = world.front.conversations()[0].clone();
         let keys: Vec<String> = (0..LARGE / 8).map(|key| format!("\"k{key}\":1")).collect();
         let keys = keys.join(",");
         let large = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"large","params":{{{keys}}}}}"#);
@@ -188,7 +191,7 @@ async fn messages_keep_their_order_behind_a_large_one() {
         assert!(client.line().await.starts_with(r#"{"jsonrpc":"2.0","id":2,"result""#));
         assert_eq!(client.line().await, r#"{"no":-32700}"#);
         client.line().await;
-        assert_eq!(conversation.methods(), ["large", "next", "next"]);
+        assert_eq!(client_session.methods(), ["large", "next", "next"]);
     })
     .await;
 }
@@ -198,7 +201,7 @@ async fn who_stops_asking_amid_a_large_answer_still_gets_all_of_it() {
     at_the_door(as_it_is, async |world| {
         let mut client = world.client().await;
         let large = format!("\"{}\"", "1".repeat(8 * MEGABYTE));
-        world.front.newest().say(&large, To::Answer(0));
+        world.front.newest().say(&large, Route::Answer(0));
         let mut begins = [0; 9];
         within(client.0.read_exact(&mut begins)).await.unwrap();
         client.0.get_mut().shutdown().await.unwrap();
@@ -216,14 +219,14 @@ async fn who_stops_asking_amid_a_large_answer_still_gets_all_of_it() {
 async fn who_stops_asking_is_answered_as_long_as_something_is_open() {
     at_the_door(as_it_is, async |world| {
         let mut client = world.client().await;
-        let conversation = world.front.newest();
-        conversation.is_busy.set(true);
+        let client_session = world.front.newest();
+        client_session.is_busy.set(true);
         client.0.get_mut().shutdown().await.unwrap();
-        conversation.say("1", To::Answer(0));
+        client_session.say("1", Route::Answer(0));
         assert_eq!(client.line().await, "1");
-        conversation.say("2", To::Answer(0));
+        client_session.say("2", Route::Answer(0));
         assert_eq!(client.line().await, "2");
-        conversation.is_busy.set(false);
+        client_session.is_busy.set(false);
         assert!(client.is_hung_up_on().await);
     })
     .await;
@@ -258,16 +261,16 @@ async fn a_client_that_does_not_read_is_hung_up_on_and_no_other() {
     at_the_door(as_it_is, async |world| {
         let mut other = world.client().await;
         let _client = world.client().await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         let message = "1".repeat(MEGABYTE);
         let most = MOST_UNREAD / MEGABYTE + 8; // What the system holds is unread too.
         for _ in 0..most {
-            if !conversation.is_closed() {
-                conversation.say(&message, To::Anyone);
+            if !client_session.is_closed() {
+                client_session.say(&message, Route::Broadcast);
             }
             yield_now().await;
         }
-        wait_until(|| conversation.is_closed()).await;
+        wait_until(|| client_session.is_closed()).await;
         other.call(1, "echo").await;
         assert!(other.line().await.contains(r#""id":1"#));
     })

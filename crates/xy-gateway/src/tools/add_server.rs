@@ -10,7 +10,7 @@ use xy_protocol::error::CallError;
 
 use super::{object, or_default, report};
 use crate::control::Asker;
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// What can be asked for.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -79,7 +79,7 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(router: &Rc<Router>, by: Asker, asked: Asked) -> Result<Value, CallError> {
     let name = asked.name.clone();
     // The agent that adds a server decides whether to start it again.
     let restart_policy = asked.command.is_some().then(|| "never".to_owned());
@@ -96,6 +96,6 @@ pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value
         persist: asked.persist,
         ..Add::default()
     };
-    hub.control.manage(by, Request::Add(add)).await?;
-    report::once_its_tools_are_known(hub, &name).await
+    router.control.manage(by, Request::Add(add)).await?;
+    report::once_its_tools_are_known(router, &name).await
 }

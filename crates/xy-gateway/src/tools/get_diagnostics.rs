@@ -8,7 +8,7 @@ use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
 use super::object;
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// What can be asked for: nothing.
 #[derive(Debug, Deserialize)]
@@ -55,6 +55,6 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, Asked {}: Asked) -> Result<Value, CallError> {
-    hub.control.call(Request::Diagnostics).await
+pub(super) async fn call(router: &Rc<Router>, Asked {}: Asked) -> Result<Value, CallError> {
+    router.control.call(Request::Diagnostics).await
 }

@@ -9,7 +9,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerStatus;
 
 use super::{object, report};
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// What can be asked for: nothing.
 #[derive(Debug, Deserialize)]
@@ -27,15 +27,15 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, Asked {}: Asked) -> Result<Value, CallError> {
-    let listed: Listed = report::read(hub.control.call(Request::List).await?)?;
+pub(super) async fn call(router: &Rc<Router>, Asked {}: Asked) -> Result<Value, CallError> {
+    let listed: Listed = report::read(router.control.call(Request::List).await?)?;
     let mut servers = Vec::with_capacity(listed.len());
     for entry in listed {
         let name = entry.name.to_string();
-        match hub.control.call(Request::Status(ByName { name })).await {
+        match router.control.call(Request::Status(ByName { name })).await {
             Ok(status) => {
                 let status: ServerStatus = report::read(status)?;
-                servers.push(report::full(&status, &report::tools_of(hub, entry.name.as_str())));
+                servers.push(report::full(&status, &report::tools_of(router, entry.name.as_str())));
             }
             Err(fault) if fault.kind == ErrorKind::ServerNotFound => {} // It has just gone.
             Err(fault) => return Err(fault),

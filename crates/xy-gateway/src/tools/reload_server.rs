@@ -8,7 +8,7 @@ use xy_protocol::error::CallError;
 
 use super::{name_schema, object, report};
 use crate::control::Asker;
-use crate::hub::Hub;
+use crate::router::Router;
 
 pub(super) fn definition() -> Value {
     json!({
@@ -20,8 +20,12 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: ByName) -> Result<Value, CallError> {
+pub(super) async fn call(
+    router: &Rc<Router>,
+    by: Asker,
+    asked: ByName,
+) -> Result<Value, CallError> {
     let reload = Reload { name: Some(asked.name.clone()), dry_run: false };
-    hub.control.manage(by, Request::Reload(reload)).await?;
-    report::once_its_tools_are_known(hub, &asked.name).await
+    router.control.manage(by, Request::Reload(reload)).await?;
+    report::once_its_tools_are_known(router, &asked.name).await
 }

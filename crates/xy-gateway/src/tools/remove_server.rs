@@ -11,7 +11,7 @@ use xy_protocol::error::CallError;
 
 use super::{name_schema, object, or_default, report};
 use crate::control::Asker;
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// How long it may take until the gateway has heard that a server is gone.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
@@ -47,14 +47,14 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(router: &Rc<Router>, by: Asker, asked: Asked) -> Result<Value, CallError> {
     let Asked { name, persist } = asked;
-    let before = hub.server(&name);
+    let before = router.server(&name);
     let remove = Remove { name: name.clone(), persist, purge: false };
-    let removed = hub.control.manage(by, Request::Remove(remove)).await?;
+    let removed = router.control.manage(by, Request::Remove(remove)).await?;
     let Removed { warnings, .. } = report::read(removed)?;
-    let mut news = hub.news();
-    let is_there = || match (&before, hub.server(&name)) {
+    let mut news = router.news();
+    let is_there = || match (&before, router.server(&name)) {
         (Some(before), Some(now)) => Rc::ptr_eq(before, &now) && now.is_shown(),
         _ => false,
     };

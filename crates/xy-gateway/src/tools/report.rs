@@ -14,28 +14,28 @@ use xy_supervisor::instance::Holder;
 
 use super::{name_schema, object};
 use crate::catalog::Kind;
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// How long an answer waits for a server that runs to say which tools it has.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A server that has just begun to run: in short, with the tools it has now.
 pub(super) async fn once_its_tools_are_known(
-    hub: &Rc<Hub>,
+    router: &Rc<Router>,
     name: &str,
 ) -> Result<Value, CallError> {
-    let mut news = hub.news();
+    let mut news = router.news();
     let _ = timeout(TOLD_WITHIN, async {
-        while !is_told(hub, name) && news.changed().await.is_ok() {}
+        while !is_told(router, name) && news.changed().await.is_ok() {}
     })
     .await; // A server that is slow to list its tools runs all the same.
-    let status = hub.control.call(Request::Status(ByName { name: name.to_owned() })).await?;
-    Ok(brief(&read(status)?, &tools_of(hub, name)))
+    let status = router.control.call(Request::Status(ByName { name: name.to_owned() })).await?;
+    Ok(brief(&read(status)?, &tools_of(router, name)))
 }
 
 /// Whether the life that a server lives now has said what it offers.
-fn is_told(hub: &Hub, name: &str) -> bool {
-    hub.server(name).is_some_and(|server| {
+fn is_told(router: &Router, name: &str) -> bool {
+    router.server(name).is_some_and(|server| {
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.known().is_some());
         !is_shared || (server.is_shown() && has_listed())
@@ -43,8 +43,8 @@ fn is_told(hub: &Hub, name: &str) -> bool {
 }
 
 /// The names outside of a server's tools, as far as clients are shown them.
-pub(super) fn tools_of(hub: &Hub, name: &str) -> Vec<String> {
-    let known = hub.server(name).and_then(|server| server.shown());
+pub(super) fn tools_of(router: &Router, name: &str) -> Vec<String> {
+    let known = router.server(name).and_then(|server| server.shown());
     let shown = known.iter().flat_map(|known| known.shown(Kind::Tools));
     shown.map(|shown| shown.name.to_string()).collect()
 }

@@ -8,7 +8,7 @@ use xy_protocol::error::CallError;
 
 use super::{name_schema, object, report};
 use crate::control::Asker;
-use crate::hub::Hub;
+use crate::router::Router;
 
 pub(super) fn definition() -> Value {
     json!({
@@ -20,7 +20,11 @@ pub(super) fn definition() -> Value {
     })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, by: Asker, asked: ByName) -> Result<Value, CallError> {
-    hub.control.manage(by, Request::Restart(Select::one(asked.name.clone()))).await?;
-    report::once_its_tools_are_known(hub, &asked.name).await
+pub(super) async fn call(
+    router: &Rc<Router>,
+    by: Asker,
+    asked: ByName,
+) -> Result<Value, CallError> {
+    router.control.manage(by, Request::Restart(Select::one(asked.name.clone()))).await?;
+    report::once_its_tools_are_known(router, &asked.name).await
 }

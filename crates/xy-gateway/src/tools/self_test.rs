@@ -9,7 +9,7 @@ use xy_protocol::error::CallError;
 
 use super::{name_schema, object};
 use crate::control::Asker;
-use crate::hub::Hub;
+use crate::router::Router;
 
 /// What can be asked for.
 #[derive(Debug, Deserialize)]
@@ -43,7 +43,7 @@ pub(super) fn definition() -> Value {
     });
     json!({
         "title": "Test and repair xy itself",
-        "description": "Looks whether everything works: the daemon, each server (its process, and a real question to it), the HTTP door, folders, sockets, and processes that nobody owns. Unless `repair` is false, a server that is dead or hangs is started again, and what has vanished is made again; each repair is proved by a second look. Use it when tools fail, time out or are missing. It can take half a minute.",
+        "description": "Looks whether everything works: the daemon, each server (its process, and a real question to it), the HTTP gateway, folders, sockets, and processes that nobody owns. Unless `repair` is false, a server that is dead or hangs is started again, and what has vanished is made again; each repair is proved by a second look. Use it when tools fail, time out or are missing. It can take half a minute.",
         "inputSchema": object(json!({ "repair": repair }), &[]),
         "outputSchema": object(output, &["success", "timestamp", "health", "diagnostics", "summary"]),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
@@ -68,7 +68,7 @@ fn health_schema() -> Value {
         "properties": {
             "supervisor": { "type": "object", "description": "The daemon" },
             "worker": { "type": "array", "items": worker, "description": "Every server" },
-            "webServer": { "type": "object", "description": "The HTTP door" },
+            "webServer": { "type": "object", "description": "The HTTP gateway" },
             "database": { "type": "object", "description": "The state folder" },
         },
         "required": ["supervisor", "worker", "webServer", "database"],
@@ -76,9 +76,9 @@ fn health_schema() -> Value {
 }
 
 pub(super) async fn call(
-    hub: &Rc<Hub>,
+    router: &Rc<Router>,
     by: Asker,
     Asked { repair }: Asked,
 ) -> Result<Value, CallError> {
-    hub.control.manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
+    router.control.manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
 }

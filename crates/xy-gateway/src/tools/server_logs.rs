@@ -9,8 +9,8 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::Stream;
 
 use super::{name_schema, object};
-use crate::hub::Hub;
-use crate::say;
+use crate::reply;
+use crate::router::Router;
 
 /// What can be asked for.
 #[derive(Debug, Deserialize)]
@@ -61,11 +61,13 @@ fn stream_schema(what: &str) -> Value {
     json!({ "type": "string", "enum": ["stdout", "stderr"], "description": what })
 }
 
-pub(super) async fn call(hub: &Rc<Hub>, asked: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(router: &Rc<Router>, asked: Asked) -> Result<Value, CallError> {
     let Asked { name, lines, stream } = asked;
     let lines = lines.unwrap_or(DEFAULT_TAIL);
     if !(1..=MOST_TAIL).contains(&lines) {
-        return Err(say::invalid(format!("`lines` is {lines}, and may be from 1 to {MOST_TAIL}")));
+        return Err(reply::invalid(format!(
+            "`lines` is {lines}, and may be from 1 to {MOST_TAIL}"
+        )));
     }
-    hub.control.call(Request::Tail(Tail { name, lines, stream })).await
+    router.control.call(Request::Tail(Tail { name, lines, stream })).await
 }

@@ -9,7 +9,7 @@ use xy_mcp::edit::{Edits, append_on_one_line};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::kept::Kept;
-use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, fate, own};
+use super::{Call, CallLog, Caller, Question, Request, Stage, Upstream, caller, retry, self_meta};
 use crate::chunks::Chunks;
 use crate::message_text::MessageText;
 
@@ -54,7 +54,7 @@ impl Upstream {
         let kept = self.keep(request.text, request.what, &caller);
         let (watch, past) = (request.watch, request.past);
         if let Caller::Client { client, .. } = &caller {
-            self.wire.put_behind(ours, client.number(), past.has_waited());
+            self.wire.order_after(ours, client.number(), past.has_waited());
         }
         let has_asked = past.rounds.count > 0;
         let call = Call { watch, has_asked, past, kept, log, ..Call::of(caller, place) };
@@ -77,7 +77,7 @@ impl Upstream {
     /// The server has begun to read what was put there. If that must not be done twice, it is
     /// never sent again, and its copy only takes the room of others. One whose lists are not known
     /// yet may still say that it may.
-    pub(crate) fn forgo_copy(&self, place: u64) {
+    pub(crate) fn drop_retry_copy(&self, place: u64) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.values_mut().find(|call| call.place == place) else { return };
         let Caller::Client { client, asked, follow, .. } = &call.caller else { return };
@@ -86,8 +86,8 @@ impl Upstream {
         let known = self.shown_as(asked, client, known);
         let (view, known) = (&client.entry().view, known.as_deref());
         let sort = match kept.about() {
-            Some((method, name)) => fate::sort_of(method, name, follow, view, known),
-            None => fate::sort(kept.text(), follow, view, known),
+            Some((method, name)) => retry::sort_of(method, name, follow, view, known),
+            None => retry::sort(kept.text(), follow, view, known),
         };
         if !sort.may_be_repeated() {
             kept.forgo();
@@ -112,7 +112,7 @@ impl Upstream {
         self.check_room()?;
         let ours = self.new_id();
         let params = if self.is_modern() {
-            Some(Cow::Owned(own::params(params, &self.company.daemons_before(self))))
+            Some(Cow::Owned(self_meta::params(params, &self.company.daemons_before(self))))
         } else {
             params.map(Cow::Borrowed)
         };

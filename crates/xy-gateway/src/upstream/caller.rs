@@ -8,26 +8,26 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 
 use super::{Stage, Upstream};
+use crate::backend::Backend;
 use crate::bridge::Across;
-use crate::bridge::hold::{Came, Hold};
-use crate::client::{Client, Kin};
-use crate::front::StreamNo;
-use crate::modern::Manner;
-use crate::say;
-use crate::server::Server;
-use crate::turns::Unit;
+use crate::bridge::pending_input::{Came, PendingInput};
+use crate::client::{Client, Principal};
+use crate::exclusive::Slot;
+use crate::frontend::StreamNo;
+use crate::modern::RequestMeta;
+use crate::reply;
 
 /// Who waits for an answer.
 pub(crate) enum Caller {
     /// Nobody any more, since then. The server may still work on it, and say something that
     /// is meant for whoever asked: a client of this house, if it was one.
-    Nobody { since: Instant, house: Option<u64>, follow: Follow },
+    Nobody { since: Instant, group_id: Option<u64>, follow: Follow },
     /// A client.
     Client {
         /// Which.
         client: Rc<Client>,
         /// The server, by the name that it used.
-        asked: Rc<Server>,
+        asked: Rc<Backend>,
         /// The client's own id of the request, as it was written.
         id: Box<str>,
         /// Where it came in.
@@ -37,12 +37,12 @@ pub(crate) enum Caller {
         /// How the answer is looked at.
         follow: Follow,
         /// What the request said of the client, if that is modern.
-        manner: Option<Rc<Manner>>,
+        manner: Option<Rc<RequestMeta>>,
         /// What stands between them, if they are of different eras.
         across: Option<Box<Across>>,
     },
     /// A modern client that has to answer something first, and then comes back.
-    Parked(Rc<Hold>),
+    Parked(Rc<PendingInput>),
     /// Nobody ever: it was asked for its effect.
     Unheard,
     /// Somebody here: the whole answer, as it was written.
@@ -100,16 +100,16 @@ impl Question {
 
     /// The server hears nothing else before it has answered.
     pub(crate) fn comes_first(&self) {
-        self.upstream.wire.put_first(self.ours);
+        self.upstream.wire.barrier(self.ours);
     }
 
     /// It is sent however much else the server is asked: it is to be seen whether that answers.
     pub(crate) fn goes_beside(&self) {
-        self.upstream.wire.put_beside(self.ours);
+        self.upstream.wire.bypass_limit(self.ours);
     }
 
     /// Nobody wants to know the answer.
-    pub(crate) fn let_be(self) {
+    pub(crate) fn detach(self) {
         if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {
             call.caller = Caller::Unheard;
         }
@@ -148,7 +148,7 @@ pub(crate) enum Whose {
     /// A client's, which asked it there; our id of it.
     Client(Rc<Client>, StreamNo, u64),
     /// That of a client that is to come back.
-    Parked(Rc<Hold>),
+    Parked(Rc<PendingInput>),
 }
 
 impl Caller {
@@ -164,19 +164,19 @@ impl Caller {
     }
 
     /// The house of the client that waits, or will come back.
-    pub(super) fn house(&self) -> Option<u64> {
+    pub(super) fn group_id(&self) -> Option<u64> {
         match self {
-            Self::Client { client, .. } => Some(client.house()),
-            Self::Parked(hold) => Some(hold.house),
+            Self::Client { client, .. } => Some(client.group_id()),
+            Self::Parked(hold) => Some(hold.group_id),
             _ => None,
         }
     }
 
     /// Whose client it is that waits, or will come back.
-    pub(super) fn kin(&self) -> Option<Kin> {
+    pub(super) fn principal(&self) -> Option<Principal> {
         match self {
-            Self::Client { client, .. } => Some(client.kin()),
-            Self::Parked(hold) => Some(hold.kin),
+            Self::Client { client, .. } => Some(client.principal()),
+            Self::Parked(hold) => Some(hold.principal),
             _ => None,
         }
     }
@@ -192,10 +192,10 @@ impl Caller {
 
     /// What has a turn with this call, of which this is our id: all calls of a legacy client
     /// together, and each of a modern one.
-    pub(super) fn unit(&self, ours: u64) -> Option<Unit> {
+    pub(super) fn unit(&self, ours: u64) -> Option<Slot> {
         match self {
-            Self::Client { client, manner: None, .. } => Some(Unit::Client(client.number())),
-            Self::Client { .. } | Self::Parked(_) => Some(Unit::Call(ours)),
+            Self::Client { client, manner: None, .. } => Some(Slot::Client(client.number())),
+            Self::Client { .. } | Self::Parked(_) => Some(Slot::Call(ours)),
             _ => None,
         }
     }
@@ -236,7 +236,7 @@ impl Caller {
     }
 
     /// The server, by the name that the client used.
-    pub(super) fn asked(&self) -> Option<&Rc<Server>> {
+    pub(super) fn asked(&self) -> Option<&Rc<Backend>> {
         match self {
             Self::Client { asked, .. } => Some(asked),
             Self::Parked(hold) => Some(&hold.asked),
@@ -246,7 +246,7 @@ impl Caller {
 
     /// It gets no answer by this server, for this reason.
     pub(super) fn fail(self, by: &ServerName, fault: &CallError) {
-        let renamed = self.asked().map(|asked| say::under(&asked.name, by, fault));
+        let renamed = self.asked().map(|asked| reply::under(&asked.name, by, fault));
         let fault = renamed.as_ref().unwrap_or(fault);
         match self {
             Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),

@@ -8,14 +8,14 @@ use xy_mcp::edit::Edits;
 use xy_mcp::head::Head;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use super::fate::{self, Text};
 use super::kept::Kept;
+use super::retry::{self, Text};
 use super::wire::MAX_MESSAGE;
 use super::{Call, Caller, Follow, Stage, Upstream, ids};
+use crate::backend::{Backend, RetryState};
 use crate::client::Client;
-use crate::front::StreamNo;
+use crate::frontend::StreamNo;
 use crate::message_text::StoredText;
-use crate::server::{Past, Server};
 
 /// A server whose connections break because it dies is known to be dead by then.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
@@ -41,29 +41,29 @@ impl<'w> Cause<'w> {
 }
 
 /// A client's call that its server does not answer.
-pub(crate) struct Lost {
+pub(crate) struct UnansweredCall {
     pub(crate) client: Rc<Client>,
     /// The server, by the name that the client used.
-    pub(crate) asked: Rc<Server>,
+    pub(crate) asked: Rc<Backend>,
     /// The client's own id of it.
     pub(crate) id: Box<str>,
     pub(crate) stream: StreamNo,
     pub(crate) follow: Follow,
     /// It says everything of its client by itself.
     pub(crate) is_modern: bool,
-    pub(crate) stage: fate::Stage,
+    pub(crate) stage: retry::Stage,
     /// The server has asked its client something meanwhile.
     pub(crate) has_asked: bool,
     /// What was before.
-    pub(crate) past: Past,
+    pub(crate) past: RetryState,
     pub(crate) text: Text,
     /// What the client wrote, if that was kept.
     pub(crate) written: Option<StoredText>,
 }
 
-impl Lost {
+impl UnansweredCall {
     /// Whoever waits for something else than a client's call comes back.
-    fn of(call: Call, stage: fate::Stage) -> Result<Self, Caller> {
+    fn of(call: Call, stage: retry::Stage) -> Result<Self, Caller> {
         let Call { caller, watch, has_asked, mut past, kept, .. } = call;
         let Caller::Client { client, asked, id, stream, follow, manner, .. } = caller else {
             return Err(caller);
@@ -220,10 +220,10 @@ impl Upstream {
 
     /// A call gets no answer, as the way to the server broke: `why` says how. If `is_final`,
     /// nothing else would come of sending it again.
-    pub(crate) fn lose(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
+    pub(crate) fn lose(self: &Rc<Self>, ours: u64, stage: retry::Stage, why: &str, is_final: bool) {
         let is_visitor = |call: &Call| matches!(call.caller, Caller::Visitor(_));
         let is_asked = self.calls.borrow().get(&ours).is_some_and(is_visitor);
-        if is_asked && stage == fate::Stage::Written && !is_final && self.wire.has_process() {
+        if is_asked && stage == retry::Stage::Written && !is_final && self.wire.has_process() {
             return self.lose_soon(ours, why);
         }
         self.lose_now(ours, stage, why, is_final);
@@ -234,14 +234,14 @@ impl Upstream {
         let (upstream, why) = (self.clone(), why.to_owned());
         tokio::task::spawn_local(async move {
             sleep(DEAD_WITHIN).await;
-            upstream.lose_now(ours, fate::Stage::Written, &why, false);
+            upstream.lose_now(ours, retry::Stage::Written, &why, false);
         });
     }
 
-    fn lose_now(self: &Rc<Self>, ours: u64, stage: fate::Stage, why: &str, is_final: bool) {
+    fn lose_now(self: &Rc<Self>, ours: u64, stage: retry::Stage, why: &str, is_final: bool) {
         let why = Cause::breach(why);
         let Some(call) = self.calls.borrow_mut().remove(&ours) else { return };
-        match Lost::of(call, stage) {
+        match UnansweredCall::of(call, stage) {
             Ok(mut lost) => {
                 if is_final {
                     lost.text = Text::Useless;
@@ -249,7 +249,7 @@ impl Upstream {
                 self.company.lost(self, vec![lost], why);
             }
             Err(caller) => {
-                let fault = self.lost(stage == fate::Stage::Written, why);
+                let fault = self.lost(stage == retry::Stage::Written, why);
                 caller.fail(&self.key.server, &fault);
             }
         }
@@ -270,10 +270,10 @@ impl Upstream {
         let mut lost = Vec::new();
         for (_, call) in calls {
             let stage = self.stage_of(call.place, unread_from);
-            match Lost::of(call, stage) {
+            match UnansweredCall::of(call, stage) {
                 Ok(call) => lost.push(call),
                 Err(caller) => {
-                    let fault = self.lost(stage == fate::Stage::Written, why);
+                    let fault = self.lost(stage == retry::Stage::Written, why);
                     caller.fail(&self.key.server, &fault);
                 }
             }
@@ -283,13 +283,13 @@ impl Upstream {
         self.wire.hang_up();
     }
 
-    fn stage_of(&self, place: u64, unread_from: Option<u64>) -> fate::Stage {
+    fn stage_of(&self, place: u64, unread_from: Option<u64>) -> retry::Stage {
         if !self.wire.is_written(place) {
-            fate::Stage::Unwritten
+            retry::Stage::Unwritten
         } else if unread_from.is_some_and(|from| place >= from) {
-            fate::Stage::Unread
+            retry::Stage::Unread
         } else {
-            fate::Stage::Written
+            retry::Stage::Written
         }
     }
 

@@ -200,12 +200,12 @@ impl Pipes {
             if !is_more {
                 break;
             }
-            upstream.tell_strays().await;
+            upstream.log_unparsed().await;
         }
         self.release_held(upstream);
         let rest = self.take_partial();
-        upstream.stray(&rest);
-        upstream.tell_strays().await;
+        upstream.unparsed(&rest);
+        upstream.log_unparsed().await;
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl Pipes {
             }
             let heard = self.later.borrow_mut().pop_front();
             heard.into_iter().for_each(large::free);
-            upstream.tell_strays().await;
+            upstream.log_unparsed().await;
         }
     }
 
@@ -432,7 +432,7 @@ impl Pipes {
 
 fn hear_each(upstream: &Rc<Upstream>, lines: &[u8]) {
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        upstream.hear(line, None);
+        upstream.handle(line, None);
     }
 }
 

@@ -1,13 +1,13 @@
 //! Finding out which era a server speaks: what to ask it next, from what it has said. Pure.
 //!
-//! A server is asked for `server/discover`, which those with `initialize` do not know. Some of
+//! A server is asked for `backend/discover`, which those with `initialize` do not know. Some of
 //! these refuse it in one way or another, some say nothing at all; then they are greeted with
 //! `initialize`. What was asked first is not forgotten meanwhile, since a server that starts
 //! slowly finds both.
 //!
 //! `initialize` can pin a process to the older revisions, and some SDKs then answer modern
 //! requests wrongly without an error. So once a process has been sent `initialize`, only a
-//! refusal of it makes the answer to `server/discover` count.
+//! refusal of it makes the answer to `backend/discover` count.
 //!
 //! A server of which nothing is known is asked both questions, to learn which eras it speaks.
 
@@ -17,14 +17,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use xy_mcp::envelope::{self, Message, Outcome};
 
-use super::said::SaidError;
-use super::web::Trouble;
+use super::http_client::Trouble;
+use super::response::SaidError;
+use crate::backend::{Introductions, SpokenEras};
 use crate::era::{Era, Introduction, LATEST, MODERN, VERSIONS};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
-use crate::server::{Introductions, SpokenEras};
 use crate::via;
 
-/// How long a server may leave `initialize` unanswered after it has answered `server/discover`.
+/// How long a server may leave `initialize` unanswered after it has answered `backend/discover`.
 pub(crate) const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
 const INVALID_PARAMS: i64 = -32602;
@@ -76,8 +76,8 @@ pub(crate) enum Next {
 /// What was asked, and what came of it.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    discover: Fate,
-    initialize: Fate,
+    discover: ProbeFate,
+    initialize: ProbeFate,
     /// Whether one process hears both, so that `initialize` can pin it to an era.
     is_one_process: bool,
     /// The revisions in which `initialize` was asked; each is asked once.
@@ -95,11 +95,11 @@ pub(crate) struct Asked {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Fate {
+enum ProbeFate {
     #[default]
     Unasked,
     Open,
-    /// `server/discover` was answered, and `initialize` is still to be.
+    /// `backend/discover` was answered, and `initialize` is still to be.
     Held(Introduction),
     Vain(Trouble),
     /// It has an answer that cannot be read.
@@ -139,8 +139,8 @@ impl Asked {
     /// `learns` whether it is asked in both eras.
     pub(crate) fn nothing(is_one_process: bool, learns: bool) -> Self {
         Self {
-            discover: Fate::Unasked,
-            initialize: Fate::Unasked,
+            discover: ProbeFate::Unasked,
+            initialize: ProbeFate::Unasked,
             is_one_process,
             tried: Vec::new(),
             named: None,
@@ -170,7 +170,9 @@ impl Asked {
         let shown = match came {
             Came::Good(_) => Some(true),
             Came::Never(_) | Came::No(Trouble::Failing(_)) => None,
-            Came::Pinned(_) | Came::Other { .. } if matches!(self.discover, Fate::Held(_)) => None,
+            Came::Pinned(_) | Came::Other { .. } if matches!(self.discover, ProbeFate::Held(_)) => {
+                None
+            }
             Came::No(_) | Came::Pinned(_) | Came::Other { .. } | Came::Unreadable(_) => {
                 let is_pinned = of == Hello::Discover
                     && self.is_one_process
@@ -188,14 +190,14 @@ impl Asked {
     pub(crate) fn ask(&mut self, hello: Hello) {
         self.first.get_or_insert(hello);
         match hello {
-            Hello::Discover => self.discover = Fate::Open,
+            Hello::Discover => self.discover = ProbeFate::Open,
             Hello::Initialize => self.ask_in(LATEST),
         }
     }
 
     /// Notes that `initialize` is asked in this revision now.
     pub(crate) fn ask_in(&mut self, revision: &'static str) {
-        self.initialize = Fate::Open;
+        self.initialize = ProbeFate::Open;
         self.tried.push(revision);
     }
 
@@ -206,49 +208,49 @@ impl Asked {
             (Hello::Discover, Came::Good(introduction)) => self.discovered(introduction),
             (Hello::Initialize, Came::Good(introduction)) => Next::Open(introduction),
             (_, Came::Never(Trouble::Loop)) => Next::GiveUp(Trouble::Loop),
-            (Hello::Initialize, came) if matches!(self.discover, Fate::Held(_)) => {
+            (Hello::Initialize, came) if matches!(self.discover, ProbeFate::Held(_)) => {
                 self.not_initialized(came)
             }
-            (of, Came::Never(trouble)) if *self.fate(of.other()) != Fate::Open => {
+            (of, Came::Never(trouble)) if *self.fate(of.other()) != ProbeFate::Open => {
                 Next::GiveUp(trouble)
             }
             (of, Came::Never(trouble) | Came::No(trouble) | Came::Pinned(trouble)) => {
-                *self.fate(of) = Fate::Vain(trouble);
+                *self.fate(of) = ProbeFate::Vain(trouble);
                 self.next()
             }
             (of, Came::Unreadable(trouble)) => {
-                *self.fate(of) = Fate::Unreadable(trouble);
+                *self.fate(of) = ProbeFate::Unreadable(trouble);
                 self.next()
             }
             (of, Came::Other { revision, is_modern_named, trouble }) => {
-                *self.fate(of) = Fate::Vain(trouble);
+                *self.fate(of) = ProbeFate::Vain(trouble);
                 self.named = Some((revision, is_modern_named));
                 self.next()
             }
         }
     }
 
-    /// Decides what a good answer to `server/discover` means.
+    /// Decides what a good answer to `backend/discover` means.
     fn discovered(&mut self, introduction: Introduction) -> Next {
         match &self.initialize {
-            Fate::Open if self.is_one_process => {
-                self.discover = Fate::Held(introduction);
+            ProbeFate::Open if self.is_one_process => {
+                self.discover = ProbeFate::Held(introduction);
                 Next::WaitAtMost(SETTLES_WITHIN)
             }
-            Fate::Unreadable(trouble) if self.is_one_process => unsettled(trouble.clone()),
-            Fate::Unasked if self.is_one_process && self.learns => {
-                self.discover = Fate::Held(introduction);
+            ProbeFate::Unreadable(trouble) if self.is_one_process => unsettled(trouble.clone()),
+            ProbeFate::Unasked if self.is_one_process && self.learns => {
+                self.discover = ProbeFate::Held(introduction);
                 Next::Ask(Hello::Initialize)
             }
             _ => Next::Open(introduction),
         }
     }
 
-    /// Decides what it means that `initialize` failed after `server/discover` was answered.
+    /// Decides what it means that `initialize` failed after `backend/discover` was answered.
     fn not_initialized(&mut self, came: Came) -> Next {
         match (came, std::mem::take(&mut self.discover)) {
             // The process is not pinned to the older revisions.
-            (Came::No(_) | Came::Pinned(_) | Came::Other { .. }, Fate::Held(introduction)) => {
+            (Came::No(_) | Came::Pinned(_) | Came::Other { .. }, ProbeFate::Held(introduction)) => {
                 Next::Open(introduction)
             }
             (Came::Never(trouble) | Came::Unreadable(trouble), _) => unsettled(trouble),
@@ -259,14 +261,15 @@ impl Asked {
     /// Returns the revision that the server has named, if `initialize` is worth another try.
     fn other_revision(&self) -> Option<&'static str> {
         let (revision, is_modern_named) = self.named?;
-        let is_modern_refused = matches!(self.discover, Fate::Vain(_) | Fate::Unreadable(_));
+        let is_modern_refused =
+            matches!(self.discover, ProbeFate::Vain(_) | ProbeFate::Unreadable(_));
         let is_wanted = is_modern_refused || !is_modern_named;
-        let is_new = self.initialize != Fate::Open && !self.tried.contains(&revision);
+        let is_new = self.initialize != ProbeFate::Open && !self.tried.contains(&revision);
         (is_wanted && is_new).then_some(revision)
     }
 
     fn next(&self) -> Next {
-        use Fate::{Unasked, Unreadable, Vain};
+        use ProbeFate::{Unasked, Unreadable, Vain};
         if let Some(revision) = self.other_revision() {
             return Next::AskIn(revision);
         }
@@ -289,9 +292,9 @@ impl Asked {
     /// Decides what to do when nothing has come for a while.
     pub(crate) fn is_late(&self) -> Next {
         match (&self.discover, &self.initialize) {
-            (Fate::Open, Fate::Unasked) => Next::Ask(Hello::Initialize),
-            (Fate::Unasked, Fate::Open) if self.learns => Next::Ask(Hello::Discover),
-            (Fate::Held(_), Fate::Open) => {
+            (ProbeFate::Open, ProbeFate::Unasked) => Next::Ask(Hello::Initialize),
+            (ProbeFate::Unasked, ProbeFate::Open) if self.learns => Next::Ask(Hello::Discover),
+            (ProbeFate::Held(_), ProbeFate::Open) => {
                 let why = format!("it has not answered `initialize` within {SETTLES_WITHIN:?}");
                 unsettled(Trouble::Hopeless(why))
             }
@@ -299,12 +302,12 @@ impl Asked {
         }
     }
 
-    /// Returns true if `server/discover` was answered well, and `initialize` decides.
+    /// Returns true if `backend/discover` was answered well, and `initialize` decides.
     pub(crate) fn is_discovered(&self) -> bool {
-        matches!(self.discover, Fate::Held(_))
+        matches!(self.discover, ProbeFate::Held(_))
     }
 
-    fn fate(&mut self, hello: Hello) -> &mut Fate {
+    fn fate(&mut self, hello: Hello) -> &mut ProbeFate {
         match hello {
             Hello::Discover => &mut self.discover,
             Hello::Initialize => &mut self.initialize,

@@ -49,14 +49,14 @@ pub(crate) trait Wire {
 
     /// What is put from now on is sent after the answer to this call, where it would not be by
     /// itself.
-    fn put_first(&self, _call: u64) {}
+    fn barrier(&self, _call: u64) {}
 
     /// This call of a client, which was put just now, is sent after those of the same client
     /// that have waited, as it may have itself, where it would not be by itself.
-    fn put_behind(&self, _call: u64, _client: u64, _has_waited: bool) {}
+    fn order_after(&self, _call: u64, _client: u64, _has_waited: bool) {}
 
     /// This call, which was put just now, is sent however many others are under way.
-    fn put_beside(&self, _call: u64) {}
+    fn bypass_limit(&self, _call: u64) {}
 
     /// How many things it keeps: messages, and what belongs to calls.
     fn kept(&self) -> usize {

@@ -140,7 +140,7 @@ async fn what_the_journal_itself_misses_is_told_in_it() {
 async fn the_last_attempt_is_an_entry_of_its_own() {
     let stage = Stage::new();
     let (_, keeper) = stage.begin();
-    let kind = ChangeKind::LastAttempt(LastAttempt::InARow { attempt: 5 });
+    let kind = ChangeKind::LastAttempt(LastAttempt::InARow { attempt: 5, of: 5 });
     let reason = Reason::Retry { attempt: 5, of: 5 };
     stage.changes.send(StateChange { kind, ..change("a", reason) }).unwrap();
     keeper.end().await;

@@ -27,6 +27,8 @@ pub enum LastAttempt {
     InARow {
         /// Which restart in a row this is.
         attempt: u32,
+        /// The limit, `max-attempts`.
+        of: u32,
     },
     /// `max-retries-per-minute` allows no more, until some of the exits are a minute ago.
     WithinAMinute {
@@ -55,7 +57,7 @@ impl Life {
         let Reason::Retry { attempt, of } = self.reason else { return None };
         let used = self.limits_used(rules, now);
         if of != 0 && attempt >= of {
-            return Some(LastAttempt::InARow { attempt });
+            return Some(LastAttempt::InARow { attempt, of });
         }
         let (exits, limit) = (used.exits_last_minute, used.max_retries_per_minute);
         (limit != 0 && exits >= limit).then_some(LastAttempt::WithinAMinute { exits })
@@ -65,15 +67,11 @@ impl Life {
 impl fmt::Display for LastAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InARow { attempt } => write!(
-                f,
-                "restart {attempt} in a row is the last (max-attempts): \
-                 it is given up if this life fails too"
-            ),
+            Self::InARow { attempt, of } => write!(f, "final restart attempt ({attempt} of {of})"),
             Self::WithinAMinute { exits } => write!(
                 f,
-                "{exits} unexpected exits within 60 s are all it may have \
-                 (max-retries-per-minute): it is given up if it ends again too soon"
+                "final restart attempt ({exits} unexpected exits within 60 s, the limit of \
+                 max-retries-per-minute)"
             ),
         }
     }
@@ -124,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_last_restart_in_a_row_is_known_as_such() {
-        let last = Some(LastAttempt::InARow { attempt: 3 });
+        let last = Some(LastAttempt::InARow { attempt: 3, of: 3 });
         assert_eq!(deaths(&rules(3, 0), 9), [None, None, None, last]);
     }
 
@@ -132,7 +130,7 @@ mod tests {
     fn so_is_the_last_within_a_minute() {
         let last = Some(LastAttempt::WithinAMinute { exits: 2 });
         assert_eq!(deaths(&rules(0, 2), 9), [None, None, last]);
-        let in_a_row = Some(LastAttempt::InARow { attempt: 2 });
+        let in_a_row = Some(LastAttempt::InARow { attempt: 2, of: 2 });
         assert_eq!(deaths(&rules(2, 2), 9), [None, None, in_a_row], "one word is enough");
     }
 

@@ -713,7 +713,6 @@ async fn the_last_attempt_is_told_beside_the_change() {
             said.push(format!("{} ({restart_count}): {why}", transition.to));
         }
     }
-    let expected = "starting (2): restart 2 in a row is the last (max-attempts): \
-        it is given up if this life fails too";
+    let expected = "starting (2): final restart attempt (2 of 2)";
     assert_eq!(said, [expected]);
 }

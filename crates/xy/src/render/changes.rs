@@ -43,7 +43,7 @@ pub(crate) fn between(before: Option<&Event>, event: &Event) -> String {
     let today: String = day(event);
     let mut lines = Vec::new();
     if before.is_some_and(|before| before.boot != event.boot) {
-        lines.push("… from here on another daemon".to_owned());
+        lines.push("— daemon restarted —".to_owned());
     }
     if before.is_none_or(|before| day(before) != today) {
         lines.push(today);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(between(Some(&event), &later), "");
         let other = Event { boot: "c".into(), ts: samples::at(86_400), ..event.clone() };
         let told = uncoloured(&between(Some(&other), &event));
-        assert_eq!(told, "… from here on another daemon\n2023-11-14\n");
+        assert_eq!(told, "— daemon restarted —\n2023-11-14\n");
         let for_one = Event { client: Some(3), ..event };
         assert!(uncoloured(&render(&for_one, 8)).contains(" flaky@3 "));
         assert_eq!(uncoloured(&skipped(1, "line")), "… 1 line skipped\n");

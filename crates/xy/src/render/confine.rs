@@ -22,10 +22,10 @@ fn container(container: &ContainerEntry) -> String {
 
 fn containment(containment: Containment) -> &'static str {
     match containment {
-        Containment::Cgroup => "held together by a cgroup and a subreaper",
-        Containment::Subreaper => "held together by a subreaper",
-        Containment::Group => "held together by their process group, which each may leave",
-        Containment::Container => "held together by their container",
+        Containment::Cgroup => "tracked by cgroup + subreaper",
+        Containment::Subreaper => "tracked by subreaper",
+        Containment::Group => "tracked by process group (processes can leave it)",
+        Containment::Container => "tracked by container",
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
                 ServerStatus { container, containment, limits, ..samples::failed_status() };
             facts(&status).into_iter().map(|(_, value)| value).collect::<Vec<_>>()
         };
-        let rest = ["held together by their container", "pids 512 (all together)"];
+        let rest = ["tracked by container", "pids 512 (all together)"];
         assert_eq!(told(false), ["xy-a-1 of podman 4.3.1", rest[0], rest[1]]);
         assert_eq!(told(true)[0], "xy-a-1 of podman 4.3.1; it ends when the daemon is killed");
     }
@@ -93,11 +93,11 @@ mod tests {
             rows(None, None),
         ];
         insta::assert_snapshot!(told.join("\n"), @"
-        processes: held together by a cgroup and a subreaper
+        processes: tracked by cgroup + subreaper
         limits: nofile 4096 (all together), memory 64 MiB (all together), pids 20 (all together)
-        processes: held together by a subreaper
+        processes: tracked by subreaper
         limits: nofile 4096 (each process), memory 64 MiB (each process), pids 20 (each process)
-        processes: held together by their process group, which each may leave
+        processes: tracked by process group (processes can leave it)
         limits: nofile 4096, memory 64 MiB, pids 20
         limits: nofile 4096, memory 64 MiB, pids 20
         ");

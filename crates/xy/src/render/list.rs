@@ -75,7 +75,7 @@ pub(crate) fn next_step(server: &ServerEntry) -> Option<String> {
     Some(match next.what {
         Step::Restart if server.health == Health::Unreachable => format!("trying again in {left}"),
         Step::Restart => format!("restarting in {left}"),
-        Step::GiveUpWaiting => format!("may take {left} more to start"),
+        Step::GiveUpWaiting => format!("starting (timeout in {}s)", next.in_ms.div_ceil(1000)),
         Step::Kill => format!("killing in {left}"),
     })
 }

@@ -108,7 +108,7 @@ pub(crate) fn failed_status() -> ServerStatus {
         to,
         reason: reason.into(),
         at: at(seconds_ago),
-        last_attempt: (seconds_ago == 80).then(|| "it is given up if this life fails too".into()),
+        last_attempt: (seconds_ago == 80).then(|| "final restart attempt (5 of 5)".into()),
     };
     ServerStatus {
         entry: ServerEntry {

@@ -117,7 +117,7 @@ fn door(door: &WebServerHealth) -> Row {
         ));
     }
     words.extend(door.note.clone());
-    row("HTTP door", status, &words.join(", "))
+    row("HTTP gateway", status, &words.join(", "))
 }
 
 fn place(what: &str, place: &PlaceHealth) -> Row {

@@ -221,7 +221,7 @@ fn limits_used(used: &RestartLimits) -> Option<String> {
 
 fn last_exit(exit: &LastExit, now: Timestamp) -> String {
     let how = match (exit.code, exit.signal) {
-        (Some(code), _) => format!("code {code}"),
+        (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "unknown".to_owned(),
     };
@@ -230,12 +230,12 @@ fn last_exit(exit: &LastExit, now: Timestamp) -> String {
         Some(Oom::Limit) => ", over its memory limit",
         Some(Oom::Machine) => ", the machine was out of memory",
     };
-    let asked_for = match (exit.expected, exit.by_xy) {
-        (true, _) => "as asked",
+    let requested = match (exit.expected, exit.by_xy) {
+        (true, _) => "as requested",
         (false, true) => "ended by xy",
-        (false, false) => "unasked",
+        (false, false) => "unexpected",
     };
-    format!("{how}{memory}, {asked_for}, {}", ago(exit.at, now))
+    format!("{how} ({requested}){memory}, {}", ago(exit.at, now))
 }
 
 fn transitions(status: &ServerStatus, now: Timestamp) -> String {
@@ -368,9 +368,9 @@ mod tests {
             let exit = LastExit { code, signal, expected, by_xy, at: samples::at(5), oom };
             last_exit(&exit, samples::at(0))
         };
-        assert_eq!(exit(true, true), "signal 15, as asked, 5s ago");
-        assert_eq!(exit(false, true), "signal 15, ended by xy, 5s ago");
-        assert_eq!(exit(false, false), "signal 15, unasked, 5s ago");
+        assert_eq!(exit(true, true), "signal 15 (as requested), 5s ago");
+        assert_eq!(exit(false, true), "signal 15 (ended by xy), 5s ago");
+        assert_eq!(exit(false, false), "signal 15 (unexpected), 5s ago");
     }
 
     #[test]
@@ -386,9 +386,9 @@ mod tests {
         let told = [Some(Oom::Limit), Some(Oom::Machine), None]
             .map(|oom| last_exit(&exit(oom), samples::at(0)));
         insta::assert_snapshot!(told.join("\n"), @"
-        signal 9, over its memory limit, unasked, 5s ago
-        signal 9, the machine was out of memory, unasked, 5s ago
-        signal 9, unasked, 5s ago
+        signal 9 (unexpected), over its memory limit, 5s ago
+        signal 9 (unexpected), the machine was out of memory, 5s ago
+        signal 9 (unexpected), 5s ago
         ");
     }
 }

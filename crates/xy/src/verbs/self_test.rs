@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 
 /// Test everything, and repair what is broken
 ///
-/// Looks at the daemon, each server (its process, and a real question to it), the HTTP door,
+/// Looks at the daemon, each server (its process, and a real question to it), the HTTP gateway,
 /// folders, sockets, and processes that nobody owns. A server that is dead or hangs is started
 /// again, and what has vanished is made again; each repair is proved by a second look. A server
 /// that answers is never restarted, and one that was stopped on purpose stays so.

@@ -11,11 +11,11 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::safe_text;
 
-/// Make, show, rotate and remove tokens for MCP clients that come in over HTTP
+/// Create, list, rotate and revoke tokens for MCP clients that connect over HTTP
 ///
-/// A client sends its token as `Authorization: Bearer <token>`. One that is bound to a profile
-/// is shown that profile at `/mcp`, and nothing that the profile hides. Only what tells a token
-/// is kept, in the state folder; `xy info --token` shows the one that is always there.
+/// A client sends its token as `Authorization: Bearer <token>`. A token that is bound to a
+/// profile opens only that profile, at `/mcp`. Only a digest of each token is stored, in the state
+/// folder. `xy info --token` shows the daemon's own token.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy token add laptop --profile work\n  xy token rotate\n  xy token remove laptop"
@@ -56,7 +56,7 @@ enum Ask {
         #[command(flatten)]
         json: Json,
     },
-    /// Let nobody in with a token any more, and end the sessions of whoever came in with it
+    /// Revoke a token and close its sessions
     Remove {
         /// What it is called
         name: String,

@@ -55,7 +55,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
         transports: &[Transport::Sse],
         eras: &Era::ALL,
         features: &["large"],
-        why: "The Python SDK 2 takes events of at most 1 MiB.",
+        why: "The Python SDK 2 reads events of at most 1 MiB.",
     },
     Allowed {
         side: Side::Direct,
@@ -63,6 +63,6 @@ pub(crate) const ALLOWED: &[Allowed] = &[
         transports: &[Transport::Http],
         eras: &[Era::Legacy],
         features: &["large"],
-        why: "The Python SDK 2 takes events of at most 1 MiB, unless `max_sse_event_size` is set.",
+        why: "The Python SDK 2 reads events of at most 1 MiB, unless `max_sse_event_size` is set.",
     },
 ];

@@ -124,7 +124,7 @@ fn a_daemon_that_cannot_start_is_a_reason_to_give_up_at_once() {
     assert!(message.contains("xy.kdl"), "{message}");
     let (status, _, told) = client.ended();
     assert_eq!(status.code(), Some(2));
-    assert!(told.contains("none starts") && told.contains("xy.kdl"), "{told}");
+    assert!(told.contains("could not be started") && told.contains("xy.kdl"), "{told}");
     home.finish();
 }
 

@@ -32,10 +32,9 @@ fn without_containment(mut text: String) -> String {
     for how in ["cgroup", "subreaper", "group"] {
         text = text.replace(&format!("\"containment\":\"{how}\""), "\"containment\":\"[how]\"");
     }
-    let phrases =
-        ["a cgroup and a subreaper", "a subreaper", "their process group, which each may leave"];
+    let phrases = ["cgroup + subreaper", "subreaper", "process group (processes can leave it)"];
     for how in phrases {
-        text = text.replace(&format!("held together by {how}"), "held together by [how]");
+        text = text.replace(&format!("tracked by {how}"), "tracked by [how]");
     }
     text
 }

@@ -141,7 +141,7 @@ fn a_state_is_good_for_its_own_client_door_and_request_and_once() {
     let mut alone = with(given.1.clone());
     alone["name"] = json!("ask_elicitation");
     let other_door = modern_at(&home, "/mcp/s/a", &home.gateway_token());
-    refuses(&other_door.request("tools/call", alone), "another door");
+    refuses(&other_door.request("tools/call", alone), "another listener");
     let local = stranger(&home);
     refuses(&local.request("tools/call", on_a_wire(with(given.1.clone()))), "another client");
     let other = again("another question", &given, "Eve");

@@ -276,6 +276,6 @@ fn server_that_logs_to_stdout_is_told_so() {
     let exit = &status(&home, "one")["last_exit"];
     assert_eq!((&exit["signal"], &exit["by_xy"]), (&json!(15), &json!(true)), "{exit}");
     let shown = home.xy(&["status", "one"]).stdout;
-    assert!(shown.contains("signal 15, ended by xy"), "{shown}");
+    assert!(shown.contains("signal 15 (ended by xy)"), "{shown}");
     home.finish();
 }

@@ -196,7 +196,7 @@ fn a_list_warns_that_nobody_can_come_in() {
         assert_eq!(list.code, 0, "{list:?}");
         (!list.stderr.is_empty()).then_some(list)
     });
-    assert!(warned.stderr.starts_with("warning: nobody can come in over HTTP"), "{warned:?}");
+    assert!(warned.stderr.starts_with("warning: HTTP gateway is not listening"), "{warned:?}");
     assert!(warned.stdout.contains("one"), "{warned:?}");
     let json = home.0.xy(&["list", "--json"]);
     assert_eq!(json.stderr, "");

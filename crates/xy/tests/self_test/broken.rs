@@ -32,7 +32,7 @@ fn where_all_is_well_nothing_is_changed() {
     insta::assert_snapshot!(redacted(&home, &tested));
     let ran = home.xy(&["self-test"]);
     assert_eq!(ran.code, 0, "{ran:#?}");
-    assert!(ran.stdout.contains("all is well") && ran.stdout.contains("HTTP door"), "{ran:#?}");
+    assert!(ran.stdout.contains("all is well") && ran.stdout.contains("HTTP gateway"), "{ran:#?}");
     assert_eq!(home.xy_json(&["self-test", "--no-repair"])["success"], true);
     home.finish();
 }

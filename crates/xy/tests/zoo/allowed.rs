@@ -16,12 +16,12 @@ const fn must(
     Differs { of, ways, step, path, why }
 }
 
-const TASKS: &str = "tasks of the two eras have nothing but their name in common, so a modern \
-                     client is not told of legacy tasks";
-const LEVEL: &str = "clients share a server, so xy keeps the log level of each client, and refuses \
-                     one in its own words for a server without logging";
-const NOT_MODERN: &str = "the modern era has neither `ping` nor `logging/setLevel`, and xy refuses \
-                          both in its own words";
+const TASKS: &str = "tasks of the two eras are incompatible, so xy hides legacy tasks from a \
+                     modern client";
+const LEVEL: &str = "clients share a server, so xy keeps the log level per client; for a server \
+                     without logging, xy refuses it with its own message";
+const NOT_MODERN: &str = "the modern era has neither `ping` nor `logging/setLevel`; xy refuses \
+                          both with its own message";
 const NOT_FOUND: &str = "the code for a missing resource is -32602 in the modern era and -32002 \
                          in the legacy one";
 

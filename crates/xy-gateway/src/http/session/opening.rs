@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use super::{Session, SessionId, Sessions};
 use crate::era;
-use crate::http::guard::Guest;
+use crate::http::guard::Identity;
 use crate::http::record::{self, Change, Record};
 use crate::http::refused::Refused;
-use crate::http::route::Place;
+use crate::http::route::Endpoint;
 use crate::http::store::Kept;
 
 /// A session whose `initialize` is not answered yet. Unless it is admitted it ends with this,
@@ -28,12 +28,12 @@ impl Opening<'_> {
     pub(in crate::http) async fn admit(
         self,
         initialize: &[u8],
-        (guest, place): (&Guest<'_>, Place<'_>),
+        (identity, place): (&Identity<'_>, Endpoint<'_>),
     ) -> Result<SessionId, Refused> {
         let persistence = &self.sessions.persistence;
         let number = random_number()?;
-        let revision = self.session.conversation.version().unwrap_or(era::LATEST);
-        let (id, key) = persistence.seal(number, (guest, place), revision)?;
+        let revision = self.session.client.version().unwrap_or(era::LATEST);
+        let (id, key) = persistence.seal(number, (identity, place), revision)?;
         let record = Record {
             session: number,
             key,

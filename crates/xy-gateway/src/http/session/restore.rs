@@ -9,16 +9,16 @@ use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message, Outcome};
 use xy_mcp::handshake;
 
-use super::{Session, Sessions, Way};
-use crate::front::{Heard, Outlet as _, StreamNo, To};
+use super::{Session, Sessions, Transport};
+use crate::frontend::{Accepted, Responder as _, Route, StreamNo};
 use crate::http::event::{EventId, StreamId, StreamKind};
-use crate::http::guard::Guest;
-use crate::http::mailbox::First;
-use crate::http::postbox::REPLAYED;
+use crate::http::guard::Identity;
 use crate::http::record::{Change, EventTag, Record, StreamedCall};
 use crate::http::refused::Refused;
-use crate::http::route::Place;
+use crate::http::response_stream::First;
+use crate::http::route::Endpoint;
 use crate::http::session_id::Claims;
+use crate::http::session_streams::REPLAYED;
 
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -96,13 +96,13 @@ impl Sessions {
     pub(super) async fn restore(
         &self,
         id: &str,
-        guest: &Guest<'_>,
-        place: Place<'_>,
+        identity: &Identity<'_>,
+        place: Endpoint<'_>,
     ) -> Result<Rc<Session>, Refused> {
-        let claims = self.persistence.claims(id, guest, place).ok_or(Refused::UnknownSession)?;
+        let claims = self.persistence.claims(id, identity, place).ok_or(Refused::UnknownSession)?;
         let dormant = self.dormant.borrow().get(&claims.session).cloned();
         let dormant = dormant.ok_or(Refused::UnknownSession)?;
-        let replay = || self.replay(id, &claims, &dormant.record, (guest, place));
+        let replay = || self.replay(id, &claims, &dormant.record, (identity, place));
         let session = dormant.restored.get_or_try_init(replay).await?;
         session.touch();
         Ok(Rc::clone(session))
@@ -114,24 +114,25 @@ impl Sessions {
         id: &str,
         claims: &Claims,
         record: &Record,
-        (guest, place): (&Guest<'_>, Place<'_>),
+        (identity, place): (&Identity<'_>, Endpoint<'_>),
     ) -> Result<Rc<Session>, Refused> {
-        let opening = self.open(guest, place, Way::Streamable)?;
+        let opening = self.open(identity, place, Transport::StreamableHttp)?;
         let session = Rc::clone(opening.session());
         let lease = Self::open_call(&session, false);
         // A server that is down cannot say again which revision it agreed on.
         let written = record.initialize.as_bytes();
         let initialize = handshake::ask_for_revision(written, claims.revision);
         let initialize = initialize.as_deref().unwrap_or(written);
-        let heard = session.conversation().hear(initialize, lease.stream());
+        let heard = session.client_session().handle(initialize, lease.stream());
         let agrees = match heard {
-            Heard::Asked => match lease.mailbox().first().await {
+            Accepted::Asked => match lease.response_stream().first().await {
                 First::Answer(answer) => {
-                    is_result(&answer) && session.conversation().version() == Some(claims.revision)
+                    is_result(&answer)
+                        && session.client_session().version() == Some(claims.revision)
                 }
                 _ => return Err(Refused::SessionEnded),
             },
-            Heard::Taken | Heard::Refused(_) => false,
+            Accepted::Taken | Accepted::Refused(_) => false,
         };
         drop(lease);
         if !agrees {
@@ -142,7 +143,7 @@ impl Sessions {
         session.recorder.restore(record);
         *session.earlier.borrow_mut() = EarlierStreams::of(record);
         for change in LIST_CHANGES {
-            session.postbox().put(change.as_bytes(), To::Anyone);
+            session.session_streams().put(change.as_bytes(), Route::Broadcast);
         }
         let tag = session.recorder.tag();
         self.persistence.store.keep_soon(Change::Tag(claims.session, tag));
@@ -176,7 +177,7 @@ impl Sessions {
 /// Repeats what the client said after `initialize`. Nobody waits for the answers.
 fn replay_state(session: &Session, record: &Record) {
     if record.initialized {
-        session.conversation().hear(INITIALIZED, REPLAYED);
+        session.client_session().handle(INITIALIZED, REPLAYED);
     }
     let level = record.level.iter().map(|it| ("logging/setLevel", "level", it));
     let watched = record.subscriptions.iter().map(|it| ("resources/subscribe", "uri", it));
@@ -185,7 +186,7 @@ fn replay_state(session: &Session, record: &Record) {
         let request = format!(
             r#"{{"jsonrpc":"2.0","id":"xy-restored-{number}","method":"{method}","params":{{"{key}":{value}}}}}"#
         );
-        session.conversation().hear(request.as_bytes(), REPLAYED);
+        session.client_session().handle(request.as_bytes(), REPLAYED);
     }
 }
 

@@ -46,7 +46,7 @@ impl Request {
 
     /// A request without a session, whose head says what its body says. `params` are an
     /// object.
-    pub(super) fn visit(id: u64, method: &str, params: &str) -> Self {
+    pub(super) fn stateless_request(id: u64, method: &str, params: &str) -> Self {
         Self::visit_at("/mcp", id, method, params)
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error_log::capture::Capture;
-use crate::front::To;
+use crate::frontend::Route;
 
 /// Asserts that the only failed request in the log is told with all of this.
 #[track_caller]
@@ -17,13 +17,14 @@ fn assert_told(log: &Capture, parts: &[&str]) {
 async fn request_whose_token_is_removed_is_told_with_client_and_method() {
     let rules = HttpRules { auth: Auth::Tokens(Vec::new()), ..rules() };
     at_the_door(rules, async |world| {
-        world.door.let_in(&[token("s3cr3t", false)]);
+        world.door.set_tokens(&[token("s3cr3t", false)]);
         let log = Capture::begin();
         let mut client = world.client().await;
-        let visit = Request::visit(1, "wait", "{}").with("authorization", "Bearer s3cr3t");
-        client.send(visit.text().as_bytes()).await;
+        let stateless_request =
+            Request::stateless_request(1, "wait", "{}").with("authorization", "Bearer s3cr3t");
+        client.send(stateless_request.text().as_bytes()).await;
         world.wait_for_visits(1).await;
-        world.door.let_in(&[]);
+        world.door.set_tokens(&[]);
         assert_told(&log, &["client=\"fake #0\"", "method=\"wait\"", "outcome=\"token-gone\""]);
         client.head().await;
     })
@@ -36,8 +37,8 @@ async fn request_of_a_session_that_ends_is_told_with_its_session() {
         let (mut client, session) = world.session().await;
         client.send(Request::call(&session, 5, "wait", "[]").text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
-        let conversation = world.front.newest();
-        conversation.say("1", To::During(conversation.streams_of("wait")[0]));
+        let client_session = world.front.newest();
+        client_session.say("1", Route::Related(client_session.streams_of("wait")[0]));
         client.head().await;
         client.event().await;
         let log = Capture::begin();
@@ -55,7 +56,7 @@ async fn each_refused_http_request_is_told() {
         let mut client = world.client().await;
         let with_token = |request: Request| request.with("authorization", "Bearer s3cr3t");
         let wrong = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer s3cr3t-no");
-        let mismatch = Request::visit(1, "echo", "{}").without("mcp-method");
+        let mismatch = Request::stateless_request(1, "echo", "{}").without("mcp-method");
         for (request, status, outcome) in [
             (Request::post("/mcp?s3cr3t", INITIALIZE), 401, "no-token"),
             (wrong, 401, "wrong-token"),

@@ -32,9 +32,11 @@ async fn large_bodies_and_small_calls_are_all_answered() {
             assert_eq!(answer.json()["id"], round);
             assert_eq!(answer.json()["result"]["for"]["k7"], 1);
         }
-        let visit = format!("\"arguments\":{params}");
+        let stateless_request = format!("\"arguments\":{params}");
         let mut modern = world.client().await;
-        let answer = modern.ask(&Request::visit(5, "echo", &format!("{{{visit}}}"))).await;
+        let answer = modern
+            .ask(&Request::stateless_request(5, "echo", &format!("{{{stateless_request}}}")))
+            .await;
         assert_eq!((answer.status, answer.json()["id"].as_u64()), (200, Some(5)));
         world.wait_until(|| world.door.is_reading_nothing()).await;
     })
@@ -45,7 +47,7 @@ async fn large_bodies_and_small_calls_are_all_answered() {
 async fn messages_of_a_session_keep_their_order_behind_a_large_one() {
     at_the_door(roomy(), async |world| {
         let (mut large, id) = world.session().await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         large.send(Request::call(&id, 1, "large", &many_keys()).text().as_bytes()).await;
         // Once its body is there, what the same client says next comes after it.
         world.wait_until(|| world.door.is_reading()).await;
@@ -53,7 +55,7 @@ async fn messages_of_a_session_keep_their_order_behind_a_large_one() {
         let notification = r#"{"jsonrpc":"2.0","method":"next"}"#;
         let notification = Request::post("/mcp", notification).with("mcp-session-id", &id);
         assert_eq!(next.ask(&notification).await.status, 202);
-        assert_eq!(conversation.methods()[1..], ["large", "next"]);
+        assert_eq!(client_session.methods()[1..], ["large", "next"]);
         assert_eq!(large.answer().await.status, 200);
     })
     .await;

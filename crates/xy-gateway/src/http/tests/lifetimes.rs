@@ -1,7 +1,7 @@
 //! How connections, calls and sessions end.
 
 use super::*;
-use crate::front::To;
+use crate::frontend::Route;
 
 #[tokio::test]
 async fn a_thousand_requests_go_over_one_connection() {
@@ -56,10 +56,10 @@ async fn a_client_that_leaves_cancels_nothing_and_hears_the_rest_where_it_listen
         world.wait_for_gauges((1, 1)).await;
         drop(client);
         world.wait_for_gauges((1, 0)).await;
-        let conversation = world.front.newest();
-        let stream = conversation.streams_of("wait")[0];
-        conversation.say("1", To::During(stream));
-        conversation.say("2", To::Answer(stream));
+        let client_session = world.front.newest();
+        let stream = client_session.streams_of("wait")[0];
+        client_session.say("1", Route::Related(stream));
+        client_session.say("2", Route::Answer(stream));
         assert!(world.metrics().contains("xy_http_lost_messages_total{reason=\"no-reader\"} 1"));
         let mut again = world.client().await;
         assert_eq!(again.ask(&Request::call(&id, 6, "echo", "[]")).await.status, 200);
@@ -95,8 +95,8 @@ async fn the_end_of_a_session_ends_all_that_is_open() {
         world.wait_for_gauges((1, 2)).await;
         told.send(Request::call(&id, 2, "wait", "[]").text().as_bytes()).await;
         world.wait_for_gauges((1, 3)).await;
-        let conversation = world.front.newest();
-        conversation.say("1", To::During(conversation.streams_of("wait")[1]));
+        let client_session = world.front.newest();
+        client_session.say("1", Route::Related(client_session.streams_of("wait")[1]));
         assert_eq!(told.head().await.status, 200);
 
         let mut client = world.client().await;
@@ -162,12 +162,12 @@ async fn a_door_that_closes_lets_calls_finish_and_ends_what_only_listens() {
         let mut waiting = world.client().await;
         waiting.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
         world.wait_for_gauges((1, 2)).await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         world.meanwhile(async move {
             assert_eq!(listener.event().await, None);
             assert!(listener.is_closed().await);
-            conversation.say("{}", To::Answer(conversation.streams_of("wait")[0]));
-            drop(conversation);
+            client_session.say("{}", Route::Answer(client_session.streams_of("wait")[0]));
+            drop(client_session);
             assert_eq!(waiting.answer().await.body, "{}");
             assert!(waiting.is_closed().await);
         });

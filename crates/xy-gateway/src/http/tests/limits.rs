@@ -179,8 +179,9 @@ async fn who_begins_the_next_request_before_it_has_an_answer_must_end_it_soon() 
         client.send(b"GET /heal").await;
         assert_eq!(world.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
         jump(HEAD_WITHIN * 2).await; // The answer is ours to give, and that takes its time.
-        let conversation = world.front.newest();
-        conversation.say("{}", crate::front::To::Answer(conversation.streams_of("wait")[0]));
+        let client_session = world.front.newest();
+        client_session
+            .say("{}", crate::frontend::Route::Answer(client_session.streams_of("wait")[0]));
         assert_eq!(client.answer().await.body, "{}");
         jump(HEAD_WITHIN).await;
         assert!(client.is_closed().await);
@@ -212,8 +213,9 @@ async fn a_call_may_take_as_long_as_it_takes() {
         client.send(call.text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
         jump(IDLE_CONNECTION * 3).await;
-        let conversation = world.front.newest();
-        conversation.say("{}", crate::front::To::Answer(conversation.streams_of("wait")[0]));
+        let client_session = world.front.newest();
+        client_session
+            .say("{}", crate::frontend::Route::Answer(client_session.streams_of("wait")[0]));
         assert_eq!(client.answer().await.body, "{}");
     })
     .await;

@@ -2,7 +2,7 @@
 
 use super::super::limits::{FINISH_WITHIN, KEEP_ALIVE_EVERY};
 use super::*;
-use crate::front::{To, View};
+use crate::frontend::{Route, View};
 
 /// Opens a session: its stream, and where to post to.
 async fn open(world: &World, path: &str) -> (Client, String) {
@@ -39,7 +39,7 @@ async fn everything_is_said_on_the_one_stream() {
             let event = stream.event().await.unwrap();
             assert!(event.contains(expected), "{event}");
         }
-        world.front.newest().say("9", To::Anyone);
+        world.front.newest().say("9", Route::Broadcast);
         assert_eq!(stream.event().await.as_deref(), Some("9"));
         assert_eq!(stream.last_event, None, "nothing of it can be sent twice");
         assert_eq!(world.stored(), Stored::default());
@@ -143,11 +143,11 @@ async fn they_count_among_all_sessions() {
 async fn a_reader_that_does_not_read_loses_its_session() {
     at_the_door(rules(), async |world| {
         let (slow, _) = open(world, "/sse").await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         let message = format!("\"{}\"", "1".repeat(1024 * 1024));
         within(async {
             while !world.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1") {
-                conversation.say(&message, To::Anyone);
+                client_session.say(&message, Route::Broadcast);
                 tokio::task::yield_now().await;
             }
         })
@@ -164,13 +164,13 @@ async fn a_door_that_closes_ends_a_stream_unless_something_is_under_way() {
     at_the_door(rules(), async |world| {
         let (mut idle, _) = open(world, "/sse").await;
         let (mut busy, endpoint) = open(world, "/sse").await;
-        let conversation = world.front.newest();
-        conversation.is_busy.set(true);
+        let client_session = world.front.newest();
+        client_session.is_busy.set(true);
         assert_eq!(post(world, &endpoint, &call(1, "wait")).await.status, 202);
         world.meanwhile(async move {
             assert_eq!(idle.event().await, None);
-            conversation.say("1", To::Answer(0));
-            drop(conversation);
+            client_session.say("1", Route::Answer(0));
+            drop(client_session);
             assert_eq!(busy.event().await.as_deref(), Some("1"));
             jump(FINISH_WITHIN).await;
             assert_eq!(busy.event().await, None);

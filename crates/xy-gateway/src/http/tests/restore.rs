@@ -5,7 +5,7 @@ use std::path::Path;
 use super::super::limits::{OPEN_AFTER, SENT_KNOWN_FOR};
 use super::super::persistence::SessionFile;
 use super::*;
-use crate::front::{StreamNo, To};
+use crate::frontend::{Route, StreamNo};
 use crate::generation::Generation;
 use crate::large::LARGE;
 
@@ -187,7 +187,7 @@ async fn session_belongs_to_its_tokens_secret() {
     in_a_daemon(folder.path(), only(&[rotated]), async |world| {
         let mut client = world.client().await;
         assert_eq!(client.ask(&with(&id, "another")).await.status, 404);
-        world.door.let_in(&[]);
+        world.door.set_tokens(&[]);
         assert_eq!(world.door.sessions().dormant(), 0, "nobody can go on with it");
     })
     .await;
@@ -248,7 +248,7 @@ async fn several_requests_at_once_restore_one_session() {
         world.wait_until(|| world.door.counts().connections.get() == 2).await;
         let restored = world.front.newest();
         let stream = restored.streams_of("initialize")[0];
-        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, To::Answer(stream));
+        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, Route::Answer(stream));
         for client in &mut clients {
             assert_eq!(client.answer().await.status, 200);
         }
@@ -265,23 +265,23 @@ async fn session_whose_token_is_rotated_while_it_is_restored_is_not_found() {
     let rotated = Token { secret: Secret::Plain("another".to_owned()), ..mine.clone() };
     let mut id = String::new();
     in_a_daemon(folder.path(), only(&[]), async |world| {
-        world.door.let_in(std::slice::from_ref(&mine));
+        world.door.set_tokens(std::slice::from_ref(&mine));
         let begin = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer secret");
         let answer = world.client().await.ask(&begin).await;
         id = answer.header("mcp-session-id").unwrap().to_owned();
     })
     .await;
     in_a_daemon(folder.path(), only(&[]), async |world| {
-        world.door.let_in(std::slice::from_ref(&mine));
+        world.door.set_tokens(std::slice::from_ref(&mine));
         world.front.is_slow.set(true);
         let mut client = world.client().await;
         let call = Request::call(&id, 1, "any", "[]").with("authorization", "Bearer secret");
         client.send(call.text().as_bytes()).await;
         world.wait_until(|| !world.front.conversations().is_empty()).await;
-        world.door.let_in(&[rotated]);
+        world.door.set_tokens(&[rotated]);
         let restored = world.front.newest();
         let stream = restored.streams_of("initialize")[0];
-        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, To::Answer(stream));
+        restored.say(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#, Route::Answer(stream));
         assert_eq!(client.answer().await.status, 404);
         assert_eq!((world.gauges().0, world.door.sessions().dormant()), (0, 0));
     })
@@ -319,7 +319,7 @@ async fn stream_of_an_earlier_daemon_is_never_gone() {
         for change in LIST_CHANGES {
             assert_eq!(client.event().await.as_deref(), Some(change));
         }
-        world.front.newest().say("1", To::Anyone);
+        world.front.newest().say("1", Route::Broadcast);
         assert_eq!(client.event().await.as_deref(), Some("1"));
 
         let forged = listener.replace(|digit| matches!(digit, '0'..='9' | 'a'..='e'), "f");
@@ -332,13 +332,13 @@ async fn stream_of_an_earlier_daemon_is_never_gone() {
 /// Posts a message, has the server say something about it, and returns the client, the stream
 /// and the id of that event.
 async fn streamed(world: &World, post: &Request) -> (Client, StreamNo, String) {
-    let conversation = world.front.newest();
-    let before = conversation.streams_of("wait").len();
+    let client_session = world.front.newest();
+    let before = client_session.streams_of("wait").len();
     let mut client = world.client().await;
     client.send(post.text().as_bytes()).await;
-    world.wait_until(|| conversation.streams_of("wait").len() > before).await;
-    let stream = conversation.streams_of("wait")[before];
-    conversation.say(PROGRESS, To::During(stream));
+    world.wait_until(|| client_session.streams_of("wait").len() > before).await;
+    let stream = client_session.streams_of("wait")[before];
+    client_session.say(PROGRESS, Route::Related(stream));
     assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
     assert_eq!(client.event().await.as_deref(), Some(PROGRESS));
     let event = client.last_event.clone().unwrap();
@@ -393,7 +393,7 @@ async fn each_unanswered_request_of_a_batch_has_an_unknown_outcome() {
         let (_client, session) = world.session().await;
         let post = Request::post("/mcp", &batch).with("mcp-session-id", &session);
         let (mut client, stream, event) = streamed(world, &post).await;
-        world.front.newest().say(&result(2), To::During(stream));
+        world.front.newest().say(&result(2), Route::Related(stream));
         assert_eq!(client.event().await, Some(result(2)));
         (id, before, after) = (session, event, client.last_event.clone().unwrap());
     })
@@ -438,7 +438,7 @@ async fn ended_stream_is_not_in_the_record_once_it_cannot_be_resumed() {
         let call = |id| Request::call(&session, id, "wait", "[]");
         let (_open, _, event) = streamed(world, &call(7)).await;
         let (mut client, stream, _) = streamed(world, &call(8)).await;
-        world.front.newest().say(&result(8), To::Answer(stream));
+        world.front.newest().say(&result(8), Route::Answer(stream));
         assert_eq!(client.event().await, Some(result(8)));
         assert_eq!(client.event().await, None);
         world.wait_until(|| world.apart() == 1).await;
@@ -468,7 +468,7 @@ async fn client_that_has_read_its_answer_is_told_that_nothing_follows() {
         let (_client, session) = world.session().await;
         let call = Request::call(&session, 7, "wait", "[]");
         let (mut client, stream, event) = streamed(world, &call).await;
-        world.front.newest().say(&result(7), To::Answer(stream));
+        world.front.newest().say(&result(7), Route::Answer(stream));
         assert_eq!(client.event().await, Some(result(7)));
         (id, before, after) = (session, event, client.last_event.clone().unwrap());
     })
@@ -534,13 +534,13 @@ async fn refused_subscription_is_not_restored() {
         // Its answer comes on an event stream.
         let mut waiting = world.client().await;
         waiting.send(subscribe(3, "slow").text().as_bytes()).await;
-        let conversation = world.front.newest();
-        world.wait_until(|| conversation.streams_of("resources/subscribe").len() == 3).await;
+        let client_session = world.front.newest();
+        world.wait_until(|| client_session.streams_of("resources/subscribe").len() == 3).await;
         jump(OPEN_AFTER).await;
         waiting.head().await;
-        let stream = conversation.streams_of("resources/subscribe")[2];
+        let stream = client_session.streams_of("resources/subscribe")[2];
         let refusal = r#"{"jsonrpc":"2.0","id":3,"error":{"code":1,"message":"no"}}"#;
-        conversation.say(refusal, To::Answer(stream));
+        client_session.say(refusal, Route::Answer(stream));
         assert_eq!(waiting.event().await.as_deref(), Some(refusal));
         id = session;
     })

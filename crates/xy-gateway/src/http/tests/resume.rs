@@ -6,12 +6,12 @@ use super::super::limits::{
 };
 use super::*;
 use crate::fake::FakeConversation;
-use crate::front::{StreamNo, To};
+use crate::frontend::{Route, StreamNo};
 
 /// A call that waits, over a connection of its own, and whose client was told an event.
 async fn begun_call(world: &World, session: &str) -> (Client, StreamNo, String) {
     let (mut client, stream) = waiting_call(world, session).await;
-    world.front.newest().say(r#"{"first":1}"#, To::During(stream));
+    world.front.newest().say(r#"{"first":1}"#, Route::Related(stream));
     assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
     assert_eq!(client.event().await.as_deref(), Some(r#"{"first":1}"#));
     let id = client.last_event.clone().unwrap();
@@ -19,13 +19,13 @@ async fn begun_call(world: &World, session: &str) -> (Client, StreamNo, String) 
 }
 
 async fn waiting_call(world: &World, session: &str) -> (Client, StreamNo) {
-    let conversation = world.front.newest();
-    let before = conversation.streams_of("wait").len();
+    let client_session = world.front.newest();
+    let before = client_session.streams_of("wait").len();
     let mut client = world.client().await;
     let call = Request::call(session, 100 + before as u64, "wait", "[]");
     client.send(call.text().as_bytes()).await;
-    world.wait_until(|| conversation.streams_of("wait").len() > before).await;
-    (client, conversation.streams_of("wait")[before])
+    world.wait_until(|| client_session.streams_of("wait").len() > before).await;
+    (client, client_session.streams_of("wait")[before])
 }
 
 /// The connection is gone, and the door knows.
@@ -35,9 +35,9 @@ async fn cut(world: &World, client: Client) {
     world.wait_until(|| world.apart() > apart).await;
 }
 
-fn say(conversation: &Rc<FakeConversation>, messages: &[&str], to: To) {
+fn say(client_session: &Rc<FakeConversation>, messages: &[&str], to: Route) {
     for message in messages {
-        conversation.say(message, to);
+        client_session.say(message, to);
     }
 }
 
@@ -48,17 +48,17 @@ async fn a_stream_that_broke_goes_on_with_what_was_missed_and_then_live_to_its_a
         let (first, stream, after) = begun_call(world, &id).await;
         let (mut other, _, other_after) = begun_call(world, &id).await;
         cut(world, first).await;
-        let conversation = world.front.newest();
-        say(&conversation, &["2", "3"], To::During(stream));
+        let client_session = world.front.newest();
+        say(&client_session, &["2", "3"], Route::Related(stream));
         assert_ne!(after, other_after);
 
         let mut again = world.client().await;
         again.open(&Request::resume(&id, &after)).await;
         assert_eq!(again.event().await.as_deref(), Some("2"));
         assert_eq!(again.event().await.as_deref(), Some("3"));
-        say(&conversation, &["4"], To::During(stream));
+        say(&client_session, &["4"], Route::Related(stream));
         assert_eq!(again.event().await.as_deref(), Some("4"));
-        say(&conversation, &["5"], To::Answer(stream));
+        say(&client_session, &["5"], Route::Answer(stream));
         assert_eq!(again.event().await.as_deref(), Some("5"));
         assert_eq!(again.event().await, None);
 
@@ -66,8 +66,8 @@ async fn a_stream_that_broke_goes_on_with_what_was_missed_and_then_live_to_its_a
         let last = again.last_event.clone().unwrap();
         let answer = again.ask(&Request::resume(&id, &last)).await;
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
-        let stream = conversation.streams_of("wait")[1];
-        say(&conversation, &["6"], To::Answer(stream));
+        let stream = client_session.streams_of("wait")[1];
+        say(&client_session, &["6"], Route::Answer(stream));
         assert_eq!(other.event().await.as_deref(), Some("6"));
     })
     .await;
@@ -79,7 +79,7 @@ async fn an_answer_that_came_while_nobody_was_there_is_fetched() {
         let (mut client, id) = world.session().await;
         let (first, stream, after) = begun_call(world, &id).await;
         cut(world, first).await;
-        say(&world.front.newest(), &["2"], To::Answer(stream));
+        say(&world.front.newest(), &["2"], Route::Answer(stream));
         for _ in 0..2 {
             // Also twice: whether the first try arrived is not known.
             client.open(&Request::resume(&id, &after)).await;
@@ -101,7 +101,7 @@ async fn a_call_that_takes_a_while_becomes_a_stream_that_can_be_taken_up() {
         let after = silent.first_id().await;
         assert!(after.ends_with("-0"), "{after}");
         cut(world, silent).await;
-        say(&world.front.newest(), &["1"], To::Answer(stream));
+        say(&world.front.newest(), &["1"], Route::Answer(stream));
         let mut again = world.client().await;
         again.open(&Request::resume(&id, &after)).await;
         assert_eq!(again.event().await.as_deref(), Some("1"));
@@ -123,12 +123,12 @@ async fn who_speaks_an_older_revision_hears_no_empty_event_and_can_come_back_too
         for client in [&mut silent, &mut listener] {
             assert_eq!(client.chunk().await.as_deref(), Some(": still here\n\n"));
         }
-        let conversation = world.front.newest();
-        say(&conversation, &["1", "2"], To::During(stream));
+        let client_session = world.front.newest();
+        say(&client_session, &["1", "2"], Route::Related(stream));
         assert_eq!(silent.event().await.as_deref(), Some("1"));
         let after = silent.last_event.clone().unwrap();
         cut(world, silent).await;
-        say(&conversation, &["3"], To::Answer(stream));
+        say(&client_session, &["3"], Route::Answer(stream));
         let mut again = world.client().await;
         again.send(Request::resume(&id, &after).text().as_bytes()).await;
         let answer = again.answer().await;
@@ -146,8 +146,8 @@ async fn who_reads_anything_but_names_no_events_gets_json_however_long_it_takes(
         client.send(call.text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
         jump(OPEN_AFTER).await;
-        let conversation = world.front.newest();
-        say(&conversation, &["{}"], To::Answer(conversation.streams_of("wait")[0]));
+        let client_session = world.front.newest();
+        say(&client_session, &["{}"], Route::Answer(client_session.streams_of("wait")[0]));
         assert_eq!(client.answer().await.body, "{}");
     })
     .await;
@@ -161,9 +161,9 @@ async fn a_call_whose_client_left_before_it_heard_anything_goes_on_and_its_answe
         drop(silent);
         world.wait_for_gauges((1, 0)).await;
         assert_eq!(world.apart(), 0);
-        let conversation = world.front.newest();
-        assert!(!conversation.is_closed());
-        say(&conversation, &["1"], To::Answer(stream));
+        let client_session = world.front.newest();
+        assert!(!client_session.is_closed());
+        say(&client_session, &["1"], Route::Answer(stream));
         assert!(world.metrics().contains("xy_http_lost_messages_total{reason=\"no-reader\"} 1"));
     })
     .await;
@@ -173,18 +173,18 @@ async fn a_call_whose_client_left_before_it_heard_anything_goes_on_and_its_answe
 async fn a_stream_that_listens_goes_on_where_it_was() {
     at_the_door(rules(), async |world| {
         let (mut first, id) = world.session().await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         first.open(&Request::listen(&id)).await;
-        say(&conversation, &["1", "2"], To::Anyone);
+        say(&client_session, &["1", "2"], Route::Broadcast);
         assert_eq!(first.event().await.as_deref(), Some("1"));
         let after = first.last_event.clone().unwrap();
         cut(world, first).await;
-        say(&conversation, &["3"], To::Anyone);
+        say(&client_session, &["3"], Route::Broadcast);
         let mut again = world.client().await;
         again.open(&Request::resume(&id, &after)).await;
         assert_eq!(again.event().await.as_deref(), Some("2"));
         assert_eq!(again.event().await.as_deref(), Some("3"));
-        say(&conversation, &["4"], To::Anyone);
+        say(&client_session, &["4"], Route::Broadcast);
         assert_eq!(again.event().await.as_deref(), Some("4"));
     })
     .await;
@@ -194,7 +194,7 @@ async fn a_stream_that_listens_goes_on_where_it_was() {
 async fn each_message_is_on_exactly_one_of_many_streams() {
     at_the_door(HttpRules { streams_per_session_max: 20, ..rules() }, async |world| {
         let (_client, id) = world.session().await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         let mut calls = Vec::new();
         for _ in 0..8 {
             calls.push(begun_call(world, &id).await);
@@ -208,12 +208,12 @@ async fn each_message_is_on_exactly_one_of_many_streams() {
         }
         for round in 0..5 {
             for (_, stream, _) in &calls {
-                say(&conversation, &[&format!("[{stream},{round}]")], To::During(*stream));
+                say(&client_session, &[&format!("[{stream},{round}]")], Route::Related(*stream));
             }
-            say(&conversation, &[&format!("[0,{round}]")], To::Anyone);
+            say(&client_session, &[&format!("[0,{round}]")], Route::Broadcast);
         }
         for (client, stream, _) in &mut calls {
-            say(&conversation, &["\"end\""], To::Answer(*stream));
+            say(&client_session, &["\"end\""], Route::Answer(*stream));
             for round in 0..5 {
                 assert_eq!(client.event().await, Some(format!("[{stream},{round}]")));
             }
@@ -241,7 +241,7 @@ async fn of_two_that_take_up_the_same_stream_the_newer_goes_on() {
         third.open(&Request::resume(&id, &after)).await;
         assert_eq!(second.event().await, None);
         assert_eq!((world.gauges(), world.apart()), ((1, 1), 0));
-        say(&world.front.newest(), &["2"], To::Answer(stream));
+        say(&world.front.newest(), &["2"], Route::Answer(stream));
         assert_eq!(third.event().await.as_deref(), Some("2"));
         assert_eq!(third.event().await, None);
     })
@@ -265,7 +265,7 @@ async fn a_storm_of_clients_that_come_back_holds_no_more_than_it_may() {
             world.wait_for_gauges((1, 0)).await;
         }
         assert_eq!(world.apart(), APART_MAX);
-        say(&world.front.newest(), &["2"], To::Answer(stream));
+        say(&world.front.newest(), &["2"], Route::Answer(stream));
         let mut again = world.client().await;
         again.open(&Request::resume(&id, &after)).await;
         assert_eq!(again.event().await.as_deref(), Some("2"));
@@ -307,7 +307,7 @@ async fn nothing_can_be_taken_up_once_its_session_has_ended() {
         let (mut client, id) = world.session().await;
         let (first, stream, after) = begun_call(world, &id).await;
         cut(world, first).await;
-        say(&world.front.newest(), &["2"], To::During(stream));
+        say(&world.front.newest(), &["2"], Route::Related(stream));
         assert_ne!(world.stored(), Stored::default());
         assert_eq!(client.ask(&Request::end(&id)).await.status, 204);
         assert_eq!(client.ask(&Request::resume(&id, &after)).await.status, 404);
@@ -323,9 +323,9 @@ async fn what_is_held_goes_with_a_session_that_nobody_uses() {
         let (_client, id) = world.session().await;
         let (first, stream, _) = begun_call(world, &id).await;
         cut(world, first).await;
-        let conversation = world.front.newest();
-        say(&conversation, &["2", "3"], To::Answer(stream));
-        say(&conversation, &["4"], To::Anyone);
+        let client_session = world.front.newest();
+        say(&client_session, &["2", "3"], Route::Answer(stream));
+        say(&client_session, &["4"], Route::Broadcast);
         let metrics = world.metrics();
         assert!(metrics.contains("xy_http_stored_events 3\n"), "{metrics}");
         assert!(metrics.contains("xy_http_streams_apart 1\n"), "{metrics}");
@@ -344,7 +344,7 @@ async fn what_nobody_fetches_is_forgotten_in_time_and_that_is_said() {
         let (_client, id) = world.session().await;
         let (first, stream, after) = begun_call(world, &id).await;
         cut(world, first).await;
-        say(&world.front.newest(), &["2"], To::Answer(stream));
+        say(&world.front.newest(), &["2"], Route::Answer(stream));
         jump(FETCH_WITHIN * 2).await;
         world.wait_until(|| world.apart() == 0).await;
         assert_eq!(world.stored(), Stored::default());
@@ -361,7 +361,7 @@ async fn what_was_sent_whole_is_not_held_for_long() {
     at_the_door(HttpRules { idle: Duration::MAX, ..rules() }, async |world| {
         let (_client, id) = world.session().await;
         let (mut first, stream, after) = begun_call(world, &id).await;
-        say(&world.front.newest(), &["2"], To::Answer(stream));
+        say(&world.front.newest(), &["2"], Route::Answer(stream));
         assert_eq!(first.event().await.as_deref(), Some("2"));
         assert_eq!(first.event().await, None);
         world.wait_until(|| world.apart() == 1).await;
@@ -382,7 +382,7 @@ async fn an_answer_too_large_to_be_held_is_said_to_be_lost() {
         cut(world, first).await;
         let huge =
             format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(STORED_BYTES_MAX));
-        say(&world.front.newest(), &[&huge], To::Answer(stream));
+        say(&world.front.newest(), &[&huge], Route::Answer(stream));
         assert!(world.stored().bytes < 1000);
         client.open(&Request::resume(&id, &after)).await;
         let error: serde_json::Value =
@@ -399,7 +399,7 @@ async fn a_huge_answer_goes_through_to_whoever_reads_it() {
         let (_client, id) = world.session().await;
         let (mut client, stream, _) = begun_call(world, &id).await;
         let huge = format!("[\"{}\"]", "x".repeat(4 * STORED_BYTES_MAX));
-        say(&world.front.newest(), &[&huge], To::Answer(stream));
+        say(&world.front.newest(), &[&huge], Route::Answer(stream));
         assert_eq!(client.event().await.unwrap().len(), huge.len());
         assert_eq!(client.event().await, None);
         // It may have been lost on its way, but so much is not held for that.
@@ -414,18 +414,18 @@ async fn a_call_whose_reader_does_not_read_is_left_and_can_be_taken_up_to_its_an
     at_the_door(rules(), async |world| {
         let (_client, id) = world.session().await;
         let (slow, stream, after) = begun_call(world, &id).await;
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         let message = format!("\"{}\"", "1".repeat(1024 * 1024));
         within(async {
             while world.apart() == 0 {
-                say(&conversation, &[&message], To::During(stream));
+                say(&client_session, &[&message], Route::Related(stream));
                 tokio::task::yield_now().await;
             }
         })
         .await;
         assert!(world.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1"));
         assert!(world.stored().bytes <= STORED_BYTES_MAX);
-        say(&conversation, &["2"], To::Answer(stream));
+        say(&client_session, &["2"], Route::Answer(stream));
         let mut again = world.client().await;
         again.open(&Request::resume(&id, &after)).await;
         let notice = again.event().await.unwrap();
@@ -446,7 +446,7 @@ async fn a_cancelled_call_is_over_for_whoever_comes_back_to_it() {
         let (mut client, id) = world.session().await;
         let (first, stream, after) = begun_call(world, &id).await;
         cut(world, first).await;
-        world.front.newest().say("", To::Nobody(stream));
+        world.front.newest().say("", Route::Cancelled(stream));
         assert_eq!(client.ask(&Request::resume(&id, &after)).await.status, 204);
     })
     .await;
@@ -480,8 +480,8 @@ async fn silent_streams_are_let_go_when_there_are_too_many_connections() {
         assert_eq!(silent.chunk().await, None);
         assert!(silent.is_closed().await, "its place is free for another");
         // Who comes back hears what is new, and is to come again.
-        let conversation = world.front.newest();
-        say(&conversation, &["2"], To::During(stream));
+        let client_session = world.front.newest();
+        say(&client_session, &["2"], Route::Related(stream));
         let mut again = world.client().await;
         assert_eq!(again.ask(&Request::new("GET", "/healthz")).await.status, 200);
         connections.set(CROWDED_FROM); // It is counted already, and not again.
@@ -490,7 +490,7 @@ async fn silent_streams_are_let_go_when_there_are_too_many_connections() {
         assert_eq!(answer.events(), ["2"]);
         assert!(answer.body.ends_with("retry: 5000\n\n"), "{answer:?}");
         connections.set(1);
-        say(&conversation, &["3"], To::Answer(stream));
+        say(&client_session, &["3"], Route::Answer(stream));
         let mut last = world.client().await;
         last.send(Request::resume(&id, &after).text().as_bytes()).await;
         assert_eq!(last.answer().await.events(), ["2", "3"]);
@@ -524,7 +524,7 @@ async fn a_door_that_closes_forgets_the_streams_that_wait() {
         let (_client, id) = world.session().await;
         let (first, stream, _) = begun_call(world, &id).await;
         cut(world, first).await;
-        say(&world.front.newest(), &["2"], To::During(stream));
+        say(&world.front.newest(), &["2"], Route::Related(stream));
         assert_eq!(world.apart(), 1); // And nothing is left at the end.
     })
     .await;

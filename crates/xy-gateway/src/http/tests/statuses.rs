@@ -12,9 +12,9 @@ async fn an_initialize_begins_a_session_and_its_end_is_the_end_of_it() {
     at_the_door(rules(), async |world| {
         let (mut client, id) = world.session().await;
         assert_eq!(world.gauges(), (1, 0));
-        let conversation = world.front.newest();
-        assert_eq!(conversation.entry.view, crate::front::View::Profile("default".to_owned()));
-        assert!(!conversation.entry.may_manage);
+        let client_session = world.front.newest();
+        assert_eq!(client_session.entry.view, crate::frontend::View::Profile("default".to_owned()));
+        assert!(!client_session.entry.may_manage);
 
         let answer = client.ask(&Request::call(&id, 7, "echo", "[1]")).await;
         assert_eq!(answer.status, 200);
@@ -23,7 +23,7 @@ async fn an_initialize_begins_a_session_and_its_end_is_the_end_of_it() {
         assert_eq!(answer.body, r#"{"jsonrpc":"2.0","id":7,"result":{"by":0,"for":[1]}}"#);
 
         assert_eq!(client.ask(&Request::end(&id)).await.status, 204);
-        assert!(conversation.is_closed());
+        assert!(client_session.is_closed());
         for request in
             [Request::end(&id), Request::call(&id, 8, "echo", "[]"), Request::listen(&id)]
         {
@@ -35,7 +35,7 @@ async fn an_initialize_begins_a_session_and_its_end_is_the_end_of_it() {
 
 #[tokio::test]
 async fn each_path_shows_its_own_view() {
-    use crate::front::View;
+    use crate::frontend::View;
     at_the_door(rules(), async |world| {
         for (path, view) in [
             ("/mcp/p/work", View::Profile("work".to_owned())),
@@ -227,17 +227,19 @@ async fn a_token_that_is_removed_ends_what_was_begun_with_it_and_nothing_else() 
         let mut client = world.client().await;
         let hello = || Request::post("/mcp", INITIALIZE);
         assert_eq!(client.ask(&with(hello(), "made")).await.status, 401);
-        world.door.let_in(&[token("made", false)]);
+        world.door.set_tokens(&[token("made", false)]);
         let begun = client.ask(&with(hello(), "made")).await;
         let made = begun.header("mcp-session-id").unwrap().to_owned();
         let begun = client.ask(&with(hello(), "alpha")).await;
         let alpha = begun.header("mcp-session-id").unwrap().to_owned();
         let (mut waiting, mut visiting) = (world.client().await, world.client().await);
         waiting.send(with(Request::call(&made, 1, "wait", "[]"), "made").text().as_bytes()).await;
-        visiting.send(with(Request::visit(2, "wait", "{}"), "made").text().as_bytes()).await;
+        visiting
+            .send(with(Request::stateless_request(2, "wait", "{}"), "made").text().as_bytes())
+            .await;
         world.wait_for_gauges((2, 1)).await;
         world.wait_for_visits(1).await;
-        world.door.let_in(&[]);
+        world.door.set_tokens(&[]);
         assert_eq!(waiting.answer().await.status, 404);
         let told = visiting.answer().await;
         assert!(told.message().contains("the token has been removed"), "{told:?}");

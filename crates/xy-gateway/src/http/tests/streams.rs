@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fake::answer_later;
-use crate::front::To;
+use crate::frontend::Route;
 
 #[tokio::test]
 async fn what_is_said_before_the_answer_makes_it_a_stream_in_order() {
@@ -31,14 +31,14 @@ async fn what_is_said_one_by_one_arrives_one_by_one() {
         let (mut client, id) = world.session().await;
         client.send(Request::call(&id, 5, "wait", "[]").text().as_bytes()).await;
         world.wait_for_gauges((1, 1)).await;
-        let conversation = world.front.newest();
-        let stream = conversation.streams_of("wait")[0];
-        conversation.say("1", To::During(stream));
+        let client_session = world.front.newest();
+        let stream = client_session.streams_of("wait")[0];
+        client_session.say("1", Route::Related(stream));
         assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
         assert_eq!(client.event().await.as_deref(), Some("1"));
-        conversation.say("2", To::During(stream));
+        client_session.say("2", Route::Related(stream));
         assert_eq!(client.event().await.as_deref(), Some("2"));
-        conversation.say("3", To::Answer(stream));
+        client_session.say("3", Route::Answer(stream));
         assert_eq!(client.event().await.as_deref(), Some("3"));
         assert_eq!(client.event().await, None);
         world.wait_for_gauges((1, 0)).await;
@@ -126,9 +126,9 @@ async fn who_reads_only_json_hears_the_rest_where_it_listens() {
 async fn what_belongs_to_no_call_is_heard_by_exactly_one_and_kept_if_nobody_listens() {
     at_the_door(rules(), async |world| {
         let (mut first, id) = world.session().await;
-        let conversation = world.front.newest();
-        conversation.say("1", To::Anyone);
-        conversation.say("2", To::Anyone);
+        let client_session = world.front.newest();
+        client_session.say("1", Route::Broadcast);
+        client_session.say("2", Route::Broadcast);
         first.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(first.head().await.status, 200);
         assert_eq!(first.event().await.as_deref(), Some("1"));
@@ -137,11 +137,11 @@ async fn what_belongs_to_no_call_is_heard_by_exactly_one_and_kept_if_nobody_list
         let mut second = world.client().await;
         second.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(second.head().await.status, 200);
-        conversation.say("3", To::Anyone);
+        client_session.say("3", Route::Broadcast);
         assert_eq!(second.event().await.as_deref(), Some("3"));
         drop(second);
         world.wait_for_gauges((1, 1)).await;
-        conversation.say("4", To::Anyone);
+        client_session.say("4", Route::Broadcast);
         assert_eq!(first.event().await.as_deref(), Some("4"));
     })
     .await;
@@ -153,11 +153,11 @@ async fn a_reader_that_is_too_slow_loses_its_stream_and_no_other() {
         let (mut slow, id) = world.session().await;
         slow.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(slow.head().await.status, 200);
-        let conversation = world.front.newest();
+        let client_session = world.front.newest();
         let message = "1".repeat(1024 * 1024);
         within(async {
             while !world.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1") {
-                conversation.say(&message, To::Anyone);
+                client_session.say(&message, Route::Broadcast);
                 tokio::task::yield_now().await;
             }
         })
@@ -179,13 +179,13 @@ async fn two_sessions_side_by_side_never_mix() {
             let answer = client.ask(&Request::call(&id, 0, "echo", "[]")).await;
             let own = answer.json()["result"]["by"].clone();
             let place = usize::try_from(own.as_u64().unwrap()).unwrap();
-            let conversation = Rc::clone(&world.front.conversations()[place]);
+            let client_session = Rc::clone(&world.front.conversations()[place]);
             for call in 1..100 {
                 if call % 3 == 0 {
                     client.send(Request::call(&id, call, "wait", "[]").text().as_bytes()).await;
-                    let waits = || conversation.streams_of("wait").len() as u64 == call / 3;
+                    let waits = || client_session.streams_of("wait").len() as u64 == call / 3;
                     world.wait_until(waits).await;
-                    answer_later(Rc::clone(&conversation), call, Duration::from_millis(call % 4));
+                    answer_later(Rc::clone(&client_session), call, Duration::from_millis(call % 4));
                 } else {
                     let request = Request::call(&id, call, "tell", &format!("[{}]", call % 4));
                     client.send(request.text().as_bytes()).await;

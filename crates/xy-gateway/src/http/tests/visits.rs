@@ -6,7 +6,7 @@ use super::super::limits::{FINISH_WITHIN, OPEN_VISIT_AFTER};
 use super::*;
 use crate::era::MODERN;
 use crate::fake::{ACKNOWLEDGED, FakeConversation, answer_later};
-use crate::front::{Stay, To, View};
+use crate::frontend::{Lifetime, Route, View};
 
 /// What comes of a request on a connection of its own.
 async fn ask(world: &World, request: &Request) -> client::Answer {
@@ -19,9 +19,9 @@ async fn waiting(world: &World, request: &Request) -> (Client, Rc<FakeConversati
     let mut client = world.client().await;
     client.send(request.text().as_bytes()).await;
     world.wait_until(|| world.front.conversations().len() > before).await;
-    let conversation = world.front.newest();
-    world.wait_until(|| !conversation.streams_of("wait").is_empty()).await;
-    (client, conversation)
+    let client_session = world.front.newest();
+    world.wait_until(|| !client_session.streams_of("wait").is_empty()).await;
+    (client, client_session)
 }
 
 /// Waits until the door has begun to close.
@@ -31,15 +31,15 @@ async fn closing(addr: SocketAddr) {
 
 /// A request that is answered later, and then by JSON.
 fn plain(id: u64) -> Request {
-    Request::visit(id, "wait", "{}").with("accept", "application/json")
+    Request::stateless_request(id, "wait", "{}").with("accept", "application/json")
 }
 
-fn answer(conversation: &FakeConversation, message: &str) {
-    conversation.say(message, To::Answer(conversation.streams_of("wait")[0]));
+fn answer(client_session: &FakeConversation, message: &str) {
+    client_session.say(message, Route::Answer(client_session.streams_of("wait")[0]));
 }
 
-fn during(conversation: &FakeConversation, message: &str) {
-    conversation.say(message, To::During(conversation.streams_of("wait")[0]));
+fn during(client_session: &FakeConversation, message: &str) {
+    client_session.say(message, Route::Related(client_session.streams_of("wait")[0]));
 }
 
 fn code(answer: &client::Answer) -> i64 {
@@ -60,9 +60,12 @@ async fn each_request_is_a_conversation_of_its_own_and_no_session() {
             assert_eq!(answer.header("content-type"), Some("application/json"));
             assert_eq!(answer.header("mcp-session-id"), None);
             assert_eq!(answer.json()["result"]["by"], number);
-            let conversation = world.front.newest();
-            assert_eq!((&conversation.entry.view, conversation.entry.stay), (&view, Stay::Once));
-            assert!(conversation.is_closed());
+            let client_session = world.front.newest();
+            assert_eq!(
+                (&client_session.entry.view, client_session.entry.lifetime),
+                (&view, Lifetime::Request)
+            );
+            assert!(client_session.is_closed());
         }
         assert_eq!((world.gauges(), world.door.visits().count()), ((0, 0), 0));
         assert!(world.metrics().contains("xy_http_visits_total 3\n"));
@@ -104,9 +107,10 @@ async fn what_belongs_to_sessions_means_nothing_to_a_visit() {
     at_the_door(rules(), async |world| {
         let (mut client, id) = world.session().await;
         for session in [&*id, "nonsense"] {
-            let visit = Request::visit(1, "echo", "{}");
-            let visit = visit.with("mcp-session-id", session).with("last-event-id", "nonsense");
-            let answer = client.ask(&visit).await;
+            let stateless_request = Request::stateless_request(1, "echo", "{}");
+            let stateless_request =
+                stateless_request.with("mcp-session-id", session).with("last-event-id", "nonsense");
+            let answer = client.ask(&stateless_request).await;
             assert_eq!((answer.status, answer.header("mcp-session-id")), (200, None));
         }
         assert!(world.front.conversations()[0].streams_of("echo").is_empty());
@@ -129,9 +133,10 @@ async fn both_eras_take_turns_on_one_connection() {
             let legacy = Request::call(&id, number, "echo", "[]");
             let legacy = client.ask(&legacy.with("mcp-protocol-version", "2025-11-25")).await;
             assert_eq!((legacy.status, &legacy.json()["result"]["by"]), (200, &json!(0)));
-            let told = client.ask(&Request::visit(number, "tell", r#"{"count":1}"#)).await;
+            let told =
+                client.ask(&Request::stateless_request(number, "tell", r#"{"count":1}"#)).await;
             assert_eq!((told.status, told.events().len()), (200, 2));
-            let echo = client.ask(&Request::visit(number, "echo", "{}")).await;
+            let echo = client.ask(&Request::stateless_request(number, "echo", "{}")).await;
             assert_eq!(echo.json()["result"]["by"], 2 * number + 2);
         }
         assert_eq!(world.gauges(), (1, 0));
@@ -145,9 +150,9 @@ async fn a_request_that_shows_its_era_only_in_its_body_is_a_visit_with_a_wrong_h
         let (mut client, id) = world.session().await;
         let bare = |request: Request| request.without("mcp-protocol-version").without("mcp-method");
         for request in [
-            bare(Request::visit(1, "echo", "{}")),
-            bare(Request::visit(1, "echo", "{}")).with("mcp-session-id", &id),
-            bare(Request::visit(1, "server/discover", "{}")),
+            bare(Request::stateless_request(1, "echo", "{}")),
+            bare(Request::stateless_request(1, "echo", "{}")).with("mcp-session-id", &id),
+            bare(Request::stateless_request(1, "server/discover", "{}")),
         ] {
             let answer = client.ask(&request).await;
             assert_eq!((answer.status, code(&answer)), (400, -32020), "{answer:?}");
@@ -164,7 +169,7 @@ async fn a_request_that_shows_its_era_only_in_its_body_is_a_visit_with_a_wrong_h
         let call = legacy(Request::call(&id, 2, "echo", "[]")).with("mcp-method", "echo");
         assert_eq!(client.ask(&call).await.json()["result"]["by"], 0);
         // It begins a session, whatever it says in its body.
-        let body = Request::visit(1, "initialize", "{}");
+        let body = Request::stateless_request(1, "initialize", "{}");
         let answer = client.ask(&bare(body)).await;
         assert!(answer.header("mcp-session-id").is_some(), "{answer:?}");
     })
@@ -175,7 +180,8 @@ async fn a_request_that_shows_its_era_only_in_its_body_is_a_visit_with_a_wrong_h
 async fn a_head_that_says_other_things_than_the_body_is_refused() {
     at_the_door(rules(), async |world| {
         let mut client = world.client().await;
-        let call = || Request::visit(7, "tools/call", r#"{"name":"a"}"#).with("mcp-name", "a");
+        let call =
+            || Request::stateless_request(7, "tools/call", r#"{"name":"a"}"#).with("mcp-name", "a");
         for (request, expected, words) in [
             (call().without("mcp-protocol-version"), -32020, "`mcp-protocol-version`"),
             (call().with("mcp-protocol-version", "2027-01-01"), -32020, "2027-01-01"),
@@ -191,12 +197,12 @@ async fn a_head_that_says_other_things_than_the_body_is_refused() {
             assert_eq!(answer.json()["id"], 7);
             assert!(answer.message().contains(words), "{answer:?}");
         }
-        let text = Request::visit(7, "echo", "{}").text().replace(MODERN, "v999.00.00");
+        let text = Request::stateless_request(7, "echo", "{}").text().replace(MODERN, "v999.00.00");
         client.send(text.as_bytes()).await;
         let answer = client.answer().await;
         assert_eq!((answer.status, code(&answer)), (400, -32022));
         assert_eq!(answer.json()["error"]["data"]["requested"], "v999.00.00");
-        let lacks = Request::visit(7, "echo", "{}")
+        let lacks = Request::stateless_request(7, "echo", "{}")
             .text()
             .replace("clientCapabilities", "x".repeat(18).as_str());
         client.send(lacks.as_bytes()).await;
@@ -215,7 +221,8 @@ async fn what_a_tool_wants_said_in_the_head_is_checked() {
         let mut client = world.client().await;
         let call = |arguments: &str| {
             let params = format!(r#"{{"name":"mirrored","arguments":{arguments}}}"#);
-            let call = Request::visit(1, "tools/call", &params).with("mcp-name", "mirrored");
+            let call =
+                Request::stateless_request(1, "tools/call", &params).with("mcp-name", "mirrored");
             call.with("mcp-param-unknown", "\u{e9}")
         };
         let region = |value| call(r#"{"region":"Hello"}"#).with("Mcp-Param-Region", value);
@@ -246,7 +253,7 @@ async fn what_a_tool_wants_said_in_the_head_is_checked() {
 async fn what_is_no_request_reaches_nobody() {
     at_the_door(rules(), async |world| {
         let mut client = world.client().await;
-        let call = Request::visit(1, "echo", "{}");
+        let call = Request::stateless_request(1, "echo", "{}");
         let post = |body: &str| {
             let request = Request::post("/mcp", body).with("mcp-protocol-version", MODERN);
             request.with("mcp-method", "x")
@@ -274,7 +281,7 @@ async fn what_is_no_request_reaches_nobody() {
 async fn what_is_said_before_the_answer_makes_it_a_stream_that_cannot_be_taken_up_again() {
     at_the_door(rules(), async |world| {
         let mut client = world.client().await;
-        let answer = client.ask(&Request::visit(5, "tell", r#"{"count":3}"#)).await;
+        let answer = client.ask(&Request::stateless_request(5, "tell", r#"{"count":3}"#)).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("content-type"), Some("text/event-stream"));
         assert_eq!(answer.header("x-accel-buffering"), Some("no"));
@@ -291,23 +298,24 @@ async fn what_is_said_before_the_answer_makes_it_a_stream_that_cannot_be_taken_u
 #[tokio::test]
 async fn an_answer_that_takes_a_while_becomes_a_stream_and_is_kept_alive() {
     at_the_door(rules(), async |world| {
-        let (mut client, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        let (mut client, client_session) =
+            waiting(world, &Request::stateless_request(5, "wait", "{}")).await;
         jump(OPEN_VISIT_AFTER).await;
         assert_eq!(client.head().await.header("content-type"), Some("text/event-stream"));
         for _ in 0..2 {
             jump(Duration::from_secs(16)).await;
             assert_eq!(client.chunk().await.as_deref(), Some(": still here\n\n"));
         }
-        conversation.say("9", To::Anyone);
-        during(&conversation, "1");
+        client_session.say("9", Route::Broadcast);
+        during(&client_session, "1");
         assert_eq!(client.event().await.as_deref(), Some("1"));
-        assert!(!conversation.is_closed());
-        answer(&conversation, "2");
+        assert!(!client_session.is_closed());
+        answer(&client_session, "2");
         assert_eq!(client.event().await.as_deref(), Some("2"));
         assert_eq!(client.event().await, None);
         world.wait_for_visits(0).await;
-        assert!(conversation.is_closed());
-        assert_eq!(client.ask(&Request::visit(6, "echo", "{}")).await.status, 200);
+        assert!(client_session.is_closed());
+        assert_eq!(client.ask(&Request::stateless_request(6, "echo", "{}")).await.status, 200);
     })
     .await;
 }
@@ -315,14 +323,14 @@ async fn an_answer_that_takes_a_while_becomes_a_stream_and_is_kept_alive() {
 #[tokio::test]
 async fn who_reads_only_json_waits_for_the_answer_alone() {
     at_the_door(rules(), async |world| {
-        let (mut client, conversation) = waiting(world, &plain(5)).await;
-        during(&conversation, "1");
+        let (mut client, client_session) = waiting(world, &plain(5)).await;
+        during(&client_session, "1");
         jump(OPEN_VISIT_AFTER * 10).await;
-        answer(&conversation, "{}");
+        answer(&client_session, "{}");
         let answer = client.answer().await;
         assert_eq!(answer.header("content-type"), Some("application/json"));
         assert_eq!(answer.body, "{}");
-        let listen = Request::visit(6, "subscriptions/listen", "{}");
+        let listen = Request::stateless_request(6, "subscriptions/listen", "{}");
         let answer = client.ask(&listen.with("accept", "application/json")).await;
         assert_eq!((answer.status, &answer.json()["id"]), (406, &json!(6)));
     })
@@ -337,16 +345,17 @@ async fn some_errors_have_a_status_of_their_own() {
             [(32601, 404), (32020, 400), (32021, 400), (32022, 400), (32602, 200)]
         {
             let params = format!(r#"{{"minus":{minus}}}"#);
-            let answer = client.ask(&Request::visit(1, "error", &params)).await;
+            let answer = client.ask(&Request::stateless_request(1, "error", &params)).await;
             assert_eq!((answer.status, code(&answer)), (status, -minus));
         }
-        let (mut late, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        let (mut late, client_session) =
+            waiting(world, &Request::stateless_request(5, "wait", "{}")).await;
         jump(OPEN_VISIT_AFTER / 2).await;
-        answer(&conversation, r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32601,"message":""}}"#);
+        answer(&client_session, r#"{"jsonrpc":"2.0","id":5,"error":{"code":-32601,"message":""}}"#);
         assert_eq!(late.answer().await.status, 404, "also if it takes a while");
-        let refused = client.ask(&Request::visit(1, "refuse", "{}")).await;
+        let refused = client.ask(&Request::stateless_request(1, "refuse", "{}")).await;
         assert_eq!((refused.status, code(&refused)), (400, -32602));
-        let cancelled = client.ask(&Request::visit(1, "cancelled", "{}")).await;
+        let cancelled = client.ask(&Request::stateless_request(1, "cancelled", "{}")).await;
         assert_eq!((cancelled.status, &*cancelled.body), (200, ""));
         for (path, status) in [("/mcp/s/none", 404), ("/mcp/p/none", 404), ("/mcp/p/full", 503)] {
             let answer = client.ask(&Request::visit_at(path, 9, "echo", "{}")).await;
@@ -359,13 +368,13 @@ async fn some_errors_have_a_status_of_their_own() {
 #[tokio::test]
 async fn who_hangs_up_before_the_answer_wants_none() {
     at_the_door(rules(), async |world| {
-        let begun = Request::visit(5, "wait", "{}");
+        let begun = Request::stateless_request(5, "wait", "{}");
         for (request, is_stream) in [(plain(5), false), (begun.clone(), false), (begun, true)] {
             for sends_more in [false, true] {
                 for only_says_so in [false, true] {
-                    let (mut client, conversation) = waiting(world, &request).await;
+                    let (mut client, client_session) = waiting(world, &request).await;
                     if is_stream {
-                        during(&conversation, "1");
+                        during(&client_session, "1");
                         assert_eq!(client.head().await.status, 200);
                         assert_eq!(client.event().await.as_deref(), Some("1"));
                     }
@@ -373,13 +382,13 @@ async fn who_hangs_up_before_the_answer_wants_none() {
                         client.send(b"POST /mcp HTTP/1.1\r\n").await;
                         world.client().await.ask(&Request::new("GET", "/healthz")).await;
                     }
-                    assert!(!conversation.is_closed());
+                    assert!(!client_session.is_closed());
                     if only_says_so {
                         client.hang_up().await;
                     } else {
                         drop(client);
                     }
-                    world.wait_until(|| conversation.is_closed()).await;
+                    world.wait_until(|| client_session.is_closed()).await;
                     world.wait_for_visits(0).await;
                 }
             }
@@ -394,7 +403,7 @@ async fn who_hangs_up_after_the_answer_has_abandoned_nothing() {
     at_the_door(rules(), async |world| {
         for method in ["echo", "tell"] {
             let mut client = world.client().await;
-            client.ask(&Request::visit(1, method, r#"{"count":1}"#)).await;
+            client.ask(&Request::stateless_request(1, method, r#"{"count":1}"#)).await;
             drop(client);
         }
         world.wait_until(|| world.metrics().contains("xy_http_connections 0\n")).await;
@@ -409,7 +418,7 @@ async fn who_hangs_up_after_the_answer_has_abandoned_nothing() {
 async fn a_body_that_breaks_off_reaches_nobody() {
     at_the_door(rules(), async |world| {
         let mut client = world.client().await;
-        let text = Request::visit(1, "echo", "{}").text();
+        let text = Request::stateless_request(1, "echo", "{}").text();
         client.send(&text.as_bytes()[..text.len() - 10]).await;
         drop(client);
         world.wait_until(|| world.metrics().contains("reason=\"body-broken\"} 1\n")).await;
@@ -423,8 +432,8 @@ async fn a_body_that_is_too_large_reaches_nobody() {
     at_the_door(HttpRules { body_max_bytes: 1000, ..rules() }, async |world| {
         let mut client = world.client().await;
         let params = format!(r#"{{"a":"{}"}}"#, "x".repeat(1000));
-        assert_eq!(client.ask(&Request::visit(1, "echo", &params)).await.status, 413);
-        assert_eq!(client.ask(&Request::visit(1, "echo", "{}")).await.status, 200);
+        assert_eq!(client.ask(&Request::stateless_request(1, "echo", &params)).await.status, 413);
+        assert_eq!(client.ask(&Request::stateless_request(1, "echo", "{}")).await.status, 200);
     })
     .await;
 }
@@ -432,12 +441,13 @@ async fn a_body_that_is_too_large_reaches_nobody() {
 #[tokio::test]
 async fn a_visitor_that_reads_too_slowly_is_left_at_once_and_no_other() {
     at_the_door(rules(), async |world| {
-        let (mut slow, conversation) = waiting(world, &Request::visit(5, "wait", "{}")).await;
+        let (mut slow, client_session) =
+            waiting(world, &Request::stateless_request(5, "wait", "{}")).await;
         let (mut other, others) = waiting(world, &plain(6)).await;
         let message = "1".repeat(1024 * 1024);
         within(async {
-            while !conversation.is_closed() {
-                during(&conversation, &message);
+            while !client_session.is_closed() {
+                during(&client_session, &message);
                 tokio::task::yield_now().await;
             }
         })
@@ -460,7 +470,7 @@ async fn there_are_only_so_many_visits_in_all_and_by_one_token() {
     at_the_door(HttpRules { auth, ..rules() }, async |world| {
         world.door.visits().allow(4);
         let with = |token: &str, method: &str| {
-            let request = Request::visit(1, method, "{}");
+            let request = Request::stateless_request(1, method, "{}");
             request.with("authorization", &format!("Bearer {token}"))
         };
         let mut guests = Vec::new();
@@ -493,7 +503,9 @@ async fn many_visits_at_the_same_time_never_mix() {
             let mut client = world.client().await;
             for id in first..first + 50 {
                 let answer = if id % 3 == 0 {
-                    client.send(Request::visit(id, "wait", "{}").text().as_bytes()).await;
+                    client
+                        .send(Request::stateless_request(id, "wait", "{}").text().as_bytes())
+                        .await;
                     let mine = async || loop {
                         let all = world.front.conversations();
                         let waits = |it: &&Rc<FakeConversation>| {
@@ -508,7 +520,7 @@ async fn many_visits_at_the_same_time_never_mix() {
                     client.answer().await
                 } else {
                     let params = format!(r#"{{"count":{}}}"#, id % 4);
-                    client.ask(&Request::visit(id, "tell", &params)).await
+                    client.ask(&Request::stateless_request(id, "tell", &params)).await
                 };
                 let last = answer.events().pop().unwrap_or_else(|| answer.body.clone());
                 let last: Value = serde_json::from_str(&last).unwrap();
@@ -525,10 +537,10 @@ async fn many_visits_at_the_same_time_never_mix() {
 async fn a_door_that_closes_lets_visits_finish_and_answers_who_only_listens() {
     at_the_door(rules(), async |world| {
         let mut listener = world.client().await;
-        listener.open(&Request::visit(3, "subscriptions/listen", "{}")).await;
+        listener.open(&Request::stateless_request(3, "subscriptions/listen", "{}")).await;
         assert_eq!(listener.event().await.as_deref(), Some(ACKNOWLEDGED));
         let listening = world.front.newest();
-        let (mut client, conversation) = waiting(world, &plain(5)).await;
+        let (mut client, client_session) = waiting(world, &plain(5)).await;
         world.meanwhile(async move {
             let last: Value = serde_json::from_str(&listener.event().await.unwrap()).unwrap();
             let meta = json!({ "io.modelcontextprotocol/subscriptionId": 3 });
@@ -537,8 +549,8 @@ async fn a_door_that_closes_lets_visits_finish_and_answers_who_only_listens() {
             assert_eq!(listener.event().await, None);
             assert!(listener.is_closed().await);
             assert!(listening.is_closed());
-            answer(&conversation, "{}");
-            drop((conversation, listening));
+            answer(&client_session, "{}");
+            drop((client_session, listening));
             assert_eq!(client.answer().await.body, "{}");
             assert!(client.is_closed().await);
         });
@@ -550,7 +562,7 @@ async fn a_door_that_closes_lets_visits_finish_and_answers_who_only_listens() {
 async fn a_door_that_closes_tells_visitors_that_there_is_no_answer() {
     at_the_door(rules(), async |world| {
         let (mut plain, one) = waiting(world, &plain(5)).await;
-        let (mut told, other) = waiting(world, &Request::visit(6, "wait", "{}")).await;
+        let (mut told, other) = waiting(world, &Request::stateless_request(6, "wait", "{}")).await;
         during(&other, "1");
         assert_eq!(told.head().await.status, 200);
         assert_eq!(told.event().await.as_deref(), Some("1"));
@@ -573,9 +585,9 @@ async fn a_door_that_closes_tells_visitors_that_there_is_no_answer() {
 #[tokio::test]
 async fn nobody_new_comes_in_while_the_door_closes() {
     at_the_door(rules(), async |world| {
-        let (mut client, conversation) = waiting(world, &plain(5)).await;
+        let (mut client, client_session) = waiting(world, &plain(5)).await;
         let mut late = world.client().await;
-        let text = Request::visit(6, "subscriptions/listen", "{}").text();
+        let text = Request::stateless_request(6, "subscriptions/listen", "{}").text();
         late.send(&text.as_bytes()[..text.len() - 1]).await;
         assert_eq!(ask(world, &Request::new("GET", "/healthz")).await.status, 200);
         let addr = world.addr;
@@ -584,16 +596,16 @@ async fn nobody_new_comes_in_while_the_door_closes() {
             late.send(&text.as_bytes()[text.len() - 1..]).await;
             let answer = late.answer().await;
             assert_eq!((answer.status, &answer.json()["id"]), (503, &json!(6)));
-            answer_and_forget(conversation);
+            answer_and_forget(client_session);
             assert_eq!(client.answer().await.status, 200);
         });
     })
     .await;
 }
 
-fn answer_and_forget(conversation: Rc<FakeConversation>) {
-    answer(&conversation, "{}");
-    drop(conversation);
+fn answer_and_forget(client_session: Rc<FakeConversation>) {
+    answer(&client_session, "{}");
+    drop(client_session);
 }
 
 #[tokio::test]

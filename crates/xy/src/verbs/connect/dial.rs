@@ -261,7 +261,8 @@ fn start() -> std::io::Result<(Child, LastWords)> {
 }
 
 fn not_started(said: &str) -> Failure {
-    let error = CallError::new(ErrorKind::NotRunning, "no daemon is running, and none starts");
+    let error =
+        CallError::new(ErrorKind::NotRunning, "no daemon is running, and it could not be started");
     Failure::Unreachable(error.cause(said).hint("try `xy daemon` to see more"))
 }
 

@@ -1,0 +1,220 @@
+//! The three tools of profiles in which tools are found instead of listed: `search_tools`,
+//! `describe_tool` and `call_tool`.
+//!
+//! What `call_tool` is given goes the way of every call, as if its client had called the tool
+//! itself: its arguments stay the text they were, and so do the answer and all that is said
+//! before it.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use xy_mcp::edit::Edits;
+use xy_mcp::envelope::{self, Message, text_of};
+use xy_protocol::control::quoted as shortened;
+use xy_protocol::error::CallError;
+
+use super::{Outcome, Request};
+use crate::catalog::{Kind, Shown};
+use crate::client::Client;
+use crate::names::quoted;
+use crate::params::Params;
+use crate::reply;
+use crate::router::DEFAULT_HITS;
+use crate::tools;
+
+const SEARCH: &str = "search_tools";
+const DESCRIBE: &str = "describe_tool";
+const CALL: &str = "call_tool";
+
+/// What a search takes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    query: String,
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    server: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Describe {
+    name: String,
+}
+
+/// What is called, each as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call<'t> {
+    #[serde(borrow)]
+    name: &'t RawValue,
+    #[serde(borrow, default)]
+    arguments: Option<&'t RawValue>,
+}
+
+/// The three tools, as they stand in a list.
+pub(crate) fn shown() -> Vec<Shown> {
+    static ALL: LazyLock<Vec<Shown>> = LazyLock::new(|| {
+        let all = [
+            (SEARCH, search_definition()),
+            (DESCRIBE, describe_definition()),
+            (CALL, call_definition()),
+        ];
+        let shown = |(name, mut definition): (&str, Value)| {
+            definition["name"] = name.into();
+            let text = definition.to_string().into();
+            Shown { name: name.into(), text, place: 0, is_listed: true }
+        };
+        all.map(shown).into()
+    });
+    ALL.clone()
+}
+
+/// Whether a name is one of theirs.
+pub(crate) fn is_one(name: &str) -> bool {
+    [SEARCH, DESCRIBE, CALL].contains(&name)
+}
+
+impl Client {
+    /// What comes of a call of one of the three; `None` for everything else.
+    pub(super) fn look_at_finding(
+        &self,
+        request: &Request<'_>,
+    ) -> Option<Result<Outcome, CallError>> {
+        let is_search = self.scope().is_some_and(|scope| scope.is_search());
+        if !is_search || request.method != "tools/call" || self.is_daemon() {
+            return None;
+        }
+        let name = request.params.name().and_then(text_of).filter(|name| is_one(name))?;
+        let arguments = match tools::given(request.params.arguments()) {
+            Ok(arguments) => arguments,
+            Err(fault) => return Some(Err(fault)),
+        };
+        Some(match &*name {
+            SEARCH => Ok(result(self.search_tools(arguments))),
+            DESCRIBE => Ok(result(self.describe_tool(arguments))),
+            _ => self.call_found(request, arguments),
+        })
+    }
+
+    fn search_tools(&self, arguments: &str) -> Result<String, CallError> {
+        let Search { query, limit, server } = tools::read(arguments)?;
+        let found =
+            self.router.find_tools(self, &query, limit.unwrap_or(DEFAULT_HITS), server.as_deref());
+        let tools: Vec<Value> = found
+            .into_iter()
+            .map(|hit| json!({ "name": hit.name, "description": hit.description }))
+            .collect();
+        Ok(tools::done(&json!({ "tools": tools })))
+    }
+
+    /// All that a list would say of a tool, as it would say it.
+    fn describe_tool(&self, arguments: &str) -> Result<String, CallError> {
+        let Describe { name } = tools::read(arguments)?;
+        let definition =
+            self.definition(&name).ok_or_else(|| self.router.unknown(self, Kind::Tools, &name))?;
+        let text = quoted(&definition);
+        Ok(format!(
+            r#"{{"content":[{{"type":"text","text":{text}}}],"structuredContent":{{"tool":{definition}}}}}"#
+        ))
+    }
+
+    fn definition(&self, name: &str) -> Option<String> {
+        if self.may_call_own(name) {
+            let own = tools::shown(Kind::Tools, self.entry.may_manage);
+            return own.iter().find(|it| *it.name == *name).map(|it| it.text.to_string());
+        }
+        let (server, _) = self.resolve(Kind::Tools, name)?;
+        let known = server.shown_to(self)?;
+        known.shown(Kind::Tools).iter().find(|it| *it.name == *name).map(|it| it.text.to_string())
+    }
+
+    /// Calls another tool. That there is none is a result, for the model to read.
+    fn call_found(&self, request: &Request<'_>, arguments: &str) -> Result<Outcome, CallError> {
+        let meant: Call<'_> = match tools::read(arguments) {
+            Ok(meant) => meant,
+            Err(fault) => return Ok(result(Err(fault))),
+        };
+        let name = text_of(meant.name.get()).unwrap_or_default();
+        let is_there = !is_one(&name)
+            && (self.may_call_own(&name) || self.resolve(Kind::Tools, &name).is_some());
+        if !is_there {
+            return Ok(result(Err(self.router.unknown(self, Kind::Tools, &name))));
+        }
+        let given = meant.arguments.map_or("{}", RawValue::get);
+        if !given.starts_with('{') {
+            return Ok(result(Err(reply::invalid("`arguments` is not an object"))));
+        }
+        let (Some(written), Some(whole)) = (request.params.name(), request.params.arguments())
+        else {
+            return Ok(result(Err(reply::invalid("`arguments` says what to call"))));
+        };
+        let mut edits = Edits::of(request.text.bytes());
+        edits.replace(written, meant.name.get());
+        edits.replace(whole, given);
+        let text = edits.to_vec();
+        let Ok(Message::Request { id, method, params }) = envelope::parse(&text) else {
+            return Err(reply::invalid(format!("`{}` cannot be called so", shortened(&name))));
+        };
+        let read = Params::checked(params).map_err(reply::invalid)?;
+        self.look_at(&Request {
+            text: text.as_slice().into(),
+            id,
+            method: &method,
+            params: read,
+            params_text: params,
+            manner: request.manner.clone(),
+            stream: request.stream,
+            past: request.past.clone(),
+        })
+    }
+}
+
+/// What could not be done is a result that says so.
+fn result(done: Result<String, CallError>) -> Outcome {
+    Outcome::Result(done.unwrap_or_else(|fault| tools::failed(&fault)))
+}
+
+fn search_definition() -> Value {
+    let hit = tools::object(
+        json!({ "name": { "type": "string" }, "description": { "type": "string" } }),
+        &["name", "description"],
+    );
+    json!({
+        "title": "Search tools",
+        "description": "Finds tools by what they do, best first. Most tools are not listed: search before you say that there is none.",
+        "inputSchema": tools::object(json!({
+            "query": { "type": "string", "description": "What is to be done, in a few words" },
+            "limit": { "type": "integer", "minimum": 1, "maximum": 100, "description": "The most that are answered; 8 if absent" },
+            "server": { "type": "string", "description": "Only tools of this server" },
+        }), &["query"]),
+        "outputSchema": tools::object(json!({ "tools": { "type": "array", "items": hit } }), &["tools"]),
+        "annotations": { "readOnlyHint": true, "openWorldHint": false },
+    })
+}
+
+fn describe_definition() -> Value {
+    json!({
+        "title": "Describe a tool",
+        "description": "Says how a tool is used: all of its description, and the schema of its arguments.",
+        "inputSchema": tools::object(json!({
+            "name": { "type": "string", "description": "As `search_tools` names it" },
+        }), &["name"]),
+        "outputSchema": tools::object(json!({ "tool": { "type": "object" } }), &["tool"]),
+        "annotations": { "readOnlyHint": true, "openWorldHint": false },
+    })
+}
+
+fn call_definition() -> Value {
+    json!({
+        "title": "Call a tool",
+        "description": "Calls a tool that is not listed. The result is the tool's own.",
+        "inputSchema": tools::object(json!({
+            "name": { "type": "string", "description": "As `search_tools` names it" },
+            "arguments": { "type": "object", "description": "As `describe_tool` says; none if absent" },
+        }), &["name"]),
+    })
+}

@@ -1,0 +1,78 @@
+//! What is answered from what is known of all servers, or once more is known.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+use xy_mcp::envelope::text_of;
+use xy_protocol::error::CallError;
+
+use super::{Outcome, PATIENCE, Request};
+use crate::catalog::Kind;
+use crate::client::{Client, Open};
+use crate::reply;
+
+impl Client {
+    pub(super) fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Outcome, CallError> {
+        let after = match request.params.cursor() {
+            Some(cursor) => {
+                Some(text_of(cursor).ok_or_else(|| reply::invalid("`cursor` is not a text"))?)
+            }
+            None => None,
+        };
+        for server in self.router.servers_of(self) {
+            if server.known_to(self).is_none() {
+                self.router.want(&server, &self.me());
+            }
+        }
+        if self.router.is_known(self) {
+            return self.router.list(self, kind, after.as_deref()).map(Outcome::Result);
+        }
+        let after = after.map(std::borrow::Cow::into_owned);
+        let answer =
+            Rc::new(move |client: &Client| client.router.list(client, kind, after.as_deref()));
+        let at_last = answer.clone();
+        Ok(self.later(
+            request,
+            move |client| client.router.is_known(client).then(|| answer(client)),
+            move |client| {
+                client.router.give_up_waiting();
+                at_last(client)
+            },
+        ))
+    }
+
+    /// Answers when something is known, or after a while with what there is.
+    pub(super) fn later(
+        &self,
+        request: &Request<'_>,
+        is_known: impl Fn(&Self) -> Option<Result<String, CallError>> + 'static,
+        at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
+    ) -> Outcome {
+        let (client, mut news) = (self.me(), self.router.news());
+        let reply = self.reply_to(request);
+        let give_up_at = Instant::now() + PATIENCE;
+        let task = tokio::task::spawn_local(async move {
+            let answer = loop {
+                if let Some(answer) = is_known(&client) {
+                    break answer;
+                }
+                let more = tokio::time::timeout_at(give_up_at, news.changed()).await;
+                if !matches!(more, Ok(Ok(()))) {
+                    break at_last(&client);
+                }
+            };
+            reply.answer(&client, answer);
+        });
+        Outcome::Under(Open::Here(task.abort_handle()))
+    }
+
+    /// The tasks of this client, of all servers.
+    pub(super) fn list_tasks(&self, request: &Request<'_>) -> Outcome {
+        let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
+        let task = tokio::task::spawn_local(async move {
+            let result = client.router.list_tasks(&client).await;
+            client.answered(&id, stream, &reply::result(&id, &result));
+        });
+        Outcome::Under(Open::Here(task.abort_handle()))
+    }
+}

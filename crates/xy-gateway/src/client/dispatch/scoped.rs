@@ -1,0 +1,37 @@
+//! What depends on a profile, of requests that were begun under an earlier one.
+
+use xy_mcp::envelope::text_of;
+
+use super::Request;
+use crate::catalog::Kind;
+use crate::client::Client;
+use crate::frontend::View;
+use crate::names;
+
+impl Client {
+    /// Whether what a request is about is still shown to this client. Whatever is not there at
+    /// all is for others to say.
+    pub(super) fn is_still_shown(&self, request: &Request<'_>) -> bool {
+        if matches!(self.entry.view, View::Server(_)) || self.scope().is_none() {
+            return self.check_lens().is_ok();
+        }
+        let by_name = |kind| {
+            let name = request.params.name().and_then(text_of);
+            name.is_some_and(|name| self.resolve(kind, &name).is_some())
+        };
+        match request.method {
+            "tools/call" => by_name(Kind::Tools),
+            "prompts/get" => by_name(Kind::Prompts),
+            "resources/read" => request.params.uri().and_then(text_of).is_some_and(|uri| {
+                match names::uri_inside(&uri) {
+                    Some((server, inside)) => self
+                        .router
+                        .server_for(self, server)
+                        .is_some_and(|it| self.may_see(Kind::Resources, &it.name, inside)),
+                    None => self.router.owner_of(self, &uri).is_ok(),
+                }
+            }),
+            _ => true,
+        }
+    }
+}

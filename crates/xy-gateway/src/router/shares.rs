@@ -1,0 +1,92 @@
+//! What one token may have of what all clients share, so that none locks out others.
+//!
+//! Local clients are the user's own and have no token; where there are no tokens, nobody can be
+//! told from others. Neither has a share.
+
+use std::rc::Rc;
+
+use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::server::ServerName;
+use xy_supervisor::fleet::MAX_CLIENT_INSTANCES;
+use xy_supervisor::instance::Holder;
+
+use super::Router;
+use crate::backend::Backend;
+use crate::http::{ANYBODY, HttpStatus as _};
+use crate::share;
+
+/// The id that stands for clients of the local socket.
+pub(crate) const LOCAL: u64 = 0;
+
+/// The token of a client, as far as shares are concerned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenUse {
+    pub(crate) id: u64,
+}
+
+impl TokenUse {
+    /// Returns true if it may take one more of something limited, of which it holds `own`, and
+    /// all together hold `all`.
+    pub(crate) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
+        matches!(self.id, LOCAL | ANYBODY) || share::may_take(own, all, most)
+    }
+}
+
+impl Router {
+    #[cfg(test)]
+    pub(crate) fn limit_hits(&self, now: tokio::time::Instant) -> Vec<crate::LimitHit> {
+        self.seen.borrow().limit_hits.recent(now)
+    }
+
+    /// Sets how many instances there may be at one time.
+    pub(crate) fn set_instances_max(&self, most: usize) {
+        self.instances_max.set(most);
+    }
+
+    /// Checks that the token of a client may have one more instance that lives for one client.
+    pub(super) fn check_instance_share(
+        &self,
+        server: &ServerName,
+        holder: Holder,
+    ) -> Result<(), CallError> {
+        let Holder::Client(number) = holder else { return Ok(()) };
+        let Some(token) = self.token_of(number) else { return Ok(()) };
+        // All others: the one that is to come is among them already.
+        let others = |it: &Rc<Backend>| -> Vec<Holder> {
+            let is_it = |other: &Holder| it.name == *server && *other == holder;
+            it.holders().into_iter().filter(|other| !is_it(other)).collect()
+        };
+        let all: Vec<Holder> = self.servers().iter().flat_map(others).collect();
+        let here = self.server(server.as_str()).map(|it| others(&it)).unwrap_or_default();
+        let here: Vec<Holder> = here.into_iter().filter(|it| it.is_client()).collect();
+        let is_own = |holder: &&Holder| match holder {
+            Holder::Client(number) => self.token_of(*number).is_some_and(|it| it.id == token.id),
+            Holder::Shared | Holder::Era(_) => false,
+        };
+        // Of all instances, and of those that one server may have for single clients.
+        let bounds = [(all, self.instances_max.get()), (here, MAX_CLIENT_INSTANCES)];
+        let full = bounds.iter().find_map(|(there, most)| {
+            let own = there.iter().filter(is_own).count();
+            (!token.may_take(own, there.len(), *most)).then_some((own, most))
+        });
+        let Some((own, most)) = full else { return Ok(()) };
+        self.limit_hit("instances", Some(token.id));
+        let message = format!("there is no room for another instance of `{server}`");
+        Err(CallError::new(ErrorKind::QueueFull, message)
+            .cause(format!(
+                "clients with this token have {own} of the {most} instances that there may be, \
+                 and the rest is for others"
+            ))
+            .hint("end some of these clients, or raise `most` in `instances { … }` of xy.kdl"))
+    }
+
+    /// The token of a client, or of clients that a door cannot tell apart.
+    fn token_of(&self, number: u64) -> Option<TokenUse> {
+        if let Some(client) = self.client(number) {
+            return Some(client.token());
+        }
+        let groups = self.groups.borrow();
+        let id = groups.values().find(|it| it.number == number)?.token;
+        Some(TokenUse { id })
+    }
+}
